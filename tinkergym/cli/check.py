@@ -1,4 +1,4 @@
-"""`tinkergym check`: whether an environment keeps what every environment promises."""
+"""`tinkergym check`: test what every environment guarantees."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ def check(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="CHECK", help="Run only this check, as it is named in the list; repeatable."),
+        typer.Option(metavar="CHECK", help="Run only the check with this name; repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check an environment before you train in it or publish it.
 
-    Runs Gymnasium's own checker with warnings as errors (PettingZoo's for a game) and ours: any text is an
-    answer, a seed is the whole of chance, no episode knows of another, observations hold only what is new,
-    the gold answer earns the most, and more. Prints a line per check; the exit code is 1 if one failed.
+    Runs Gymnasium's checker with warnings as errors (PettingZoo's for a game) and ours: any text is accepted
+    as an action, all randomness comes from the seed, episodes are independent, observations contain only what
+    is new, the gold action earns the most, and more. Prints a line per check; the exit code is 1 if one
+    failed.
 
     Example: tinkergym check board/TicTacToeVs-v0 --env-set opponent=heuristic
     """
@@ -46,7 +47,7 @@ def check(
         known = {check.name for check in (*CHECKS, *GAME_CHECKS)}
         if unknown := sorted(set(only) - known):
             raise InvalidRequestError(
-                f"no check is called {unknown[0]!r}",
+                f"there is no check {unknown[0]!r}",
                 hint=f"choose from: {', '.join(sorted(known))}",
                 field="--only",
             )
@@ -92,7 +93,9 @@ def _object(text: str | None) -> dict[str, object]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidRequestError(f"{text!r} is no JSON: {error}", field="--kwargs") from error
+        raise InvalidRequestError(f"{text!r} is not valid JSON: {error}", field="--kwargs") from error
     if not isinstance(value, dict):
-        raise InvalidRequestError(f"{text!r} is no JSON object", hint='write {"size": 4}', field="--kwargs")
+        raise InvalidRequestError(
+            f"{text!r} is not a JSON object", hint='write {"size": 4}', field="--kwargs"
+        )
     return value

@@ -1,4 +1,4 @@
-"""`tinkergym compare`: whether one policy does better than another on the same tasks."""
+"""`tinkergym compare`: whether one policy is better than another on the same tasks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ if TYPE_CHECKING:
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A file that `tinkergym eval --out` wrote.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another, of the same environment and seeds.")],
+    first: Annotated[Path, typer.Argument(metavar="A", help="A file written by `tinkergym eval --out`.")],
+    second: Annotated[
+        Path, typer.Argument(metavar="B", help="Another one, with the same environment and seeds.")
+    ],
     *,
     common: Annotated[
-        bool, typer.Option("--common", help="Leave out tasks that only one of the files has.")
+        bool, typer.Option("--common", help="Ignore tasks that only one of the files has.")
     ] = False,
-    resamples: Annotated[int, typer.Option(help="How often tasks are drawn anew.", min=100)] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of the drawing.", min=0)] = 0,
+    resamples: Annotated[int, typer.Option(help="Number of resamples.", min=100)] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of the resampling.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Compare two evaluations task by task: B minus A, with a 95 % interval and a p value.
 
     Both must have played the same environment with the same seeds, so that luck in the tasks cancels out.
-    Each task counts with the mean return of its episodes; tasks are drawn anew 10,000 times (paired
+    Each task counts with the mean return of its episodes; tasks are resampled 10,000 times (paired
     bootstrap).
 
     Example: tinkergym compare before.jsonl after.jsonl
@@ -62,7 +64,7 @@ def compare(
         f"B  {second}  mean return {means[1]:.3f}",
         f"B - A  {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], p = {found.p:.4f}{clear}",
         f"{found.tasks} tasks, paired"
-        + (f"; {left_out} left out, which only one has completed" if left_out else ""),
+        + (f"; {left_out} ignored, which only one has completed" if left_out else ""),
     ]
     for line in lines:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -72,13 +74,13 @@ def _refuse_other_environments(one: Records, other: Records) -> None:
     first, second = (_environment(records) for records in (one, other))
     if first != second:
         raise InvalidRequestError(
-            f"{one.path} is of {first}, {other.path} of {second}",
+            f"{one.path} has {first}, {other.path} has {second}",
             hint="compare evaluations of one environment with the same arguments",
         )
 
 
 def _environment(records: Records) -> Any:
-    # A file without settings, as other programs may write it, still names the environment in each line.
+    # A file without settings, written by another program, still names the environment in each line.
     settings = records.settings.get("environment")
     if isinstance(settings, dict):
         kwargs = settings.get("kwargs") or {}
@@ -104,7 +106,7 @@ def _paired(one: Records, other: Records, *, common: bool) -> tuple[list[tuple[f
         ]
         raise InvalidRequestError(
             "; ".join(filter(None, missing)),
-            hint="evaluate both with the same --seed and --tasks (the same command goes on with a run that "
+            hint="evaluate both with the same --seed and --tasks (the same command continues a run that "
             "was stopped), or compare the others with --common",
         )
     chosen = [
@@ -112,14 +114,14 @@ def _paired(one: Records, other: Records, *, common: bool) -> tuple[list[tuple[f
     ]
     if any(chosen[0][seed] != chosen[1][seed] for seed in shared):
         raise InvalidRequestError(
-            "the files chose tasks differently, so equal seeds are not equal tasks",
+            "the files choose tasks differently, so the same seed does not mean the same task",
             hint="evaluate both with --by-index, or both without",
         )
     return [(first[seed], second[seed]) for seed in shared], left_out
 
 
 def _missing(records: Records, other: Records, tasks: set[int]) -> str:
-    """Say why tasks that the other file completed cannot be compared; nothing if there are none."""
+    """Return why tasks that the other file completed cannot be compared; empty if there are none."""
     failed = len(tasks & {record.seed for record in records.episodes})
     absent = len(tasks) - failed
     lacks = [

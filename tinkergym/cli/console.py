@@ -1,4 +1,4 @@
-"""What all commands share: where they print, and how an error becomes one sentence and an exit code."""
+"""Shared by all commands: where they print, and how an error becomes a message and an exit code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typer.core import TyperGroup
 from tinkergym.cli import json_output
 from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
 
-# What is shown is often somebody's text, and `:car:` in it is no emoji.
+# Text often comes from users, and `:car:` in it is not an emoji.
 out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
 
 WRONG_USE = 2
-"""Exit code when the command line or a setting is wrong; 1 when the work itself failed."""
+"""Exit code if the command line or a setting is wrong; 1 if the work itself failed."""
 INTERRUPTED = 130
 """The usual exit code after Ctrl-C."""
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
-"""What a command line that cannot be parsed raises; typer has no public name for it."""
+"""The error for a command line that cannot be parsed; typer has no public name for it."""
 
 
 class InterruptedCommandError(TinkerGymError):
@@ -30,7 +30,10 @@ class InterruptedCommandError(TinkerGymError):
 
 
 class Commands(TyperGroup):
-    """All commands. One that fails ends with a sentence, not a traceback; with `--json` in JSON too."""
+    """All commands.
+
+    One that fails ends with a message instead of a traceback; with `--json`, also as JSON.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -43,7 +46,7 @@ class Commands(TyperGroup):
                 code = WRONG_USE if isinstance(error, InvalidRequestError | NotFoundError) else 1
                 raise typer.Exit(code) from None
             except BrokenPipeError:
-                raise  # the reader of a pipe has seen enough; typer ends quietly
+                raise  # The reader of a pipe has closed it; typer ends quietly.
             except OSError as error:
                 complain(TinkerGymError(str(error)), as_json=as_json)
                 raise typer.Exit(1) from None
@@ -52,22 +55,22 @@ class Commands(TyperGroup):
                     json_output.emit_error(reason)
                 if isinstance(end, KeyboardInterrupt):
                     raise typer.Exit(INTERRUPTED) from None
-                raise  # typer says it to people, and knows the exit code
+                raise  # typer prints the message and sets the exit code.
 
 
 def _reason(end: BaseException) -> TinkerGymError | None:
-    """Return why typer ends a command, or None where the command has printed its result."""
+    """Return why typer ends a command, or None if the command has printed its result."""
     if isinstance(end, KeyboardInterrupt) or getattr(end, "exit_code", 0) == INTERRUPTED:
         return InterruptedCommandError("Ctrl-C ended the command")
     if isinstance(end, typer.Abort | EOFError):
-        return TinkerGymError("the question was not answered with yes", hint="add --yes")
+        return TinkerGymError("not confirmed", hint="add --yes")
     if isinstance(end, _UsageError):
         return InvalidRequestError(end.format_message(), hint="see --help")
     return None
 
 
 def complain(error: TinkerGymError, *, as_json: bool = False) -> None:
-    """Print an error as people read it: what is wrong, then what to do; also as JSON if that is wanted."""
+    """Print an error for people: what is wrong, then what to do; with `--json`, also as JSON."""
     if as_json:
         json_output.emit_error(error)
     where = f"{error.field}: " if error.field else ""

@@ -1,4 +1,4 @@
-"""`tinkergym envs`: what is installed here."""
+"""`tinkergym envs`: list installed environments."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ _PIPE_COLUMNS = 1000
 
 def envs(
     packs: Annotated[
-        list[str] | None, typer.Argument(metavar="[PACK]...", help="Only these packs. (default: all)")
+        list[str] | None, typer.Argument(metavar="[PACK]...", help="Only list these packs. (default: all)")
     ] = None,
     *,
     service: Annotated[
-        bool, typer.Option("--service", help="Those of the service, which this machine need not have.")
+        bool,
+        typer.Option("--service", help="List the service's environments, which need not be installed here."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the environments of installed packs, and the entry points that were refused.
 
-    Each environment is made once, so the list also shows which cannot be made. With --service the
-    list shows what the service can play, and nothing is made.
+    Each environment is created once, so the list also shows which cannot be created. With --service the list
+    shows what the service can play, and nothing is created.
     """
     if service:
         _of_service(packs or [], as_json)
@@ -47,8 +48,8 @@ def envs(
     installed = find_packs()
     if unknown := sorted(set(packs or ()) - {name for pack in installed for name in _names(pack)}):
         raise NotFoundError(
-            f"no installed pack is called {unknown[0]!r}",
-            hint=f"installed are {', '.join(pack.name for pack in installed) or 'none'}",
+            f"there is no installed pack {unknown[0]!r}",
+            hint=f"installed: {', '.join(pack.name for pack in installed) or 'none'}",
         )
     shown = [pack for pack in installed if not packs or set(packs) & set(_names(pack))]
     listed = list(list_environments(shown))
@@ -63,9 +64,7 @@ def envs(
     if listed:
         _wide().print(_table(listed))
     else:
-        out.print(
-            "no packs are installed; install one with pip, or begin one of your own: tinkergym new-env NAME"
-        )
+        out.print("no packs are installed; install one with pip, or start your own: tinkergym new-env NAME")
     _tell_of_failures(listed)
     for pack in shown:
         for refusal in pack.refused:
@@ -85,7 +84,7 @@ def _pack_json(pack: Pack) -> dict[str, Any]:
 
 def _table(listed: Sequence[ListedEnvironment]) -> Table:
     table = Table(box=None, pad_edge=False)
-    # The id is what one copies, so it is never cut; of the rest, what is long folds on a narrow terminal.
+    # Users copy the id, so it is never cut; other long text wraps on a narrow terminal.
     table.add_column(
         "environment", no_wrap=True, min_width=max((len(one.id) + 2 for one in listed), default=0)
     )
@@ -96,7 +95,7 @@ def _table(listed: Sequence[ListedEnvironment]) -> Table:
     for before, one in pairwise([None, *listed]):
         assert one is not None
         if before is None or before.pack != one.pack or before.distribution != one.distribution:
-            # In a column of its own a pack's name would be broken in every line of a narrow terminal.
+            # In its own column, a pack's name would be wrapped in every line of a narrow terminal.
             table.add_row(f"[bold]{escape(f'{one.distribution or one.pack} {one.version}')}[/]")
         table.add_row(
             f"  {one.id}",
@@ -111,7 +110,7 @@ def _table(listed: Sequence[ListedEnvironment]) -> Table:
 def _tell_of_failures(listed: Sequence[ListedEnvironment]) -> None:
     for one in listed:
         if one.error:
-            _warn(f"{one.id} cannot be made", one.error)
+            _warn(f"{one.id} cannot be created", one.error)
     if any(one.id.startswith("pettingzoo/") and "No module named" in one.error for one in listed):
         err.print(
             "PettingZoo's classic games need an extra: pip install '.[pettingzoo]' in a checkout; "
@@ -130,7 +129,7 @@ def _of_service(packs: list[str], as_json: bool) -> None:
     known = sorted({one.distribution for one in found})
     if unknown := sorted(set(packs) - set(known)):
         raise NotFoundError(
-            f"the service has no pack called {unknown[0]!r}", hint=f"it has {', '.join(known) or 'none'}"
+            f"the service has no pack {unknown[0]!r}", hint=f"it has {', '.join(known) or 'none'}"
         )
     shown = [one for one in found if not packs or one.distribution in packs]
     if as_json:
@@ -140,11 +139,11 @@ def _of_service(packs: list[str], as_json: bool) -> None:
         pack = escape(f"{one.distribution} {one.version}")
         out.print(f"{one.id}  [dim]{pack}[/]", highlight=False, soft_wrap=True)
     if not shown:
-        out.print("the service plays no environments itself; yours train with rollout='client'")
+        out.print("the service has no environments; use rollout='client' to train in yours")
 
 
 def _wide() -> Console:
-    """Return where a table is printed: a pipe has no width, so nothing is folded there."""
+    """Return the console for a table: a pipe has no width, so lines are not wrapped there."""
     if out.is_terminal or "COLUMNS" in os.environ:
         return out
     return Console(file=out.file, width=_PIPE_COLUMNS, emoji=False)

@@ -1,4 +1,4 @@
-"""`tinkergym eval`: how well a policy does, from several episodes per task."""
+"""`tinkergym eval`: evaluate a policy with several episodes per task."""
 
 from __future__ import annotations
 
@@ -30,49 +30,56 @@ _PolicyName = Annotated[
     typer.Option(
         metavar="POLICY",
         help="random (words of the observation), legal, gold, JOB_ID or MODEL; "
-        "JOB_ID is its newest version, JOB_ID@0 the model before training.",
+        "JOB_ID means its newest version, JOB_ID@0 the model before training.",
     ),
 ]
 _Tasks = Annotated[
     int | None,
     typer.Option(
-        help="How many tasks: seeds that count up. (default: 32; by index, at most all there are)", min=1
+        help="Number of tasks: consecutive seeds. (default: 32; by index, at most all tasks)", min=1
     ),
 ]
 _PassAtK = Annotated[
-    str, typer.Option("--k", metavar="K,K,...", help="Estimate pass@k for these; none above -n.")
+    str, typer.Option("--k", metavar="K,K,...", help="Estimate pass@k for these values of k, at most -n.")
 ]
-_Success = Annotated[float, typer.Option(help="The least return that is a success, for pass@k.")]
+_Success = Annotated[float, typer.Option(help="The lowest return that counts as a success, for pass@k.")]
 _ByIndex = Annotated[
-    bool, typer.Option("--by-index", help="Take tasks 0, 1, 2, ... of the data instead of drawn ones.")
+    bool,
+    typer.Option(
+        "--by-index", help="Take tasks 0, 1, 2, ... of the dataset instead of drawing them by seed."
+    ),
 ]
 _Temperature = Annotated[
     float | None,
-    typer.Option(help="Of a model's answers; 0 takes the likeliest token. (default: 0)", min=0),
+    typer.Option(help="Sampling temperature of a model; 0 takes the likeliest token. (default: 0)", min=0),
 ]
 _TurnTokens = Annotated[
     int | None,
-    typer.Option(help="Of one answer of a model. (default: the job's own; of a model 64)", min=1),
+    typer.Option(help="The longest completion of a model. (default: the job's own; 64 for a model)", min=1),
 ]
-_MostTurns = Annotated[int, typer.Option(help="Where an episode of random, legal or gold is cut off.", min=1)]
+_MostTurns = Annotated[
+    int, typer.Option(help="The most turns of an episode of random, legal or gold.", min=1)
+]
 _Crossplay = Annotated[
     str | None,
     typer.Option(
         metavar="PLAYER,PLAYER,...",
-        help="Of a game for several players: every player meets every other, with the seats both ways. A "
-        "player is a name that the game offers, such as random, JOB_ID@40, JOB_ID/AGENT@40, or MODEL; "
-        "a single JOB_ID is versions of that job and random.",
+        help="For a game with several players: every player meets every other, in mirrored seats. A player "
+        "is a player of the game, such as random, JOB_ID@40, JOB_ID/AGENT@40, or MODEL; a single JOB_ID "
+        "means versions of that job and random.",
     ),
 ]
-_Pairs = Annotated[int, typer.Option(help="With --crossplay: seeds per two players.", min=1)]
+_Pairs = Annotated[int, typer.Option(help="With --crossplay: seeds per pair of players.", min=1)]
 _USUAL_PAIRS = 50
 _Png = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="With --crossplay: the matrix as a picture; the ratings next to it."),
+    typer.Option(
+        metavar="FILE", help="With --crossplay: write the matrix as a picture, and the ratings next to it."
+    ),
 ]
 _OutFile = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="Keep the episodes; a run that was stopped goes on there."),
+    typer.Option("--out", metavar="FILE", help="Store the episodes; continues a run that was stopped."),
 ]
 
 
@@ -84,7 +91,7 @@ def evaluate(
     tasks: _Tasks = None,
     k: _PassAtK = "1",
     success: _Success = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the first task.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first task.", min=0)] = 0,
     by_index: _ByIndex = False,
     temperature: _Temperature = None,
     max_turn_tokens: _TurnTokens = None,
@@ -98,13 +105,13 @@ def evaluate(
     env_setting: EnvironmentSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play episodes and print the mean return with its 95 % interval, pass@k, and why episodes ended.
+    """Play episodes and print the mean return with its 95 % interval, pass@k, and stop reasons.
 
     With --out every episode is written to FILE as it ends. The same command continues a run that was stopped;
-    a FILE that was written with other settings is refused. `tinkergym compare` compares two such files,
+    a FILE with other settings is refused. `tinkergym compare` compares two such files,
     `tinkergym replay` shows the episodes in one.
 
-    With --crossplay the players of a game meet each other: a matrix of mean returns, and ratings.
+    With --crossplay the players of a game play each other: prints a matrix of mean returns, and ratings.
 
     Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID --temperature 1 -n 16 --k 1,4,16
     """
@@ -130,7 +137,7 @@ def evaluate(
     tasks = _tasks_by_index(_known(described, env), tasks) if by_index else tasks or USUAL_TASKS
     with ExitStack() as stack:
         sampling = given(temperature=temperature, max_turn_tokens=max_turn_tokens, top_p=top_p, top_k=top_k)
-        # What is not known here is played by the service, if the policy is one of the service.
+        # An environment that is not known here is played by the service, if the policy belongs to it.
         if policy in POLICIES:
             described = _known(described, env)
         source = open_policy(policy, described, sampling, most_turns, stack)
@@ -150,7 +157,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """Which episodes."""
+    """Which episodes to play."""
 
     seed: int
     tasks: int
@@ -161,7 +168,7 @@ class _Asked:
 def _recorded(
     source: PolicySource, asked: _Asked, settings: dict[str, Any], out_file: Path | None
 ) -> list[EpisodeRecord]:
-    """Play the episodes that the file does not have yet; return all that were asked for."""
+    """Play the episodes that the file does not have yet; return all requested ones."""
     from tinkergym.evaluation.records import RecordWriter
     from tinkergym.evaluation.sampled_runs import wanted_episodes
 
@@ -185,13 +192,13 @@ def _refuse_of_crossplay(png: Path | None, pairs: int) -> None:
     from tinkergym.errors import InvalidRequestError
 
     if png is not None or pairs != _USUAL_PAIRS:
-        raise InvalidRequestError("it is of --crossplay", field="--pairs" if png is None else "--png")
+        raise InvalidRequestError("needs --crossplay", field="--pairs" if png is None else "--png")
 
 
 def _play(
     played: Iterable[EpisodeRecord], records: list[EpisodeRecord], writer: RecordWriter | None, asked: int
 ) -> None:
-    """Add what is played to `records`, and write it down at once."""
+    """Add each episode to `records`, and write it at once."""
     from tinkergym.display.episode_progress import episodes_shown
 
     try:
@@ -202,27 +209,27 @@ def _play(
                     writer.write(record)
                 one_more()
     except KeyboardInterrupt:
-        kept = f"the same command goes on in {writer.path}" if writer else "nothing is kept without --out"
+        kept = f"the same command continues in {writer.path}" if writer else "nothing is kept without --out"
         err.print(f"\nstopped after {len(records)} of {asked} episodes; {kept}", highlight=False)
         raise typer.Exit(INTERRUPTED) from None
 
 
 def _refuse_idle(settings: Mapping[str, Any], samples: int) -> None:
-    """Refuse what needs answers that are drawn, where they are not."""
+    """Refuse options that need sampled answers if answers are greedy."""
     from tinkergym.errors import InvalidRequestError
 
     if settings.get("temperature") != 0:
         return
     if samples > 1:
         raise InvalidRequestError(
-            f"at temperature 0 the {samples} episodes of a task are the same",
-            hint="add --temperature 1, or ask for more --tasks",
+            f"at temperature 0 the {samples} episodes of a task would be the same",
+            hint="add --temperature 1, or raise --tasks",
             field="--samples",
         )
     for name in ("top_p", "top_k"):
         if name in settings:
             raise InvalidRequestError(
-                "at temperature 0 no answer is drawn",
+                "has no effect at temperature 0",
                 hint="add --temperature 1, or leave it out",
                 field=f"--{name.replace('_', '-')}",
             )
@@ -231,14 +238,14 @@ def _refuse_idle(settings: Mapping[str, Any], samples: int) -> None:
 def _how(settings: Mapping[str, Any]) -> str:
     if "temperature" not in settings:
         return ""
-    return f", temperature {settings['temperature']:g}, answers up to {settings['max_turn_tokens']} tokens"
+    return f", temperature {settings['temperature']:g}, at most {settings['max_turn_tokens']} tokens per turn"
 
 
 def _known(described: Environment, env: str) -> Environment:
     if described.make is None:
         from tinkergym.registration.environments import make
 
-        make(env)  # raises with the close matches
+        make(env)  # This raises with close matches.
     return described
 
 
@@ -252,11 +259,11 @@ def _tasks_by_index(environment: Environment, wanted: int | None) -> int:
     try:
         env = made(environment.make, environment.ref)
     except ServiceUnavailableError:
-        return usual  # no place is free behind its server at the moment; episodes wait for one
+        return usual  # The environment server is full at the moment; episodes wait for a place.
     try:
         if (env.metadata or {}).get("data") == "free":
             raise InvalidRequestError(
-                f"{environment.ref.id} is data-free: its seeds make the tasks, and none has a number",
+                f"{environment.ref.id} is data-free: seeds determine the tasks, so they have no index",
                 hint="leave it out",
                 field="--by-index",
             )
@@ -267,7 +274,7 @@ def _tasks_by_index(environment: Environment, wanted: int | None) -> int:
     if wanted is not None and wanted > there:
         raise InvalidRequestError(
             f"{environment.ref.id} has {there} tasks, not {wanted}",
-            hint=f"with --by-index, --tasks {there} at most",
+            hint=f"use --tasks {there} or less with --by-index",
             field="--tasks",
         )
     return min(usual, there)
@@ -281,11 +288,13 @@ def _numbers(text: str, *, at_most: int) -> list[int]:
     except ValueError:
         found = [0]
     if found[0] < 1:
-        raise InvalidRequestError(f"{text!r} are no numbers", hint="write it as --k 1,4,16", field="--k")
+        raise InvalidRequestError(
+            f"{text!r} is not a list of numbers", hint="write it as --k 1,4,16", field="--k"
+        )
     if found[-1] > at_most:
         raise InvalidRequestError(
             f"pass@{found[-1]} needs at least {found[-1]} episodes per task, not {at_most}",
-            hint=f"ask for -n {found[-1]}",
+            hint=f"use -n {found[-1]}",
             field="--k",
         )
     return found
@@ -319,7 +328,7 @@ def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) 
         first = next(r.trajectory for r in scores.records if not r.trajectory.completed)
         reason = reason_line(first.stop_reason, first.error)
         out.print(
-            f"  {scores.failed} failed and are in no figure; first: {first.stop_reason.value}: {reason}",
+            f"  {scores.failed} failed and are excluded; the first: {first.stop_reason.value}: {reason}",
             markup=False,
             highlight=False,
             soft_wrap=True,

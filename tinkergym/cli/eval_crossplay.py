@@ -1,4 +1,4 @@
-"""`tinkergym eval GAME --crossplay ...`: every player meets every other."""
+"""`tinkergym eval GAME --crossplay ...`: every player plays every other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossplayOptions:
-    """What was asked for."""
+    """The command line's options."""
 
     players: str
     pairs: int
@@ -42,8 +42,8 @@ def evaluate_crossplay(
     Args:
         env: The game's id.
         settings: `name=value` of the game.
-        options: Of the command line.
-        refused: Options that were given and have no meaning here.
+        options: The command line's options.
+        refused: Options that were given but do not apply here.
     """
     from tinkergym.cli.settings import parse_settings
     from tinkergym.evaluation.crossplay import crossplay
@@ -52,7 +52,7 @@ def evaluate_crossplay(
 
     for name in refused:
         raise InvalidRequestError(
-            "it has no meaning with --crossplay", hint="leave it out; --pairs says how many games", field=name
+            "cannot be used with --crossplay", hint="leave it out; --pairs says how many games", field=name
         )
     names = [name.strip() for name in options.players.split(",") if name.strip()]
     reference = environment_ref(env, parse_settings(settings))
@@ -63,7 +63,7 @@ def evaluate_crossplay(
         try:
             found = crossplay(players, reference, pairs=options.pairs, seed=options.seed)
         except KeyboardInterrupt:
-            err.print("\nstopped; nothing is kept", highlight=False)
+            err.print("\nstopped; nothing is stored", highlight=False)
             raise typer.Exit(INTERRUPTED) from None
     _show(found, reference, options)
 
@@ -74,7 +74,7 @@ def _players(names: Sequence[str], game: Any, temperature: float | None, stack: 
 
     if len(game.possible_agents) < 2:
         raise InvalidRequestError(
-            "it needs a game for several players", hint="`tinkergym envs` lists games", field="--crossplay"
+            "needs a game for several players", hint="`tinkergym envs` lists games", field="--crossplay"
         )
     if all(is_offered(game, name) for name in names):
         return [Player(name=name, plays=name) for name in names]
@@ -94,7 +94,7 @@ def _client(game: Any, names: Sequence[str]) -> Client:
     except ServiceUnreachableError as error:
         unknown = next(name for name in names if not is_offered(game, name))
         raise ServiceUnreachableError(
-            f"the game offers no player {unknown!r}, and policies and models need a service: {error.message}",
+            f"the game has no player {unknown!r}, and policies and models need a service: {error.message}",
             hint=error.hint,
         ) from None
 
@@ -112,14 +112,14 @@ def _show(found: CrossPlay, reference: EnvironmentRef, options: CrossplayOptions
     if options.as_json:
         emit({"crossplay": found.to_json(), "ratings": ratings.to_json()})
         return
-    header = f"{reference.id}, {options.pairs} pairs of games per two players"
+    header = f"{reference.id}, {options.pairs} pairs of games per matchup"
     out.print(f"{header}; mean return of the row against the column", highlight=False, soft_wrap=True)
     out.print(str(found), markup=False, highlight=False, soft_wrap=True)
     zero = f"{ratings.anchor} = 0" if ratings.anchor else "mean = 0"
     out.print(f"\nratings in Elo points ({zero}) with 95 % intervals", highlight=False)
     out.print(str(ratings), markup=False, highlight=False, soft_wrap=True)
     if found.failed:
-        text = f"{len(found.failed)} games failed and are in no figure; the first: {found.failed[0].error}"
+        text = f"{len(found.failed)} games failed and are excluded; the first: {found.failed[0].error}"
         out.print(text, markup=False, highlight=False, soft_wrap=True)
     for path in pictures:
         out.print(f"picture: {path}", markup=False, highlight=False, soft_wrap=True)

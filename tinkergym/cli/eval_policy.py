@@ -1,4 +1,4 @@
-"""Which policy the command line means by a name, and how it plays."""
+"""Resolve the policy that a command line names, and how it plays."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class PolicySource:
 
     name: str
     settings: dict[str, Any]
-    """What decides its answers; a run can only be continued with the same."""
+    """The settings that determine its answers. A run can only be continued with the same ones."""
     play: Callable[[Sequence[Wanted]], Iterator[EpisodeRecord]]
 
 
 def given(**sampling: float | None) -> dict[str, Any]:
-    """Return the options of sampling that were given."""
+    """Return the sampling options that were given."""
     return {name: value for name, value in sampling.items() if value is not None}
 
 
@@ -49,15 +49,15 @@ def open_policy(
     """Find a policy: `random`, `legal`, `gold`, a model, or a reference to a trained policy.
 
     Args:
-        name: As above.
-        environment: Where it plays.
-        sampling: What was `given` of how a model's answers are drawn. Else the temperature is 0, as in
-            `policy.evaluate`, and answers are as long as the job's own.
-        most_turns: Where an episode of a policy without a model is cut off.
-        stack: Closes what is opened.
+        name: The policy's name.
+        environment: The environment that it plays.
+        sampling: The sampling options from `given`. By default the temperature is 0, as in `policy.evaluate`,
+            and the longest completion is the job's.
+        most_turns: The most turns of an episode of a policy without a model.
+        stack: Closes what this function opens.
 
     Raises:
-        InvalidRequestError: There is no such policy, or it draws nothing and `sampling` says how.
+        InvalidRequestError: There is no such policy, or it does not sample and `sampling` is given.
     """
     if name not in POLICIES:
         return _of_service(name, environment, sampling, stack)
@@ -88,7 +88,8 @@ def _of_service(
         client = stack.enter_context(Client())
     except ServiceUnreachableError as error:
         raise ServiceUnreachableError(
-            f"{name!r} is none of {', '.join(POLICIES)}, and jobs and models need a service: {error.message}",
+            f"{name!r} is not one of {', '.join(POLICIES)}, and jobs and models need a service: "
+            f"{error.message}",
             hint=error.hint,
         ) from None
     sampling = {"temperature": 0.0, **sampling}
@@ -103,7 +104,7 @@ def _of_service(
             "policy_version": policy.version,
             "model": policy.model,
             "temperature": policy.temperature,
-            # Where they leave nothing out they are not there, as in files that know nothing of them.
+            # Defaults are left out, as in files written before these options existed.
             **Cut(top_p=policy.top_p, top_k=policy.top_k).model_dump(exclude_defaults=True),
             "max_turn_tokens": policy.max_turn_tokens,
             "limits": policy.limits.model_dump(mode="json"),
@@ -120,8 +121,8 @@ def _of_model(client: Client, name: str, sampling: Mapping[str, Any]) -> Policy:
         return client.policy(name, **sampling)
     except UnknownModelError as error:
         raise InvalidRequestError(
-            f"{name!r} is no policy: neither {', '.join(POLICIES)}, nor one of your jobs, "
-            f"nor a model of the service: {error.message}",
+            f"{name!r} is not a policy: neither {', '.join(POLICIES)}, nor one of your jobs, nor a model "
+            f"of the service: {error.message}",
             hint=f"`tinkergym jobs` lists your jobs; {error.hint}",
             field="--policy",
         ) from None
@@ -133,17 +134,17 @@ def _of_job(client: Client, ref: PolicyRef, sampling: Mapping[str, Any]) -> Poli
         job = client.job(job_id)
     except NotFoundError as error:
         raise InvalidRequestError(
-            f"{str(ref)!r} is no policy: {error.message}", hint=error.hint, field="--policy"
+            f"{str(ref)!r} is not a policy: {error.message}", hint=error.hint, field="--policy"
         ) from None
-    # The newest of now, not of whenever an episode begins: the job may still be training.
+    # Resolve the newest version now, not at each episode: the job may still be training.
     return policy_of(job, job.view().policy_version if version is None else version, sampling)
 
 
 def policy_of(job: Job, version: int | None, sampling: Mapping[str, Any]) -> Policy:
-    """Return what a job trains.
+    """Return a job's policy.
 
     Raises:
-        NotFoundError: The version that was named cannot be played.
+        NotFoundError: The version is not available.
     """
     try:
         return job.policy(version, **sampling)

@@ -1,4 +1,4 @@
-"""`tinkergym export`: a trained policy as files for transformers and PEFT."""
+"""`tinkergym export`: write a trained policy as files for transformers and PEFT."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tinkergym.errors import InvalidRequestError
 
 def export(
     policy: Annotated[
-        str, typer.Argument(metavar="JOB[@VERSION]", help="A job, and which version. (default: the newest)")
+        str,
+        typer.Argument(metavar="JOB[@VERSION]", help="A job, or one of its versions. (default: the newest)"),
     ],
     to: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
     merge: Annotated[
@@ -24,7 +25,7 @@ def export(
     base: Annotated[
         str | None,
         typer.Option(
-            help="With --merge: the base model's directory or hub id, if it is not found by itself."
+            help="With --merge: the base model's directory or hub id, if it is not found automatically."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -40,7 +41,7 @@ def export(
 
     reference = PolicyRef.parse(policy)
     if base and not merge:
-        raise InvalidRequestError("--base is for --merge only", hint="add --merge", field="base")
+        raise InvalidRequestError("--base needs --merge", hint="add --merge", field="base")
     with Client() as client:
         job_id, version = client.job_and_version(reference)
         done = client.job(job_id).export(to, version=version, merge=merge, base=base, agent=reference.agent)

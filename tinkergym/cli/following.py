@@ -1,4 +1,4 @@
-"""A job on the terminal: its progress until it ends, and what to type when the user has seen enough."""
+"""Follow a job on the terminal: its progress until it ends, and how to see it again."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = 
 
     Args:
         job: The job.
-        env: How the command line was told the environment, or several, to say it again in what to type next.
-        as_json: Print each event as a line of JSON, and nothing else.
+        env: The environments as given on the command line, to repeat them in suggested commands.
+        as_json: Print only events, as JSON lines.
 
     Raises:
-        JobFailedError: it ended without success.
+        JobFailedError: It failed.
     """
     try:
         if as_json:
@@ -37,7 +37,7 @@ def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = 
         _say_how_to_go_on(job, env)
         job.close()
         raise typer.Exit(INTERRUPTED) from None
-    view = job.wait(progress=False, warn=False)  # the events have shown the warnings
+    view = job.wait(progress=False, warn=False)  # The display has shown the warnings.
     if as_json:
         return
     out.print(
@@ -57,7 +57,7 @@ def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = 
 def follow_or_detach(
     job: Job, env: str | Sequence[str] | None = None, *, detach: bool, as_json: bool, client: Client
 ) -> None:
-    """Follow a job that was just started, or say how to see it later; first what it will take, if known."""
+    """Follow a new job, or say how to see it later. Prints an estimate first, if there is one."""
     known = None if as_json else client.known_estimate(job.spec)
     if known is not None:
         out.print(f"estimate: {known}", markup=False, highlight=False, soft_wrap=True)
@@ -70,10 +70,10 @@ def follow_or_detach(
             job.close()
         return
     attach = attach_command(job, env)
-    out.print(f"{job.id} is started; see it with: {attach}", highlight=False, soft_wrap=True)
+    out.print(f"{job.id} has started; see it with: {attach}", highlight=False, soft_wrap=True)
     if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
         job.close()
-        out.print("It waits for a client to play its episodes; `attach` does that too.")
+        out.print("It waits for a client to play its episodes, which `attach` does.")
 
 
 def _names(env: str | Sequence[str] | None) -> Sequence[str]:
@@ -81,7 +81,7 @@ def _names(env: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def attach_command(job: Job, env: str | Sequence[str] | None) -> str:
-    """Return what to type to follow a job, and to play its episodes if this side plays them."""
+    """Return the command that follows a job, and plays its episodes if this side plays them."""
     ours = "".join(f" --env {one}" for one in _names(env) if ":" in one)
     return f"tinkergym jobs attach {job.id}{ours}"
 

@@ -1,4 +1,4 @@
-"""`tinkergym jobs`: list, show, follow, pause, change, cancel, delete, and fetch checkpoints."""
+"""`tinkergym jobs`: list, show, follow, pause, change, cancel and delete jobs, and fetch checkpoints."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ app = typer.Typer(
 
 _RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
 
-JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="As `tinkergym jobs` lists it.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="An id from `tinkergym jobs`.")]
 
 
 @app.callback(invoke_without_command=True)
 def list_jobs(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="The most jobs to list.", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List your jobs, newest first."""
     if ctx.invoked_subcommand is not None:
-        if as_json:  # `jobs --json show JOB_ID` is `jobs show JOB_ID --json`
+        if as_json:  # `jobs --json show JOB_ID` is the same as `jobs show JOB_ID --json`.
             ctx.default_map = {ctx.invoked_subcommand: {"as_json": True}}
         return
     from tinkergym.remote.client import Client
 
     with Client() as client:
         views = client.jobs(limit=limit)
-        # Not one more at once: the service may already have been asked for the most that it lists.
+        # Do not request one more: this may already be the most that the service lists.
         has_older = bool(views) and bool(client.jobs(limit=1, before=views[-1].job_id))
     if as_json:
         emit({"jobs": views, "has_older": has_older})
@@ -87,7 +87,7 @@ def _print_rows(rows: list[list[str]]) -> None:
 
 @app.command()
 def show(job_id: JobId, as_json: AsJson = False) -> None:
-    """Show a job: its state, why, and its complete configuration."""
+    """Show a job: its state, the reason, and its complete configuration."""
     from tinkergym.remote.client import Client
     from tinkergym.remote.job import how_to_play_on
 
@@ -113,14 +113,12 @@ def attach(
     job_id: JobId,
     env: Annotated[
         list[str] | None,
-        typer.Option(
-            help="module:ClassName, for a job that was started with a class of your own; repeatable."
-        ),
+        typer.Option(help="module:ClassName, for a job that was started with your own class; repeatable."),
     ] = None,
     report_to: ReportTo = None,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Follow a job's progress, and play its episodes if they are played in the client."""
+    """Follow a job's progress, and play its episodes if a client plays them."""
     from tinkergym.cli.following import follow
     from tinkergym.cli.settings import find_environment
     from tinkergym.remote.client import Client
@@ -142,17 +140,17 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
         emit(view)
         return
     if view.state is JobState.WAITING_FOR_CLIENT:
-        text = "did nothing but wait for a client, and ends now"
+        text = "was only waiting for a client, and ends now"
     elif view.state.final:
         text = f"has ended ({view.state})"
     else:
-        text = f"will end after what it is doing at the moment ({view.state})"
+        text = f"will end after its current work ({view.state})"
     out.print(f"{job_id} {text}", highlight=False)
 
 
 @app.command()
 def pause(job_id: JobId, as_json: AsJson = False) -> None:
-    """Pause a job: after its step it saves a checkpoint and gives its place to others."""
+    """Pause a job: after its step it saves a checkpoint and gives up its place."""
     from tinkergym.remote.client import Client
 
     with Client() as client:
@@ -160,13 +158,15 @@ def pause(job_id: JobId, as_json: AsJson = False) -> None:
     if as_json:
         emit(view)
         return
-    when = "is paused" if view.state is JobState.PAUSED else "will pause after what it is doing at the moment"
-    out.print(f"{job_id} {when}; `tinkergym jobs resume {job_id}` goes on", highlight=False, soft_wrap=True)
+    when = "is paused" if view.state is JobState.PAUSED else "will pause after its current work"
+    out.print(
+        f"{job_id} {when}; continue with `tinkergym jobs resume {job_id}`", highlight=False, soft_wrap=True
+    )
 
 
 @app.command()
 def resume(job_id: JobId, as_json: AsJson = False) -> None:
-    """Go on with a paused job where it stopped."""
+    """Continue a paused job where it stopped."""
     from tinkergym.remote.client import Client
 
     with Client() as client:
@@ -174,7 +174,7 @@ def resume(job_id: JobId, as_json: AsJson = False) -> None:
     if as_json:
         emit(view)
         return
-    out.print(f"{job_id} goes on ({view.state})", highlight=False, soft_wrap=True)
+    out.print(f"{job_id} continues ({view.state})", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -188,7 +188,7 @@ def update(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Change settings of a job while it trains, from its next step on.
+    """Change settings of a job while it trains, from its next train step on.
 
     Example: tinkergym jobs update job-0123456789abcdef --set learning_rate=0.0005
     """
@@ -219,7 +219,7 @@ def watch(job_id: JobId, as_json: AsJsonLines = False) -> None:
 @app.command()
 def logs(
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job ends.")] = False,
     as_json: AsJsonLines = False,
 ) -> None:
     """Print a job's log: states, steps, evaluations, changes of settings, checkpoints, warnings."""
@@ -239,13 +239,11 @@ def logs(
 
 @app.command()
 def delete(
-    job_ids: Annotated[
-        list[str], typer.Argument(metavar="JOB_ID...", help="As `tinkergym jobs` lists them.")
-    ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB_ID...", help="Ids from `tinkergym jobs`.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Delete ended jobs with their checkpoints; there is no way back."""
+    """Delete ended jobs with their checkpoints. This cannot be undone."""
     from tinkergym.remote.client import Client
 
     what = job_ids[0] if len(job_ids) == 1 else f"{len(job_ids)} jobs"
@@ -311,13 +309,13 @@ def download(
 @app.command()
 def certificate(
     job_id: JobId,
-    to: Annotated[Path, typer.Option(help="The folder to put it into.")] = Path(),
+    to: Annotated[Path, typer.Option(help="The target folder.")] = Path(),
     bundle: Annotated[
-        bool, typer.Option("--bundle", help="Pack the adapter, the episodes and the events along.")
+        bool, typer.Option("--bundle", help="Include the adapter, the episodes and the events.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write what a colleague can check of a run: a JSON and a page, or a bundle."""
+    """Write a run's certificate, which a colleague can check: JSON and a page, or a bundle."""
     from tinkergym.remote.client import Client
 
     with Client() as client:

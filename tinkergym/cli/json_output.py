@@ -1,4 +1,4 @@
-"""`--json`: the standard output is one JSON document, or one per line, and everything else goes to stderr."""
+"""`--json`: standard output has one JSON document, or one per line; everything else goes to stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTION = "--json"
 
 AsJson = Annotated[bool, typer.Option(OPTION, help="Print one JSON document, for scripts.")]
 AsJsonLines = Annotated[bool, typer.Option(OPTION, help="Print JSON lines, for scripts.")]
-"""Of commands that say something more than once: each line is a document, printed as it happens."""
+"""For commands with several results: each line is a document, printed as it becomes available."""
 
 _streams: list[IO[str]] = []
 """The real standard output, while the name and the descriptor lead to stderr."""
@@ -27,19 +27,19 @@ _is_last_command = False
 
 
 def is_asked_for(arguments: Sequence[str]) -> bool:
-    """Return whether a command line asks for JSON; also of one that is wrong and was never parsed."""
+    """Return whether a command line asks for JSON, even if it is invalid and was not parsed."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return OPTION in options and "--help" not in options
 
 
 @contextmanager
 def only_json() -> Iterator[None]:
-    """Keep the standard output for `emit`.
+    """Reserve standard output for `emit`.
 
-    What environments, libraries and child processes print there goes to stderr, so it cannot break the JSON.
+    The output of environments, libraries and child processes goes to stderr, so it cannot break the JSON.
     """
     stdout = sys.stdout
-    # A test, or a program that calls this one, may have put something else in its place.
+    # A test, or a program that calls this one, may have replaced it.
     is_real = stdout is sys.__stdout__
     if is_real:
         stdout.flush()
@@ -60,25 +60,25 @@ def only_json() -> Iterator[None]:
 
 
 def keep_stdout_until_the_end() -> None:
-    """Do not give the standard output back after the command: this process has nothing else to do.
+    """Keep standard output redirected after the command, because this process does nothing else.
 
-    Environments may print when the interpreter ends, or in threads of their own until then.
+    Environments may print when the interpreter ends, or in threads until then.
     """
     global _is_last_command  # noqa: PLW0603 - said once, by whoever started the process
     _is_last_command = True
 
 
 def hand_back() -> None:
-    """Lead the descriptor to the real standard output again, for a program that this process becomes."""
+    """Point the descriptor at the real standard output again, for a program that this process becomes."""
     for stream in _streams:
-        with suppress(OSError):  # a test's, without a descriptor
+        with suppress(OSError):  # Replaced by a test, without a descriptor.
             os.dup2(stream.fileno(), 1)
 
 
 def emit(document: Any) -> None:
     """Print a JSON document as one line.
 
-    Figures that are not finite become null: JSON has no word for them.
+    Non-finite numbers become null, because JSON cannot represent them.
     """
     stream = _streams[-1] if _streams else sys.stdout
     stream.write(json.dumps(_plain(document), allow_nan=False) + "\n")
@@ -86,7 +86,7 @@ def emit(document: Any) -> None:
 
 
 def emit_error(error: TinkerGymError) -> None:
-    """Print why there is no result."""
+    """Print the error as JSON."""
     emit({"error": error.to_wire()})
 
 

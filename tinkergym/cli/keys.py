@@ -1,4 +1,4 @@
-"""`tinkergym keys`: who may use the service on this machine. Works on its database, running or not."""
+"""`tinkergym keys`: API keys of the service on this machine. Works on its database, running or not."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ app = typer.Typer(
     help="Create, list and revoke API keys of the service on this machine.",
 )
 
-Tenant = Annotated[str, typer.Option(help="Whose; tenants see nothing of each other.")]
+Tenant = Annotated[str, typer.Option(help="The owner; tenants cannot see each other's data.")]
 DataDir = Annotated[
-    Path | None, typer.Option(help="The service's data folder, if not ~/.tinkergym or $TINKERGYM_HOME.")
+    Path | None, typer.Option(help="The service's data folder, if it is not ~/.tinkergym or $TINKERGYM_HOME.")
 ]
-Config = Annotated[Path | None, typer.Option(help="The TOML file the service is started with.")]
+Config = Annotated[Path | None, typer.Option(help="The service's TOML file.")]
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What the key is for, to find it again.")],
+    name: Annotated[str, typer.Argument(help="A label for the key.")],
     tenant: Tenant = "local",
     data_dir: DataDir = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it: the only time that it can be read."""
+    """Create a key and print it. It is shown only once."""
     _run(["create", tenant, "--name", name], data_dir, config, as_json)
 
 
 @app.command("list")
 def list_keys(
-    tenant: Annotated[str | None, typer.Option(help="Whose; everybody's unless it is said.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's keys. (default: all)")] = None,
     data_dir: DataDir = None,
     config: Config = None,
     as_json: AsJson = False,
@@ -47,12 +47,12 @@ def list_keys(
 
 @app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `tinkergym keys list` shows it.")],
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="An id from `tinkergym keys list`.")],
     data_dir: DataDir = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key void from now on."""
+    """Revoke a key, effective immediately."""
     _run(["revoke", key_id], data_dir, config, as_json)
 
 

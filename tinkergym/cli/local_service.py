@@ -1,6 +1,6 @@
-"""A service for the time of one command: used where one answers already, else started and stopped again.
+"""A service for the duration of one command: uses a running one, else starts one and stops it again.
 
-Knows the command line of `tinkergym serve` and its `local.json`; nothing of what the service does.
+Knows the command line of `tinkergym serve` and its `local.json`, not what the service does.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ _POLL_SECONDS = 0.1
 
 @contextlib.contextmanager
 def local_service(announce: Callable[[str], None]) -> Iterator[bool]:
-    """Make sure that a service answers while the body runs; `tinkergym.Client()` finds it.
+    """Make sure that a service runs while the body runs, and that `tinkergym.Client()` finds it.
 
     Args:
-        announce: Is told in a sentence what is started and stopped.
+        announce: Called with a sentence about what is started and stopped.
 
     Yields:
-        Whether the service was started here, and so ends with the body.
+        Whether the service was started here, and is stopped after the body.
 
     Raises:
-        ServiceUnavailableError: the service ended at once or did not answer within a minute; the text carries
-            what it said.
+        ServiceUnavailableError: The service ended at once or did not respond within a minute. The message has
+            its output.
     """
     if url := _running():
-        announce(f"A service is there already, {url}; using it.")
+        announce(f"Using the service that is already running at {url}.")
         yield False
         return
     announce("Starting the service (tinkergym serve) ...")
-    # A file, not a pipe: nobody reads while the body runs, and a full pipe would stop the service.
+    # A file, not a pipe: nothing reads while the body runs, and a full pipe would block the service.
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            # Any free port, since the usual one may be taken; the client reads it from local.json.
+            # Use any free port, because the usual one may be taken; the client reads it from local.json.
             [sys.executable, "-m", "tinkergym.cli.main", "serve", "--port", "0"],
             stdout=log,
             stderr=subprocess.STDOUT,
-            # So that Ctrl-C reaches this process only, which then stops the service in good order.
+            # So that Ctrl-C only reaches this process, which then stops the service cleanly.
             start_new_session=True,
         )
         answered = False
@@ -67,15 +67,15 @@ def local_service(announce: Callable[[str], None]) -> Iterator[bool]:
             _stop(process)
             if answered:
                 announce(
-                    "The service is stopped; its jobs and checkpoints are kept. "
-                    "`make serve` (tinkergym serve) starts it again."
+                    "The service has stopped; its jobs and checkpoints are stored. `make serve` (tinkergym "
+                    "serve) starts it again."
                 )
 
 
 def _running() -> str:
-    """Return the URL of the service that clients find; empty when none answers."""
+    """Return the URL of the service that clients find; empty if none responds."""
     if url := os.environ.get("TINKERGYM_URL"):
-        return url  # The user named a service; whether it answers is for the client to say.
+        return url  # The user named a service; the client reports whether it responds.
     try:
         address = discovery.find()
         with contextlib.closing(

@@ -52,10 +52,10 @@ def _say_version(asked: bool) -> None:
 def before_the_command(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version and end.", is_eager=True, callback=_say_version),
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_say_version),
     ] = False,
 ) -> None:
-    """Nothing but `--version` comes before the command; it has done its work by now."""
+    """`--version` is the only option before the command, and has been handled by now."""
 
 
 app.command()(serve.serve)

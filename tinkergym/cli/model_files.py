@@ -1,6 +1,6 @@
 """A model's tokenizer and chat template by name: a local directory, or a model of the service.
 
-Reads JSON and text only; needs neither weights nor torch.
+Reads only JSON and text; needs neither weights nor torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def find_bundle(name: str) -> RendererBundle:
 
     Raises:
         InvalidRequestError: The directory lacks a file.
-        TinkerGymError: The service does not answer or does not know the model.
+        TinkerGymError: The service does not respond or does not know the model.
     """
     directory = Path(name).expanduser()
     if directory.is_dir():
@@ -38,28 +38,29 @@ def find_bundle(name: str) -> RendererBundle:
 
     try:
         address = discovery.find()
-        # No patience: who waits at a terminal would rather read at once that nothing answers.
+        # No retries: a user at a terminal wants to know at once that no service responds.
         connection = Connection(address.url, token=address.api_key, patience_seconds=0.0)
         with contextlib.closing(connection):
             return Api(connection).renderer(name)
     except ServiceUnreachableError as error:
         raise InvalidRequestError(
-            f"{name!r} is no directory, and no service answers that might know a model of this name",
-            hint="give a directory with tokenizer.json, or start the service: tinkergym serve",
+            f"{name!r} is not a directory, and no service responds that could have such a model",
+            hint="use a directory with tokenizer.json, or start the service: tinkergym serve",
         ) from error
 
 
 def read_bundle(directory: Path) -> RendererBundle:
-    """Read a directory as Hugging Face saves tokenizers.
+    """Read a directory in the format of Hugging Face tokenizers.
 
     Raises:
-        InvalidRequestError: `tokenizer.json`, the chat template or the token that ends an answer is missing.
+        InvalidRequestError: `tokenizer.json`, the chat template or the token that ends a completion is
+            missing.
     """
     file = directory / "tokenizer.json"
     if not file.is_file():
         raise InvalidRequestError(
             f"{directory} has no tokenizer.json",
-            hint="save the model's fast tokenizer there with save_pretrained",
+            hint="save the model's fast tokenizer to it with save_pretrained",
         )
     tokenizer_json = file.read_text(encoding="utf-8")
     settings = _json(directory / "tokenizer_config.json")
@@ -84,12 +85,12 @@ def _template(directory: Path, settings: Mapping[str, Any]) -> str:
     if file.is_file():
         return file.read_text(encoding="utf-8")
     found = settings.get("chat_template")
-    if isinstance(found, list):  # several by name, as some models have them
+    if isinstance(found, list):  # Some models have several, by name.
         found = next((entry["template"] for entry in found if entry.get("name") == "default"), None)
     if not isinstance(found, str):
         raise InvalidRequestError(
             f"{directory} has no chat template",
-            hint="put chat_template.jinja there, or chat_template into tokenizer_config.json",
+            hint="add chat_template.jinja, or set chat_template in tokenizer_config.json",
         )
     return found
 
@@ -97,7 +98,7 @@ def _template(directory: Path, settings: Mapping[str, Any]) -> str:
 def _stop_ids(
     directory: Path, tokenizer: Mapping[str, Any], template: str, special: Mapping[str, str]
 ) -> list[int]:
-    # Only here: what reads this module's other files has no need of templates.
+    # Imported here, because users of this module's other functions do not need templates.
     from tinkergym.agent.turn_ends import find_stop_ids, special_ids
 
     ids = {entry["content"]: int(entry["id"]) for entry in tokenizer.get("added_tokens", [])}
@@ -107,7 +108,7 @@ def _stop_ids(
     found = find_stop_ids(template, special, special_ids(tokenizer), stops)
     if not found:
         raise InvalidRequestError(
-            f"{directory} names no token that ends an answer",
+            f"{directory} does not define a token that ends a completion",
             hint="set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json",
         )
     return found
@@ -119,7 +120,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InvalidRequestError(f"{file} is no JSON: {error}") from error
+        raise InvalidRequestError(f"{file} is not valid JSON: {error}") from error
     return content if isinstance(content, dict) else {}
 
 

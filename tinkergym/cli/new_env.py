@@ -1,4 +1,4 @@
-"""`tinkergym new-env`: a pack that works, to be filled with an environment of one's own."""
+"""`tinkergym new-env`: create a working pack as a starting point for your own environment."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ class Data(StrEnum):
 def new_env(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="Lower case: my-game. Names the folder, the pack and the id."),
+        typer.Argument(
+            metavar="NAME", help="Lower case: my-game. The name of the folder, the pack and the id."
+        ),
     ],
     *,
     turns: Annotated[
-        Turns, typer.Option(help="One question and one answer, or act until the end.")
+        Turns, typer.Option(help="One question and one answer, or several actions.")
     ] = Turns.SINGLE,
     data: Annotated[
-        Data, typer.Option(help="The seed makes the task, or the tasks come from a file.")
+        Data, typer.Option(help="The seed determines the task, or tasks come from a file.")
     ] = Data.FREE,
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +69,7 @@ def new_env(
         "pytest",
         f"tinkergym play {pack.env_id}",
         f"tinkergym check {pack.env_id}",
-        # A service that runs keeps the code with which it loaded a pack, and this one is about to change.
+        # A running service keeps the code of a pack it has loaded, and this pack is about to change.
         f"tinkergym train {pack.env_id} --steps 20 --rollout client",
     ]
     if as_json:
@@ -82,13 +84,13 @@ def new_env(
 def _refuse_bad_name(pack: NewPack) -> None:
     if not _NAME.fullmatch(pack.name) or len(pack.name) > _MOST_CHARACTERS:
         raise InvalidRequestError(
-            f"{pack.name!r} is no name for a pack",
-            hint=f"lower-case letters, digits and single dashes, at most {_MOST_CHARACTERS}: my-game",
+            f"{pack.name!r} is not a valid pack name",
+            hint=f"use lower-case letters, digits and single dashes, at most {_MOST_CHARACTERS}: my-game",
             field="NAME",
         )
     if importlib.util.find_spec(pack.package) is not None:
         raise InvalidRequestError(
-            f"a package {pack.package} is installed already", hint="choose another name", field="NAME"
+            f"a package {pack.package} is already installed", hint="choose another name", field="NAME"
         )
 
 
@@ -96,13 +98,13 @@ def _write(folder: Path, files: dict[str, str]) -> None:
     """Write all files or none.
 
     Raises:
-        ConflictError: The folder is there already.
+        ConflictError: The folder exists already.
     """
     try:
         folder.mkdir()
     except FileExistsError:
         raise ConflictError(
-            f"{folder}/ is there already, and nothing was written",
+            f"{folder}/ exists already; nothing was written",
             hint="choose another name, or remove it first",
             field="NAME",
         ) from None
@@ -111,7 +113,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-    except BaseException:  # Ctrl-C, a full disk: no half of a pack stays behind
+    except BaseException:  # After Ctrl-C or on a full disk, leave no partial pack.
         with suppress(OSError):
             shutil.rmtree(folder)
         raise

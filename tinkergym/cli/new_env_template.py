@@ -1,4 +1,4 @@
-"""What `tinkergym new-env` writes: two kinds of environment, with tasks drawn or read from a file."""
+"""Templates of `tinkergym new-env`: two kinds of environments, with tasks drawn or read from a file."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPack:
-    """What the pack is called and what kind of environment it begins with."""
+    """The pack's name and the kind of its first environment."""
 
     name: str
-    """As it was typed: `my-game`."""
+    """As typed: `my-game`."""
     turns: Literal["single", "multi"]
     data: Literal["free", "dependent"]
 
     @property
     def package(self) -> str:
-        """The package to import. Prefixed, so that a pack `chess` hides no other `chess`."""
+        """The package to import. The prefix avoids hiding another package, such as `chess`."""
         return f"tinkergym_{self.name.replace('-', '_')}"
 
     @property
     def distribution(self) -> str:
-        """What pip calls it."""
+        """The distribution name for pip."""
         return self.package.replace("_", "-")
 
     @property
     def class_name(self) -> str:
-        """The environment's class, without `Env`."""
+        """The environment's class name, without `Env`."""
         return "".join(part.capitalize() for part in self.name.replace("_", "-").split("-"))
 
     @property
     def env_id(self) -> str:
-        """What `tinkergym.make` takes."""
+        """The id for `tinkergym.make`."""
         return f"{self.name}/{self.class_name}-v0"
 
     def files(self) -> dict[str, str]:
@@ -48,7 +48,7 @@ class NewPack:
 
     def _filled(self, template: str) -> str:
         text = template
-        # Templates hold braces of Python and TOML, so their gaps are written in another way.
+        # The templates contain braces of Python and TOML, so placeholders use another syntax.
         for gap, value in {
             "<BODY>": _BODIES[self.turns],
             "<DRAW>": _DRAWS[self.turns, self.data],

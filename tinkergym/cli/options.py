@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ EnvironmentId = Annotated[
     str,
     typer.Argument(
         metavar="ENV",
-        help="An environment's id, see `tinkergym envs`; module:ClassName of your own; or ws://HOST:PORT.",
+        help="An environment's id, see `tinkergym envs`; your own module:ClassName; or ws://HOST:PORT.",
     ),
 ]
 OneEnvironment = Annotated[
     str | None,
     typer.Argument(
         metavar="[ENV]",
-        help="An environment's id, see `tinkergym envs`; module:ClassName of your own; or ws://HOST:PORT.",
+        help="An environment's id, see `tinkergym envs`; your own module:ClassName; or ws://HOST:PORT.",
         show_default=False,
     ),
 ]
@@ -29,7 +29,7 @@ EnvironmentSettings = Annotated[
 ChatTemplateFile = Annotated[
     Path | None,
     typer.Option(
-        "--chat-template", metavar="FILE", help="A Jinja file in place of the model's own chat template."
+        "--chat-template", metavar="FILE", help="A Jinja file that replaces the model's own chat template."
     ),
 ]
 ReportTo = Annotated[
@@ -37,11 +37,15 @@ ReportTo = Annotated[
     typer.Option(
         "--report-to",
         metavar="TRACKER",
-        help="Tell a tracker of every step: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable.",
+        help="Report every step to a tracker: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable.",
     ),
 ]
 TopP = Annotated[
     float | None,
-    typer.Option(help="Draw only among the fewest likeliest tokens of so much probability, up to 1."),
+    typer.Option(
+        help="Sample only from the smallest set of likeliest tokens with this total probability, up to 1."
+    ),
 ]
-TopK = Annotated[int | None, typer.Option(help="Draw only among so many of the likeliest tokens; 0 is all.")]
+TopK = Annotated[
+    int | None, typer.Option(help="Sample only from this many of the likeliest tokens; 0 means all.")
+]

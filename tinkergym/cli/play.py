@@ -1,4 +1,4 @@
-"""`tinkergym play`: sit where the policy sits, watch a policy play, or play against one."""
+"""`tinkergym play`: play in the place of a policy, watch a policy play, or play against one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tinkergym.rollout.local_environment import Environment
 
 MOST_STEPS = 1000
-"""An environment that never ends is left after so many."""
+"""An episode is abandoned after this many steps."""
 
 
 _PolicyName = Annotated[
@@ -35,29 +35,29 @@ _PolicyName = Annotated[
     typer.Option(
         metavar="JOB_ID",
         help="The job whose policy plays; JOB_ID@0: before training; JOB_ID@40, JOB_ID@step:40 or "
-        "JOB_ID@best: a version that is kept; or an untrained model. (default: you play)",
+        "JOB_ID@best: a stored version; or an untrained model. (default: you play)",
     ),
 ]
 _Seat = Annotated[
     str | None,
     typer.Option(
         metavar="AGENT",
-        help="Of a game for several players: the seat that you take. --policy plays the others: JOB_ID@40, "
-        "JOB_ID/AGENT@40, a model, or a name that the game offers, such as random. (default: its first)",
+        help="In a game for several players: the seat that you take. --policy plays the others: JOB_ID@40, "
+        "JOB_ID/AGENT@40, a model, or a player of the game, such as random. (default: the game's first)",
     ),
 ]
 _Watch = Annotated[
-    bool, typer.Option("--watch", help="Only watch the policy, also where you could play against it.")
+    bool, typer.Option("--watch", help="Only watch the policy, even if you could play against it.")
 ]
 _Temperature = Annotated[
-    float | None, typer.Option(help="Of the policy's answers. (default: as in training)", min=0)
+    float | None, typer.Option(help="Sampling temperature of the policy. (default: as in training)", min=0)
 ]
 _Raw = Annotated[
     str | None,
     typer.Option(
         metavar="MODEL",
-        help="Show the text that this model's chat template makes of it, special tokens and all; "
-        "a model of the service or a directory with its tokenizer.",
+        help="Show the prompt as this model's chat template renders it, including special tokens; a model "
+        "of the service or a directory with its tokenizer.",
     ),
 ]
 
@@ -69,7 +69,7 @@ def play(
     seat: _Seat = None,
     watch: _Watch = False,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="Of the first episode; the next ones count up.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first episode; later ones count up.", min=0)] = 0,
     temperature: _Temperature = None,
     top_p: TopP = None,
     top_k: TopK = None,
@@ -79,9 +79,9 @@ def play(
 ) -> None:
     """Play an environment yourself, or let a trained policy play.
 
-    Without --policy you see exactly what a model sees, the system prompt included, and answer as it would:
-    type the action; a line that ends with a backslash goes on in the next. With --policy you play against it,
-    in games where the environment's opponent can be replaced, and watch it in all others. Ctrl-C leaves.
+    Without --policy you see exactly what a model sees, including the system prompt, and type the actions. End
+    a line with a backslash to continue it on the next. With --policy you play against it if the environment's
+    opponent can be replaced; otherwise you watch it. Press Ctrl-C to quit.
 
     Example: tinkergym play board/TicTacToeVs-v0 --policy JOB_ID
     Example: tinkergym play board/Gomoku-v0 --seat white --policy JOB_ID/black@40
@@ -136,7 +136,7 @@ def _made(described: Environment, env: str) -> Any:
     if described.make is None:
         from tinkergym.registration.environments import make
 
-        return make(env)  # raises with the close matches
+        return make(env)  # This raises with close matches.
     return described.make(described.ref)
 
 
@@ -152,8 +152,8 @@ def _refuse_without_a_seat(env: str) -> None:
 
     if is_game(env):
         raise InvalidRequestError(
-            f"{env} has several seats, and none was chosen",
-            hint="add --seat AGENT; `tinkergym play` of the id with Vs is against an opponent",
+            f"{env} has several seats; choose one",
+            hint="add --seat AGENT; or play the id with Vs against an opponent",
             field="--seat",
         )
 
@@ -161,7 +161,7 @@ def _refuse_without_a_seat(env: str) -> None:
 def _refuse_of_a_policy(names: Sequence[str]) -> None:
     for name in names:
         raise InvalidRequestError(
-            "it is of a policy, and without --policy you play yourself",
+            "needs --policy; without it you play yourself",
             hint="leave it out, or name a job with --policy JOB_ID",
             field=f"--{name.replace('_', '-')}",
         )
@@ -171,7 +171,7 @@ def _refuse_at_a_seat(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if value:
             raise InvalidRequestError(
-                "it has no meaning with --seat", hint="leave it out", field=f"--{name.replace('_', '-')}"
+                "cannot be used with --seat", hint="leave it out", field=f"--{name.replace('_', '-')}"
             )
 
 
@@ -190,21 +190,21 @@ def _untrained(client: Client, model: str, sampling: dict[str, Any]) -> Policy:
         return client.policy(model, **sampling)
     except UnknownModelError as error:
         raise NotFoundError(
-            f"{model!r} is neither the id of a job or policy nor a model of the service",
+            f"{model!r} is not the id of a job or policy, or a model of the service",
             hint=f"see `tinkergym jobs`; {error.hint}",
             field="--policy",
         ) from None
 
 
 def _take_opponents_seat(env: AnyEnv, *, as_json: bool) -> bool:
-    """Let whoever types answer for the opponent; return False where the environment has none to replace."""
-    # Offered by environments whose opponent may be anybody who reads and answers text.
+    """Let the user answer for the opponent; return False if the environment has no replaceable opponent."""
+    # Offered by environments whose opponent can be anything that reads and answers text.
     seat_opponent = getattr(env.unwrapped, "seat_opponent", None)
     if seat_opponent is None:
         return False
     seat_opponent(_ask_a_program_for_move if as_json else _ask_for_move)
     (err if as_json else out).print(
-        "You take the opponent's seat. Answer as the policy does; Ctrl-C leaves.\n"
+        "You take the opponent's seat. Type actions as the policy does; press Ctrl-C to quit.\n"
     )
     return True
 
@@ -222,7 +222,7 @@ def _job_and_version(client: Client, name: str) -> tuple[Job, int | None]:
 
 
 class Ending(Enum):
-    """What ended an episode."""
+    """Why an episode ended."""
 
     TERMINATED = "the task ended"
     TRUNCATED = "cut off by a limit"
@@ -231,20 +231,20 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Who plays what, and what is shown of it."""
+    """Who plays what, and what is shown."""
 
     env: Any
     act: Callable[[Any], str]
     prompt: str | None
-    """The job's system prompt; None leaves it to the environment's own."""
+    """The job's system prompt; None uses the environment's own."""
     renderer: Renderer | None = None
-    """Shows messages as a model's chat template writes them."""
+    """Shows messages as a model's chat template renders them."""
     reset: Callable[[], None] = lambda: None
     seated: bool = False
-    """Whether a person sits in the opponent's seat, who is shown the game when it is their turn."""
+    """Whether the user takes the opponent's seat, and so is shown the game on their turn."""
 
     def begin(self, seed: int, observation: Any) -> None:
-        """Show what stands at the start."""
+        """Show the start of an episode."""
         out.rule(f"episode with seed {seed}", style="dim")
         text, messages = self._opening(observation)
         if text is not None:
@@ -253,12 +253,12 @@ class _Table:
             self._show(messages)
 
     def acted(self, action: str) -> None:
-        """Show what the policy did; a person knows it."""
+        """Show the policy's action. A user knows their own."""
         if self.act is not _ask_for_action:
             _say("policy", action)
 
     def go_on(self, observation: Any, reward: float) -> None:
-        """Show what the environment answered."""
+        """Show the environment's response."""
         text, messages = self._continuation(observation)
         if text is not None:
             _say("prompt", text)
@@ -275,7 +275,7 @@ class _Table:
         out.print(f"{'its ' if self.seated else ''}return {total:+g} ({how.value})\n", highlight=False)
 
     def _opening(self, observation: Any) -> tuple[str | None, list[Message]]:
-        """Return the first prompt: the chat template's text if that is wanted, else the messages."""
+        """Return the first prompt: the chat template's text if requested, else the messages."""
         from tinkergym.messages import opening_messages
         from tinkergym.rollout.environment_host import system_prompt_of
 
@@ -287,7 +287,7 @@ class _Table:
         return None, [m for m in messages if m["role"] == "system" or not self.seated]
 
     def _continuation(self, observation: Any) -> tuple[str | None, list[Message]]:
-        """Return what comes after an answer, likewise."""
+        """Return the environment's response in the same form."""
         messages = _messages(observation)
         if self.renderer is not None:
             return self.renderer.decode(self.renderer.continuation(messages, answer_closed=True)), []
@@ -302,7 +302,7 @@ class _Table:
 
 
 class _JsonTable(_Table):
-    """A table whose guests are programs: one line of JSON for each thing that happens."""
+    """Play with a program instead of a user: prints JSON lines."""
 
     def begin(self, seed: int, observation: Any) -> None:
         emit({"event": "reset", "seed": seed, **_prompt(*self._opening(observation))})
@@ -376,5 +376,5 @@ def _ask_a_program_for_move(board: str) -> str:
 def _messages(observation: Any) -> list[Message]:
     try:
         return observation_messages(observation)
-    except (TypeError, ValueError):  # nothing that a policy could read, and still worth a look
+    except (TypeError, ValueError):  # Nothing that a policy could read, but still worth showing.
         return [user(str(observation))]

@@ -1,4 +1,4 @@
-"""`tinkergym play GAME --seat AGENT`: a person takes a seat; scripts, policies or models play the rest."""
+"""`tinkergym play GAME --seat AGENT`: the user takes a seat; scripts, policies or models play the others."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def play_seat(
     temperature: float | None,
     as_json: bool,
 ) -> None:
-    """Play games of a person against others.
+    """Play games of the user against others.
 
     Args:
         env: The game's id.
         settings: `name=value` of the game.
-        seat: The person's agent.
-        opponent: Who plays the others: a name that the game offers, a policy or a model; None is the game's
-            first script.
-        seeds: Of the games.
-        temperature: Of a policy's answers.
+        seat: The user's agent.
+        opponent: Who plays the others: a player of the game, a policy or a model; None uses the game's first
+            script.
+        seeds: Seeds of the games.
+        temperature: Sampling temperature of a policy.
         as_json: Write JSON lines for a program instead of text.
     """
     from tinkergym.cli.settings import parse_settings
@@ -83,7 +83,7 @@ def _opponent(table: GameTable, name: str | None, temperature: float | None, sta
         there = offered(table.unwrapped)
         if not there:
             raise InvalidRequestError(
-                "the game has no player of its own", hint="name a policy or a model", field="--policy"
+                "the game offers no players", hint="name a policy or a model", field="--policy"
             )
         name = there[0]
     if is_offered(table, name):
@@ -97,7 +97,7 @@ def _opponent(table: GameTable, name: str | None, temperature: float | None, sta
 
 
 class _Others:
-    """Whoever plays the seats that the person does not."""
+    """The player of the seats that the user does not take."""
 
     def __init__(self, table: GameTable, agents: Sequence[str], player: Player) -> None:
         self.name = player.name
@@ -106,7 +106,7 @@ class _Others:
         self._scripts: dict[str, Any] = {}
 
     def begin(self, seed: int) -> None:
-        """Begin a game: every seat has a conversation of its own."""
+        """Begin a game: every seat has its own conversation."""
         from tinkergym.rollout.environment_host import system_prompt_of
         from tinkergym.rollout.table_players import ScriptedPlayer
 
@@ -121,14 +121,14 @@ class _Others:
             self._policies[agent].reset(seed=seed * 1009 + number)
 
     def act(self, standing: Standing) -> str:
-        """Return what the agent does."""
+        """Return the agent's action."""
         if standing.agent in self._scripts:
             return str(self._scripts[standing.agent].act(standing.agent))
         return self._policies[standing.agent].act(standing.observation)
 
 
 class _Game:
-    """Games of one person, as they are shown."""
+    """Shows the games of one user."""
 
     def __init__(self, table: GameTable, seat: str, others: _Others, *, as_json: bool) -> None:
         self._table, self._seat, self._others, self._json = table, seat, others, as_json
@@ -151,7 +151,7 @@ class _Game:
         self._end(seed, last, totals)
 
     def _account(self, position: Position, totals: dict[str, float]) -> str:
-        """Add what was earned, and return what the person was shown at the end of the game."""
+        """Add up rewards, and return what the user was shown at the end of the game."""
         for standing in [*position.ended, *([position.turn] if position.turn is not None else [])]:
             totals[standing.agent] += float(standing.reward)
         shown = [observation_text(one.observation) for one in position.ended if one.agent == self._seat]
@@ -172,7 +172,7 @@ class _Game:
         return out.input("[green]you[/] > ")
 
     def _tell(self, agent: str, action: str) -> None:
-        # In a game with hidden moves a person is told what the game tells; a program likewise.
+        # In a game with hidden moves the user is shown only what the game tells them; so is a program.
         if not self._json and not self._hides_moves:
             out.print(f"[cyan]{agent}[/]", highlight=False)
             out.print(action, markup=False, highlight=False, soft_wrap=True)

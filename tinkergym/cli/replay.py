@@ -1,4 +1,4 @@
-"""`tinkergym replay`: episodes from a file, token by token or as text."""
+"""`tinkergym replay`: show episodes from a file, token by token or as text."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ if TYPE_CHECKING:
     from tinkergym.trajectory.trajectory import Segment, Trajectory
 
 STYLES = {"environment": "cyan", "sampled": "bold green", "masked": "yellow"}
-"""By kind: what the policy read, what it sampled and learns from, what it sampled and does not learn from."""
+"""By kind: text from the environment, sampled and trained tokens, sampled but untrained tokens."""
 _MOST_IDS = 400
 _UNFINISHED = "\ufffd"
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `tinkergym eval --out` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `tinkergym eval --out`.")],
     *,
     episode: Annotated[
-        int | None, typer.Option(metavar="N", help="Only this one, counted from 0. (default: all)", min=0)
+        int | None, typer.Option(metavar="N", help="Only this episode, counted from 0. (default: all)", min=0)
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Whose tokenizer reads the ids: a model of the service, or a directory with one."),
+        typer.Option(
+            help="The model whose tokenizer decodes the ids: a model of the service, or a directory."
+        ),
     ] = None,
     logprobs: Annotated[
         bool, typer.Option("--logprobs", help="List the sampled tokens with their logprobs, in nats.")
@@ -41,11 +43,11 @@ def replay(
     failed: Annotated[bool, typer.Option("--failed", help="Only episodes that failed.")] = False,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Show saved episodes: what the policy read, what it sampled, what it earned, and how each ended.
+    """Show stored episodes: prompts, completions, rewards, and stop reasons.
 
-    With --model the tokens are shown exactly as they were: on a terminal in colours (sampled green,
-    environment cyan, sampled but not learned from yellow), elsewhere under these words. Without it the text
-    of the turns is shown, and the tokens as ids where --logprobs asks for them.
+    With --model the exact tokens are shown: in colour on a terminal (sampled green, environment cyan, sampled
+    but not trained on yellow), elsewhere with labels. Without it the text of the turns is shown, and with
+    --logprobs the token ids.
 
     Example: tinkergym replay run.jsonl --episode 0 --model nano --logprobs
     """
@@ -166,7 +168,7 @@ def _kinds(trajectory: Trajectory, index: int) -> list[str]:
 
 
 def _pieces(token_ids: Sequence[int], kinds: Sequence[str], renderer: Renderer) -> Iterator[tuple[str, str]]:
-    """Yield (kind, text); tokens that are only together a character come together."""
+    """Yield (kind, text). Tokens that only together form a character are yielded together."""
     waiting: list[int] = []
     for place, (token, kind) in enumerate(zip(token_ids, kinds, strict=True)):
         waiting.append(token)
@@ -182,5 +184,5 @@ def _line(text: str, style: str) -> None:
 
 
 def _safe(text: str) -> str:
-    # Whatever a policy says is text, not a command to the terminal.
+    # The policy's text must not control the terminal.
     return "".join(char if char == "\n" or char.isprintable() else f"\\x{ord(char):02x}" for char in text)

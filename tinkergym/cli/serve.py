@@ -1,4 +1,4 @@
-"""`tinkergym serve`: hands over to the service, which the SDK does not know otherwise."""
+"""`tinkergym serve`: hands over to the service, which the SDK otherwise does not import."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def serve(
 ) -> None:
     """Start the service on this machine and keep it running until Ctrl-C.
 
-    Clients on this machine find it by themselves; others need TINKERGYM_URL and a key from `tinkergym keys`.
+    Clients on this machine find it automatically; others need TINKERGYM_URL and a key from `tinkergym keys`.
     """
     options = {"host": host, "port": port, "data_dir": data_dir}
     said = {name: value for name, value in options.items() if value is not None}
     for name in (pair.partition("=")[0] for pair in setting or []):
         if name in said:
             raise InvalidRequestError(
-                f"{name} is given twice, by an option of its own and by --set",
-                hint="say it once",
+                f"{name} is given twice, by its option and by --set",
+                hint="give it once",
                 field="--set",
             )
     settings = [*(f"{name}={value}" for name, value in said.items()), *(setting or [])]
@@ -47,10 +47,10 @@ def serve(
 
 
 def run_service_program(module: str, arguments: list[str]) -> None:
-    """Become a program of the service: signals and the exit code are its own from here on.
+    """Replace this process with the service, which then handles signals and the exit code.
 
     Raises:
-        ServiceUnavailableError: the service's code is not installed.
+        ServiceUnavailableError: The service is not installed.
     """
     missing = [name for name in ("fastapi", "sqlalchemy", "ray", "torch") if not _installed(name)]
     if missing or not _installed("backend"):

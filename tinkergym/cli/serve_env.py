@@ -1,4 +1,4 @@
-"""`tinkergym serve-env`: an environment of this machine for everybody who has its token."""
+"""`tinkergym serve-env`: serve an environment of this machine to everyone who has its token."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _TokenText = Annotated[
     str | None,
-    typer.Option(help="What clients must show. (default: $TINKERGYM_ENV_TOKEN, else one is drawn)"),
+    typer.Option(help="The token that clients must present. (default: $TINKERGYM_ENV_TOKEN, else generated)"),
 ]
 _Processes = Annotated[
     bool,
-    typer.Option("--processes", help="One process per environment, which can be killed when it hangs."),
+    typer.Option("--processes", help="Use a process per environment, which can be killed if it hangs."),
 ]
 
 
@@ -36,20 +36,20 @@ def serve_env(
     ],
     *,
     capacity: Annotated[
-        int, typer.Option(help="Environments at the same time; more get the answer `busy`.")
+        int, typer.Option(help="The most environments at once; further clients get `busy`.")
     ] = 64,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")] = 8300,
     token: _TokenText = None,
-    token_file: Annotated[Path | None, typer.Option(help="A file with the token in it.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="A file that contains the token.")] = None,
     idle_timeout: Annotated[
         float, typer.Option(help="Seconds without a call after which a session is closed.")
     ] = 300.0,
     lease: Annotated[
-        float, typer.Option(help="Seconds for which the place of a client that vanished is kept for it.")
+        float, typer.Option(help="Seconds for which the place of a vanished client is kept.")
     ] = 30.0,
     step_timeout: Annotated[
-        float, typer.Option(help="Seconds that one call of the environment may take.")
+        float, typer.Option(help="Time limit for one call to the environment, in seconds.")
     ] = 60.0,
     max_message_bytes: Annotated[int, typer.Option(help="Longest message, in bytes.")] = 16 * 2**20,
     kwargs: Annotated[str, typer.Option(help="Arguments of the environment, as a JSON object.")] = "{}",
@@ -58,7 +58,8 @@ def serve_env(
 ) -> None:
     """Serve an environment to other machines until Ctrl-C.
 
-    There, gymnasium.make("tinkergym/Remote-v0", url=...) plays it as if it were installed.
+    On the other machine, gymnasium.make("tinkergym/Remote-v0", url=...) plays it as if it were installed
+    there.
     """
     _require_serving()
     from tinkergym.serving.server import serve
@@ -95,7 +96,10 @@ def _show_ready(url: str, description: dict[str, Any], settings: ServerSettings,
     if chosen.drawn:
         _say(f"token (shown only now): {chosen.text}")
     if not settings.only_this_machine:
-        _say("others can connect, and without TLS the token travels in the clear: put a TLS proxy in front")
+        _say(
+            "other machines can connect, and without TLS the token is sent unencrypted: put a TLS proxy "
+            "in front"
+        )
     _say(f'play it with: gymnasium.make("tinkergym/Remote-v0", url="{url}", token="...")')
 
 
@@ -116,14 +120,14 @@ def _require_serving() -> None:
 
 
 def _named(environment: str) -> dict[str, str]:
-    """Return the id to serve it under, and where it stands if no pack registers it."""
+    """Return the id to serve it under, and its location if no pack registers it."""
     from tinkergym.cli.settings import find_environment
     from tinkergym.rollout.local_environment import describe
     from tinkergym.schema.environment_url import is_environment_url
 
     if is_environment_url(environment):
-        raise InvalidRequestError("it is served already", hint="hand its address on", field="ENV")
-    found = find_environment(environment)  # says which names there are, if this is none
+        raise InvalidRequestError("is already served", hint="hand its address on", field="ENV")
+    found = find_environment(environment)  # This raises with the known names if the id is unknown.
     if isinstance(found, str):
         return {"environment_id": found}
     return {"environment_id": describe(found).ref.id, "entry_point": environment}
@@ -139,10 +143,12 @@ def _json_object(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as error:
         raise InvalidRequestError(
-            f"{text[:200]!r} is no JSON: {error}", hint="""write --kwargs '{"size": 3}'""", field="kwargs"
+            f"{text[:200]!r} is not valid JSON: {error}",
+            hint="""write --kwargs '{"size": 3}'""",
+            field="kwargs",
         ) from None
     if not isinstance(value, dict):
         raise InvalidRequestError(
-            "it must be a JSON object", hint="""write --kwargs '{"size": 3}'""", field="kwargs"
+            "must be a JSON object", hint="""write --kwargs '{"size": 3}'""", field="kwargs"
         )
     return value

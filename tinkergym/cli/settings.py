@@ -1,4 +1,4 @@
-"""`key=value` on the command line to the nested settings that they mean."""
+"""Parse `key=value` on the command line into nested settings."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ from tinkergym.user_code.quoting import raised
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read `key=value` pairs; dots lead into sections: `algorithm.group_size=4`.
+    """Parse `key=value` pairs; dots lead into sections: `algorithm.group_size=4`.
 
-    Values are JSON where they can be read as such (numbers, true, null, lists), else text.
+    Values are parsed as JSON if possible (numbers, true, null, lists), else taken as text.
 
     Raises:
-        InvalidRequestError: a pair is no `key=value`, or a section is given a value too.
+        InvalidRequestError: A pair is not `key=value`, or a section is also given a value.
     """
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         *sections, name = key.split(".")
         if not equals or not name or not all(sections):
-            raise InvalidRequestError(f"{pair!r} is no setting", hint="write it as key=value", field="--set")
+            raise InvalidRequestError(
+                f"{pair!r} is not a valid setting", hint="write it as key=value", field="--set"
+            )
         section = settings
         for part in sections:
             inner = section.setdefault(part, {})
@@ -60,25 +62,25 @@ _SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
     "adapter": ("kind", JobSpec),
     "loss": ("name", PreferenceSpec),
 }
-"""Parts of a job of which there are several, the setting that says which, and a kind of job that has it."""
+"""Parts of a job with several variants, the setting that selects one, and a kind of job that has it."""
 
 ADAPTER = {"kind": "lora"}
-"""What is trained unless something else is said."""
+"""The default adapter."""
 
 
 def with_settings(
     argument: str, defaults: dict[str, Any], options: dict[str, Any], pairs: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Put together what a command line says.
+    """Combine the settings of a command line.
 
     Args:
-        argument: The name of what stands on it without a name.
-        defaults: What holds unless something else is said.
-        options: What options of their own say, None where they were not given.
-        pairs: What `--set` says.
+        argument: The name of the positional argument.
+        defaults: Default settings.
+        options: Values of dedicated options; None if not given.
+        pairs: The `--set` pairs.
 
     Raises:
-        InvalidRequestError: a pair is no setting, or says again what an option says.
+        InvalidRequestError: A pair is not a valid setting, or repeats an option.
     """
     options, settings = given(**options), parse_settings(pairs or [])
     for name, value in settings.items():
@@ -86,11 +88,11 @@ def with_settings(
             _refuse_for_a_section(name, value)
     said = [argument, *_dotted(options)]
     for name in _dotted(settings):
-        # Also what is above or below it: one of the two would win.
+        # Check prefixes too: otherwise one of the two would win silently.
         if any(f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.") for other in said):
             raise InvalidRequestError(
-                f"{name} is given twice, by an option or argument of its own and by --set",
-                hint="say it once",
+                f"{name} is given twice, by its option or argument and by --set",
+                hint="give it once",
                 field="--set",
             )
     return merged(defaults, options, settings)
@@ -100,7 +102,7 @@ def _refuse_for_a_section(name: str, value: Any) -> None:
     if isinstance(value, dict):
         return
     raise InvalidRequestError(
-        f"cannot be {value!r}: it has settings of its own, with dots",
+        f"cannot be {value!r}: it is a section with its own settings, written with dots",
         hint=_which(name, value),
         field=name,
     )
@@ -108,14 +110,14 @@ def _refuse_for_a_section(name: str, value: Any) -> None:
 
 def _both(name: str, value: Any) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{name!r} is given a value and settings below it",
+        f"{name!r} is given both a value and nested settings",
         hint=_which(name, value) if name in _SECTIONS else "",
         field="--set",
     )
 
 
 def _which(name: str, value: Any) -> str:
-    """Say how it is written which one of several a part of a job is."""
+    """Return how to write which variant of a part is meant."""
     inner, spec = _SECTIONS[name]
     names = [str(model.model_fields[inner].default) for model in models_in(spec, name)]
     close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.6)
@@ -127,25 +129,25 @@ def _which(name: str, value: Any) -> str:
 def _dotted(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     names: list[str] = []
     for name, value in settings.items():
-        # A section in which nothing is said says nothing itself.
+        # Empty sections are left out.
         names += _dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
     return names
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Leave out what was not given, so that the schema's own defaults hold."""
+    """Leave out what was not given, so that the schema's defaults apply."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def adapter_settings(*, full: bool, rank: int | None) -> dict[str, Any] | None:
-    """Return what `--full` and `--rank` say of the adapter; None if nothing.
+    """Return the adapter for `--full` and `--rank`; None if neither is given.
 
     Raises:
-        InvalidRequestError: both are given.
+        InvalidRequestError: Both are given.
     """
     if full and rank is not None:
         raise InvalidRequestError(
-            "--full trains all parameters, without an adapter that could have a --rank",
+            "--full trains all parameters, so there is no adapter with a --rank",
             hint="leave one of them out",
             field="--rank",
         )
@@ -155,15 +157,15 @@ def adapter_settings(*, full: bool, rank: int | None) -> dict[str, Any] | None:
 
 
 def find_environment(name: str) -> EnvSource:
-    """Return an id or a `ws://` address as it is, and the class or function that `module:Name` names.
+    """Return an id or a `ws://` address unchanged, and the class or function for `module:Name`.
 
     Raises:
-        InvalidRequestError: the module cannot be imported or has no such name.
+        InvalidRequestError: The module cannot be imported or has no such name.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or is_environment_url(name):
         return name
-    # As `python -m` does: modules beside the user's script can be named.
+    # Like `python -m`: modules in the current folder can be used.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -173,11 +175,11 @@ def find_environment(name: str) -> EnvSource:
         raise
     except ImportError as error:
         raise InvalidRequestError(
-            f"{name!r} names no environment: {error}",
-            hint="write an id as `tinkergym envs` lists them, or module:ClassName, without .py",
+            f"{name!r} is not an environment: {error}",
+            hint="use an id from `tinkergym envs`, or module:ClassName, without .py",
             field="ENV",
         ) from error
-    except Exception as error:  # whatever the user's module does
+    except Exception as error:  # A user's module may raise anything.
         raise InvalidRequestError(
             f"{module_name!r} cannot be imported: {raised(error)}", hint="mend it", field="ENV"
         ) from error
@@ -185,20 +187,20 @@ def find_environment(name: str) -> EnvSource:
         found: EnvSource = getattr(module, attribute)
     except AttributeError as error:
         raise InvalidRequestError(
-            f"{name!r} names no environment: {error}", hint=_names_in(module, attribute), field="ENV"
+            f"{name!r} is not an environment: {error}", hint=_names_in(module, attribute), field="ENV"
         ) from error
     return found
 
 
 def environments(one: str | None, several: Sequence[str] | None) -> tuple[EnvSources, list[str]]:
-    """Return what a command line says to train in, and its names: one argument, or `--env ENV:WEIGHT` ones.
+    """Return the environments of a command line and their names: one argument, or `--env ENV:WEIGHT` options.
 
     Raises:
-        InvalidRequestError: neither or both are given, or a weight is missing.
+        InvalidRequestError: Neither or both are given, or a weight is missing.
     """
     if (one is None) == (not several):
         raise InvalidRequestError(
-            "the environment is given by an argument or by --env, one of the two",
+            "give the environment either as an argument or with --env",
             hint="write tinkergym train ENV, or tinkergym train --env ENV:0.7 --env OTHER:0.3",
             field="ENV",
         )
@@ -211,7 +213,7 @@ def environments(one: str | None, several: Sequence[str] | None) -> tuple[EnvSou
 def _weighted(text: str) -> tuple[str, float]:
     name, colon, weight = text.rpartition(":")
     try:
-        # The port of ws://HOST:8300 is no weight.
+        # The port in ws://HOST:8300 is not a weight.
         if colon and not (is_environment_url(text) and "/" not in weight and name.count(":") < 2):
             return name, float(weight)
     except ValueError:
@@ -224,7 +226,7 @@ def _weighted(text: str) -> tuple[str, float]:
 
 
 def _names_in(module: ModuleType, attribute: str) -> str:
-    """Say which class or function of a module was meant, or else which it has of its own."""
+    """Suggest a class or function of a module, or list its own."""
     callables = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
     close = difflib.get_close_matches(attribute, callables, n=3, cutoff=0.6)
     if close:
@@ -234,10 +236,10 @@ def _names_in(module: ModuleType, attribute: str) -> str:
 
 
 def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a function that makes the environment (or the game) that the command line names.
+    """Return a function that creates the environment or game named on the command line.
 
     Raises:
-        UnknownEnvironmentError: nothing registers the id; the text has close matches.
+        UnknownEnvironmentError: The id is not registered. The message has close matches.
         InvalidRequestError: `module:Name` cannot be found.
     """
     found = find_environment(name)
@@ -267,7 +269,7 @@ def _make(name: str, build: Callable[..., Any], kwargs: Mapping[str, Any]) -> An
         if not hint:
             raise
         raise InvalidEnvironmentError(
-            f"{name} cannot be made: {error}", hint=hint, field="environment"
+            f"{name} cannot be created: {error}", hint=hint, field="environment"
         ) from error
     if isinstance(made, TextGame):
         from tinkergym.games.against_opponent import AgainstOpponent
@@ -276,8 +278,8 @@ def _make(name: str, build: Callable[..., Any], kwargs: Mapping[str, Any]) -> An
         return AgainstOpponent(GameEnv(made))
     if not hasattr(made, "step") or not hasattr(made, "reset"):
         raise InvalidEnvironmentError(
-            f"{name} makes no environment, but {type(made).__name__}",
-            hint="name a gymnasium.Env, a TextGame, or a function that returns one",
+            f"{name} does not create an environment, but a {type(made).__name__}",
+            hint="use a gymnasium.Env, a TextGame, or a function that returns one",
             field="environment",
         )
     return made

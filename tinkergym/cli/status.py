@@ -1,4 +1,4 @@
-"""`tinkergym status`: whether the service is complete, and what its models take."""
+"""`tinkergym status`: whether the service is complete, and how much memory its models use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tinkergym.cli.json_output import AsJson, emit
 
 
 def status(*, as_json: AsJson = False) -> None:
-    """Show whether the service is complete, what it waits for, and how much memory each loaded model takes.
+    """Show whether the service is complete, and the memory of each loaded model.
 
-    Memory is shown to who started the service.
+    Memory is only shown to the service's owner.
     """
     from tinkergym.remote.client import Client
 
@@ -20,7 +20,7 @@ def status(*, as_json: AsJson = False) -> None:
     if as_json:
         emit({"url": url, **health.model_dump()})
         return
-    waiting = f", waits for {', '.join(health.waiting_for)}" if health.waiting_for else ""
+    waiting = f", waiting for {', '.join(health.waiting_for)}" if health.waiting_for else ""
     out.print(escape(f"{url}: {health.status}{waiting}, tinkergym {health.version}"), highlight=False)
     for model, size in sorted(health.memory.items()):
         out.print(f"{size / 1e9:8.2f} GB  {escape(model)}", highlight=False, soft_wrap=True)

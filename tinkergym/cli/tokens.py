@@ -1,4 +1,4 @@
-"""`tinkergym tokens`: whether a model's chat template and tokenizer are right for training turn by turn."""
+"""`tinkergym tokens`: check a model's chat template and tokenizer for multi-turn training."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def tokens(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Check that a model's conversations, grown turn by turn, have the tokens its chat template would write.
+    """Check that conversations built turn by turn have the tokens of the model's chat template.
 
-    Plays synthetic conversations as training does and compares each prompt with the template's text of the
-    whole conversation (what apply_chat_template writes), for answers that end with any stop token or are cut
-    off. They may differ within the policy's answers, which stay as they were sampled; a difference anywhere
-    else ends the command with exit code 1. Where a template rewrites the past, training opens a new segment.
+    Plays synthetic conversations as in training and compares each prompt with the template's text of the
+    whole conversation (as from apply_chat_template), for completions that end with any stop token or are cut
+    off. They may differ within the policy's completions, which stay as they were sampled; for a difference
+    anywhere else the exit code is 1. If a template rewrites the past, training opens a new segment.
 
     Example: tinkergym tokens nano
     """
@@ -90,7 +90,7 @@ def _print(
     _say(f"special tokens       {_listed(specials)}")
     _say(f"prefix-preserving    {_preserving(found.prefix_preserving)}")
     if found.rewrites_history:
-        _say("the past             is rewritten: training opens a new segment with each turn")
+        _say("the past             is rewritten: training opens a new segment in each turn")
     for result in found.conversations:
         style = _STYLES[result.outcome]
         detail = " ".join(result.detail.split())

@@ -1,4 +1,4 @@
-"""`tinkergym train`: a job from the command line."""
+"""`tinkergym train`: start a job from the command line."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from tinkergym.cli.options import ChatTemplateFile, EnvironmentSettings, OneEnvi
 from tinkergym.cli.written import Begin
 
 _Model = Annotated[
-    str, typer.Option(help="A model of the service, a model directory there, or a Hugging Face hub id.")
+    str,
+    typer.Option(help="A model of the service, a model directory on its machine, or a Hugging Face hub id."),
 ]
 _Full = Annotated[bool, typer.Option("--full", help="Train all parameters instead of a LoRA adapter.")]
 _GroupSize = Annotated[
     int | None,
-    typer.Option(help="Episodes that start equal and are compared. (default: 8; of ppo and reinforce++: 1)"),
+    typer.Option(
+        help="Episodes per group; they start equal and are compared. (default: 8; 1 for ppo and reinforce++)"
+    ),
 ]
 _Groups = Annotated[
     int | None,
-    typer.Option(help="Groups in a train step. (default: 16; of ppo and reinforce++: 128)"),
+    typer.Option(help="Groups per train step. (default: 16; 128 for ppo and reinforce++)"),
 ]
 _Seed = Annotated[
     int | None,
-    typer.Option(help="Of all that is drawn. The same bits need --set deterministic=true too. (default: 0)"),
+    typer.Option(help="Seeds all randomness. For the same bits, add --set deterministic=true. (default: 0)"),
 ]
 _Rollout = Annotated[
     str | None,
-    typer.Option(help="Who plays the episodes: server or client. (default: the server if it can)"),
+    typer.Option(help="Where episodes are played: server or client. (default: server if possible)"),
 ]
 _Several = Annotated[
     list[str] | None,
@@ -41,7 +44,7 @@ _Several = Annotated[
 _EvaluateEvery = Annotated[
     int | None,
     typer.Option(
-        help="Play 64 held-out episodes every so many steps, and before and after. (default: never)"
+        help="Play 64 held-out episodes every N steps, and before and after training. (default: never)"
     ),
 ]
 _Settings = Annotated[
@@ -71,10 +74,10 @@ def train(
     setting: _Settings = None,
     chat_template: ChatTemplateFile = None,
     report_to: ReportTo = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Start the job and do not wait for it.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Start the job without waiting for it.")] = False,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Train a policy and show how it goes. Ctrl-C leaves the job running.
+    """Train a policy and show its progress. Ctrl-C leaves the job running.
 
     Examples: tinkergym train board/TicTacToeVs-v0 --steps 60 --learning-rate 0.002
 

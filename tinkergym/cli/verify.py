@@ -1,4 +1,4 @@
-"""`tinkergym verify`: whether a run's certificate, or its bundle, is what was written."""
+"""`tinkergym verify`: check a run's certificate or its bundle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def verify(
 ) -> None:
     """Check a run's certificate: the JSON alone, or everything in its bundle.
 
-    Ends with code 1 if something does not fit, or if a check of the run fails. Needs no service.
+    The exit code is 1 if something does not match or a check of the run fails. Needs no service.
     """
     from tinkergym.reporting.verification import verify as verified
 

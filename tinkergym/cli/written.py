@@ -11,32 +11,31 @@ from tinkergym.cli.options import ChatTemplateFile, ReportTo
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
 Model = Annotated[
-    str, typer.Option(help="A model of the service, a model directory there, or a Hugging Face hub id.")
+    str,
+    typer.Option(help="A model of the service, a model directory on its machine, or a Hugging Face hub id."),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Train all parameters instead of a LoRA adapter.")]
 Rank = Annotated[int | None, typer.Option(help="Rank of the LoRA adapter. (default: 8)")]
-Steps = Annotated[int | None, typer.Option(help="Train steps; or say --epochs.")]
-Epochs = Annotated[float | None, typer.Option(help="Passes over the data. (default: 1, without --steps)")]
+Steps = Annotated[int | None, typer.Option(help="Train steps; or use --epochs.")]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the dataset. (default: 1, without --steps)")]
 BatchSize = Annotated[int | None, typer.Option(help="Rows per step. (default: 32, or all if fewer)")]
-Rate = Annotated[float | None, typer.Option(help="At its highest; it falls in a line by default.")]
-HeldOut = Annotated[float | None, typer.Option(help="Share of the data to measure with, not to train on.")]
-EvalData = Annotated[str | None, typer.Option(metavar="DATA", help="Another file to measure with.")]
-Begin = Annotated[
-    str | None, typer.Option("--from", metavar="JOB_ID", help="Begin with what this job trained.")
+Rate = Annotated[float | None, typer.Option(help="Peak learning rate; decays linearly by default.")]
+HeldOut = Annotated[
+    float | None, typer.Option(help="Fraction of the dataset to evaluate on instead of training.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Makes the job repeatable. (default: 0)")]
-Drop = Annotated[
-    bool, typer.Option("--drop-overlong", help="Leave out rows that are longer than the model's context.")
-]
+EvalData = Annotated[str | None, typer.Option(metavar="DATA", help="Another file to evaluate on.")]
+Begin = Annotated[str | None, typer.Option("--from", metavar="JOB_ID", help="Start from this job's policy.")]
+Seed = Annotated[int | None, typer.Option(help="Seeds all randomness. (default: 0)")]
+Drop = Annotated[bool, typer.Option("--drop-overlong", help="Drop rows longer than the model's context.")]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option(metavar="COLUMN", help="A column of the data that is passed over; repeatable."),
+    typer.Option(metavar="COLUMN", help="A column of the dataset to skip; repeatable."),
 ]
 Setting = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, e.g. warmup_steps=10; repeatable."),
 ]
-Detach = Annotated[bool, typer.Option("--detach", help="Start the job and do not wait for it.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Start the job without waiting for it.")]
 
 
 def sft(
@@ -50,7 +49,8 @@ def sft(
     full: Full = False,
     rank: Rank = None,
     last_answer: Annotated[
-        bool, typer.Option("--last-answer", help="Learn from the last answer of a conversation only.")
+        bool,
+        typer.Option("--last-answer", help="Train only on the last assistant message of a conversation."),
     ] = False,
     held_out: HeldOut = None,
     eval_data: EvalData = None,
@@ -118,7 +118,7 @@ def preference(
     detach: Detach = False,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Train on pairs of answers: {"prompt": ..., "chosen": ..., "rejected": ...} per line.
+    """Train on preference pairs: {"prompt": ..., "chosen": ..., "rejected": ...} per line.
 
     Example: tinkergym preference pairs.jsonl --from job-0123456789abcdef --set loss.beta=0.2
     """
@@ -151,10 +151,10 @@ def preference(
 
 def distill(
     env: Annotated[
-        str, typer.Argument(metavar="ENV", help="An environment's id; or module:ClassName of your own.")
+        str, typer.Argument(metavar="ENV", help="An environment's id; or your own module:ClassName.")
     ],
     *,
-    teacher: Annotated[str, typer.Option(help="A model, or the id of a job: what it trained.")],
+    teacher: Annotated[str, typer.Option(help="A model, or the id of a job, for its policy.")],
     steps: Annotated[int, typer.Option(help="Train steps.")],
     model: Model = "nano",
     episodes: Annotated[int | None, typer.Option(help="Episodes per step. (default: 64)")] = None,
@@ -162,7 +162,8 @@ def distill(
     full: Full = False,
     rank: Rank = None,
     rollout: Annotated[
-        str | None, typer.Option(help="Who plays: server or client. (default: the server if it can)")
+        str | None,
+        typer.Option(help="Where episodes are played: server or client. (default: server if possible)"),
     ] = None,
     begin: Begin = None,
     seed: Seed = None,
@@ -172,7 +173,7 @@ def distill(
     detach: Detach = False,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Let a student play and learn, token by token, what a teacher would rather have said.
+    """Train a student that plays, token by token, towards a teacher's probabilities.
 
     Example: tinkergym distill board/TicTacToeVs-v0 --teacher job-0123456789abcdef --steps 20
     """

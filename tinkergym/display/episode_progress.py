@@ -1,4 +1,4 @@
-"""How many episodes have been played, on a terminal. Where the error stream is none, nothing is shown."""
+"""Progress of played episodes on a terminal. Shows nothing if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from contextlib import contextmanager
 def episodes_shown(
     total: int, *, done: int = 0, progress: bool | None = None
 ) -> Iterator[Callable[[], None]]:
-    """Yield what is to be called when an episode has ended.
+    """Yield a function to call when an episode has ended.
 
     Args:
-        total: How many there will be.
-        done: How many there are already.
-        progress: Whether to show it; None does so on a terminal only.
+        total: The total number of episodes.
+        done: How many are already done.
+        progress: Whether to show progress; None does so only on a terminal.
     """
     if not (progress or (progress is None and sys.stderr is not None and sys.stderr.isatty())):
         yield lambda: None
         return
-    # Only here: most who evaluate do so in a script or a notebook.
+    # Imported here: most evaluations run in a script or a notebook.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # To the error stream: what a script prints stays clean.
+    # Use stderr, so that the script's own output stays clean.
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task("", total=total, completed=done)
         yield lambda: bars.advance(bar)

@@ -1,6 +1,6 @@
-"""What jobs, evaluations and policies look like in a notebook: plain HTML, with curves as inline SVG.
+"""Jobs, evaluations and policies in a notebook: plain HTML, with curves as inline SVG.
 
-Pure functions from figures to text. Everything that comes from outside is escaped.
+Pure functions from figures to text. All external text is escaped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BARS = 20
 
 
 def card(title: str, rows: Mapping[str, object], *, picture: str = "", folded: str = "") -> str:
-    """Return a title, a table of names and values, a picture, and a text to unfold."""
+    """Return HTML with a title, a table of names and values, a picture, and an expandable text."""
     lines = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th>"
         f"<td style='text-align:left'>{escape(str(value))}</td></tr>"
@@ -28,12 +28,12 @@ def card(title: str, rows: Mapping[str, object], *, picture: str = "", folded: s
 
 
 def curve(values: Sequence[float], name: str, marks: Mapping[int, str] | None = None) -> str:
-    """Draw values from left to right; neighbours are averaged where there are more than can be seen.
+    """Draw values from left to right; neighbours are averaged if there are too many.
 
     Args:
         values: In order.
         name: For the caption.
-        marks: What happened before some of the values, by their place; a dashed line with a tooltip.
+        marks: Texts for dashed lines before some of the values, by index; shown as tooltips.
     """
     shown = condense(values, _MOST_POINTS)
     if not shown:
@@ -56,7 +56,7 @@ def curve(values: Sequence[float], name: str, marks: Mapping[int, str] | None = 
 
 
 def histogram(values: Sequence[float], name: str) -> str:
-    """Draw how often values occur."""
+    """Draw a histogram of values."""
     if not values:
         return ""
     low, high = min(values), max(values)

@@ -1,6 +1,6 @@
-"""A job's progress on a terminal: a live display, or plain lines where the output is no terminal.
+"""A job's progress on a terminal: a live display, or plain lines if the output is not a terminal.
 
-Reads events and prints; it neither asks the service nor decides anything.
+Reads events and prints. It neither calls the service nor makes decisions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tinkergym.schema.updates import SettingsUpdate
 BLOCKS = " ▁▂▃▄▅▆▇█"
 CURVE_COLUMNS = 40
 _MOST_UPDATES = 3
-"""Changes of settings that the picture shows, the newest."""
+"""Changes of settings that the display shows, newest only."""
 
 PLAYED = {
     "server": "played by the service",
@@ -43,10 +43,10 @@ PLAYED = {
     "script": "played by the script",
 }
 PREFERENCE_METRICS = {"accuracy": ".3f", "reward_margin": "+.4f"}
-"""What says more of a preference job than its loss, and how it is written: do the chosen answers win, by how
-much?"""
+"""The metric shown for a preference job besides its loss, and its format: how often the chosen completion
+wins, and by how much."""
 DISTILLATION_METRICS = {"reverse_kl": ".4f"}
-"""The same of a distillation: how far is the student from its teacher?"""
+"""The same for distillation: the distance between student and teacher."""
 WAITS = {
     JobState.QUEUED: "waiting for a worker",
     JobState.STARTING: "loading the model",
@@ -56,10 +56,10 @@ WAITS = {
 }
 WAITS_AGAIN = {
     **WAITS,
-    JobState.STARTING: "taking up the last checkpoint",
+    JobState.STARTING: "loading the last checkpoint",
     JobState.RUNNING: "working on the next step",
 }
-"""The same of a job that has run before."""
+"""The same for a resumed job."""
 
 
 class TrainingDisplay:
@@ -72,9 +72,9 @@ class TrainingDisplay:
 
         Args:
             job_id: For the title.
-            spec: What is trained.
-            console: Where to print; None is the standard output.
-            live: Whether a terminal gets a picture that redraws itself, instead of lines.
+            spec: The job's settings.
+            console: Where to print; None means standard output.
+            live: Whether to redraw a live display on a terminal, instead of printing lines.
         """
         self._job_id, self._spec = job_id, spec
         self._console = console or Console(emoji=False)
@@ -88,7 +88,7 @@ class TrainingDisplay:
         self._reason = ""
         self._attempt = 1
         self._waits = True
-        """Whether something happened to the job since its last step: how long it takes, nobody knows then."""
+        """Whether the job's state changed since its last step, so the remaining time is unknown."""
         self._rewards: dict[int, float] = {}
         self._losses: dict[int, float] = {}
         self._evaluations: dict[str, EvaluationEvent] = {}
@@ -107,7 +107,7 @@ class TrainingDisplay:
             self._live.stop()
 
     def watch(self, events: Iterable[Event]) -> list[StepEvent]:
-        """Show all events and return those of the train steps, each step once."""
+        """Show all events and return the train steps, each once."""
         steps: dict[int, StepEvent] = {}
         for event in events:
             self.show(event)
@@ -149,7 +149,7 @@ class TrainingDisplay:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _warn(self, warning: WarningEvent) -> None:
-        """Print each kind of warning once in full; the picture, which redraws itself, only counts them."""
+        """Print the first warning of each kind in full; a live display only counts them."""
         before = self._warnings.get(warning.name, 0)
         self._warnings[warning.name] = before + warning.count
         if not before:
@@ -263,7 +263,7 @@ def update_line(update: SettingsUpdate) -> str:
 
 
 def update_words(update: SettingsUpdate) -> str:
-    """Return what was changed: `learning_rate 0.001 -> 0.0005`."""
+    """Return what changed: `learning_rate 0.001 -> 0.0005`."""
     return ", ".join(f"{one.name} {_value(one.old)} -> {_value(one.new)}" for one in update.changes)
 
 
@@ -283,7 +283,7 @@ def _signed(value: float | None, digits: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time as people say it: `42 s`, `3 min 05 s`, `2 h 10 min`."""
+    """Return a duration in readable form: `42 s`, `3 min 05 s`, `2 h 10 min`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"

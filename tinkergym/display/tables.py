@@ -1,4 +1,4 @@
-"""Figures as a pandas table, for those who have pandas; nothing here needs it before it is asked for."""
+"""Figures as a pandas table. pandas is imported only when a table is requested."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
 
 
 def with_metrics(row: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Return a row that has the metrics as columns; where a name is taken, the row's own value stays."""
+    """Return a row with the metrics as columns. The row's own values take precedence."""
     return {**metrics, **row}
 
 
 def completion_rows(episode: EpisodeEvent) -> list[dict[str, Any]]:
-    """Return a row for each completion of an episode that the log shows."""
+    """Return a row for each completion of the episodes in the log."""
     common = {
         "step": episode.step,
         "episode_id": episode.episode_id,

@@ -1,6 +1,6 @@
 """Policies without a model, for checks and baselines: random words, legal actions, gold actions.
 
-They see what a model sees, one observation after the other, and play directly in the environment: no tokens.
+They see the same observations as a model and play directly in the environment, without tokens.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tinkergym.trajectory.trajectory import StopReason, Trajectory, Turn
 from tinkergym.user_code.scalars import finite_number
 
 MOST_TURNS = 200
-"""An episode is cut off after so many unless told otherwise."""
+"""By default an episode is cut off after this many turns."""
 
 _POLICY_STREAM = 1
-"""Keeps a policy's random numbers apart from the environment's, which has the same seed."""
+"""Separates a policy's random numbers from the environment's, which has the same seed."""
 _CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789 +-?!.,éß中😀"
 
 
 class TextPolicy(Protocol):
-    """Answers observations. `reset(seed)` may be there too and is then called before each episode."""
+    """Acts on observations. May also have `reset(seed)`, which is then called before each episode."""
 
     def act(self, observation: Any) -> str:
         """Return the action."""
@@ -35,14 +35,14 @@ class TextPolicy(Protocol):
 
 
 class RandomTextPolicy:
-    """Answers with words of the observation, numbers and nonsense, whatever the environment is about."""
+    """Acts with words of the observation, numbers and nonsense, whatever the environment is about."""
 
     def __init__(self, seed: int = 0) -> None:
-        """Draw from a stream of this seed."""
+        """Draw random numbers from this seed."""
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """Begin an episode; the same seed gives the same answers to the same observations."""
+        """Begin an episode. The same seed gives the same actions for the same observations."""
         self._rng = np.random.default_rng([seed, _POLICY_STREAM])
 
     def act(self, observation: Any) -> str:
@@ -57,42 +57,42 @@ class RandomTextPolicy:
 
 
 class LegalPolicy:
-    """Answers with one of the environment's `legal_actions()`, each as likely as the others."""
+    """Plays one of the environment's `legal_actions()`, all with equal probability."""
 
     def __init__(self, env: gym.Env[Any, Any], seed: int = 0) -> None:
         """Play in this environment.
 
         Raises:
-            InvalidRequestError: It cannot name its legal actions.
+            InvalidRequestError: It cannot list its legal actions.
         """
         self._legal_actions: Callable[[], list[str] | None] = _offered(env, "legal_actions", "legal")
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """Begin an episode; the same seed gives the same choices among the same actions."""
+        """Begin an episode. The same seed gives the same choices among the same actions."""
         self._rng = np.random.default_rng([seed, _POLICY_STREAM])
 
     def act(self, observation: Any) -> str:
         """Return a legal action.
 
         Raises:
-            InvalidRequestError: There is none, or none is known at this point.
+            InvalidRequestError: There is none, or none is known in this state.
         """
         del observation
         actions = self._legal_actions()
         if not actions:
-            raise InvalidRequestError("legal_actions() names no action here", field="policy")
+            raise InvalidRequestError("legal_actions() returned no action", field="policy")
         return actions[int(self._rng.integers(len(actions)))]
 
 
 class GoldPolicy:
-    """Answers with the environment's `gold_action()`, the best one at this point."""
+    """Plays the environment's `gold_action()`, the best action in this state."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         """Play in this environment.
 
         Raises:
-            InvalidRequestError: It knows no gold actions.
+            InvalidRequestError: It has no gold actions.
         """
         self._gold_action: Callable[[], str | None] = _offered(env, "gold_action", "gold")
 
@@ -100,12 +100,12 @@ class GoldPolicy:
         """Return the gold action.
 
         Raises:
-            InvalidRequestError: None is known at this point.
+            InvalidRequestError: None is known in this state.
         """
         del observation
         action = self._gold_action()
         if action is None:
-            raise InvalidRequestError("gold_action() knows no best action here", field="policy")
+            raise InvalidRequestError("gold_action() returned no action", field="policy")
         return action
 
 
@@ -114,7 +114,7 @@ POLICIES: dict[str, Callable[[gym.Env[Any, Any]], TextPolicy]] = {
     "legal": LegalPolicy,
     "gold": GoldPolicy,
 }
-"""By the name that the command line knows them by."""
+"""Policies by their name on the command line."""
 
 
 def play_episode(
@@ -128,18 +128,18 @@ def play_episode(
 ) -> Trajectory:
     """Play one episode and return its record, without tokens.
 
-    Whatever the environment raises is an outcome: `environment_error` with the traceback.
+    An exception of the environment becomes the outcome `environment_error` with the traceback.
 
     Args:
         env: The environment.
-        policy: Who answers.
-        seed: For `env.reset`.
-        policy_seed: For the policy; the episode's own if None.
+        policy: The policy.
+        seed: The seed for `env.reset`.
+        policy_seed: The seed for the policy; None uses the episode's.
         task_index: For `reset(options=...)`.
-        most_turns: Then the episode is cut off.
+        most_turns: The episode is cut off after this many turns.
 
     Raises:
-        InvalidRequestError: The policy cannot answer.
+        InvalidRequestError: The policy cannot act.
     """
     begin = getattr(policy, "reset", None)
     if begin is not None:
@@ -165,7 +165,7 @@ def play_episode(
         raise
     except InvalidRewardError as caught:
         reason, error = StopReason.INVALID_REWARD, str(caught)
-    # Foreign code: its failure is an outcome with a name.
+    # User code: its failure becomes an outcome with a name.
     except Exception:
         reason, error = StopReason.ENVIRONMENT_ERROR, traceback.format_exc()
     if not error and (terminated or truncated):
@@ -184,7 +184,7 @@ def play_episode(
 
 
 def _last_shown(observation: Any) -> str:
-    # Many environments have nothing to show at the end; a last observation is not needed.
+    # Many environments show nothing at the end, and the last observation is not needed.
     return observation_text(observation) if isinstance(observation, str | Mapping | list) else ""
 
 
@@ -204,11 +204,11 @@ def _turn(observation: str, action: str, reward: float, info: dict[str, Any]) ->
 
 
 def _offered(env: gym.Env[Any, Any], method: str, policy: str) -> Callable[[], Any]:
-    # Anywhere in the stack: a wrapper that changes how actions read can offer its own.
+    # Anywhere in the stack: a wrapper that changes how actions are parsed can provide its own.
     if not env.has_wrapper_attr(method):
         raise InvalidRequestError(
-            f"{type(env.unwrapped).__name__} has no {method}(), which the policy {policy!r} plays by",
-            hint=f"give the environment a method {method}(), or choose another policy",
+            f"{type(env.unwrapped).__name__} has no {method}(), which the policy {policy!r} needs",
+            hint=f"define {method}() in the environment, or choose another policy",
             field="policy",
         )
     found: Callable[[], Any] = env.get_wrapper_attr(method)

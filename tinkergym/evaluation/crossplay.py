@@ -1,4 +1,4 @@
-"""Cross-play: every player meets every other in mirrored games; a matrix of returns, and ratings from it.
+"""Cross-play: every player plays every other in mirrored games. Gives a matrix of returns, and ratings.
 
 Two games of the same seed with seats swapped are a pair, so that neither seat nor chance favours anyone. A
 policy that was trained for one seat plays that seat only: the same seeds against the same players.
@@ -24,28 +24,28 @@ from tinkergym.schema.parsing import environment_ref
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """How one player did against another."""
+    """The results of one player against another."""
 
     row: str
     column: str
     mean_return: float
-    """Of the row's player, over the games that were played to their end or forfeited."""
+    """Mean return of the row's player, over games that were finished or forfeited."""
     low: float
     high: float
     """The 95 % interval, with the games of one seed as a cluster."""
     wins: int
     draws: int
     losses: int
-    """Of games played to their end: the row's player earned more than the others, as much, or less."""
+    """Finished games in which the row's player earned more than the others, as much, or less."""
     forfeits_won: int
     forfeits_lost: int
-    """Games that ended by an illegal move, of the other or of the row's player."""
+    """Games that ended with an illegal move, by the other or by the row's player."""
     cut_off: int
     failed: int
 
     @property
     def games(self) -> int:
-        """All that were begun."""
+        """All games."""
         return (
             self.wins
             + self.draws
@@ -75,12 +75,12 @@ class Encounter:
     row: int
     column: int
     agent: str
-    """The row's seat."""
+    """The seat of the row's player."""
     result: MatchResult
 
     @property
     def own_return(self) -> float:
-        """What the row's player earned."""
+        """The return of the row's player."""
         return self.result.returns[self.agent]
 
     @property
@@ -115,24 +115,24 @@ class CrossPlay:
         return [player.name for player in self.players]
 
     def cell(self, row: str, column: str) -> Cell | None:
-        """Return how one player did against another; None if there is no seat left for one of them."""
+        """Return one player's results against another; None if no seat is left for one of them."""
         own = self._cells.get((self.names.index(row), self.names.index(column)))
         return None if own is None else _cell(row, column, own)
 
     @property
     def failed(self) -> list[MatchResult]:
-        """The games that something broke."""
+        """The games that failed."""
         return [one.result for one in self.encounters if one.result.end is GameEnd.FAILED]
 
     def ratings(self, *, anchor: str | None = None, seed: int = 0) -> Ratings:
-        """Rate the players from the pairs of games that were all played to their end by legal moves.
+        """Rate the players from pairs whose games were all finished with legal moves.
 
         Args:
-            anchor: Whose rating is 0; None takes `random` if it plays, else the mean.
-            seed: Of the bootstrap.
+            anchor: The player with rating 0; None uses `random` if it plays, else the mean.
+            seed: Seed of the bootstrap.
 
         Raises:
-            InvalidRequestError: `anchor` is none of the players.
+            InvalidRequestError: `anchor` is not one of the players.
         """
         pairs: list[PairScore] = []
         left_out: Counter[str] = Counter({end.value: 0 for end in GameEnd if end is not GameEnd.PLAYED})
@@ -142,7 +142,7 @@ class CrossPlay:
                 score = _sign(math.fsum(one.lead for one in games))
                 pairs.append(PairScore(one=row, other=column, score=score))
                 continue
-            # A game alone would rate the seat as well as the player.
+            # A single game would rate the seat as well as the player.
             left_out.update(end.value if end is not GameEnd.PLAYED else "half_pair" for end in ends)
         return rate(
             self.names,
@@ -187,10 +187,10 @@ class CrossPlay:
         return "\n".join(lines)
 
     def _pairs(self) -> Iterator[tuple[tuple[int, int], list[Encounter]]]:
-        """Yield the games of two players and one seed: a pair, however many seats there are."""
+        """Yield the games of two players with one seed: a pair, whatever the number of seats."""
         found: dict[tuple[int, int, int], list[Encounter]] = {}
         for one in self.encounters:
-            # Of two players each game is in the matrix twice, seen from both sides.
+            # With two players each game is in the matrix twice, from both sides.
             if one.row == one.column or (len(one.result.match.seats) == 2 and one.row > one.column):
                 continue
             found.setdefault((one.row, one.column, one.result.match.seed), []).append(one)
@@ -209,22 +209,22 @@ def crossplay(
     max_concurrent: int = 64,
     progress: bool | None = None,
 ) -> CrossPlay:
-    """Let every player meet every other.
+    """Let every player play every other.
 
     Args:
-        players: At least two, each with a name of its own.
+        players: At least two, with different names.
         game: A registered game's id, or a reference with its settings.
-        pairs: Seeds per matchup. Each is played once for every seat that the two can divide: twice in a game
-            for two, with the seats swapped.
+        pairs: Seeds per matchup. Each is played once per assignment of seats: in a game for two, twice with
+            the seats swapped.
         seed: The first of the seeds.
         game_kwargs: The game's settings.
         make_game: Creates it from its reference.
         max_concurrent: Games played at once.
-        progress: Show on the error stream how many have ended; None does so on a terminal only.
+        progress: Show on stderr how many have ended; None does so only on a terminal.
 
     Raises:
         InvalidRequestError: A setting is out of range; its `field` says which.
-        TinkerGymError: Not one game could be played to an end.
+        TinkerGymError: No game could be finished.
     """
     _check(players, pairs)
     reference = environment_ref(game, dict(game_kwargs or {})) if isinstance(game, str) else game
@@ -235,7 +235,7 @@ def crossplay(
     meetings = list(_meetings(players, agents))
     if not meetings:
         raise InvalidRequestError(
-            "no two of the players can sit at one table: all are bound to the same seat",
+            "no two of the players can play each other: all are bound to the same seat",
             hint="add a player for the other seats, such as random",
             field="players",
         )
@@ -266,7 +266,7 @@ def _check(players: Sequence[Player], pairs: int) -> None:
         raise InvalidRequestError("cross-play needs at least two players", field="players")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InvalidRequestError(f"{twice!r} is among the players twice", field="players")
+        raise InvalidRequestError(f"{twice!r} is listed twice as a player", field="players")
 
 
 def _meetings(

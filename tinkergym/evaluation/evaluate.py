@@ -1,6 +1,7 @@
-"""Evaluation: a policy plays episodes that it is not trained on, and what came of it in numbers.
+"""Evaluation: a policy plays held-out episodes, and the results are summarized in numbers.
 
-Works with whatever samples tokens: the service's policy, an engine in this process, or a scripted sampler.
+Works with anything that samples tokens: the service's policy, an engine in this process, or a scripted
+sampler.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from tinkergym.trajectory.trajectory import Trajectory
 from tinkergym.trajectory.unchecked import unchecked
 
 _SAMPLING = 2
-"""Last word of the entropy that evaluation draws sampling seeds from; training has others."""
+"""Last word of the entropy for evaluation's sampling seeds; different in training."""
 
 EnvironmentSource = str | Callable[..., gym.Env[Any, Any]]
 
 
 class EvaluablePolicy(Protocol):
-    """What is asked of a policy: who answers under which name, and how."""
+    """What evaluation needs from a policy: its name, and how to sample from it."""
 
     name: str
     model: str
@@ -54,11 +55,11 @@ class EvaluablePolicy(Protocol):
 
     @property
     def renderer(self) -> Renderer:
-        """What turns messages into the model's token ids."""
+        """Turns messages into the model's token ids."""
         ...
 
     def sampler(self) -> Sampler:
-        """Return a new sampler, the caller's to close."""
+        """Return a new sampler, which the caller closes."""
         ...
 
 
@@ -68,16 +69,16 @@ class Evaluation:
 
     trajectories: tuple[Trajectory, ...]
     is_game: bool = False
-    """Whether it is known to be a game against somebody, in which a return of 0 is a draw."""
+    """Whether it is known to be a game against an opponent, so that a return of 0 is a draw."""
 
     @property
     def completed(self) -> list[Trajectory]:
-        """The episodes whose return can be trusted; all figures are theirs, and the others are `failed`."""
+        """The episodes whose return is valid. All figures are theirs; the others are `failed`."""
         return [trajectory for trajectory in self.trajectories if trajectory.completed]
 
     @property
     def failed(self) -> list[Trajectory]:
-        """Episodes that a broken environment or sampler ended; their `error` says how."""
+        """Episodes that a broken environment or sampler ended; their `error` has the cause."""
         return [trajectory for trajectory in self.trajectories if not trajectory.completed]
 
     @property
@@ -119,7 +120,7 @@ class Evaluation:
 
     @property
     def has_draws(self) -> bool:
-        """Whether there are draws to speak of: a sum that is wrong is none."""
+        """Whether to count draws: a sum that is wrong is not a draw."""
         return self.is_game or self.losses > 0
 
     @property
@@ -134,7 +135,7 @@ class Evaluation:
 
     @property
     def stop_reasons(self) -> dict[str, int]:
-        """How many episodes ended for which reason, failures included."""
+        """Number of episodes by stop reason, including failures."""
         return dict(Counter(trajectory.stop_reason.value for trajectory in self.trajectories).most_common())
 
     @property
@@ -147,7 +148,7 @@ class Evaluation:
         return {name: math.fsum(found) / len(found) for name, found in sorted(values.items())}
 
     def transcript(self, index: int = 0) -> str:
-        """Return one episode to read."""
+        """Return one episode as readable text."""
         trajectory = self.trajectories[index]
         names = {"user": "environment", "assistant": "policy"}
         lines = [f"{names[role]}:\n{_indented(text)}" for role, text in trajectory.transcript]
@@ -198,7 +199,7 @@ class Evaluation:
         return f"<Evaluation {self}>"
 
     def _repr_html_(self) -> str:
-        """Show the figures in a notebook, with the returns as a histogram and the first episode to unfold."""
+        """Show the figures in a notebook, with a histogram of returns and the first episode to expand."""
         rows: dict[str, object] = {"episodes": len(self.trajectories)}
         if self.completed:
             low, high = self.interval
@@ -215,7 +216,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         if not self.completed:
-            return f"of {len(self.trajectories)} episodes, none completed"
+            return f"none of {len(self.trajectories)} episodes completed"
         low, high = self.interval
         failed = f", {len(self.failed)} failed" if self.failed else ""
         ended = (
@@ -240,29 +241,28 @@ def evaluate(
     on_episode: Callable[[Trajectory], None] | None = None,
     progress: bool | None = None,
 ) -> Evaluation:
-    """Let a policy play episodes and return what came of them.
+    """Let a policy play episodes and return the results.
 
     Args:
-        policy: Who plays.
+        policy: The policy.
         environment: A registered id, an environment class, or a function that makes one. An id that is not
             known here is played by the policy's service.
         episodes: How many.
-        seed: They have the seeds `seed`, `seed + 1`, ...
-        temperature: 0 takes the likeliest token; above it, answers are sampled.
-        top_p: Above temperature 0, draw only among the fewest likeliest tokens that have so much of the
-            probability together; None is what the policy says of it.
-        top_k: Before that, only among so many of the likeliest, 0 is all; None as for `top_p`.
-        env_kwargs: For the environment.
+        seed: The episodes have the seeds `seed`, `seed + 1`, ...
+        temperature: 0 takes the likeliest token.
+        top_p: Above temperature 0, sample only from the smallest set of likeliest tokens with this total
+            probability; None uses the policy's.
+        top_k: Before that, keep only this many of the likeliest tokens, 0 keeps all; None uses the policy's.
+        env_kwargs: Arguments of the environment.
         max_concurrent: Episodes played at once.
         on_episode: Called with each as it ends.
-        progress: Show on the error stream how many have ended; None does so on a terminal, unless
-            `on_episode` is there to do it.
+        progress: Show on stderr how many have ended; None does so on a terminal if there is no `on_episode`.
 
     Raises:
         InvalidRequestError: An argument is out of range; its name is in `field`.
-        UnknownEnvironmentError: Nothing registers the id, here or there.
-        InvalidEnvironmentError: It cannot be made.
-        TinkerGymError: Not one episode could be completed; the text has the first one's error.
+        UnknownEnvironmentError: The id is not registered, here or in the service.
+        InvalidEnvironmentError: It cannot be created.
+        TinkerGymError: No episode could be completed. The message has the first error.
     """
     if episodes < 1:
         raise InvalidRequestError("there must be at least one episode", field="episodes")
@@ -302,14 +302,14 @@ def evaluate(
         first = evaluation.failed[0]
         raise TinkerGymError(
             f"all {episodes} episodes failed; the first: {first.stop_reason.value}: {first.error}",
-            hint="mend what the error names and evaluate again",
+            hint="fix what the error names and evaluate again",
         )
     return evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEpisode:
-    """One episode that a policy is to play."""
+    """One episode for a policy to play."""
 
     seed: int
     sampling_seed: int
@@ -326,7 +326,7 @@ def played(
     cut: Cut,
     max_concurrent: int,
 ) -> Iterator[EvaluationLine]:
-    """Let a policy play episodes, here or, where `make_env` is None, by its service; each as it ends."""
+    """Let a policy play episodes, here or, if `make_env` is None, in its service; yields each as it ends."""
     if make_env is None:
         return play_there(policy, reference, episodes, temperature=temperature, cut=cut)
     here = play_policy(
@@ -349,14 +349,14 @@ def play_there(
     temperature: float,
     cut: Cut,
 ) -> Iterator[EvaluationLine]:
-    """Let the policy's service play episodes in an environment that nothing here knows.
+    """Let the policy's service play episodes in an environment that is not known here.
 
     Raises:
-        UnknownEnvironmentError: The policy is of no service.
+        UnknownEnvironmentError: The policy does not belong to a service.
     """
     ask = getattr(policy, "play_there", None)
     if ask is None:
-        make_environment(reference)  # raises with the close matches
+        make_environment(reference)  # This raises with close matches.
         raise AssertionError(reference.id)
     wanted = [
         EvaluationEpisode(
@@ -381,7 +381,7 @@ def play_policy(
     cut: Cut,
     max_concurrent: int,
 ) -> Iterator[tuple[str, Trajectory]]:
-    """Let a policy play episodes, many at once; each is yielded under its id as it ends."""
+    """Let a policy play many episodes concurrently; each is yielded under its id as it ends."""
     plans = [
         EpisodePlan(
             episode_id=episode_id,
@@ -398,7 +398,7 @@ def play_policy(
             max_turn_tokens=policy.max_turn_tokens,
             limits=policy.limits,
             system_prompt=policy.system_prompt,
-            # A policy that says nothing of it keeps it.
+            # By default reasoning is kept.
             reasoning=getattr(policy, "reasoning", "keep"),
             structured=getattr(policy, "structured", None),
         )
@@ -419,12 +419,12 @@ def play_policy(
 
 
 def cut_of(policy: EvaluablePolicy, top_p: float | None = None, top_k: int | None = None) -> Cut:
-    """Return from which part of its distribution a policy draws; one that says nothing of it, from all.
+    """Return a policy's truncation (`top_p`, `top_k`); by default none.
 
     Args:
-        policy: Whose it is.
-        top_p: In place of what it says.
-        top_k: Likewise.
+        policy: The policy.
+        top_p: Overrides the policy's.
+        top_k: Overrides the policy's.
 
     Raises:
         InvalidRequestError: One of them is out of range; its name is in `field`.
@@ -436,27 +436,27 @@ def cut_of(policy: EvaluablePolicy, top_p: float | None = None, top_k: int | Non
 
 
 def sampling_seed(*entropy: int) -> int:
-    """Return the sampling seed that these numbers stand for."""
+    """Return the sampling seed for these numbers."""
     words = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
-    return int(words[0]) >> 1  # room for the turns that are added to it
+    return int(words[0]) >> 1  # Room for later turns.
 
 
 def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
-    """Make the environment before its episodes do: none of them can be played if it cannot be made.
+    """Create the environment once before the episodes: if this fails, none of them can be played.
 
     Returns:
-        Whether it is a game against somebody.
+        Whether it is a game against an opponent.
 
     Raises:
-        UnknownEnvironmentError: Nothing in this process registers the id.
+        UnknownEnvironmentError: The id is not registered in this process.
         InvalidEnvironmentError: Its constructor fails.
     """
     try:
         env = made(make_env, reference)
     except ServiceUnavailableError:
-        return False  # no place is free behind its server at the moment; episodes wait for one
+        return False  # Its server is full at the moment; episodes wait for a place.
     try:
-        # What `AgainstOpponent` plays; behind a server nobody knows.
+        # What `AgainstOpponent` plays; unknown behind a server.
         game = getattr(env.unwrapped, "aec_env", None)
         return len(getattr(game, "possible_agents", ())) > 1
     finally:
@@ -471,8 +471,8 @@ def _resolved(
         return described.ref, described.make
     if isinstance(environment, gym.Env) or not callable(environment):
         raise InvalidRequestError(
-            "several episodes are played at once, each in an environment of its own",
-            hint="give an id, a class, or a function that makes an environment",
+            "several episodes are played at once, each in its own environment",
+            hint="pass an id, a class, or a function that creates an environment",
             field="environment",
         )
     build = environment
@@ -481,7 +481,7 @@ def _resolved(
     def make(_: EnvironmentRef) -> gym.Env[Any, Any]:
         return built(build, kwargs, field="env_kwargs")
 
-    # The arguments may be no JSON, and they stay here; the reference is a name only.
+    # The arguments may not be JSON, and they stay here; the reference is only a name.
     return EnvironmentRef(id=f"local/{name}"[:200]), make
 
 

@@ -1,6 +1,6 @@
-"""Matches: games between named players, many at once, and how each of them ended.
+"""Matches: many concurrent games between named players, and their results.
 
-A player is a policy, a script that the game offers by name, or anything with `act(observation) -> str`.
+A player is a policy, a scripted player of the game, or any object with `act(observation) -> str`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.trajectory import COMPLETED_REASONS, Trajectory
 
 _SAMPLING = 3
-"""Last word of the entropy of sampling seeds here; training and evaluation have others."""
+"""Last word of the entropy of sampling seeds; different in training and evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
-    """Who plays, under which name."""
+    """A named player."""
 
     name: str
     plays: str | TextPlayer | EvaluablePolicy
-    """A name that the game offers, such as `random`; an object that acts; or a policy."""
+    """A player of the game by name, such as `random`; an object that acts; or a policy."""
     seats: tuple[str, ...] | None = None
-    """The agents it can play, for a policy that was trained for some seats only; None is any."""
+    """The agents it can play, for a policy that was trained for some seats only; None means any."""
     step: int | None = None
     """The train step of a version, for ratings over training time."""
     temperature: float = 1.0
-    """Of a policy's answers. At 0 a game without chance is the same for every seed."""
+    """Sampling temperature of a policy. At 0 a game without chance is the same for every seed."""
 
     @property
     def policy(self) -> EvaluablePolicy | None:
@@ -56,13 +56,13 @@ class GameEnd(StrEnum):
     """How a game counts."""
 
     PLAYED = "played"
-    """To its own end, by legal moves."""
+    """Finished with legal moves."""
     FORFEIT = "forfeit"
-    """A player lost by an illegal move: no skill of the others."""
+    """A player lost by an illegal move, which says nothing about the others' skill."""
     CUT_OFF = "cut_off"
-    """A limit of turns, tokens or time came first."""
+    """A limit of turns, tokens or time was reached."""
     FAILED = "failed"
-    """Something broke; it says nothing of anybody."""
+    """Something failed; it says nothing about the players."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +76,12 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchResult:
-    """How it ended."""
+    """The result of one game."""
 
     match: Match
     end: GameEnd
     returns: Mapping[str, float]
-    """What each agent earned; of a game that failed, until then."""
+    """The return of each agent; for a failed game, until the failure."""
     forfeits: frozenset[str] = frozenset()
     """The agents that lost by an illegal move."""
     moves: int = 0
@@ -104,11 +104,11 @@ def play_matches(
         environment: The game's id and settings.
         make_game: Creates it.
         max_concurrent: Games played at once.
-        progress: Show on the error stream how many have ended; None does so on a terminal.
+        progress: Show on stderr how many have ended; None does so on a terminal.
         on_result: Called with each as it ends.
 
     Raises:
-        InvalidRequestError: A match leaves a seat empty or gives one to a player that cannot take it.
+        InvalidRequestError: A match leaves a seat empty, or assigns one to a player that cannot take it.
     """
     wanted = list(matches)
     room = _Room(environment, make_game)
@@ -137,7 +137,7 @@ def play_matches(
                 plans,
                 sampler=sampler,
                 renderer=room.renderer,
-                make_env=cast("MakeEnv", room.make),  # hosts take anything with reset and step
+                make_env=cast("MakeEnv", room.make),  # Hosts accept anything with reset and step.
                 max_concurrent=max_concurrent,
             ):
                 number = int(ended.episode_id.removeprefix("match-"))
@@ -149,7 +149,7 @@ def play_matches(
 
 
 class _Room:
-    """The tables of all lineups; a lineup is who plays which seat."""
+    """The tables of all lineups. A lineup assigns players to seats."""
 
     def __init__(self, environment: EnvironmentRef, make_game: Callable[[EnvironmentRef], Any]) -> None:
         self._environment, self._make_game = environment, make_game
@@ -159,7 +159,7 @@ class _Room:
         if len(self.agents) < 2:
             raise InvalidRequestError(
                 f"{environment.id} is not a game for several players",
-                hint="name a game such as board/TicTacToe-v0; `tinkergym eval` scores one seat alone",
+                hint="use a game such as board/TicTacToe-v0; `tinkergym eval` evaluates a single seat",
                 field="environment",
             )
         self._lineups: dict[tuple[tuple[str, int], ...], int] = {}
@@ -170,13 +170,11 @@ class _Room:
         self.policies: dict[tuple[str, int | None], EvaluablePolicy] = {}
 
     def plan(self, episode_id: str, match: Match) -> EpisodePlan | None:
-        """Return the plan of a match, None if scripts alone play it."""
+        """Return the plan of a match; None if only scripts play it."""
         self._check(match)
         lineup = self._lineup(match)
         if match.seed in self._seeds[lineup]:
-            raise InvalidRequestError(
-                f"the seed {match.seed} is played twice by the same players", field="matches"
-            )
+            raise InvalidRequestError(f"the same players play the seed {match.seed} twice", field="matches")
         self._seeds[lineup].add(match.seed)
         ref = self._environment.model_copy(update={"kwargs": {**self._environment.kwargs, "lineup": lineup}})
         seats = [
@@ -203,14 +201,14 @@ class _Room:
         return self.result(match, [])
 
     def close(self) -> None:
-        """Close the tables at which scripts played."""
+        """Close the tables at which only scripts played."""
         for table in self._tables.values():
             table.close()
 
     def result(self, match: Match, trajectories: Sequence[Trajectory]) -> MatchResult:
-        """Return how a match ended, from its table's account and the policies' records."""
+        """Return the result of a match from its table's account and the policies' records."""
         account = self._accounts[self._lineup(match)].pop(match.seed, GameAccount())
-        # A seat that never had a turn is not completed, and nothing is wrong with its game.
+        # A seat that never had a turn is not completed, but its game is fine.
         failed = next((one for one in trajectories if one.stop_reason not in COMPLETED_REASONS), None)
         if failed is not None:
             end = GameEnd.FAILED
@@ -228,20 +226,20 @@ class _Room:
         )
 
     def renderer(self, key: str) -> Any:
-        """Return the renderer of a policy: of one model, two may have templates of their own."""
+        """Return the renderer of a policy; policies on one model may have different chat templates."""
         return next(one for named, one in self.policies.items() if str(named) == key).renderer
 
     def _check(self, match: Match) -> None:
         if set(match.seats) != set(self.agents):
             raise InvalidRequestError(
-                f"the game has the agents {', '.join(self.agents)}, and the match players for "
+                f"the game has the agents {', '.join(self.agents)}, but the match has players for "
                 f"{', '.join(match.seats)}",
                 field="seats",
             )
         for agent, player in match.seats.items():
             if not player.can_play(agent):
                 raise InvalidRequestError(
-                    f"{player.name} plays {', '.join(player.seats or ())} only, not {agent}", field="seats"
+                    f"{player.name} only plays {', '.join(player.seats or ())}, not {agent}", field="seats"
                 )
 
     def _lineup(self, match: Match) -> int:
@@ -290,7 +288,7 @@ class _Room:
 
 
 class _Samplers:
-    """Sends each request to the sampler of the policy that it names."""
+    """Sends each request to the sampler of its policy."""
 
     def __init__(self, policies: Mapping[tuple[str, int | None], EvaluablePolicy]) -> None:
         self._policies = dict(policies)

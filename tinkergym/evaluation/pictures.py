@@ -1,4 +1,4 @@
-"""Pictures of cross-play, ratings and exploitability as PNG; the only place here that knows matplotlib."""
+"""Pictures of cross-play, ratings and exploitability as PNG. The only module here that imports matplotlib."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Rating(Protocol):
 def draw_crossplay(
     path: Path, game: str, names: Sequence[str], cells: Sequence[Sequence[_Cell | None]]
 ) -> Path:
-    """Draw the matrix: mean return of the row's player, and games that were forfeited."""
+    """Draw the matrix: mean return of the row's player, and forfeited games."""
     size = max(4.0, 1.1 * len(names) + 2)
     figure, axes = _figure(size, size * 0.85)
     values = [[math.nan if one is None else one.mean_return for one in line] for line in cells]
@@ -59,7 +59,7 @@ def draw_crossplay(
 
 
 def draw_ratings(path: Path, ratings: Sequence[_Rating], versions: Sequence[_Rating], anchor: str) -> Path:
-    """Draw ratings with their intervals, over train steps if there are versions of two or more."""
+    """Draw ratings with their intervals, over train steps if there are two or more versions."""
     if len({one.step for one in versions}) < 2:
         return _draw_bars(ratings, anchor, path)
     figure, axes = _figure(6.4, 4.0)

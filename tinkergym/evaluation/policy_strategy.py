@@ -1,7 +1,7 @@
 """A policy as a strategy: the exact probability of each legal action, from the logprobs of its tokens.
 
-No answer is sampled. For each legal action the tokens of its usual spelling, closed as the model closes an
-answer, are scored after the conversation so far.
+Nothing is sampled. For each legal action the tokens of its usual spelling, including the stop token, are
+scored after the conversation so far.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyStrategy:
-    """A policy's action probabilities in the situations it was asked about. Call it as a strategy."""
+    """A policy's action probabilities in the given situations. Call it as a strategy."""
 
     odds: Mapping[Situation, Mapping[str, float]]
-    """Among the legal actions; they add up to 1."""
+    """Probabilities of the legal actions; they sum to 1."""
     legal_share: Mapping[Situation, float]
-    """How probable the usual spellings of legal actions were together, before the rest was left out."""
+    """The total probability of the usual spellings of legal actions, before normalization."""
 
     @property
     def mean_legal_share(self) -> float:
-        """The mean of `legal_share`. Far below 1, the exploitability says little of the policy."""
+        """The mean of `legal_share`.
+
+        If it is far below 1, the exploitability says little about the policy.
+        """
         return math.fsum(self.legal_share.values()) / len(self.legal_share)
 
     def __call__(self, situation: Situation) -> Mapping[str, float]:
@@ -46,15 +49,15 @@ def policy_strategy(
     *,
     environment_prompt: str | None = None,
 ) -> PolicyStrategy:
-    """Read action probabilities off policies, at temperature 1.
+    """Compute action probabilities of policies at temperature 1.
 
     Args:
-        policies: One for all seats, or one for each agent.
+        policies: One policy for all seats, or one for each agent.
         situations: From `GameTree.situations`.
         environment_prompt: The game's own system prompt, if it has one.
 
     Raises:
-        TinkerGymError: What the service says of a request.
+        TinkerGymError: The service refused a request.
     """
     asked = list(situations)
     scores: dict[tuple[int, str], float] = {}
@@ -128,7 +131,7 @@ def _logprobs(
 def _prompt(
     policy: EvaluablePolicy, renderer: Renderer, situation: Situation, environment_prompt: str | None
 ) -> list[int]:
-    """Return the token ids before the next answer, as the agent loop would have them."""
+    """Return the token ids before the next completion, as the agent loop would have them."""
     plan = EpisodePlan(
         episode_id="score",
         seed=0,
@@ -156,7 +159,7 @@ def _prompt(
         )
         request = loop.stepped(observation, 0.0, False, False)
     if request is None:
-        raise TinkerGymError(f"the game cannot be shown to the policy: {loop.stop_reason}: {loop.error}")
+        raise TinkerGymError(f"the game cannot be rendered for the policy: {loop.stop_reason}: {loop.error}")
     return request.prompt_ids
 
 

@@ -1,6 +1,6 @@
-"""Ratings of players from games between pairs of them: Bradley-Terry, with intervals by bootstrap over pairs.
+"""Ratings from pairs of games: Bradley-Terry, with intervals by bootstrap over pairs.
 
-Pure functions of scores. What a pair is and which games count is decided by `crossplay`.
+Pure functions of scores. `crossplay` decides what a pair is and which games count.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from tinkergym.errors import InvalidRequestError
 
 ELO = 400 / math.log(10)
-"""Points of the usual scale per unit of log-odds: 400 points are odds of 10 to 1."""
+"""Elo points per unit of log-odds: 400 points are odds of 10 to 1."""
 _PRIOR = 0.02
-"""Inverse variance of the normal prior on a log-strength: weak, and enough to keep the rating of a player
+"""Inverse variance of the normal prior on a log-strength: weak, but enough to keep the rating of a player
 that won or lost every game finite."""
 _STEPS = 60
 _BOOTSTRAPS = 1000
@@ -29,13 +29,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairScore:
-    """Which of two players won a pair of mirrored games: same seed, seats swapped."""
+    """The result of a pair of mirrored games: same seed, seats swapped."""
 
     one: int
     other: int
-    """Numbers of the players."""
+    """Indices of the players."""
     score: float
-    """Of `one`: 1 if it earned more than the other over the pair's games, 0.5 if as much, 0 if less."""
+    """Score of `one`: 1 if it earned more than the other over the pair's games, 0.5 if as much, 0 if less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Rating:
     high: float
     """The 95 % interval, by bootstrap over pairs."""
     pairs: int
-    """How many pairs of games it was rated from."""
+    """The number of pairs behind the rating."""
     step: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -60,13 +60,13 @@ class Rating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratings:
-    """The ratings of several players, the best first."""
+    """The ratings of several players, best first."""
 
     ratings: tuple[Rating, ...]
     anchor: str
-    """The player whose rating is 0; empty if the mean is."""
+    """The player with rating 0; empty if the mean is 0."""
     left_out: Mapping[str, int]
-    """How many games are not rated, by why: `forfeit`, `cut_off`, `failed`, or `half_pair`."""
+    """Number of games that are not rated, by reason: `forfeit`, `cut_off`, `failed`, or `half_pair`."""
 
     def __getitem__(self, name: str) -> Rating:
         return next(one for one in self.ratings if one.name == name)
@@ -95,7 +95,7 @@ class Ratings:
         }
 
     def to_png(self, path: str | Path) -> Path:
-        """Draw the ratings, over train steps where the players are versions of a policy.
+        """Draw the ratings, over train steps if the players are versions of a policy.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
@@ -106,10 +106,10 @@ class Ratings:
 
 
 def bradley_terry(wins: Array) -> Array:
-    """Return the log-strengths of players from how often each beat each other.
+    """Return the log-strengths of players from how often each beats each other.
 
     The probability that i beats j is the logistic function of the difference of their strengths; a draw is
-    half a win for both. A weak normal prior keeps them finite, and Newton's method finds their maximum.
+    half a win for each. A weak normal prior keeps them finite, and Newton's method finds their maximum.
 
     Args:
         wins: [..., n, n]; element i, j is the score of i against j.
@@ -132,7 +132,7 @@ def bradley_terry(wins: Array) -> Array:
         hessian = -weight
         hessian[..., diagonal, diagonal] += weight.sum(-1) + _PRIOR
         step = np.linalg.solve(hessian, gradient[..., None])[..., 0]
-        # A long step of Newton's method can overshoot where nearly all games were won.
+        # A long Newton step can overshoot if nearly all games were won.
         step = np.clip(step, -1.0, 1.0)
         theta = theta + step
         if np.abs(step).max(initial=0.0) < 1e-10:
@@ -153,22 +153,22 @@ def rate(
     """Rate players.
 
     Args:
-        names: Of the players, by number.
+        names: The players' names, by index.
         pairs: Their scores.
-        anchor: Whose rating is 0; None takes `random` if it plays, else the mean.
+        anchor: The player with rating 0; None uses `random` if it plays, else the mean.
         steps: The players' train steps.
-        left_out: How many games do not count, by why.
-        seed: Of the bootstrap.
-        bootstraps: How many resamples.
+        left_out: Number of games that do not count, by reason.
+        seed: Seed of the bootstrap.
+        bootstraps: Number of resamples.
 
     Raises:
-        InvalidRequestError: `anchor` is none of the players.
+        InvalidRequestError: `anchor` is not one of the players.
     """
     if anchor is None:
         anchor = "random" if "random" in names else ""
     if anchor and anchor not in names:
         raise InvalidRequestError(
-            f"{anchor!r} is none of the players", hint=f"choose one of {', '.join(names)}", field="anchor"
+            f"{anchor!r} is not one of the players", hint=f"choose one of {', '.join(names)}", field="anchor"
         )
     count = len(names)
     wins, games = _tables(count, pairs)
@@ -204,7 +204,7 @@ def _tables(count: int, pairs: Sequence[PairScore]) -> tuple[Array, Array]:
 
 
 def _resampled(count: int, pairs: Sequence[PairScore], seed: int, bootstraps: int) -> Array:
-    """Return score tables of resampled pairs; each matchup keeps its number of pairs."""
+    """Return score tables of resampled pairs. Each matchup keeps its number of pairs."""
     rng = np.random.default_rng([seed, 7])
     result = np.zeros((bootstraps, count, count))
     matchups: dict[tuple[int, int], list[PairScore]] = {}

@@ -1,7 +1,7 @@
-"""Episodes in a file: JSON lines that a run can be continued from, compared with, and read again.
+"""Episodes in a file: JSON lines from which a run can be continued, compared and read.
 
-The first line may hold the run's settings, every other line is one episode. A line that a killed process left
-unfinished at the end is no episode; all before it are.
+The first line may hold the run's settings; every other line is one episode. An incomplete last line, left by
+a killed process, is ignored.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SETTINGS = "settings"
 
 
 class EpisodeRecord(Record):
-    """One saved episode."""
+    """One stored episode."""
 
     episode_id: str
     environment: str
     seed: int
     sample: int = 0
-    """Which of several episodes of the same seed."""
+    """Its number among the episodes of the same seed."""
     trajectory: Trajectory
 
     @property
@@ -39,24 +39,24 @@ class EpisodeRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What a file holds."""
+    """The contents of a file."""
 
     path: Path
     settings: dict[str, Any]
-    """Of the run that wrote it; empty if it says nothing."""
+    """Settings of the run that wrote it; empty if the file has none."""
     episodes: list[EpisodeRecord]
     complete_bytes: int
-    """How much of the file is complete lines."""
+    """Length of the complete lines, in bytes."""
 
 
 def read_records(path: Path) -> Records:
     """Read a file of episodes.
 
     Raises:
-        InvalidRequestError: There is no such file, or a line in it is no episode.
+        InvalidRequestError: There is no such file, or a line is not an episode.
     """
     if not path.is_file():
-        raise InvalidRequestError(f"there is no file {path}", hint="`tinkergym eval --out` writes one")
+        raise InvalidRequestError(f"{path} does not exist", hint="`tinkergym eval --out` writes one")
     settings: dict[str, Any] = {}
     episodes: list[EpisodeRecord] = []
     complete = 0
@@ -73,24 +73,24 @@ def read_records(path: Path) -> Records:
                     episodes.append(EpisodeRecord.model_validate(content))
             except (ValueError, ValidationError, TypeError) as error:
                 raise InvalidRequestError(
-                    f"line {number} of {path} is no episode: {_why(error)}",
-                    hint="give a file that `tinkergym eval --out` wrote",
+                    f"line {number} of {path} is not an episode: {_why(error)}",
+                    hint="use a file written by `tinkergym eval --out`",
                 ) from error
     return Records(path=path, settings=settings, episodes=episodes, complete_bytes=complete)
 
 
 def _why(error: Exception) -> str:
     if not isinstance(error, ValidationError):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     first = error.errors(include_url=False)[0]
     name = ".".join(map(str, first["loc"]))
     if not name:
-        return "it is no JSON object"
+        return "it is not a JSON object"
     return f"it has no {name}" if first["type"] == "missing" else f"{name}: {first['msg']}"
 
 
 class RecordWriter:
-    """Appends episodes to a file; a file that is there already is continued.
+    """Appends episodes to a file. An existing file is continued.
 
     Example:
         >>> with RecordWriter(Path("run.jsonl"), {"seed": 0}) as writer:
@@ -99,11 +99,11 @@ class RecordWriter:
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        """Open the file and read what is there.
+        """Open the file and read its contents.
 
         Raises:
-            InvalidRequestError: The file holds something else.
-            ConflictError: It is of a run with other settings, or another process is writing it.
+            InvalidRequestError: The file is not a file of episodes.
+            ConflictError: It belongs to a run with other settings, or another process is writing to it.
         """
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,11 +117,11 @@ class RecordWriter:
 
     @property
     def done(self) -> set[tuple[int, int]]:
-        """The episodes that the file holds already, by (seed, sample)."""
+        """The episodes already in the file, by (seed, sample)."""
         return {record.key for record in self.episodes}
 
     def write(self, record: EpisodeRecord) -> None:
-        """Add an episode; once this returns, a killed process does not lose it."""
+        """Add an episode. Once this returns, it survives a killed process."""
         self._file.write(record.model_dump_json().encode() + b"\n")
         self._file.flush()
         self.episodes.append(record)
@@ -149,7 +149,7 @@ class RecordWriter:
             )
             what = ", ".join(f"{key} was {there.settings.get(key)!r}" for key in changed)
             raise ConflictError(
-                f"{self.path} is of a run with other settings: {what}",
+                f"{self.path} belongs to a run with other settings: {what}",
                 hint="repeat those settings to continue it, or choose another file",
                 field="--out",
             )
@@ -160,11 +160,11 @@ class RecordWriter:
 def _lock(file: IO[bytes], path: Path) -> None:
     try:
         import fcntl
-    except ImportError:  # not on Windows, where opening for writing twice fails by itself
+    except ImportError:  # Not on Windows, where opening a file for writing twice fails anyway.
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise ConflictError(
-            f"another process is writing {path}", hint="wait for it, or choose another file"
+            f"another process is writing to {path}", hint="wait for it, or choose another file"
         ) from error

@@ -1,7 +1,7 @@
-"""Rescore: what another reward would have said of stored episodes, their ranking and their advantages.
+"""Rescore stored episodes: rewards, rankings and advantages under another reward.
 
-Only what scores from a task's row and the transcript can be asked again. An environment whose reward comes
-out of its own state would have to be played, so it is refused.
+Only rewards that depend on the task's row and the transcript can be recomputed. An environment whose reward
+depends on its own state is refused, because it would have to be played again.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class RescoredEpisode:
     episode: StoredEpisode
     before: float
     after: float | None
-    """None where the new reward could not be had."""
+    """None if the new reward could not be computed."""
     error: str = ""
     rank_before: int
-    """Within its group, 1 for the highest; equal rewards share the best place."""
+    """Rank within its group, 1 for the highest; equal rewards share the best rank."""
     rank_after: int | None
     advantage_before: float
     advantage_after: float | None
     metrics: Mapping[str, float]
-    """Of the new reward's terms."""
+    """Values of the new reward's terms."""
 
 
 class Rescored(Sequence[RescoredEpisode]):
-    """A report: each completed episode, and what changes on the whole."""
+    """A report with each completed episode and a summary of the changes."""
 
     def __init__(self, episodes: Sequence[RescoredEpisode], origin: str) -> None:
-        """Hold what `rescore` found."""
+        """Wrap the results of `rescore`."""
         self._episodes = list(episodes)
         self._origin = origin
 
@@ -74,15 +74,15 @@ class Rescored(Sequence[RescoredEpisode]):
             f"{self._origin}: {found['episodes']} episodes, mean reward {found['mean_before']:.3f} -> "
             f"{found['mean_after']:.3f}, {found['errors']} could not be scored\n"
             f"rankings changed in {found['groups_reranked']} of {found['groups']} groups, the best episode "
-            f"in {found['groups_with_another_best']}; groups without a difference "
+            f"in {found['groups_with_another_best']}; zero-variance groups "
             f"{found['silent_groups_before']} -> {found['silent_groups_after']}\n"
-            f"advantages of the other sign: {found['advantages_turned']}; correlation of the advantages "
+            f"advantages with changed sign: {found['advantages_turned']}; correlation of the advantages "
             f"{found['advantage_correlation']:.3f}"
         )
 
     @property
     def summary(self) -> dict[str, float]:
-        """What changes on the whole."""
+        """Return a summary of the changes."""
         scored = [one for one in self._episodes if one.after is not None]
         groups: dict[GroupKey, list[RescoredEpisode]] = defaultdict(list)
         for one in scored:
@@ -157,20 +157,20 @@ def rescore(
     tasks: TaskSource | None = None,
     origin: str = "episodes",
 ) -> Rescored:
-    """Score stored episodes again.
+    """Compute another reward for stored episodes.
 
     Args:
-        spec: Of the job that played them; its algorithm says what an advantage is.
-        episodes: Of that job. Failed ones are left out: they have no reward.
+        spec: The job that played them; its algorithm defines advantages.
+        episodes: Episodes of that job. Failed ones are ignored, because they have no reward.
         reward: A `Rubric`, whose terms may name the facts `answer` (the last), `answers`, `messages`,
             `observation` (the first), `reward` (as it was), `metrics`, `group_answers` (the last answers of
             the episode's whole group), `place` (among those), and each field of the task's row. Or a class
             of `SingleTurnEnv` with another `score`. Or a function from a `StoredEpisode` to a number.
         tasks: Where task rows come from, for facts of a rubric; by the episode's task index.
-        origin: What to call them.
+        origin: A name for the episodes in the report.
 
     Raises:
-        InvalidRequestError: The reward comes out of state that is not stored.
+        InvalidRequestError: The reward depends on state that is not stored.
     """
     completed = episodes.filter(completed=True)
     scorer = _scorer(reward, completed, tasks)
@@ -240,7 +240,7 @@ def _of_rubric(rubric: Rubric, episodes: StoredEpisodes, tasks: TaskSource | Non
         if missing:
             raise InvalidRequestError(
                 f"the rubric needs {', '.join(missing)}, which is not in the transcript or a task's row",
-                hint="pass tasks= with rows that have it; what an environment kept to itself is not stored",
+                hint="pass tasks= with rows that have it; an environment's internal state is not stored",
                 field="reward",
             )
 
@@ -258,7 +258,7 @@ def _of_environment(kind: type, episodes: StoredEpisodes) -> Scorer:
         or kind.step is not TextEnv.step
     ):
         raise InvalidRequestError(
-            f"{kind.__name__} pays out of its own state, which is not stored",
+            f"the reward of {kind.__name__} depends on its own state, which is not stored",
             hint="rescore with a SingleTurnEnv whose score() reads the task and the answer, or with a Rubric",
             field="reward",
         )
@@ -274,7 +274,7 @@ def _of_environment(kind: type, episodes: StoredEpisodes) -> Scorer:
             raise InvalidRequestError(
                 f"{kind.__name__} asks {observation_text(observation)[:80]!r} where episode "
                 f"{episode.episode_id} was asked {shown[:80]!r}",
-                hint="rescore with the environment that was trained in, or one that asks the same questions",
+                hint="use the training environment, or one that asks the same questions",
                 field="reward",
             )
         scored: Any = settled(env.score(episode.answers[0]))
@@ -288,7 +288,7 @@ def _scored(scorer: Scorer, episode: StoredEpisode) -> tuple[float | None, Mappi
     try:
         value, metrics = scorer(episode)
     except InvalidRequestError:
-        raise  # of the call, not of this episode
+        raise  # The error is in the call, not in this episode.
     except TinkerGymError as error:
         return None, {}, str(error)
     return value, metrics, ""
@@ -297,7 +297,7 @@ def _scored(scorer: Scorer, episode: StoredEpisode) -> tuple[float | None, Mappi
 def _advantages(
     spec: PlayedSpec, episodes: StoredEpisodes, values: Sequence[float], has: Sequence[bool]
 ) -> FloatArray:
-    """Compare episodes as the job's algorithm does, step by step; the whole episode is credited."""
+    """Compare episodes as the job's algorithm does, step by step, with credit per episode."""
     baseline, normalize = ("batch", "none")
     if isinstance(spec, JobSpec) and not isinstance(spec.algorithm, PPO):
         baseline, normalize = spec.algorithm.comparison
@@ -339,7 +339,7 @@ def _best(episodes: Sequence[RescoredEpisode], which: str) -> set[str]:
 
 
 def _paid(episode: StoredEpisode, reward: float) -> StoredEpisode:
-    """Return an episode whose last turn was paid so that its return is `reward`."""
+    """Return an episode with its last turn's reward changed so that its return is `reward`."""
     *before, last = episode.trajectory.turns
     earned = math.fsum(turn.reward for turn in before) + episode.trajectory.early_reward
     turns = [*before, last.model_copy(update={"reward": reward - earned})]

@@ -1,4 +1,4 @@
-"""Sampled runs: several episodes per task, by a policy with or without a model, in any order."""
+"""Runs with several episodes per task, with a model or without, in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.schema.job_spec import EnvironmentRef
 
 _STREAM = 3
-"""Last word of the entropy of sampling seeds; training and `evaluate` have others."""
+"""Last word of the entropy of sampling seeds; different in training and `evaluate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ def wanted_episodes(
     by_index: bool = False,
     done: Iterable[tuple[int, int]] = (),
 ) -> list[Wanted]:
-    """List the episodes of a run that are not done yet: every task once, then every task again, ...
+    """List the unfinished episodes of a run: every task once, then every task again, ...
 
-    So a run that is stopped early has all tasks alike.
+    So a run that is stopped early covers all tasks equally.
 
     Args:
-        seed: Of the first task; the next ones count up.
-        tasks: How many.
+        seed: Seed of the first task; later ones count up.
+        tasks: Number of tasks.
         samples: Episodes per task.
-        by_index: Choose task 0, 1, 2, ... of a data-dependent environment instead of leaving it to the seed.
-        done: (seed, sample) of episodes that are there already.
+        by_index: Take tasks 0, 1, 2, ... of a data-dependent environment instead of drawing them by seed.
+        done: (seed, sample) of finished episodes.
     """
     there = set(done)
     return [
@@ -86,10 +86,10 @@ def play_with_model(
     temperature: float,
     max_concurrent: int = 64,
 ) -> Iterator[EpisodeRecord]:
-    """Play episodes with a policy of the service, many at once; each is yielded as it ends.
+    """Play episodes with a policy of the service, many at once; yields each as it ends.
 
-    Where `make_env` is None, the service plays them.
-    The same seed and sample give the same sampling seed in every run.
+    If `make_env` is None, the service plays them. The same seed and sample give the same sampling seed in
+    every run.
     """
     by_id = {f"{item.seed}-{item.sample}": item for item in wanted}
     episodes = {

@@ -1,4 +1,4 @@
-"""Scores: what several episodes per task say of a policy - mean return, success, pass@k."""
+"""Scores of a policy from several episodes per task: mean return, success rate, pass@k."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class PassAt:
     low: float
     high: float
     tasks: int
-    """Those with at least `k` completed episodes; the others cannot tell."""
+    """Tasks with at least `k` completed episodes; the others are not used."""
 
 
 class Scores:
-    """The figures of a run. Episodes that a broken environment or sampler ended enter none."""
+    """The figures of a run. Episodes that a broken environment or sampler ended are excluded."""
 
     def __init__(self, records: Sequence[EpisodeRecord], *, success: float = 1.0) -> None:
-        """Hold the records.
+        """Compute scores of the records.
 
         Args:
             records: Any number of episodes per seed; those of one seed are one task.
-            success: The least return that counts as success.
+            success: The lowest return that counts as success.
         """
         self.records = list(records)
         self.success = success
@@ -44,12 +44,12 @@ class Scores:
 
     @property
     def failed(self) -> int:
-        """Episodes whose return cannot be trusted."""
+        """Episodes whose return is invalid."""
         return sum(not record.trajectory.completed for record in self.records)
 
     @property
     def completed(self) -> int:
-        """Episodes that the figures are about."""
+        """Episodes included in the figures."""
         return len(self.records) - self.failed
 
     @property
@@ -69,19 +69,19 @@ class Scores:
 
     @property
     def success_rate(self) -> float:
-        """The share of completed episodes that reach `success`."""
+        """The fraction of completed episodes that reach `success`."""
         reached = sum(value >= self.success for found in self._returns.values() for value in found)
         return reached / self.completed
 
     @property
     def stop_reasons(self) -> dict[str, int]:
-        """How many episodes ended for which reason, failures included, the commonest first."""
+        """Number of episodes by stop reason, including failures, most frequent first."""
         return dict(Counter(record.trajectory.stop_reason.value for record in self.records).most_common())
 
     def pass_at(self, k: int) -> PassAt | None:
         """Return pass@k, the chance that at least one of `k` episodes of a task succeeds.
 
-        None where no task has `k` completed episodes.
+        None if no task has `k` completed episodes.
         """
         estimates = [
             pass_at_k(len(found), sum(value >= self.success for value in found), k)
@@ -100,7 +100,7 @@ class Scores:
         )
 
     def to_json(self, ks: Sequence[int]) -> dict[str, Any]:
-        """Return all figures as one JSON object; what cannot be told is null."""
+        """Return all figures as one JSON object; unknown ones are null."""
         low, high = self.interval if self.completed else (math.nan, math.nan)
         return {
             "episodes": len(self.records),

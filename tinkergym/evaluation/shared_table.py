@@ -1,6 +1,6 @@
-"""SharedTable: a game in which some seats are played where the game is, by scripts, and the rest by policies.
+"""SharedTable: a game in which scripts play some seats and policies play the others.
 
-It keeps an account of its own of what every seat earned and of who broke the rules, whoever played it.
+It keeps its own account of every seat's return and of illegal moves, whoever plays.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from tinkergym.messages import observation_text
 from tinkergym.rollout.game_table import GameTable
 
 _MOST_MOVES = 10_000
-"""Of scripts in a row: where no policy is asked for so long, none will be."""
+"""Moves of scripts in a row after which no policy will get a turn."""
 
 
 @dataclass(slots=True)
 class GameAccount:
-    """How one game goes, by agent."""
+    """The account of one game, by agent."""
 
     returns: dict[str, float] = field(default_factory=dict)
     forfeits: set[str] = field(default_factory=set)
     """The agents that lost by an illegal move."""
     moves: int = 0
     ended: bool = False
-    """Whether the game came to its own end."""
+    """Whether the game ended by its own rules."""
 
 
 class SharedTable(GameTable):
-    """A `GameTable` whose coordinator sees the seats of policies only."""
+    """A `GameTable` whose coordinator only sees the seats of policies."""
 
     def __init__(
         self, game: Any, scripts: Mapping[str, str | TextPlayer], accounts: dict[int, GameAccount]
     ) -> None:
-        """Sit around the game.
+        """Set up the table.
 
         Args:
             game: A PettingZoo environment, as for `GameTable`.
-            scripts: By agent a name that the game offers, or an object with `act(observation) -> str`.
-            accounts: Where the account of each game is put, by its seed.
+            scripts: For each scripted agent, a player of the game by name, or an object with
+                `act(observation) -> str`.
+            accounts: Receives the account of each game, by its seed.
 
         Raises:
-            InvalidRequestError: The game offers no such player.
+            InvalidRequestError: The game has no such player.
         """
         super().__init__(game)
         self._scripts, self._accounts = dict(scripts), accounts
@@ -62,7 +63,7 @@ class SharedTable(GameTable):
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Those that policies play."""
+        """The agents that policies play."""
         return tuple(agent for agent in super().agents if agent not in self._scripts)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Position:
@@ -70,7 +71,7 @@ class SharedTable(GameTable):
         self._account = self._accounts[seed or 0] = GameAccount(
             returns=dict.fromkeys(self._game.possible_agents, 0.0)
         )
-        # A stream of its own for each seat: swapping seats must not change what chance does to the game.
+        # Each seat has its own stream: swapping seats must not change the game's chance events.
         self._rngs = {
             agent: np.random.default_rng([seed or 0, zlib.crc32(agent.encode())]) for agent in self._scripts
         }
@@ -101,7 +102,7 @@ class SharedTable(GameTable):
             self._act(self._scripted(turn))
         raise InvalidEnvironmentError(
             f"the game went on for {_MOST_MOVES} moves of scripts without a turn for a policy",
-            hint="let the game end",
+            hint="make sure that the game ends",
             field="environment",
         )
 

@@ -1,6 +1,6 @@
-"""What repeated episodes say, in numbers: intervals, pass@k, and the difference of two policies.
+"""Statistics of repeated episodes: intervals, pass@k, and the difference of two policies.
 
-Pure functions of lists of numbers; knows nothing of environments or policies.
+Pure functions of numbers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def clustered_interval(clusters: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the mean of values that come in clusters.
+    """Return the 95 % confidence interval of a mean of clustered values.
 
-    Answers to one task resemble each other, so they say less than as many answers to different tasks.
-    The variance is the cluster-robust one (CR1); Student's t has one degree of freedom less than clusters.
+    Episodes of one task are correlated, so they carry less information than episodes of different tasks.
+    The variance is the cluster-robust one (CR1); Student's t has one degree of freedom fewer than clusters.
 
     Args:
         clusters: The values, one list per task; empty lists do not count.
@@ -44,7 +44,10 @@ def clustered_interval(clusters: Sequence[Sequence[float]]) -> tuple[float, floa
 
 
 def share_interval(successes: int, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % confidence interval of a share; unlike the normal one it is sound near 0 and 1."""
+    """Return Wilson's 95 % confidence interval of a fraction.
+
+    Unlike the normal one it is valid near 0 and 1.
+    """
     share, z2 = successes / count, _Z95**2
     centre = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = _Z95 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
@@ -52,11 +55,11 @@ def share_interval(successes: int, count: int) -> tuple[float, float]:
 
 
 def pass_at_k(samples: int, successes: int, k: int) -> float:
-    """Estimate without bias how probably at least one of `k` answers succeeds.
+    """Return the unbiased estimate of the probability that at least one of `k` answers succeeds.
 
     Args:
-        samples: How many answers one task was given.
-        successes: How many of them succeeded.
+        samples: Number of answers to one task.
+        successes: Number of successes.
         k: At most `samples`.
 
     Raises:
@@ -66,20 +69,20 @@ def pass_at_k(samples: int, successes: int, k: int) -> float:
         Chen et al., arXiv:2107.03374: 1 - C(n - c, k) / C(n, k).
     """
     if not (0 <= successes <= samples and 1 <= k <= samples):
-        raise ValueError(f"pass@{k} cannot be told from {successes} successes of {samples} samples")
+        raise ValueError(f"pass@{k} cannot be estimated from {successes} successes of {samples} samples")
     return 1.0 - math.comb(samples - successes, k) / math.comb(samples, k)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How much more the second of two policies earns than the first, on the same tasks."""
+    """How much more the second of two policies earns than the first on the same tasks."""
 
     mean: float
     low: float
-    """Of the 95 % interval."""
+    """The 95 % interval."""
     high: float
     p: float
-    """How probable so large a difference, of either sign, would be if there were none."""
+    """The probability of a difference this large, of either sign, if the two were equal."""
     tasks: int
 
 
@@ -88,12 +91,12 @@ def paired_bootstrap(
 ) -> Difference:
     """Compare two policies by their mean returns on the same tasks.
 
-    Tasks are drawn anew with replacement; the interval is that of the percentiles. For `p` the differences
-    are drawn shifted to a mean of 0, and those at least as far away as what was seen are counted.
+    Tasks are resampled with replacement, and the interval is given by percentiles. For `p` the differences
+    are shifted to a mean of 0 and resampled, and means at least as large as the observed one are counted.
 
     Args:
         pairs: The mean return of (first, second), one pair per task.
-        resamples: How often to draw.
+        resamples: Number of resamples.
         seed: Makes the result repeatable.
 
     Raises:
@@ -103,10 +106,11 @@ def paired_bootstrap(
         Efron & Tibshirani, An Introduction to the Bootstrap, chapters 13 and 16.
     """
     if len(pairs) < 2:
-        raise ValueError(f"two tasks are the least that can be compared, not {len(pairs)}")
+        raise ValueError(f"a comparison needs at least two tasks, not {len(pairs)}")
     differences = np.array([second - first for first, second in pairs], dtype=np.float64)
     rng = np.random.default_rng(seed)
-    # One resample at a time would be slow and all at once large: 10,000 draws of 100,000 tasks are 8 GB.
+    # One resample at a time is slow, and all at once is too large: 10,000 resamples of 100,000 tasks are 8
+    # GB.
     means = np.concatenate(
         [
             rng.choice(differences, size=(size, len(differences))).mean(axis=1)
@@ -115,13 +119,13 @@ def paired_bootstrap(
     )
     observed = float(differences.mean())
     low, high = np.quantile(means, [0.025, 0.975])
-    # Rounding must not decide whether a resample is as far away as the observation itself.
+    # Rounding must not decide whether a resample is as far from 0 as the observation.
     as_far = np.abs(means - observed) >= abs(observed) - 1e-12
     return Difference(
         mean=observed,
         low=float(low),
         high=float(high),
-        # The observation counts as one of the draws, so that p is never 0.
+        # The observation counts as one of the resamples, so p is never 0.
         p=float((as_far.sum() + 1) / (resamples + 1)),
         tasks=len(pairs),
     )
@@ -134,7 +138,8 @@ def _chunks(total: int, *, most: int) -> list[int]:
 def _students_quantile(freedom: int) -> float:
     """Return the 97.5 % quantile of Student's t.
 
-    From the normal's by Abramowitz & Stegun 26.7.5, which is within 0.5 % from 4 degrees on; exact below.
+    Computed from the normal quantile by Abramowitz & Stegun 26.7.5, which is within 0.5 % from 4 degrees of
+    freedom on; exact below.
     """
     if freedom <= 3:
         return (12.7062, 4.3027, 3.1824)[freedom - 1]

@@ -1,1 +1,1 @@
-"""Games in text: written as a `TextGame`, played as a PettingZoo AEC environment or against an opponent."""
+"""Text games: written as a `TextGame`, played as a PettingZoo AEC environment or against an opponent."""

@@ -18,7 +18,7 @@ _MOST_BEGINNINGS = 10
 
 
 class TextPlayer(Protocol):
-    """Anybody who reads an observation and answers with an action; may have `reset(seed)` too."""
+    """Reads an observation and returns an action. May also have `reset(seed)`."""
 
     def act(self, observation: str) -> str:
         """Return the action."""
@@ -26,11 +26,11 @@ class TextPlayer(Protocol):
 
 
 class AgainstOpponent(gym.Env[str, str]):
-    """One agent's side of a turn-based game; the other seats are played inside `reset` and `step`.
+    """One agent's seat in a turn-based game. The other seats are played inside `reset` and `step`.
 
     Takes PettingZoo AEC environments whose observations are text, or mappings with text under `text`. The
-    seat and the chance of named opponents come from this environment's own generator, and the game's chance
-    from another that the same seed starts: the same seed and the same moves give the same episode.
+    seat and named opponents use this environment's generator, and the game uses another one started with the
+    same seed: the same seed and the same moves give the same episode.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium declares it so
@@ -45,18 +45,18 @@ class AgainstOpponent(gym.Env[str, str]):
         seat: str = "seed",
         render_mode: str | None = None,
     ) -> None:
-        """Sit down.
+        """Set up the environment.
 
         Args:
-            aec_env: The game. Belongs to this environment from now on.
-            opponent: A name that the game offers - `random`, or one of its own -, or an object with
-                `act(observation) -> str`, which is shown what an agent in its seat is shown. By default the
-                first that the game offers. In a game of more than two it plays all other seats.
-            seat: `first`, `second`, or `seed`: drawn anew for each episode.
-            render_mode: `ansi` lets `render` return the game as text.
+            aec_env: The game. This environment takes ownership of it.
+            opponent: A player of the game by name, such as `random`, or an object with `act(observation) ->
+                str`, which sees what an agent in its seat sees. By default the game's first. In a game for
+                more than two it plays all other seats.
+            seat: `first`, `second`, or `seed`: drawn for each episode.
+            render_mode: With `ansi`, `render` returns the game as text.
 
         Raises:
-            InvalidRequestError: A setting is none of these; its `field` says which.
+            InvalidRequestError: A setting is invalid; see `field`.
         """
         self.aec_env = aec_env
         self.render_mode = render_mode
@@ -65,15 +65,15 @@ class AgainstOpponent(gym.Env[str, str]):
         if not self._agents:
             raise InvalidEnvironmentError(
                 f"{type(self._table).__name__} has no possible_agents",
-                hint="list all agents there when it is made, also those who join later",
+                hint="list all agents there when the game is created, including those who join later",
                 field="environment",
             )
         if seat not in _SEATS:
             raise InvalidRequestError(
-                f"{seat!r} is no seat", hint=f"choose one of {', '.join(_SEATS)}", field="seat"
+                f"{seat!r} is not a seat", hint=f"choose one of {', '.join(_SEATS)}", field="seat"
             )
         if seat == "second" and len(self._agents) < 2:
-            raise InvalidRequestError("a game for one has no second seat", field="seat")
+            raise InvalidRequestError("a game for one player has no second seat", field="seat")
         self.seat = seat
         self._opponent: TextPlayer | None = None
         self._scripted = ""
@@ -95,31 +95,32 @@ class AgainstOpponent(gym.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin a game; opponents who move before the agent have already moved.
+        """Begin a game. Opponents who move first have already moved when this returns.
 
-        What the agent earns by their moves is part of the first step's reward.
+        Rewards of the agent from their moves are added to the first step's reward.
         """
         super().reset(seed=seed)
-        # Not the bare seed: then the game's chance and the opponents' would be the same numbers.
+        # Not the seed itself: otherwise the game and the opponents would draw the same numbers.
         game_seed = None if seed is None else zlib.crc32(b"game %d" % seed)
         for _ in range(_MOST_BEGINNINGS):
             self.aec_env.reset(seed=game_seed, options=options)
             self._sit_down()
-            # Gymnasium's reset returns no reward: what is earned here comes with the first step.
+            # Gymnasium's reset returns no reward, so rewards from before the first move come with the first
+            # step.
             self._owed = self._opponents_move()
             self._playing = not self._over()
             if self._playing:
                 return self._observation(), self._info()
-            # An opponent lost before the agent could move, by an illegal move: that is no episode.
+            # An opponent lost by an illegal move before the agent could move, so there is no episode.
             game_seed = None
         raise InvalidEnvironmentError(
-            f"{_MOST_BEGINNINGS} games in a row ended before the agent could move",
-            hint="give it an opponent that makes legal moves",
+            f"{_MOST_BEGINNINGS} games in a row ended before the agent's first move",
+            hint="use an opponent that makes legal moves",
             field="opponent",
         )
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Act, and let the opponents answer.
+        """Act, and let the opponents move.
 
         Raises:
             EpisodeProtocolError: No episode is running.
@@ -132,35 +133,35 @@ class AgainstOpponent(gym.Env[str, str]):
         self._owed = 0.0
         if aec_env.agent_selection != agent:
             reward += self._opponents_move()
-        # An environment may remove an agent whose game is over before it is asked once more.
+        # An environment may remove an agent whose game is over before its final turn.
         terminated = bool(aec_env.terminations.get(agent, True))
         truncated = bool(aec_env.truncations.get(agent, False))
         self._playing = not (terminated or truncated)
         return self._observation(), reward, terminated, truncated, self._info()
 
     def legal_actions(self) -> list[str] | None:
-        """Return the agent's legal actions now, None if the game cannot list them."""
+        """Return the agent's legal actions; None if the game cannot list them."""
         listed = getattr(self._table, "legal_actions", None)
         if listed is None:
             return None
         return list(listed(self._agent) or []) if self._playing else []
 
     def gold_action(self) -> str | None:
-        """Return the agent's best action now, None if it is not known. Draws nothing at random."""
+        """Return the agent's best action; None if it is unknown. Does not use randomness."""
         best = getattr(self._table, "gold_action", None)
         return best(self._agent) if best is not None and self._playing else None
 
     def seat_opponent(self, answer: Callable[[str], str]) -> None:
-        """Let somebody else play the other seats, from the next move on.
+        """Replace the player of the other seats, from the next move on.
 
         Args:
-            answer: Is shown what an agent in that seat is shown and answers with an action; told that it is
-                no legal move, and asked again, until it is one.
+            answer: Gets what an agent in that seat sees and returns an action. If it is not a legal move, it
+                is told so and called again.
         """
         self._opponent, self._scripted = _Patient(self, answer), ""
 
     def render(self) -> Any:
-        """Return the game as people see it."""
+        """Return the game as readable text."""
         game = self.game
         return game.render() if game is not None else self.aec_env.render()
 
@@ -177,7 +178,7 @@ class AgainstOpponent(gym.Env[str, str]):
         check = getattr(self._table, "check_opponent", None)
         if check is None or not isinstance(chosen, str):
             raise InvalidRequestError(
-                f"{chosen!r} is no opponent for {self._table}",
+                f"{chosen!r} is not an opponent for {self._table}",
                 hint="pass an object with a method act(observation) that returns an action",
                 field="opponent",
             )
@@ -196,7 +197,7 @@ class AgainstOpponent(gym.Env[str, str]):
     def _opponents_move(self) -> float:
         """Let the others move until the agent can or its game is over; return what it earned meanwhile."""
         aec_env, me, earned = self.aec_env, self._agent, 0.0
-        # An agent may join late, so me may not be there yet; without any agent the game has ended.
+        # An agent may join late, so `me` may not be present yet; without any agent the game has ended.
         while aec_env.agents and (agent := aec_env.agent_selection) != me and not self._over():
             if aec_env.terminations[agent] or aec_env.truncations[agent]:
                 action: str | None = None
@@ -218,12 +219,12 @@ class AgainstOpponent(gym.Env[str, str]):
 
     def _info(self) -> dict[str, Any]:
         info = self.aec_env.infos.get(self._agent, {})
-        # A copy: what was returned once must not change when the game goes on.
+        # A copy: a returned value must not change when the game continues.
         return {key: dict(value) if isinstance(value, dict) else value for key, value in info.items()}
 
 
 class _Patient:
-    """Asks until the answer is a legal move."""
+    """Repeats the question until the answer is a legal move."""
 
     def __init__(self, env: AgainstOpponent, answer: Callable[[str], str]) -> None:
         self._env, self._answer = env, answer
@@ -235,7 +236,7 @@ class _Patient:
             action = self._answer(question)
             if not hasattr(table, "is_legal") or table.is_legal(table.agent_selection, action):
                 return action
-            question = f"{quoted_action(action)} is no legal move.\n{observation}"
+            question = f"{quoted_action(action)} is not a legal move.\n{observation}"
 
 
 def _text_space(space: spaces.Space[Any]) -> spaces.Space[Any]:

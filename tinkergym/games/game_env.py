@@ -27,23 +27,23 @@ _MOST_PLAYERS = 1000
 class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # pettingzoo has no types here
     """One game. Agents are the game's, or `player_0`, `player_1`, ...; an observation is `{"text": ...}`.
 
-    An agent's text holds what is new since its last action: what it was told, and the game's `observe`. It
-    stays the same however often it is asked for. With `on_illegal="retry:N"` an agent whose move was illegal
+    An agent's text contains what is new since its last action: what it was told, and the game's `observe`. It
+    stays the same however often it is requested. With `on_illegal="retry:N"` an agent whose move was illegal
     acts again.
     """
 
     def __init__(
         self, game: TextGame, *, on_illegal: str | None = None, render_mode: str | None = None
     ) -> None:
-        """Set up the table.
+        """Set up the game.
 
         Args:
-            game: The rules. Belongs to this environment from now on.
-            on_illegal: `lose`, `random` or `retry:N`; the game's own rule by default.
-            render_mode: `ansi` lets `render` return the game as text.
+            game: The rules. This environment takes ownership of them.
+            on_illegal: `lose`, `random` or `retry:N`; by default the game's own rule.
+            render_mode: With `ansi`, `render` returns the game as text.
 
         Raises:
-            InvalidRequestError: `on_illegal` is none of these, or needs legal moves and the game lists none.
+            InvalidRequestError: `on_illegal` is invalid, or needs legal moves that the game does not list.
         """
         super().__init__()
         self.game = game
@@ -64,7 +64,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             "turns": "multi",
             "data": "free",
             "on_illegal": self.on_illegal,
-            # An agent that tries again does so before the others have moved.
+            # An agent that tries again acts before the others have moved.
             "is_parallelizable": game.simultaneous and self._policy.kind != "retry",
             **game.metadata,
         }
@@ -81,7 +81,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         return self._action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin a game. Without a seed the chance goes on where it was."""
+        """Begin a game. Without a seed the generator continues."""
         del options
         if seed is not None or self._np_random is None:
             self._np_random = seeding.np_random(seed)[0]
@@ -103,8 +103,8 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self.game.start(self._np_random)
         if len(self.game.player_names) != len(agents):
             raise InvalidEnvironmentError(
-                f"{type(self.game).__name__} has {len(self.game.player_names)} players, and had "
-                f"{len(agents)} when its environment was made",
+                f"{type(self.game).__name__} has {len(self.game.player_names)} players, but had "
+                f"{len(agents)} when its environment was created",
                 hint="set `players` in the class or in __init__",
                 field="environment",
             )
@@ -124,11 +124,11 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         return {"text": "\n".join(part for part in parts if part)}
 
     def step(self, action: str | None) -> None:
-        """Let the selected agent act; one whose game is over takes None.
+        """Let the selected agent act. An agent whose game is over must pass None.
 
         Raises:
             EpisodeProtocolError: No game is running.
-            InvalidRequestError: The action is no text.
+            InvalidRequestError: The action is not text.
         """
         if not self.agents:
             raise EpisodeProtocolError("no game is running", hint="call reset before step")
@@ -164,7 +164,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self._settle(player, outcome)
 
     def legal_actions(self, agent: str) -> list[str] | None:
-        """Return the agent's legal actions now, None if the game cannot list them."""
+        """Return the agent's legal actions; None if the game cannot list them."""
         return self.game.legal(self._players[agent])
 
     def is_legal(self, agent: str, action: str) -> bool:
@@ -176,20 +176,20 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         return True
 
     def gold_action(self, agent: str) -> str | None:
-        """Return the agent's best action now, None if it is not known."""
+        """Return the agent's best action; None if it is unknown."""
         return self.game.gold(self._players[agent])
 
     def check_opponent(self, name: str) -> None:
         """Refuse a name that the game's `opponents` does not list.
 
         Raises:
-            InvalidRequestError: It does not, or the random one has no legal moves to choose from.
+            InvalidRequestError: It is not listed, or `random` has no legal moves to choose from.
         """
         if name not in self.game.opponents:
             close = difflib.get_close_matches(name, self.game.opponents, n=1)
             meant = f"did you mean {close[0]!r}? " if close else ""
             raise InvalidRequestError(
-                f"{name!r} is no opponent",
+                f"{name!r} is not an opponent",
                 hint=f"{meant}choose one of {', '.join(self.game.opponents)}",
                 field="opponent",
             )
@@ -197,21 +197,21 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             self._needs_legal("opponent")
 
     def scripted_action(self, agent: str, name: str, rng: np.random.Generator) -> str:
-        """Return what the named opponent does in the agent's place; its chance comes from `rng`."""
+        """Return the action of a named opponent for this agent; it draws from `rng`."""
         player = self._players[agent]
         if name != "random":
             return str(getattr(self.game, name)(player, rng))
         return self._random_move(player, rng)
 
     def render(self) -> str | None:
-        """Return the game as people see it, if the render mode is `ansi`."""
+        """Return the game as readable text, if the render mode is `ansi`."""
         return self.game.render() if self.render_mode == "ansi" else None
 
     def close(self) -> None:
-        """Leave; there is nothing to release."""
+        """Close the environment; there is nothing to release."""
 
     def _settle(self, player: int, outcome: Rewards | None) -> None:
-        """End the game for those for whom it is over, and select who acts next."""
+        """Mark players whose game is over, and select who acts next."""
         game = self.game
         if self._forfeited and not (game.simultaneous and self._moves):
             outcome = game.forfeit(self._forfeited)
@@ -223,13 +223,13 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             self._finish(game.payoff(outcome, player))
         self._player = self._after(player, over=outcome is not None)
         self.agent_selection = self.possible_agents[self._player]
-        # PettingZoo's convention: an agent that is out is selected at once, to answer None.
+        # PettingZoo's convention: an agent that is out is selected at once, to pass None.
         if game.eliminated and outcome is None:
             self._deads_step_first()
 
     def _after(self, player: int, *, over: bool) -> int:
         count, game = len(self.possible_agents), self.game
-        # In a row also at the end, when every agent is asked once more.
+        # Also in order at the end, when every agent has its final turn.
         in_a_row = over or game.simultaneous
         out = {gone for gone in game.eliminated if not over or self.possible_agents[gone] not in self.agents}
         for _ in range(count):
@@ -237,7 +237,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             if player not in out:
                 return player
         raise InvalidEnvironmentError(
-            f"{type(game).__name__}.next_player names only players who were eliminated",
+            f"{type(game).__name__}.next_player only returns eliminated players",
             hint="return a player who is not in self.eliminated",
             field="environment",
         )
@@ -260,7 +260,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         return None if self._forfeited else self.game.play_round(moves)
 
     def _illegal(self, player: int, reason: str) -> tuple[Any, Rewards | None]:
-        """Return the move that is played instead and what came of it, as the policy wants."""
+        """Return the move that replaces an illegal one and its outcome, as `on_illegal` says."""
         policy, game = self._policy, self.game
         if policy.kind != "lose":
             self.infos[self.possible_agents[player]] = {"metrics": {"illegal_moves": 1.0}}
@@ -274,7 +274,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             self._tries += 1
             left = policy.retries - self._tries
             game.tell(f"Illegal move: {reason}. Try again{'' if left else ', for the last time'}.", player)
-            # What the game shows has not changed since the player has seen it.
+            # The player has seen everything that the game shows.
             self._only_news = player
             return None, None
         self._forfeited[player] = reason
@@ -284,8 +284,8 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         legal = self.game.legal(player)
         if not legal:
             raise InvalidRequestError(
-                f"{type(self.game).__name__}.legal({player}) lists no move to play at random",
-                hint="let it return the legal moves as long as the game goes on",
+                f"{type(self.game).__name__}.legal({player}) lists no moves to choose from",
+                hint="return the legal moves as long as the game continues",
                 field="opponent",
             )
         return legal[int(rng.integers(len(legal)))]
@@ -334,8 +334,8 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
     def _needs_legal(self, field: str) -> None:
         if type(self.game).legal is TextGame.legal:
             raise InvalidRequestError(
-                f"'random' needs to know the legal moves of {type(self.game).__name__}",
-                hint="define legal(player), or choose another",
+                f"'random' needs the legal moves of {type(self.game).__name__}",
+                hint="define legal(player), or choose another value",
                 field=field,
             )
 
@@ -345,8 +345,8 @@ def _agent_ids(game: TextGame) -> list[str]:
     agents = list(game.agents) or [f"player_{player}" for player in range(count)]
     if len(agents) != count or len(set(agents)) != count or not all(agents):
         raise InvalidEnvironmentError(
-            f"{type(game).__name__} has {count} players and the agents {agents!r:.200}",
-            hint="`agents` has an id of its own for each player",
+            f"{type(game).__name__} has {count} players, but the agents {agents!r:.200}",
+            hint="`agents` must have a different id for each player",
             field="environment",
         )
     return agents
@@ -358,8 +358,8 @@ def _count_players(game: TextGame) -> int:
     count = players if isinstance(players, int) else len(names)
     if not 0 < count <= _MOST_PLAYERS:
         raise InvalidEnvironmentError(
-            f"{type(game).__name__} cannot be played by {players!r:.100} players",
-            hint=f"`players` is a number from 1 to {_MOST_PLAYERS}, or a list of names",
+            f"{type(game).__name__} has the invalid number of players {players!r:.100}",
+            hint=f"`players` must be a number from 1 to {_MOST_PLAYERS}, or a list of names",
             field="environment",
         )
     return len(game.player_names)

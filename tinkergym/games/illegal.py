@@ -1,4 +1,4 @@
-"""What becomes of an illegal move: one setting, written the same way everywhere."""
+"""How an illegal move is handled: one setting with the same syntax everywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, Self
 from tinkergym.errors import InvalidRequestError
 
 _MOST_RETRIES = 1000
-# An illegal move is quoted to whoever made it; this much of it is enough to recognise it.
+# Enough of an illegal move to recognize it when it is quoted to the player.
 _QUOTED_CHARACTERS = 20
 
 
@@ -19,18 +19,18 @@ class IllegalPolicy:
 
     kind: Literal["lose", "random", "retry"]
     retries: int = 0
-    """How many further tries a turn has; the one after them loses."""
+    """The number of retries per turn; one more illegal move loses."""
 
     @classmethod
     def parse(cls, setting: str) -> Self:
-        """Read the setting.
+        """Parse the setting.
 
         Args:
             setting: `lose`: an illegal move loses at once. `random`: a random legal move is played instead.
-                `retry:N`: the player is told so and tries again, up to N times in a turn, and then loses.
+                `retry:N`: the player is told and may try again, up to N times per turn, and then loses.
 
         Raises:
-            InvalidRequestError: It is none of these.
+            InvalidRequestError: It is not one of these.
         """
         if setting == "lose":
             return cls("lose")
@@ -39,7 +39,7 @@ class IllegalPolicy:
         found = re.fullmatch(r"retry:(\d{1,4})", setting) if isinstance(setting, str) else None
         if found is None or not 1 <= int(found[1]) <= _MOST_RETRIES:
             raise InvalidRequestError(
-                f"{setting!r} is no rule for illegal moves",
+                f"{setting!r} is not a rule for illegal moves",
                 hint=f"choose 'lose', 'random' or 'retry:N' with N from 1 to {_MOST_RETRIES}",
                 field="on_illegal",
             )
@@ -50,21 +50,20 @@ class IllegalPolicy:
 
 
 def quoted_action(action: str) -> str:
-    """Return the beginning of an action as a literal, safe to show whatever is in it."""
+    """Return the beginning of an action as a literal that is safe to show."""
     return ascii(action[:_QUOTED_CHARACTERS])
 
 
 def read_legal(action: str, legal: list[str]) -> str | None:
-    """Return the legal move that an action names, None if it names none.
+    """Return the legal move that an action names; None if it is not one.
 
-    Space around it and the case of its letters are forgiven, other words beside it are not: a policy that
-    pays for a sentence should learn to answer with the move. The time does not depend on what the action says
-    beyond its length.
+    Surrounding whitespace and case are ignored, but additional words are not accepted: a policy should learn
+    to answer with the move alone. The time depends only on the action's length.
     """
     word = action.strip()
     if word in legal:
         return word
-    # Before the text is folded: a megabyte that cannot be a move is not copied.
+    # Checked before case folding, so that a megabyte that cannot be a move is not copied.
     if len(word) > 2 * max(map(len, legal), default=0) + 1:
         return None
     folded = word.casefold()

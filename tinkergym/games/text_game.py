@@ -1,6 +1,6 @@
 """TextGame: the rules of a game in about ten lines.
 
-Knows nothing of PettingZoo, Gymnasium, opponents or policies: `GameEnv` makes an AEC environment of it, and
+Independent of PettingZoo, Gymnasium, opponents and policies: `GameEnv` makes an AEC environment of it, and
 `AgainstOpponent` makes that a Gymnasium environment.
 """
 
@@ -18,8 +18,8 @@ from tinkergym.games.illegal import quoted_action, read_legal
 from tinkergym.user_code.scalars import finite_number
 
 Rewards = float | Sequence[float]
-"""What a finished game pays: a number per player; or one number for the player who moved, whose single
-opponent, if there is one, gets its negative."""
+"""The rewards of a finished game: a number per player, or one number for the player who moved; in a game for
+two, the other player gets its negative."""
 
 _MOST_LISTED = 20
 
@@ -27,8 +27,8 @@ _MOST_LISTED = 20
 class TextGame:
     """The rules of a game whose players read and write text.
 
-    A player is a number from 0. All randomness comes from the generator that `begin` is given; keep it if the
-    game needs chance later.
+    Players are numbered from 0. Take all randomness from the generator passed to `begin`; keep it if the game
+    needs it later.
 
     Examples:
         >>> class Nim(TextGame):
@@ -36,7 +36,7 @@ class TextGame:
         ...         self.left = int(rng.integers(8, 16))
         ...
         ...     def observe(self, player):
-        ...         return f"{self.left} stones. Take 1, 2 or 3; who takes the last one wins."
+        ...         return f"{self.left} stones. Take 1, 2 or 3; whoever takes the last one wins."
         ...
         ...     def legal(self, player):
         ...         return ["1", "2", "3"][: self.left]
@@ -47,17 +47,17 @@ class TextGame:
     """
 
     players: int | Sequence[str] = 2
-    """How many, or what they are called in the text."""
+    """The number of players, or their names in the text."""
     agents: Sequence[str] = ()
     """The agent ids of the players, in PettingZoo and in a job; `player_0` and so on by default."""
     simultaneous: bool = False
-    """All players move at once and unseen by each other: define `play_round` instead of `play`."""
+    """All players move at once, without seeing the others' moves: define `play_round` instead of `play`."""
     opponents: Sequence[str] = ("random",)
-    """Who can be played against by name: `random`, and methods `(player, rng) -> action` of this class."""
+    """The opponents available by name: `random`, and methods `(player, rng) -> action` of this class."""
     on_illegal: str = "lose"
-    """What becomes of an illegal move unless a setting says otherwise: `lose`, `random` or `retry:N`."""
+    """How an illegal move is handled unless a setting overrides it: `lose`, `random` or `retry:N`."""
     system_prompt: str = ""
-    """Stands before the first observation unless a job brings its own."""
+    """Precedes the first observation unless the job sets a system prompt."""
     metadata: ClassVar[dict[str, Any]] = {}
     """JSON values for the environments' metadata."""
 
@@ -72,23 +72,23 @@ class TextGame:
         """Set up a new game."""
 
     def observe(self, player: int) -> str:
-        """Return what the player is shown when it is their turn and at the end; empty for nothing.
+        """Return what the player sees on their turn and at the end; empty for nothing.
 
-        Must only look: it is called whenever somebody asks. What happened once belongs into `tell`.
+        Must not change anything: it may be called at any time. Announce events with `tell`.
         """
         del player
         return ""
 
     def legal(self, player: int) -> list[str] | None:
-        """Return all legal moves of the player now, None if they cannot be listed."""
+        """Return all legal moves of the player; None if they cannot be listed."""
         del player
         return None
 
     def read(self, player: int, action: str) -> Any:
-        """Return the move that an action names, as `play` wants it; by default a text from `legal`.
+        """Parse an action into a move for `play`; by default one of `legal`.
 
         Raises:
-            IllegalMoveError: It names none.
+            IllegalMoveError: It is not a legal move.
         """
         legal = self.legal(player)
         if legal is None:
@@ -96,19 +96,19 @@ class TextGame:
         move = read_legal(action, legal)
         if move is None:
             choices = ", ".join(legal) if len(legal) <= _MOST_LISTED else "the legal moves"
-            raise IllegalMoveError(f"{quoted_action(action)} is none of {choices}")
+            raise IllegalMoveError(f"{quoted_action(action)} is not one of {choices}")
         return move
 
     def play(self, player: int, move: Any) -> Rewards | None:
-        """Make the move. Return the rewards if the game is over, None if it goes on.
+        """Make the move. Return the rewards if the game is over, None if it continues.
 
         Raises:
-            IllegalMoveError: The rules do not allow it; nothing may have changed yet.
+            IllegalMoveError: The rules do not allow it. Raise it before changing anything.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method play(player, move)")
 
     def play_round(self, moves: list[Any]) -> Rewards | None:
-        """Make the moves of all players at once, in a simultaneous game. Returns what `play` does.
+        """Make the moves of all players in a simultaneous game. Returns the same as `play`.
 
         A player who was eliminated has the move None.
         """
@@ -117,28 +117,28 @@ class TextGame:
     # --- what a game may want to say differently ------------------------------------------------------------
 
     def opening(self, player: int) -> str:
-        """Return what stands above the player's first observation: who they are, if players have names."""
+        """Return the text above the player's first observation: who they are, if players have names."""
         return "" if isinstance(self.players, int) else f"You are {self.players[player]}."
 
     def verdict(self, player: int, total: float) -> str:
-        """Return what stands below the player's last observation, for people: no policy sees it.
+        """Return the text below the player's last observation, for human readers: policies do not see it.
 
         Args:
-            player: Who reads it.
-            total: All that the player earned in the game.
+            player: The player who reads it.
+            total: The player's return.
         """
         if len(self.player_names) > 1 and total == 0:
             return "Draw."
         return "You win." if total > 0 else "You lose."
 
     def metrics(self, player: int, total: float) -> dict[str, float]:
-        """Return named numbers for the player's last `info["metrics"]`; the arguments are `verdict`'s."""
+        """Return metrics for the player's last `info["metrics"]`; the arguments are those of `verdict`."""
         del player
         result = {"won": float(total > 0), "drawn": float(total == 0), "lost": float(total < 0)}
         return result if len(self.player_names) > 1 else {"won": float(total > 0)}
 
     def forfeit(self, losers: Collection[int]) -> Sequence[float]:
-        """Return the rewards when some players lose by illegal moves: they -1, the others share the sum."""
+        """Return the rewards if players lose by illegal moves: -1 for them; the others share the sum."""
         count = len(self.player_names)
         playing = count - len(self._eliminated)
         if len(losers) == playing > 1:
@@ -157,19 +157,19 @@ class TextGame:
         return (player + 1) % count
 
     def gold(self, player: int) -> str | None:
-        """Return the best action of the player now, None if it is not known. Must only look."""
+        """Return the player's best action; None if it is unknown. Must not change anything."""
         del player
         return None
 
     def render(self) -> str:
-        """Return the game as people see it."""
+        """Return the game as readable text."""
         shown = (self.observe(player) for player in range(len(self.player_names)))
         return "\n".join(dict.fromkeys(text for text in shown if text))
 
     # --- what a game calls ----------------------------------------------------------------------------------
 
     def tell(self, text: str, *players: int) -> None:
-        """Add a text to the next observation of these players, or of all if none is named."""
+        """Add a text to the next observation of these players, or of all if none is given."""
         for player in players or range(len(self._news)):
             self._news[player].append(text)
 
@@ -177,7 +177,7 @@ class TextGame:
         """Pay a reward in the middle of the game.
 
         Raises:
-            InvalidEnvironmentError: There is no such player, or it was eliminated before.
+            InvalidEnvironmentError: There is no such player, or they were eliminated.
             InvalidRewardError: The reward is not a finite number.
         """
         self._check_player(player, "give")
@@ -186,27 +186,27 @@ class TextGame:
         self._gifts[player] += self._number(reward)
 
     def eliminate(self, player: int, reward: float = 0.0) -> None:
-        """End the game for one player; the others play on. When nobody is left, the game is over.
+        """End the game for one player; the others continue. When no players are left, the game is over.
 
         Args:
-            player: Is not asked for a move again, and earns nothing after this move.
-            reward: What it is paid now.
+            player: Gets no more turns and no rewards after this move.
+            reward: Their reward now.
         """
         self.give(player, reward)
         self._eliminated |= {player}
 
     def truncate(self) -> None:
-        """Say that a limit cuts the game off, in the call of `play` that returns the rewards."""
+        """Mark the game as cut off by a limit. Call it in the `play` that returns the rewards."""
         self._cut_off = True
 
     @property
     def eliminated(self) -> AbstractSet[int]:
-        """The players for whom this game is over already."""
+        """The players whose game is over."""
         return self._eliminated
 
     @property
     def player_names(self) -> Sequence[str]:
-        """What the players are called in the text."""
+        """The players' names in the text."""
         if isinstance(self.players, int):
             return [f"player_{player}" for player in range(self.players)]
         return self.players
@@ -214,14 +214,14 @@ class TextGame:
     # --- for GameEnv ----------------------------------------------------------------------------------------
 
     def start(self, rng: np.random.Generator) -> None:
-        """Begin, with the openings as the first news."""
+        """Begin, with the openings as the first text."""
         self._news = [[] for _ in self.player_names]
         self._gifts = None
         self._eliminated, self._cut_off = frozenset(), False
         self.begin(rng)
         if len(self._news) != len(self.player_names):
             raise InvalidEnvironmentError(
-                f"{type(self).__name__} has {len(self.player_names)} players after begin, and had "
+                f"{type(self).__name__} has {len(self.player_names)} players after begin, but had "
                 f"{len(self._news)} before",
                 hint="set `players` in the class or in __init__",
                 field="environment",
@@ -231,7 +231,7 @@ class TextGame:
                 news.insert(0, opening)
 
     def payoff(self, outcome: Rewards, player: int) -> list[float]:
-        """Return a finished game's reward of each player.
+        """Return each player's reward in a finished game.
 
         Raises:
             InvalidEnvironmentError: There are not as many numbers as players.
@@ -239,7 +239,7 @@ class TextGame:
         """
         count = len(self.player_names)
         if isinstance(outcome, Mapping | AbstractSet | str | bytes):
-            # Whose numbers a mapping's keys would be paid, and a set's in any order.
+            # A mapping would pay by its keys, and a set in any order.
             raise self._wrong(outcome, f"a list of {count} numbers")
         try:
             if np.ndim(outcome) == 0:
@@ -260,7 +260,7 @@ class TextGame:
     def _check_player(self, player: int, method: str) -> None:
         known = player in range(len(self._news))
         if not known or player in self._eliminated:
-            why = "was eliminated before" if known else "does not exist"
+            why = "was already eliminated" if known else "does not exist"
             raise InvalidEnvironmentError(
                 f"{type(self).__name__} called {method} for player {player!r}, which {why}",
                 hint=f"players are numbered 0 to {len(self._news) - 1}",

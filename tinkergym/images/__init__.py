@@ -1,1 +1,1 @@
-"""Images as files: read from what an environment shows, checked, and known by the hash of their bytes."""
+"""Images as files: read from observations, checked, and identified by the hash of their bytes."""

@@ -1,6 +1,6 @@
-"""Image files: what an environment, a dataset or a request shows, as encoded bytes under their SHA-256.
+"""Image files from environments, datasets and requests, as encoded bytes with their SHA-256.
 
-Needs Pillow, and only where there is an image.
+Needs Pillow only when there is an image.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tinkergym.errors import InvalidImageError, MissingExtraError
 FORMATS = ("PNG", "JPEG", "WEBP")
 MOST_BYTES = 4 << 20
 MOST_PIXELS = 16_000_000
-"""The service's defaults, `limits.image_bytes` and `limits.image_pixels`; here they hold for every image."""
+"""The defaults of the service's `limits.image_bytes` and `limits.image_pixels`; fixed here."""
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _QUICK = 1
-"""PNG's level of compression: others take several times as long for a few bytes."""
+"""PNG compression level; higher ones take several times as long and save little."""
 
 _ALIVE: WeakValueDictionary[str, ImageFile] = WeakValueDictionary()
-"""The files of messages that somebody still holds, by hash, for whoever sends them to the service."""
+"""The image files of live messages by hash, for uploading to the service."""
 
 
 class ImageFile:
@@ -42,11 +42,11 @@ def image_file(value: Any) -> ImageFile:
     """Return an image as a file.
 
     Args:
-        value: Pixels ([height, width, 1, 3 or 4] uint8), an image of Pillow, or the bytes of a PNG, JPEG or
+        value: Pixels ([height, width, 1, 3 or 4] uint8), a Pillow image, or the bytes of a PNG, JPEG or
             WebP file.
 
     Raises:
-        InvalidImageError: It is none of these, is broken or animated, or too large.
+        InvalidImageError: It is not one of these, or is broken, animated or too large.
         MissingExtraError: Pillow is not installed.
     """
     if isinstance(value, ImageFile):
@@ -65,7 +65,7 @@ def image_file(value: Any) -> ImageFile:
 
 
 def alive(sha256: str) -> ImageFile | None:
-    """Return the image of that hash, if a message still holds it."""
+    """Return the image with that hash, if a message still holds it."""
     return _ALIVE.get(sha256)
 
 
@@ -74,16 +74,16 @@ def check_image(
 ) -> tuple[int, int]:
     """Return the width and height of an image file.
 
-    Its size is read from its head before any pixel is unpacked, so a small file cannot fill the memory.
+    The size is read from the header before any pixel is decoded, so a small file cannot fill the memory.
 
     Raises:
-        InvalidImageError: It is no PNG, JPEG or WebP file, is cut off or animated, or too large.
+        InvalidImageError: It is not a PNG, JPEG or WebP file, or is truncated, animated or too large.
         MissingExtraError: Pillow is not installed.
     """
     if len(data) > most_bytes:
         raise InvalidImageError(
-            f"an image file has {len(data)} bytes, and at most {most_bytes} are allowed",
-            hint="make it smaller, or let the operator raise limits.image_bytes",
+            f"an image file has {len(data)} bytes, more than the limit of {most_bytes}",
+            hint="make it smaller, or ask the operator to raise limits.image_bytes",
         )
     with opened(data) as picture:
         width, height = picture.size
@@ -91,33 +91,33 @@ def check_image(
         if getattr(picture, "n_frames", 1) > 1:
             raise InvalidImageError(
                 f"an image file is animated: it has {picture.n_frames} frames",
-                hint="send one frame as an image of its own",
+                hint="send one frame as a separate image",
             )
         try:
             picture.load()
-        # Pillow raises many types, SyntaxError among them, on broken files.
+        # Pillow raises many types on broken files, including SyntaxError.
         except Exception as error:
             raise _broken(error) from error
     return int(width), int(height)
 
 
 def opened(data: bytes | bytearray) -> Any:
-    """Return an image file as an image of Pillow, of which the head is read.
+    """Return an image file as a Pillow image with only its header read.
 
     Raises:
-        InvalidImageError: It is no PNG, JPEG or WebP file.
+        InvalidImageError: It is not a PNG, JPEG or WebP file.
         MissingExtraError: Pillow is not installed.
     """
     pillow = _pillow()
     try:
-        # What Pillow warns of, a picture of very many pixels, is refused by its size.
+        # Pillow's warning about very many pixels; these are refused by size.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return pillow.open(io.BytesIO(data), formats=FORMATS)
     except pillow.DecompressionBombError as error:
         raise InvalidImageError(
             f"an image has too many pixels: {error}",
-            hint="make it smaller; limits.image_pixels of the service says how large it may be",
+            hint="make it smaller; the service's limits.image_pixels is the maximum",
         ) from error
     except Exception as error:
         raise _broken(error) from error
@@ -126,7 +126,7 @@ def opened(data: bytes | bytearray) -> Any:
 def _kept(data: bytes, width: int, height: int) -> ImageFile:
     if len(data) > MOST_BYTES:
         raise InvalidImageError(
-            f"an image takes {len(data)} bytes as a file, and at most {MOST_BYTES} are allowed",
+            f"an image has {len(data)} bytes as a file, more than the limit of {MOST_BYTES}",
             hint="show a smaller image",
         )
     sha256 = hashlib.sha256(data).hexdigest()
@@ -138,8 +138,8 @@ def _of_pixels(value: Any) -> Any:
     if len(shape) != 3 or shape[2] not in _MODES or 0 in shape or str(getattr(value, "dtype", "")) != "uint8":
         found = f"an array of shape {tuple(shape)}" if shape else type(value).__name__
         raise InvalidImageError(
-            f"{found} is no image",
-            hint="give uint8 pixels [height, width, 1, 3 or 4], an image of Pillow, or the bytes of a file",
+            f"{found} is not an image",
+            hint="use uint8 pixels [height, width, 1, 3 or 4], a Pillow image, or the bytes of a file",
         )
     _refuse_many_pixels(shape[:2], MOST_PIXELS)
     return _pillow().frombytes(_MODES[shape[2]], (int(shape[1]), int(shape[0])), value.tobytes())
@@ -148,14 +148,14 @@ def _of_pixels(value: Any) -> Any:
 def _refuse_many_pixels(size: tuple[int, int], most: int) -> None:
     if size[0] * size[1] > most:
         raise InvalidImageError(
-            f"an image has {size[0]} x {size[1]} pixels, and at most {most} are allowed",
-            hint="make it smaller, or let the operator raise limits.image_pixels",
+            f"an image has {size[0]} x {size[1]} pixels, more than the limit of {most}",
+            hint="make it smaller, or ask the operator to raise limits.image_pixels",
         )
 
 
 def _broken(error: Exception) -> InvalidImageError:
     return InvalidImageError(
-        f"this is no readable {', '.join(FORMATS)} file: {error}", hint="send the whole file, unchanged"
+        f"this is not a readable {', '.join(FORMATS)} file: {error}", hint="send the whole file, unchanged"
     )
 
 

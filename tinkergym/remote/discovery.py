@@ -46,7 +46,7 @@ def find(
         return Address(url=url, api_key=local.api_key if local and same else "")
     if local is None:
         raise ServiceUnreachableError(
-            f"no tinkergym service was found: TINKERGYM_URL is not set, and no service runs on "
+            f"no tinkergym service was found: TINKERGYM_URL is not set, and there is no local service in "
             f"{home(environ)}",
             hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
         )
