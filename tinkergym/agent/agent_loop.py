@@ -1,7 +1,7 @@
 """AgentLoop: one agent through one episode, token for token, without input or output.
 
-PENDING → GENERATING → INTERACTING → GENERATING → ... → TERMINATED. The caller carries requests to a sampler
-and actions to an environment and tells the loop what came back; the loop knows neither of them, nor time. So
+PENDING → GENERATING → INTERACTING → GENERATING → ... → TERMINATED. The caller passes requests to a sampler
+and actions to an environment, and tells the loop the results. The loop knows neither of them, nor time. So
 the same loop runs in the client, in the service's workers, around a user's own `reset`/`step` script, and in
 tests.
 """
@@ -64,9 +64,9 @@ class AgentState(StrEnum):
     PENDING = "pending"
     """The first observation."""
     GENERATING = "generating"
-    """The policy's answer."""
+    """The policy's completion."""
     INTERACTING = "interacting"
-    """The environment's reply."""
+    """The environment's response."""
     TERMINATED = "terminated"
     """Nothing; the trajectory is complete."""
 
@@ -96,13 +96,13 @@ class AgentLoop:
         """The kinds of replies with which the template was tried."""
         self._tried_turns = TURNS_TRIED
         self._rewrites = False
-        """Whether deltas do not lead to the template's text of this conversation."""
+        """Whether deltas differ from the template's text of this conversation."""
         self._delta: list[int] = []
         self._images: list[ImageSpan] = []
-        """Where images stand in the delta."""
+        """Where images are in the delta."""
         self._request_id = ""
         self._answer: tuple[Span, Completion, str] | None = None
-        """What was sampled last and is in no turn yet."""
+        """The last completion, until it is part of a turn."""
         self._early_reward = 0.0
         self._terminated = self._truncated = False
         self._stop_reason: StopReason | None = None
@@ -120,7 +120,7 @@ class AgentLoop:
 
     @property
     def error(self) -> str:
-        """The message or traceback behind the stop reason, if it has one."""
+        """The message or traceback behind the stop reason, if there is one."""
         return self._error
 
     # --- events ---
@@ -133,16 +133,16 @@ class AgentLoop:
         environment_prompt: str | None = None,
         reward: object = 0.0,
     ) -> SampleRequest | None:
-        """Take what `env.reset` returned.
+        """Handle the return values of `env.reset`.
 
         Args:
             observation: Text, messages, or a mapping of them; see `observation_messages`.
-            info: Not read; here so that `begin(*env.reset(...))` works.
+            info: Ignored; accepted so that `begin(*env.reset(...))` works.
             environment_prompt: The environment's own system prompt, for a plan that has none.
             reward: What the agent earned before its first turn, in a game where others moved first.
 
         Returns:
-            The request for the first answer, or None if the episode is over already.
+            The request for the first completion, or None if the episode is already over.
         """
         del info
         self._expect(AgentState.PENDING, "begin")
@@ -166,19 +166,19 @@ class AgentLoop:
         """Take the tokens sampled for the last request and return the action for `env.step`.
 
         Raises:
-            InternalServiceError: The tokens cannot be an answer to that request; the episode ended with
-                `sampling_failed`.
+            InternalServiceError: The tokens are not a valid completion of that request; the episode ended
+                with `sampling_failed`.
         """
         self._expect(AgentState.GENERATING, "receive")
         try:
             if completion.request_id != self._request_id:
-                text = f"an answer to {completion.request_id} came for {self._request_id}"
+                text = f"got a completion for {completion.request_id} instead of {self._request_id}"
                 raise ValueError(text)  # noqa: TRY301 - told like any other unusable answer
             self._ledger.append_given(self._delta, self._images)
             span = self._ledger.append_sampled(completion.token_ids, completion.sampling_logprobs)
         except ValueError as error:
             self.fail(StopReason.SAMPLING_FAILED, str(error))
-            raise InternalServiceError(f"the sampler's answer is unusable: {error}") from error
+            raise InternalServiceError(f"the sampler's completion is invalid: {error}") from error
         action = self._renderer.decode_answer(completion.token_ids)
         self._answer = span, completion, action
         self._state = AgentState.INTERACTING
@@ -187,10 +187,10 @@ class AgentLoop:
     def stepped(
         self, observation: object, reward: object, terminated: object, truncated: object, info: object = None
     ) -> SampleRequest | None:
-        """Take what `env.step` returned.
+        """Handle the return values of `env.step`.
 
         Returns:
-            The request for the next answer, or None if the episode is over.
+            The request for the next completion, or None if the episode is over.
         """
         self._expect(AgentState.INTERACTING, "stepped")
         try:
@@ -205,7 +205,7 @@ class AgentLoop:
             if not ended:
                 messages = messages_to_answer(observation)
             else:
-                # Many environments have nothing to show at the end; a last observation is not needed.
+                # Many environments show nothing at the end, and the last observation is not needed.
                 shown = isinstance(observation, str | Mapping | list)
                 messages = observation_messages(observation) if shown else []
         except (TypeError, ValueError) as error:
@@ -220,19 +220,19 @@ class AgentLoop:
         return self._next(messages, completion, action)
 
     def never_acted(self, reward: object, terminated: object, truncated: object) -> None:
-        """Take that the game is over for an agent that had no turn in it."""
+        """End the episode of an agent that had no turn before the game was over."""
         self._expect(AgentState.PENDING, "never_acted")
         if self._earned_early(reward):
             self._terminated, self._truncated = bool(terminated), bool(truncated)
             self._end(StopReason.TERMINATED if self._terminated else StopReason.TRUNCATED)
 
     def cut_off(self, stop_reason: StopReason, reward: object, error: str = "") -> None:
-        """End the episode where another agent's limit cuts it off; a second end is ignored.
+        """End the episode because of another agent's limit. A second end is ignored.
 
         Args:
             stop_reason: The limit.
             reward: What this agent earned since its last action.
-            error: Whose limit it is.
+            error: A message that names the limit's agent.
         """
         if self._state is AgentState.TERMINATED:
             return
@@ -252,20 +252,20 @@ class AgentLoop:
         self._end(stop_reason)
 
     def fail(self, stop_reason: StopReason, error: str = "", *, void: bool = False) -> None:
-        """End the episode for a reason that lies outside the conversation; a second end is ignored.
+        """End the episode for an external reason. A second end is ignored.
 
-        An answer that the environment has not paid for earned nothing: its turn has the reward 0.
+        A completion without a reward yet gets a turn with the reward 0.
 
         Args:
             stop_reason: What happened.
             error: The message or traceback.
-            void: That answer could have earned something, had not another agent failed.
+            void: Whether this completion had no effect because another agent failed.
         """
         if self._state is not AgentState.TERMINATED:
             self._error = error
             if self._answer is not None:
                 self._record(0.0, {}, void=void)
-                # What it answered stands in its turn, and nothing was shown after it.
+                # The last completion is in its turn, and nothing was shown after it.
                 self._observation = ""
             self._end(stop_reason)
 
@@ -311,7 +311,7 @@ class AgentLoop:
         if self._plan.reasoning == "drop":
             opened = self._renderer.opens_reasoning
             seen = without_reasoning(action, opened=opened)
-            # Where the prompt opened the reasoning, it is there even if the answer adds nothing to it.
+            # If the prompt opened the reasoning, it exists even if the completion adds nothing to it.
             dropped = opened or seen != action
         self._history += [assistant(seen), *messages]
         shown = messages
@@ -322,13 +322,16 @@ class AgentLoop:
             if delta is None:
                 delta, shown = self._edited(), self._history
         except (TemplateError, UnsupportedPartError) as error:
-            # The environment speaks in a way that this model's template does not know.
+            # The environment uses a message that this model's template does not support.
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
         return self._ask(delta, shown)
 
     def _grows(self, reply: list[Message]) -> bool:
-        """Whether the template's text of this conversation only grows. Tried again when its form changes."""
+        """Whether the template only ever appends to this conversation.
+
+        Checked again when its form changes.
+        """
         kind = (reply[0]["role"],) if len(reply) == 1 else tuple([message["role"] for message in reply])
         if not self._rewrites and (kind not in self._replies or len(self._turns) >= self._tried_turns):
             self._replies |= {kind}
@@ -338,9 +341,9 @@ class AgentLoop:
         return not self._rewrites
 
     def _edited(self) -> list[int]:
-        """Render the conversation anew; return what follows in the open segment, or in a new one.
+        """Render the conversation from scratch; return what follows in the open segment, or in a new one.
 
-        What was sampled stays as it is in the segment it was sampled in; in the new one it is history.
+        Sampled tokens stay unchanged in the segment they were sampled in; in the new one they are history.
         """
         token_ids, open_ids = self._renderer.start(self._history), self._ledger.context()
         if token_ids[: len(open_ids)] == open_ids:
@@ -349,7 +352,7 @@ class AgentLoop:
         return token_ids
 
     def _ask(self, delta: list[int], shown: list[Message]) -> SampleRequest | None:
-        # The delta enters the ledger with the answer, so no record ends in text that nobody answered.
+        # The delta enters the ledger together with the completion, so no record ends with unanswered text.
         self._delta, self._images = delta, self._renderer.spans(delta, shown)
         prompt_ids = self._ledger.context(delta)
         context, whose = self._renderer.context_length, "the model's context"
@@ -370,7 +373,7 @@ class AgentLoop:
         turn = len(self._turns)
         self._request_id = self._plan.request_id(turn)
         self._state = AgentState.GENERATING
-        # Built from checked parts; whoever sends it over a wire validates it there.
+        # Built from checked parts; validated where it is sent.
         return unchecked(
             SampleRequest,
             request_id=self._request_id,
@@ -389,7 +392,7 @@ class AgentLoop:
         )
 
     def _earned_early(self, reward: object) -> bool:
-        """Take what the agent earned before its first turn; return whether it can be a reward."""
+        """Record what the agent earned before its first turn; return whether the reward is valid."""
         try:
             self._early_reward = _reward(reward)
         except ValueError as error:
@@ -400,7 +403,7 @@ class AgentLoop:
     def _record(
         self, reward: float, metrics: dict[str, float], *, void: bool = False
     ) -> tuple[Completion, str]:
-        """Write down the turn of the answer that is in none yet; returns the answer and its text."""
+        """Add the turn of the pending completion; return the completion and its text."""
         assert self._answer is not None
         (span, completion, action), self._answer = self._answer, None
         self._turns.append(
@@ -435,7 +438,7 @@ def _reward(value: object) -> float:
 
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be a bool, but it is {type(value).__name__}: {quoted(value)}")
+        raise TypeError(f"{name} must be a bool, not {type(value).__name__}: {quoted(value)}")
     return bool(value)
 
 
@@ -443,12 +446,12 @@ def _metrics(info: Any) -> dict[str, float]:
     if info is None:
         return {}
     if not isinstance(info, Mapping):
-        raise TypeError(f"info must be a dict, but it is {type(info).__name__}: {quoted(info)}")
+        raise TypeError(f"info must be a dict, not {type(info).__name__}: {quoted(info)}")
     metrics = info.get("metrics")
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping):
-        raise TypeError(f"info['metrics'] must be a dict of numbers, but it is {type(metrics).__name__}")
+        raise TypeError(f"info['metrics'] must be a dict of numbers, not {type(metrics).__name__}")
     if len(metrics) > MOST_METRICS:
         raise ValueError(f"info['metrics'] has {len(metrics)} names; report at most {MOST_METRICS} per turn")
     numbers = {}

@@ -1,8 +1,8 @@
-"""Coordinator: the seats of one game, each with its own agent loop, in the order in which the game asks them.
+"""Coordinator: the seats of one game, each with its own agent loop, in the order of the game's turns.
 
-The game says whose turn it is; the coordinator lets that seat's loop go on, credits every seat with what it
-earned since its own last action, and ends the episode for all seats together. Like the loop it knows neither
-sampler nor environment nor time.
+The game says whose turn it is. The coordinator advances that seat's loop, credits every seat with the rewards
+since its own last action, and ends the episode for all seats together. Like the loop it knows neither sampler
+nor environment nor time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tinkergym.trajectory.trajectory import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How an agent stands when the game turns to it; values are the game's own, unchecked."""
+    """An agent's state when the game turns to it. Values are the game's own, unchecked."""
 
     agent: str
     observation: Any
-    """What happened since its last action."""
+    """Events since its last action."""
     reward: Any
-    """What it earned since then."""
+    """Rewards since then."""
     terminated: Any
     truncated: Any
     info: Any
@@ -39,14 +39,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a game stands after its reset or an action."""
+    """The state of a game after its reset or an action."""
 
     agents: tuple[str, ...]
-    """All that the game can have, those who join later included."""
+    """All agents of the game, including those who join later."""
     ended: tuple[Standing, ...]
     """Agents whose game is over since the last position."""
     turn: Standing | None
-    """Of the agent that acts next; None if the game is over."""
+    """State of the agent that acts next; None if the game is over."""
     owed: Mapping[str, Any] = field(default_factory=dict)
     """What the agents that wait have earned so far since their last action."""
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -56,9 +56,9 @@ class Position:
 class Coordinator:
     """Several agents' sides of one episode.
 
-    It is used like an `AgentLoop`: `begin`, then `receive` and `stepped` in turn until a call returns None.
-    A failure at one seat ends the episode for all as failed; so does a prompt that outgrows the context. A
-    used-up limit of turns or tokens cuts the episode off for all.
+    Used like an `AgentLoop`: `begin`, then `receive` and `stepped` in turn until a call returns None.
+    If one seat fails or its prompt exceeds the context, the episode fails for all seats. If one reaches a
+    limit of turns or tokens, the episode is cut off for all.
 
     Example:
         >>> request = coordinator.begin(table.reset(seed=1))
@@ -69,7 +69,7 @@ class Coordinator:
     """
 
     def __init__(self, loops: Mapping[str, AgentLoop]) -> None:
-        """Bring the loops together.
+        """Combine the loops.
 
         Args:
             loops: By agent id; each has not begun.
@@ -80,7 +80,7 @@ class Coordinator:
         self._environment_prompt: str | None = None
         self._prompts: Mapping[str, str] = {}
         self._acting = ""
-        """Whose turn it is, or was last."""
+        """The agent whose turn it is, or was last."""
         self._owed: Mapping[str, Any] = {}
         self._failed = ""
         """The seat whose failure ended the episode."""
@@ -94,7 +94,7 @@ class Coordinator:
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why the episode ended, as the seat that ended it says; None while it runs."""
+        """Why the episode ended, from the seat that ended it; None while it runs."""
         return self._stop_reason
 
     @property
@@ -103,20 +103,20 @@ class Coordinator:
         return self._acting
 
     def begin(self, position: Position, *, environment_prompt: str | None = None) -> SampleRequest | None:
-        """Take the position after the game's reset.
+        """Handle the position after the game's reset.
 
         Args:
             position: The first.
             environment_prompt: The game's own system prompt, for seats that have none.
 
         Returns:
-            The request for the first answer, or None if the episode is over already.
+            The request for the first completion, or None if the episode is already over.
         """
         self._expect(AgentState.PENDING, "begin")
         self._environment_prompt, self._prompts = environment_prompt, position.prompts
         if sorted(position.agents) != sorted(self._loops):
             agents, seats = ", ".join(position.agents), ", ".join(self._loops)
-            text = f"the game has the agents {agents}, and the episode seats for {seats}"
+            text = f"the game has the agents {agents}, but the episode has seats for {seats}"
             self.fail(StopReason.ENVIRONMENT_ERROR, text)
             return None
         return self._follow(position)
@@ -125,7 +125,8 @@ class Coordinator:
         """Take the tokens sampled for the last request and return the action for the game.
 
         Raises:
-            InternalServiceError: The tokens cannot be an answer to that request; the episode has failed.
+            InternalServiceError: The tokens are not a valid completion of that request; the episode has
+                failed.
         """
         self._expect(AgentState.GENERATING, "receive")
         try:
@@ -137,16 +138,16 @@ class Coordinator:
         return action
 
     def stepped(self, position: Position) -> SampleRequest | None:
-        """Take the position after the action.
+        """Handle the position after the action.
 
         Returns:
-            The request for the next answer, of whichever seat; None if the episode is over.
+            The request for the next completion, of any seat; None if the episode is over.
         """
         self._expect(AgentState.INTERACTING, "stepped")
         return self._follow(position)
 
     def fail(self, stop_reason: StopReason, error: str = "") -> None:
-        """End the episode for a reason that lies outside of it; a second end is ignored.
+        """End the episode for an external reason. A second end is ignored.
 
         A failure is the acting seat's, unless a player failed whom no loop plays: then it is nobody's here. A
         limit, such as `episode_timeout`, cuts the episode off for all.
@@ -203,7 +204,7 @@ class Coordinator:
         return None
 
     def _left(self, standing: Standing) -> bool:
-        """End the game for one agent; return whether the episode goes on."""
+        """End the game for one agent; return whether the episode continues."""
         loop = self._loop_of(standing.agent)
         if loop is None:
             return False
@@ -245,12 +246,12 @@ class Coordinator:
         return None
 
     def _loop_of(self, agent: str) -> AgentLoop | None:
-        """Return the loop of an agent to which the game turns; None if that ends the episode."""
+        """Return the loop of the agent whose turn it is; None if that ends the episode."""
         loop = self._loops.get(agent)
         if loop is not None and loop.state in {AgentState.PENDING, AgentState.INTERACTING}:
             return loop
         what = "there is no such seat" if loop is None else "its game had ended"
-        self.fail(StopReason.ENVIRONMENT_ERROR, f"the game turned to agent {agent!r}, and {what}")
+        self.fail(StopReason.ENVIRONMENT_ERROR, f"it is the turn of agent {agent!r}, but {what}")
         return None
 
     def _cut_off(self, stop_reason: StopReason, error: str) -> None:
@@ -263,12 +264,12 @@ class Coordinator:
         self._end(stop_reason)
 
     def _end_with_failure_of(self, agent: str) -> None:
-        """End the episode for all since one seat failed; what others did last came to nothing."""
+        """End the episode for all because one seat failed; other seats' pending actions have no effect."""
         loop = self._loops[agent]
         reason = loop.stop_reason
         assert reason is not None
         if reason is StopReason.CONTEXT_LIMIT:
-            # Alone, an agent whose context is full is cut off. Here the others could not go on without it.
+            # A single agent with a full context is cut off. Here the others could not continue without it.
             reason = StopReason.CONTEXT_OVERFLOW
         self._end_failed(agent, reason, loop.error)
 
@@ -287,7 +288,7 @@ class Coordinator:
         return f"agent {self._failed!r} failed with {self._stop_reason.value}" + (f": {line}" if line else "")
 
     def _as_failed(self, record: Trajectory) -> Trajectory:
-        """Return a seat's record of an episode that failed, also where the seat had left it before."""
+        """Return a seat's record of a failed episode, even if the seat had left it before."""
         changes: dict[str, object]
         if record.agent == self._failed:
             error = f"agent {record.agent!r}: {self._error}"

@@ -1,7 +1,7 @@
-"""Growth: whether a chat template only ever adds to a conversation, so that deltas give its whole text.
+"""Growth: whether a chat template only ever appends to a conversation, so that deltas give its whole text.
 
-Tried with made-up conversations, because no template says so itself: some keep only the newest messages, move
-the system prompt, or write the second answer of a tool differently from the first.
+Tried with made-up conversations, because templates do not declare it: some show only the newest messages,
+move the system prompt, or render the second result of a tool differently from the first.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def grows(
     after: Callable[[Sequence[Message]], str],
     specials: re.Pattern[str] | None,
 ) -> bool:
-    """Return whether a conversation grown by deltas has the text that the template writes for it as a whole.
+    """Return whether a conversation built from deltas has the template's text of the whole.
 
-    Differences inside the policy's answers do not count, and neither does what opens or precedes an answer's
-    content: the loop keeps answers as they were sampled.
+    Differences inside the policy's answers or right before their content do not count, because the loop keeps
+    answers as they were sampled.
 
     Args:
         opening: The roles of the first messages.
-        replies: Every kind of reply that occurs; each follows each in the conversation that is tried.
-        turns: How many answers the conversation has.
+        replies: Every kind of reply that occurs; in the test conversation each follows each other.
+        turns: Number of answers in the conversation.
         start: Renders a conversation, opened for the next answer.
-        after: Renders what follows an answer, likewise.
+        after: Renders what follows an answer, opened for the next one.
         specials: Matches special tokens.
     """
     kinds = sorted(replies)
@@ -67,7 +67,7 @@ def grows(
 
 
 def same_but_for_the_head(delta: str, past: str, content: str, specials: re.Pattern[str] | None) -> bool:
-    """Return whether a delta and the template's later text of the same place differ in an answer's head only.
+    """Return whether a delta and the template's later text of it differ only at the start of the answer.
 
     A prompt may end with `<think>`, and a past answer may begin with an empty reasoning or with its channel.
 

@@ -1,8 +1,7 @@
-"""Images in prompts: what a model's processor makes of them, on token ids.
+"""Images in prompts: what a model's processor makes of them, applied to token ids.
 
 A template writes one placeholder per image. The processor expands it to as many as the image has features,
-with markers around them. Here that happens to the ids and never to text, so that nothing a message says can
-be taken for an image.
+with markers around them. This is done on token ids, never on text, so that a message cannot imitate an image.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _MOST_NARROW = 200
 
 
 class ImageTemplate:
-    """A chat template that is given messages with `MARK`s, and shows an image at each."""
+    """A chat template that receives messages with `MARK`s and shows an image at each."""
 
     def __init__(self, template: ChatTemplate) -> None:
-        """Find out how the template wants its content: some show nothing but lists of parts."""
+        """Find out which form of content the template needs: some only show lists of parts."""
         self._template = template
         self.source, self.special_tokens = template.source, template.special_tokens
         self._always_parts = not self._shows([{"role": "user", "content": "tinkergymShown7f3a"}])
@@ -39,7 +38,7 @@ class ImageTemplate:
 
     def _in_parts(self, message: Mapping[str, Any]) -> dict[str, Any]:
         content = message.get("content")
-        if not isinstance(content, str):  # a message with `tool_calls` may say nothing
+        if not isinstance(content, str):  # A message with `tool_calls` may have no content.
             return dict(message)
         if MARK not in content and not self._always_parts:
             return dict(message)
@@ -72,17 +71,17 @@ def with_marks(message: Message) -> Message:
         if isinstance(part, TextPart):
             if MARK in part.text:
                 raise UnsupportedPartError(
-                    f"a message of the {message['role']} holds U+10FFFE, which is no character",
-                    hint="leave it out",
+                    f"a message of the {message['role']} contains U+10FFFE, which is not a character",
+                    hint="remove it",
                 )
             texts.append(part.text)
         elif isinstance(part, ImagePart):
             texts.append(MARK)
         else:
             raise UnsupportedPartError(
-                f"a message of the {message['role']} has a part of the kind {part.type!r}, and this model "
-                "takes text and images",
-                hint="put it into words",
+                f"a message of the {message['role']} contains a part of type {part.type!r}, but this model "
+                f"supports only text and images",
+                hint="convert it to text",
                 field="content",
             )
     return {**message, "content": "".join(texts)}

@@ -1,6 +1,6 @@
-"""Literal text: messages that quote special tokens, turned into ordinary tokens of the same text.
+"""Literal text: special tokens quoted in messages become ordinary tokens of the same text.
 
-An observation that quotes `<|im_end|>` must not be able to end its own message and speak as somebody else.
+An observation that quotes `<|im_end|>` must not end its own message and continue in another role.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _Render = Callable[[Sequence[Message]], str]
 
 
 class LiteralText:
-    """Encodes what a template makes of messages, with special tokens only where the template put them.
+    """Encodes the template's text of messages, with special tokens only where the template wrote them.
 
-    A special token's text that is cut in two is none: so the messages are given to the template with a cut in
-    each, marked by a character that occurs nowhere in them, and each part is encoded by itself.
+    The text of a special token, cut in two, is not recognized. So each quoted special token is cut, marked by
+    a character that occurs nowhere else, and the parts are encoded separately.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -33,16 +33,16 @@ class LiteralText:
         texts = sorted((t.content for t in added), key=len, reverse=True)
         self.specials = re.compile("|".join(map(re.escape, texts))) if texts else None
         """Matches special tokens in text; None if there are none."""
-        # Some tokenizers write a space before what begins a text. Behind a special token they write none.
+        # Some tokenizers add a space at the start of a text, but not after a special token.
         self._before = next((t.content for t in added if not (t.lstrip or t.rstrip or t.single_word)), "")
 
     def quoted(self, messages: Sequence[Message]) -> bool:
-        """Whether a message holds the text of a special token."""
+        """Whether a message contains the text of a special token."""
         search = self.specials.search if self.specials is not None else None
         return search is not None and any(search(str(v)) for m in messages for v in m.values())
 
     def encode(self, messages: Sequence[Message], render: _Render) -> list[int]:
-        """Encode what `render` makes of the messages."""
+        """Encode the template's text of the messages."""
         used = {character for m in messages for v in m.values() for character in str(v)}
         cut = next(c for n in range(_LAST_PRIVATE_CHARACTER, 0, -1) if (c := chr(n)) not in used)
         first, *others = self._render(messages, render, cut).split(cut)
@@ -59,9 +59,9 @@ class LiteralText:
             plain = render(messages)
             if text.replace(cut, "") == plain:
                 return text
-            # The template sees the cuts: it shortens texts, or looks for special tokens in answers.
+            # The template sees the cuts: it may shorten texts, or look for special tokens in answers.
             spans = [self._shown(messages, n, plain, render, cut) for n in range(len(messages))]
-        except TemplateError:  # it refuses some special tokens, which it does not see now
+        except TemplateError:  # It refuses some special tokens, which it does not recognize now.
             return text
         parts, place = [], 0
         for span in sorted(span for span in spans if span is not None):
@@ -72,8 +72,11 @@ class LiteralText:
     def _shown(
         self, messages: Sequence[Message], number: int, text: str, render: _Render, cut: str
     ) -> tuple[int, int] | None:
-        """Return where the template's text shows a message's content; None if that cannot be told."""
-        marked: Message = {**messages[number], "content": cut}  # in no message, and too short to be shortened
+        """Return where the template's text shows a message's content; None if that is unclear."""
+        marked: Message = {
+            **messages[number],
+            "content": cut,
+        }  # It occurs in no message, and is too short to be shortened.
         before, found, after = render([*messages[:number], marked, *messages[number + 1 :]]).partition(cut)
         end = len(text) - len(after)
         within = found and len(before) <= end and text.startswith(before) and text.endswith(after)
@@ -86,7 +89,7 @@ class LiteralText:
     def _cut(self, text: str, cut: str) -> str:
         assert self.specials is not None
         parts, place = [], 0
-        # What is left behind a cut may hold another special token, so the search goes on one character later.
+        # The text after a cut may contain another special token, so search one character later.
         while found := self.specials.search(text, place):
             parts.append(text[place : found.start() + 1])
             place = found.start() + 1

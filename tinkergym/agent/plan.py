@@ -1,4 +1,4 @@
-"""What an episode is to be: everything that is decided before it begins."""
+"""What an episode will be: everything that is decided before it begins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodePlan:
-    """One episode: the environment, the seeds, who answers, and where it is cut off."""
+    """One episode: the environment, the seeds, the policy, and its limits."""
 
     episode_id: str
     """Unique among the episodes that one sampler sees."""
@@ -50,31 +50,29 @@ class EpisodePlan:
     reasoning: Reasoning = "keep"
     """Whether later turns see the reasoning of earlier answers."""
     executor: ExecutorName = "thread"
-    """Where the environment lives, unless whoever plays has an executor of its own."""
+    """Where the environment runs, unless the player has its own executor."""
     retries: int = 0
-    """How often the episode is played again if it fails; with the same seeds, so with the same result as if
-    nothing had failed.
-    """
+    """How often the episode is played again if it fails, with the same seeds, so that the result is as
+    without the failure."""
     attempt: int = 0
     """How often it has failed already."""
     lease_id: str = ""
     agent: str = ONLY_AGENT
-    """Whose seat this is."""
+    """The seat's agent."""
     seat: int = 0
-    """Its number among the episode's."""
+    """The seat's index in the episode."""
     is_game: bool = False
-    """Whether this is a seat of a game, also where scripts play all the others."""
+    """Whether this is a seat of a game, even if scripts play all other seats."""
     others: tuple[Self, ...] = ()
-    """The plans of the episode's other seats, held by the first one's. What is not a seat's own, such as the
-    environment, is read off the first.
-    """
+    """The plans of the other seats, held by the first seat's plan. Settings shared by all seats, such as the
+    environment, are those of the first."""
 
     table: Mapping[str, tuple[TablePlayer, int]] = field(default_factory=dict)
-    """The agents that are played at the game's own table, by whom and with which seed."""
+    """The agents played by the game itself, with their player and seed."""
 
     @property
     def session_id(self) -> str:
-        """What the seat's sampling requests have in common: its lease, so that two attempts never mix."""
+        """The session of the seat's sampling requests: its lease, so that two attempts never mix."""
         return seat_session(self.lease_id or self.episode_id, self.seat)
 
     @property
@@ -83,7 +81,7 @@ class EpisodePlan:
         return (self, *self.others)
 
     def request_id(self, turn: int) -> str:
-        """Return the name of a turn's request for tokens; an answer to an earlier attempt fits no other."""
+        """Return the id of a turn's sampling request. It differs between attempts."""
         attempt = f"again{self.attempt}/" if self.attempt else ""
         return f"{self.session_id}/{attempt}{turn}"
 
@@ -94,7 +92,7 @@ class EpisodePlan:
 
     @classmethod
     def from_request(cls, request: EpisodeRequest) -> Self:
-        """Return the plan of an episode that the service leased to this worker."""
+        """Return the plan of an episode leased from the service."""
         first, *others = [
             cls._of_seat(request, agent, number)
             for number, agent in enumerate(request.seats)

@@ -1,7 +1,7 @@
-"""Prompt check: whether a prompt is what the chat template writes for the whole conversation.
+"""Prompt check: whether a prompt matches the chat template's text of the whole conversation.
 
-The reference is the template rendered once, as `apply_chat_template` does it, with no renderer between.
-Within the policy's answers the two may differ - what was sampled stays as it was sampled - but nowhere else.
+The reference is the template rendered once, as by `apply_chat_template`, without a renderer. The two may
+differ within the policy's answers, which stay as they were sampled, but nowhere else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tinkergym.messages import Message, assistant, plain_text, system, user
 from tinkergym.schema.views import RendererBundle
 
 _MARK = "tinkergymAnswer"
-"""Stands for an answer, to find it again in the text; no template trims or escapes it."""
+"""Placeholder for an answer, to find it in the text; no template trims or escapes it."""
 _MOST_CLOSING_TOKENS = 4
 
 
@@ -36,7 +36,7 @@ class TemplateReference:
         self._tokenizer: Any = Tokenizer.from_str(bundle.tokenizer_json)
         self._template = ChatTemplate(bundle.chat_template, bundle.special_tokens)
         self.stop_ids = frozenset(bundle.stop_ids)
-        """Token ids that end an answer."""
+        """Token ids that end a completion."""
         specials = {
             token.content: index
             for index, token in self._tokenizer.get_added_tokens_decoder().items()
@@ -53,7 +53,7 @@ class TemplateReference:
     def text(self, messages: Sequence[Message]) -> str:
         """Return a conversation's text, opened for the next answer.
 
-        A system prompt joins the first message where the template has no place for it.
+        A system prompt is added to the first message if the template does not support it.
 
         Raises:
             TemplateError: The template refuses the conversation.
@@ -78,7 +78,7 @@ class TemplateReference:
         return [place for place, mark in zip(places, marks, strict=True) if mark in text]
 
     def ids_of_last(self, messages: Sequence[Message], places: Sequence[int]) -> list[int]:
-        """Return the ids of the last of these texts, as they are within the whole conversation's."""
+        """Return the ids of the last of these texts, as they are within the whole conversation."""
         texts, whole = self._split(messages, places)
         begin = len(whole) - len(texts[-1])
         encoding = self._tokenizer.encode(whole, add_special_tokens=False)
@@ -87,7 +87,7 @@ class TemplateReference:
         ]
 
     def without_specials(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages with a letter in place of each special token's text."""
+        """Return messages with a letter instead of each special token's text."""
         if self.pattern is None:
             return list(messages)
         return [{"role": m["role"], "content": self.pattern.sub("x", plain_text(m))} for m in messages]
@@ -97,7 +97,7 @@ class TemplateReference:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def quotes(self, messages: Sequence[Message]) -> bool:
-        """Whether a message holds the text of a special token."""
+        """Whether a message contains the text of a special token."""
         return self.pattern is not None and any(self.pattern.search(plain_text(m)) for m in messages)
 
     def _marked(self, messages: Sequence[Message], places: Sequence[int]) -> tuple[list[Message], list[str]]:
@@ -137,15 +137,15 @@ def prompt_fault(
     rendered: Sequence[int] = (),
     sampled: Sequence[tuple[int, int, int]] = (),
 ) -> str:
-    """Return where a prompt differs from the template's text of its conversation, in words; "" if nowhere.
+    """Return where a prompt differs from the template's text of its conversation; "" if nowhere.
 
     Args:
-        reference: Of the model.
-        prompt_ids: What the policy sees.
-        history: The conversation before the answer that is asked for.
-        rendered: The places in `history` of answers that were history when the prompt's segment opened.
-        sampled: For each answer that stands in the prompt as it was sampled: its place in `history`, and
-            where its tokens begin and end in the prompt.
+        reference: The reference of the model.
+        prompt_ids: The prompt's token ids.
+        history: The conversation before the requested completion.
+        rendered: Indices in `history` of answers from before the prompt's segment opened.
+        sampled: For each answer in the prompt as it was sampled: its index in `history`, and where its tokens
+            begin and end in the prompt.
 
     Raises:
         TemplateError: The template refuses the conversation.
@@ -187,14 +187,14 @@ def _fault_in_segment(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What stands between two sampled answers, or before the first."""
+    """The text between two sampled answers, or before the first."""
 
     answer: Sequence[int]
     """The ids of the answer before it."""
     ids: Sequence[int]
 
     def closings(self, reference: TemplateReference) -> list[Sequence[int]]:
-        """Return which of the answer's last tokens may be the template's own, likeliest first."""
+        """Return which of the answer's last tokens may come from the template, likeliest first."""
         least = 1 if self.answer and self.answer[-1] in reference.stop_ids else 0
         most = min(_MOST_CLOSING_TOKENS, len(self.answer))
         return [self.answer[len(self.answer) - n :] for n in range(least, most + 1)]
@@ -207,7 +207,7 @@ class _Piece:
 def _fault_of_newest(
     reference: TemplateReference, piece: _Piece, history: Sequence[Message], places: Sequence[int]
 ) -> str:
-    """Compare what follows the last answer to the id; earlier parts were the newest in earlier prompts."""
+    """Compare the text after the last answer token by token; earlier parts were compared before."""
     ours = [[*closing, *piece.ids] for closing in piece.closings(reference)]
     text = reference.around(history, places)[-1]
     if not reference.quotes(history[places[-1] + 1 :] if places else history):
@@ -218,7 +218,7 @@ def _fault_of_newest(
     same = [ids for ids in ours if reference.shown(ids) == text]
     if not same:
         return f"newest: {_apart(reference.shown(ours[0]), text)}"
-    # Quoted special tokens are spelt in ordinary ones, so only the template's own are special.
+    # Quoted special tokens are spelled with ordinary ones, so only the template's own are special.
     own = reference.around(reference.without_specials(history), places)[-1]
     written = len(reference.pattern.findall(own)) if reference.pattern else 0
     excess = sum(token in reference.special_ids for token in same[0]) - written

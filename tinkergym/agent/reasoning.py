@@ -1,4 +1,4 @@
-"""Reasoning: the part of an answer between `<think>` and `</think>`."""
+"""Reasoning: the part of a completion between `<think>` and `</think>`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _END = re.compile(r"</think>\s*")
 
 
 def without_reasoning(answer: str, *, opened: bool = False) -> str:
-    """Return an answer without its reasoning; reasoning that a limit cut off reaches to the end.
+    """Return a completion without its reasoning. Reasoning that a limit cut off extends to the end.
 
     Args:
         answer: The policy's text.
-        opened: The prompt ended with `<think>`, so the answer begins inside it.
+        opened: Whether the prompt ended with `<think>`, so that the completion starts inside it.
     """
     end, start = _END.search(answer), answer.find("<think>")
     if end is None and opened:

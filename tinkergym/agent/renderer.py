@@ -1,7 +1,7 @@
-"""Renderer: messages to a model's token ids and sampled ids back to text.
+"""Renderer: messages to a model's token ids, and sampled ids back to text.
 
-Knows a tokenizer and a chat template, nothing of episodes. Needs `tokenizers` and `jinja2` only, so the
-client, the service and a worker turn the same messages into the same ids.
+Knows a tokenizer and a chat template, not episodes. Needs only `tokenizers` and `jinja2`, so the client, the
+service and a worker turn the same messages into the same ids.
 """
 
 from __future__ import annotations
@@ -29,26 +29,25 @@ from tinkergym.messages import Message, Role, assistant, plain_text, system, use
 from tinkergym.schema.views import ImageRules, RendererBundle
 from tinkergym.trajectory.parts import ImageSpan
 
-# Stands for an answer while the template is asked what it writes after one; no template trims or escapes it.
-# Made longer where a message holds it.
+# Placeholder for an answer to find out what the template writes after one; no template trims or escapes it.
 _ANSWER = "tinkergymAnswer7f3a"
-# Short texts come again: the first prompt of a group, the boards of a small game. Rendering and tokenising
-# them costs more than all else in a turn.
+# Short texts repeat: the first prompt of a group, the boards of a small game. Rendering and tokenizing them
+# takes most of a turn's time.
 _MOST_REMEMBERED_CHARACTERS = 300
 _MOST_REMEMBERED_TEXTS = 4096
 
 TURNS_TRIED = 32
-"""Answers in the conversations with which a template is tried; longer ones are tried when they come."""
+"""Answers in the test conversations for a template; longer ones are tested when they occur."""
 
 _Render = Callable[[Sequence[Message]], str]
 
 
 class Renderer:
-    """Turns messages into token ids so that what was sampled is never tokenised again.
+    """Turns messages into token ids without ever re-tokenizing sampled tokens.
 
     The first prompt is rendered whole; everything later is a *delta*: what the template writes between the
-    end of an answer and the start of the next. So a template that rewrites the past (dropping old thinking,
-    say) cannot touch tokens that were sampled; `prefix_preserving` tells whether it would have.
+    end of an answer and the start of the next. So a template that rewrites the past, for example by dropping
+    old reasoning, cannot change sampled tokens; `prefix_preserving` tells whether it would have.
 
     Instances may be shared between threads.
     """
@@ -62,26 +61,26 @@ class Renderer:
         context_length: int,
         images: ImageRules | None = None,
     ) -> None:
-        """Check the template against what the loop needs of it.
+        """Check the template for what the loop needs.
 
         Args:
-            tokenizer: Of the model.
-            template: Of the model.
-            stop_ids: Token ids that end an answer.
-            context_length: Most tokens of prompt and answer together.
-            images: How the model's processor writes images; None for a model that takes text only.
+            tokenizer: The model's tokenizer.
+            template: The model's chat template.
+            stop_ids: Token ids that end a completion.
+            context_length: Most tokens of prompt and completion together.
+            images: How the model's processor writes images; None for a text-only model.
 
         Raises:
             TemplateError: The template fails on a plain conversation or does not show past answers.
         """
         self._tokenizer = tokenizer
         self.images = images
-        """How the model's processor writes images; None if the model takes text only."""
+        """How the model's processor writes images; None for a text-only model."""
         self._template = template if images is None else ImageTemplate(template)
         self.stop_ids = list(stop_ids)
-        """Token ids that end an answer."""
+        """Token ids that end a completion."""
         self.context_length = context_length
-        """Most tokens of prompt and answer together."""
+        """Most tokens of prompt and completion together."""
         self._stops = frozenset(stop_ids)
         self._literal = LiteralText(tokenizer)
         self._remembered = lru_cache(maxsize=_MOST_REMEMBERED_TEXTS)(self._encode_anew)
@@ -92,16 +91,16 @@ class Renderer:
         self._closing = self._read_closing()
         self._channel = self._read_channel()
         self.prefix_preserving = self._preserves("a") and self._preserves("<think>\nq\n</think>\n\na")
-        """Whether the template shows past turns exactly as they were when the policy answered."""
+        """Whether the template shows past turns exactly as they were when the policy acted."""
         self.opens_reasoning = self._start([user("u")]).rstrip().endswith("<think>")
-        """Whether the prompt ends inside a `<think>` that the answer closes."""
+        """Whether the prompt ends inside a `<think>` that the completion closes."""
 
     @classmethod
     def from_bundle(cls, bundle: RendererBundle) -> Renderer:
         """Build the renderer of a model that the service offers."""
         try:
             tokenizer = Tokenizer.from_str(bundle.tokenizer_json)
-        except Exception as error:  # tokenizers raises bare Exception
+        except Exception as error:  # tokenizers raises plain Exception.
             raise TemplateError(f"the tokenizer of {bundle.model} cannot be read: {error}") from error
         return cls(
             tokenizer=tokenizer,
@@ -124,7 +123,7 @@ class Renderer:
         if template.render(asked, add_generation_prompt=True) == self._start(asked):
             raise TemplateError(
                 "the chat template does not show tools",
-                hint="leave them out, or choose a model whose template shows them",
+                hint="remove them, or choose a model whose template shows them",
             )
         return Renderer(
             tokenizer=self._tokenizer,
@@ -136,17 +135,17 @@ class Renderer:
 
     @property
     def vocab_size(self) -> int:
-        """How many token ids there are, added ones included."""
+        """The vocabulary size, including added tokens."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def start(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of a whole conversation, opened for the policy's answer."""
+        """Return the ids of a whole conversation, opened for the policy's completion."""
         return list(self._ids(messages, self._start)[0])
 
     def spans(self, token_ids: Sequence[int], messages: Sequence[Message]) -> list[ImageSpan]:
-        """Return where images stand in ids of `messages`, as `start`, `continuation` and `delta` return them.
+        """Return the positions of images in ids of `messages` from `start`, `continuation` or `delta`.
 
-        Of the rest of such ids, the last images.
+        For the tail of such ids, the positions of the last images.
         """
         hashes = hashes_of(messages)
         if not hashes or self.images is None:
@@ -157,24 +156,24 @@ class Renderer:
         """Return the ids between the end of a sampled answer and the start of the next.
 
         Args:
-            messages: What came after the answer, usually one message from the environment.
-            answer_closed: Whether the answer ended with the stop token that the template writes there; if a
-                limit cut it, the ids begin by closing it.
+            messages: The messages after the answer, usually one from the environment.
+            answer_closed: Whether the answer ended with the stop token that the template writes there. If a
+                limit cut it off, the ids start by closing it.
         """
         ids, end = self._ids(messages, self._after)
         return list(ids[end:] if answer_closed else ids)
 
     def delta(self, answer: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
-        """Return what the template writes between a sampled answer and the next, as far as it is not there.
+        """Return what the template writes after a sampled answer, without the part that is already sampled.
 
         Args:
-            answer: As it was sampled, the token included that ended it.
-            messages: What came after it.
+            answer: The sampled ids, including the token that ended it.
+            messages: The messages after it.
 
         Returns:
-            None if the answer ended with a stop token that the template does not write in this place, so that
-            no delta leads to the template's text. Harmony's turns end with `<|return|>`, for one, and stand
-            in the past with `<|end|>`.
+            None if the answer ended with a stop token that the template does not write here, so that no delta
+            gives the template's text. For example, harmony ends the newest turn with `<|return|>` and past
+            ones with `<|end|>`.
         """
         ids, end = self._ids(messages, self._after)
         if end and answer[-1] == ids[end - 1] and (end == 1 or tuple(answer[-end:]) == tuple(ids[:end])):
@@ -190,28 +189,28 @@ class Renderer:
 
         Args:
             opening: The first messages.
-            replies: The roles of the messages between two answers, each kind that occurred.
-            turns: The most answers that the conversation has.
+            replies: The roles of the messages between answers, for each kind that occurred.
+            turns: The number of answers in the conversation.
         """
         return self._grown(tuple([message["role"] for message in opening]), replies, turns)
 
     def rewrites_history(self, messages: Sequence[Message]) -> bool:
-        """Whether the template changes what the policy has read, as a conversation that opens so goes on.
+        """Whether the template changes earlier text in a conversation that starts like this.
 
-        Some move the system prompt into the newest message, some end an answer in the past with other tokens
-        than those at which the policy stops. Other changes within answers do not count: a loop that goes on
-        by `delta` leaves answers as they were sampled.
+        Some move the system prompt into the newest message; some end past answers with a different token than
+        the one at which the policy stops. Other changes within answers do not count: a loop that uses `delta`
+        keeps answers as they were sampled.
         """
         with_system = bool(messages) and messages[0]["role"] == "system"
         opening: tuple[Role, ...] = ("system", "user") if with_system else ("user",)
         return not self._grown(opening, frozenset([ASKED]), TURNS_TRIED)
 
     def encode_answer(self, text: str, before: Sequence[Message] = ()) -> list[int]:
-        """Return the ids of an answer that somebody else wrote, closed as the template closes answers.
+        """Return the ids of an answer that was not sampled, closed as the template closes answers.
 
         Args:
             text: The answer.
-            before: The messages that follow it, for templates where the next turn's first token closes it.
+            before: The messages that follow it, for templates in which the next turn's first token closes it.
         """
         spoken = text if self._channel in text else self._channel + text
         ids = self._encode_text(spoken)
@@ -221,19 +220,19 @@ class Renderer:
         return ids + list(following[:end] or self._closing)
 
     def answer_text(self, before: Sequence[Mapping[str, Any]], message: Mapping[str, Any]) -> str:
-        """Return what the template writes as an answer, a message with `tool_calls` for one.
+        """Return what the template writes as an answer, for example a message with `tool_calls`.
 
         Args:
-            before: The conversation that it answers.
-            message: The assistant's, with keys that only the template knows.
+            before: The conversation before it.
+            message: The assistant's message, possibly with keys that only the template knows.
 
         Raises:
-            TemplateError: The template fails on it, or writes something else before it.
+            TemplateError: The template fails on it, or changes the text before it.
         """
         opened = self._template.render(before, add_generation_prompt=True)
         whole = self._template.render([*before, message], add_generation_prompt=False)
         if not whole.startswith(opened):
-            raise TemplateError("the chat template writes this message otherwise than as an answer")
+            raise TemplateError("the chat template does not render this message as an answer")
         text = whole.removeprefix(opened)
         ends = (text.find(self.decode([token])) for token in self.stop_ids)
         end = min((place for place in ends if place >= 0), default=len(text))
@@ -242,7 +241,7 @@ class Renderer:
         return text[:end]
 
     def document(self, text: str) -> list[int]:
-        """Return the ids of a text outside of any conversation, with the tokens around a document."""
+        """Return the ids of a text outside any conversation, with the tokens around a document."""
         marks = self._template.special_tokens
         begin, end = (
             self._encode_text(marks[name]) if name in marks else [] for name in ("bos_token", "eos_token")
@@ -253,8 +252,8 @@ class Renderer:
     def decode_answer(self, token_ids: Sequence[int]) -> str:
         """Return the text of sampled ids without the tokens that end it.
 
-        Where the template writes answers into a channel, as harmony does, this is the text in that channel.
-        Other special tokens stay visible: an answer that is garbled should look garbled.
+        If the template writes answers into a channel, as harmony does, this is the text in that channel.
+        Other special tokens stay visible: a garbled answer should look garbled.
         """
         ids = list(token_ids)
         if ids and ids[-1] in self._stops:
@@ -264,11 +263,11 @@ class Renderer:
         return text.rpartition(self._channel)[2] if self._channel in text and self._channel else text
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of any ids, special tokens included; to read, not to train on."""
+        """Return the text of any ids with special tokens, for display."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
     def stop_strings(self, stop: Sequence[str]) -> StopStrings:
-        """Return what watches sampled tokens for these texts."""
+        """Return a matcher of stop strings for sampled tokens."""
         return StopStrings(self._tokenizer, stop)
 
     # --- what the template does ---
@@ -300,12 +299,12 @@ class Renderer:
         end = self._through_stop(ids)
         if end:
             return ids[:end]
-        # GLM ends a turn with the token that begins the next.
+        # GLM ends a turn with the token that starts the next.
         ids = self._encode_text(self._after([user("u")]))
         return ids[: self._end_before(ASKED)]
 
     def _read_channel(self) -> str:
-        """Return what a past answer has between its header and its content, if special tokens are in it."""
+        """Return what a past answer has between its header and its content, if it contains special tokens."""
         opened = self._template.render([user("u")], add_generation_prompt=True)
         text = self._template.render([user("u"), assistant(_ANSWER), user("v")], add_generation_prompt=True)
         head = text.partition(_ANSWER)[0]
@@ -314,9 +313,9 @@ class Renderer:
         return channel if specials and specials.search(channel) and "think>" not in channel else ""
 
     def _end_before(self, reply: Reply) -> int:
-        """Return how many ids close an answer before a reply: all through the stop token, 0 if there is none.
+        """Return how many ids close an answer before a reply, up to and including the stop token.
 
-        Only what stands before the reply's content can close the answer.
+        Only text before the reply's content can close the answer.
         """
         if reply not in self._ends:
             one, other = (
@@ -356,7 +355,7 @@ class Renderer:
         """Return the ids of what `render` writes, and how many of them close the answer before it.
 
         Raises:
-            UnsupportedPartError: A message has a part that this model does not take.
+            UnsupportedPartError: A message has a part that this model does not support.
         """
         characters = 0
         for message in messages:
@@ -386,7 +385,7 @@ class Renderer:
         return self._after_answer(messages, add_generation_prompt=True)
 
     def _refuse_hidden(self, messages: Sequence[Message]) -> None:
-        """Refuse messages that the template would leave out, as some do with tools or late prompts."""
+        """Refuse messages that the template would drop, such as tool results or late system prompts."""
         for role in {message["role"] for message in messages} - {"user", "assistant"}:
             if role not in self._shown:
                 shown: Message = {"role": role, "content": "tinkergymShown7f3a"}
@@ -395,11 +394,11 @@ class Renderer:
             if not self._shown[role]:
                 raise TemplateError(
                     f"the chat template leaves out a message with the role {role} in the conversation",
-                    hint="say it in the role user, or choose a model whose template shows it",
+                    hint="use the role user, or choose a model whose template shows it",
                 )
 
     def _encode_text(self, text: str) -> list[int]:
-        # The template writes its own special tokens; the tokenizer must not add others.
+        # The template writes its own special tokens; the tokenizer must not add more.
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _encode(self, messages: Sequence[Message], render: _Render) -> tuple[Sequence[int], int]:
@@ -413,7 +412,7 @@ class Renderer:
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message]:
-    """Put the system message in front of the first user message, for templates without a system role."""
+    """Put the system message before the first user message, for templates without a system role."""
     first, *rest = messages
     if rest and rest[0]["role"] == "user":
         opened: Message = {**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}

@@ -1,6 +1,6 @@
-"""Round trip: whether conversations grown turn by turn have the tokens of the chat template's whole text.
+"""Round trip: whether conversations built turn by turn have the chat template's tokens.
 
-Plays made-up conversations with the agent loop and holds each of its prompts against the template.
+Plays made-up conversations with the agent loop and compares each prompt with the template's text.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _MOST_QUOTED = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationResult:
-    """How one synthetic conversation came out."""
+    """The result for one synthetic conversation."""
 
     name: str
     outcome: str
     """`same`, `different`, or `refused` by the template."""
     detail: str = ""
     segments: int = 1
-    """How many segments the conversation took, if its answers ended as the template ends them."""
+    """Number of segments of the conversation, if its answers end as in the template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTrip:
-    """What was found out about a model's renderer."""
+    """The results for a model's renderer."""
 
     prefix_preserving: bool
-    """Whether the template leaves past answers as they were sampled."""
+    """Whether the template keeps past answers as they were sampled."""
     rewrites_history: bool
-    """Whether it moves what was read before, so that the loop opens a segment with each turn."""
+    """Whether it changes earlier text, so that the loop opens a segment in each turn."""
     conversations: tuple[ConversationResult, ...]
 
     @property
@@ -54,20 +54,20 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a conversation."""
+    """The outcome of a conversation."""
 
     fault: str
     """Where a prompt differs from the template's text; "" if nowhere."""
     segments: int
     refusal: str = ""
-    """Why the template did not write the conversation; "" if it did."""
+    """Why the template refused the conversation; "" if it did not."""
 
 
 def round_trip(bundle: RendererBundle) -> RoundTrip:
     """Play synthetic conversations with a model's renderer and compare each prompt with the template's text.
 
-    Each is played with answers that end as the template ends them, that a limit cut off, and that end with
-    each other token at which the policy stops.
+    Each is played with answers that end as in the template, that a limit cuts off, and that end with each
+    other stop token.
 
     Raises:
         TemplateError: The renderer cannot be built, or the template refuses the plainest conversation.
@@ -110,12 +110,12 @@ def play_conversation(
     """Play a conversation with the agent loop; compare each prompt with the template's text.
 
     Args:
-        renderer: Of the model.
-        reference: Of the same model.
+        renderer: The model's renderer.
+        reference: The reference for the same model.
         opening: The first messages.
-        replies: What follows each answer.
-        answers: The ids that the policy samples, as many times.
-        reasoning: Whether later prompts hold what the policy thought.
+        replies: The messages after each answer.
+        answers: The ids that the policy samples, one list per turn.
+        reasoning: Whether later prompts keep the reasoning.
     """
     plan = EpisodePlan(
         episode_id="e",
@@ -167,12 +167,12 @@ def _completion(renderer: Renderer, request: SampleRequest, answer: Sequence[int
 def _answers(
     renderer: Renderer, thought: str, replies: Sequence[Sequence[Message]]
 ) -> Iterator[list[list[int]]]:
-    """Yield the answers of a conversation, ended in each way in which an answer can end."""
+    """Yield the answers of a conversation with each possible ending."""
     closed = []
     for number, reply in enumerate(replies):
         try:
             closed.append(renderer.encode_answer(f"{thought}b{number}", reply))
-        except TemplateError:  # a reply that the template refuses
+        except TemplateError:  # The template refuses this reply.
             closed.append(renderer.encode_answer(f"{thought}b{number}"))
     yield closed
     cut = [[token for token in answer if token not in renderer.stop_ids] for answer in closed]
@@ -184,7 +184,7 @@ def _answers(
 def _conversations(
     specials: Sequence[str],
 ) -> Iterator[tuple[str, list[Message], list[list[Message]], str]]:
-    """Yield (name, first messages, what comes after each answer, what begins each answer)."""
+    """Yield (name, first messages, messages after each answer, beginning of each answer)."""
     tool: Message = {"role": "tool", "content": '{"result": 46}'}
     yield "plain", [user("What is 2+2?")], [[user("And 3+3?")], [user("Go on.")]], ""
     prompted = [system("Be brief."), user("You are X.\na1 b1\na2 b2")]

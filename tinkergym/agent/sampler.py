@@ -1,4 +1,4 @@
-"""What the loop asks of whoever samples tokens: an engine in this process, or the service over HTTP."""
+"""What the loop needs from a sampler: an engine in this process, or the service over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
-"""Takes requests that have just finished; may be called from any thread, and returns at once."""
+"""Receives finished requests; may be called from any thread, and returns at once."""
 
 
 class Sampler(Protocol):
@@ -19,5 +19,5 @@ class Sampler(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop; requests still queued may stay unanswered."""
+        """Stop; queued requests may stay unanswered."""
         ...

@@ -1,6 +1,6 @@
-"""Stop strings: with which sampled token a text is complete, and what stands before it.
+"""Stop strings: which sampled token completes one, and the text before it.
 
-Only the text is looked at. Token ids stay as they were sampled, the token included that completes the text.
+Only the text is considered. Token ids stay as they were sampled, including the token that completes the text.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from tokenizers.decoders import DecodeStream
 
 
 class StopStrings:
-    """The stop strings of one request, and the text that its tokens make so far."""
+    """The stop strings of one request, and its text so far."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        """Begin before the first token.
+        """Start before the first token.
 
         Args:
-            tokenizer: Of the model.
+            tokenizer: The model's tokenizer.
             stop: At least one text, none of them empty.
         """
         self._tokenizer, self._stop = tokenizer, tuple(stop)
         self._longest = max(map(len, self._stop))
-        # Decodes one token at a time, and keeps back characters of which some bytes are missing.
+        # Decodes token by token, and holds back characters with missing bytes.
         self._stream = DecodeStream(skip_special_tokens=False)
         self._end = ""
 
     def completed_by(self, token_id: int) -> bool:
-        """Take the next token; say whether one of the strings is complete with it."""
+        """Add the next token; return whether it completes one of the strings."""
         added = self._stream.step(self._tokenizer, token_id)
         if not added:
             return False
         text = self._end + added
-        # Of what was looked at before, only so much can be part of a string that is complete later.
+        # Only this much of earlier text can be part of a string that is completed later.
         self._end = text[-(self._longest - 1) :] if self._longest > 1 else ""
         return any(one in text for one in self._stop)
 
@@ -44,6 +44,6 @@ class StopStrings:
 
 
 def stopped_text(stops: StopStrings, token_ids: Sequence[int], stop_ids: Sequence[int]) -> str:
-    """Return what a completion says: without the stop id or the stop string that ended it."""
+    """Return a completion's text without the stop id or the stop string that ended it."""
     ended_by_id = bool(token_ids) and token_ids[-1] in stop_ids
     return stops.before(token_ids[:-1] if ended_by_id else token_ids)

@@ -1,8 +1,8 @@
-"""Jinja's sandbox for chat templates, in which a few characters cannot ask for all memory or go on for ever.
+"""Jinja's sandbox for chat templates, with limits on memory and time.
 
-Jinja bounds what a template may reach, and not what it may use. Templates come with models and with jobs,
-from anybody, and are rendered in processes that many share. So one rendering may make only so many rounds and
-calls, and so many characters on the way.
+Jinja limits what a template may access, but not how much it may use. Templates come from models and jobs,
+from anyone, and are rendered in shared processes. So one rendering may only make a limited number of loop
+iterations and calls, and a limited number of characters.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from jinja2.visitor import NodeTransformer
 
 _MOST_ROUNDS = 1_000_000
 _ROUNDS_PER_MESSAGE = 1000
-"""Of all loops of one rendering."""
+"""Iterations of all loops of one rendering."""
 _CALL = 5
-"""Rounds that a call, or a filter, takes as long as."""
+"""Iterations charged for a call or a filter."""
 _MOST_CHARACTERS = 50_000_000
-"""Of a conversation's text: ten times what fits a context of a million tokens."""
+"""Characters of a conversation's text: ten times what fits in a context of a million tokens."""
 _MOST_MADE = 10 * _MOST_CHARACTERS
-"""Characters and items that are made on the way."""
+"""Characters and items created during a rendering."""
 _ITEM = 8
-"""Characters that an item of a list takes as much as."""
+"""Characters charged per item of a list."""
 _MOST_DIGITS = 300
 _SEQUENCES = (str, list, tuple)
 _ROUNDS, _JOINED = "tinkergym_rounds", "tinkergym_joined"
-"""Filters that the compiler puts in; they replace what a loop and `~` do by themselves."""
+"""Filters added by the compiler; they replace what loops and `~` do by themselves."""
 
 
 class _Allowance:
-    """What one rendering may still use."""
+    """What remains for one rendering."""
 
     def __init__(self, messages: int) -> None:
         self._rounds, self._made = _MOST_ROUNDS + messages * _ROUNDS_PER_MESSAGE, _MOST_MADE
@@ -45,12 +45,12 @@ class _Allowance:
     def go(self, rounds: int) -> None:
         self._rounds -= rounds
         if self._rounds < 0:
-            raise OverflowError(f"its loops and calls have more than about {_MOST_ROUNDS} rounds")
+            raise OverflowError(f"its loops and calls exceed about {_MOST_ROUNDS} iterations")
 
     def make(self, size: int) -> None:
         self._made -= size
         if size > _MOST_CHARACTERS or self._made < 0:
-            raise OverflowError(f"it makes more than {_MOST_MADE} characters on the way")
+            raise OverflowError(f"it creates more than {_MOST_MADE} characters in intermediate results")
 
 
 _allowance: ContextVar[_Allowance] = ContextVar("allowance")
@@ -58,7 +58,7 @@ _allowance: ContextVar[_Allowance] = ContextVar("allowance")
 
 @contextmanager
 def bounded(messages: int = 0) -> Iterator[None]:
-    """Compile a template inside of this, or render it for so many messages."""
+    """Compile a template in this context, or render it for this many messages."""
     token = _allowance.set(_Allowance(messages))
     try:
         yield
@@ -67,24 +67,24 @@ def bounded(messages: int = 0) -> Iterator[None]:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox; its templates are compiled and rendered inside of `bounded`."""
+    """The sandbox; its templates are compiled and rendered in `bounded`."""
 
     intercepted_binops = frozenset({"*", "**", "+", "%"})
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.globals.pop("lipsum")  # any amount of text, and no template's
+        self.globals.pop("lipsum")  # It would produce any amount of text, and no template uses it.
         for name, function in list(self.filters.items()):
             self.add_filter(name, function)
         self.filters[_ROUNDS], self.filters[_JOINED] = _counted, _joined
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
-        """Add a filter, bounded as all are."""
+        """Add a filter with limits."""
         self.filters[name] = _bounded(name, function)
 
     @staticmethod
     def concat(chunks: Iterable[str]) -> str:
-        """Join what a template writes."""
+        """Join a template's output."""
         parts, size = [], 0
         for part in chunks:
             size += len(part)
@@ -101,7 +101,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute a product, a power, a sum or a format."""
-        if operator == "+":  # most of what templates compute
+        if operator == "+":  # Most operations of templates.
             if isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES):
                 _allowance.get().make(len(left) + len(right))
             return left + right
@@ -128,7 +128,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Bounds(NodeTransformer):
-    """Has loops count their rounds, and `~` its characters."""
+    """Makes loops count their iterations, and `~` its characters."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - Jinja's
         self.generic_visit(node)
@@ -166,7 +166,7 @@ def _joined(parts: list[Any]) -> str:
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     first = 1 if hasattr(function, "jinja_pass_arg") else 0
 
-    @wraps(function)  # with what Jinja notes at it
+    @wraps(function)  # With Jinja's metadata.
     def call(*args: Any, **kwargs: Any) -> Any:
         _allowance.get().go(_CALL)
         return _noted(function(*args[:first], *_foreseen(name, args[first:], kwargs), **kwargs))
@@ -175,7 +175,7 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _foreseen(name: str, given: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Refuse a filter or method that would make much out of little; return what it is to be given."""
+    """Refuse a filter or method that would expand its input too much; return its arguments."""
     if len(given) < 2 and not kwargs and name not in _OF_ONE:
         return given
     size, others = _length(given[0]) if given else 0, [*given[1:], *kwargs.values()]
@@ -206,13 +206,13 @@ _WIDE = frozenset({"center", "ljust", "rjust", "zfill", "batch", "slice", "round
 _WIDENS_LINES = frozenset({"expandtabs", "indent", "tojson", "wordwrap"})
 _WIDEST = 1000
 _OF_ONE = frozenset({"join", "sum", "format"})
-"""What may make much of its first argument alone."""
+"""Filters that may expand their first argument by themselves."""
 
 
 def _weighed(items: Iterable[Any], *, sums: bool) -> Iterator[Any]:
     so_far = 0
     for item in items:
-        so_far = so_far * sums + _length(item)  # each sum of lists is a new list
+        so_far = so_far * sums + _length(item)  # Each sum of lists creates a new list.
         _allowance.get().make(so_far * (_ITEM if sums else 1))
         yield item
 
@@ -224,12 +224,12 @@ def _noted(made: Any) -> Any:
 
 
 def _refuse_wide(form: Any, values: Iterable[Any]) -> None:
-    """Refuse a format, of `%` or with braces, that widens a value by very much."""
+    """Refuse a format, with `%` or braces, that pads a value excessively."""
     if not isinstance(form, str):
         return
     from_outside = any(isinstance(one, int) and abs(one) > 10**_WIDTH_DIGITS for one in values)
     if _WIDE_FORMAT.search(form) or (from_outside and _WIDTH_FROM_OUTSIDE.search(form)):
-        raise OverflowError("it formats a value with very many characters")
+        raise OverflowError("it pads a value with too many characters")
 
 
 _WIDTH_DIGITS = 5

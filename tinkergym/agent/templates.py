@@ -1,6 +1,6 @@
 """Chat templates: Jinja rendered in a sandbox, with the helpers that Hugging Face templates expect.
 
-Knows text only. The dialect is that of `transformers`: trimmed blocks, `tojson` without HTML escapes,
+Works on text only. The dialect is that of `transformers`: trimmed blocks, `tojson` without HTML escapes,
 `raise_exception`, `strftime_now`, loop controls and the `generation` tag.
 """
 
@@ -31,18 +31,18 @@ class ChatTemplate:
         """Compile a template.
 
         Args:
-            source: The Jinja source as it stands in a tokenizer's configuration.
+            source: The Jinja source from a tokenizer's configuration.
             special_tokens: Names the template may use: `bos_token`, `eos_token`, ...
-            tools: Functions that it shows to the model, as JSON Schema.
+            tools: Functions to show to the model, as JSON Schema.
 
         Raises:
             TemplateError: It does not compile.
         """
         try:
-            source.encode()  # half a surrogate pair has no tokens
+            source.encode()  # Half a surrogate pair has no tokens.
             with bounded():
                 self._template = _environment().from_string(source)
-        # Deep nesting ends in Python's own errors, not in Jinja's.
+        # Deep nesting causes Python's own errors, not Jinja's.
         except Exception as error:
             raise TemplateError(
                 f"the chat template does not compile: {printable(quoted(error))}",
@@ -54,7 +54,7 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Message] | Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
     ) -> str:
-        """Return the text of a conversation, opened for the next answer if `add_generation_prompt`.
+        """Return the text of a conversation, opened for the next completion if `add_generation_prompt`.
 
         Raises:
             TemplateError: The template refuses these messages or fails on them.
@@ -64,23 +64,23 @@ class ChatTemplate:
                 return self._template.render(
                     messages=messages,
                     add_generation_prompt=add_generation_prompt,
-                    # Given as `transformers` gives them: to some templates, None and undefined differ.
+                    # Passed as in `transformers`: some templates distinguish None and undefined.
                     tools=self._tools or None,
                     documents=None,
                     **self.special_tokens,
                 )
-        # A template is foreign code: whatever it raises, it is the template that cannot be used.
+        # A template is foreign code: whatever it raises, the template is unusable.
         except Exception as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise TemplateError(
                 f"the chat template fails on messages with the roles [{roles}]: "
                 f"{printable(quoted(error)) or type(error).__name__}",
-                hint="use a template that accepts them, or leave the system prompt away",
+                hint="use a template that accepts them, or omit the system prompt",
             ) from error
 
 
 class _Generation(Extension):
-    """Accepts `{% generation %}...{% endgeneration %}` and leaves its body as it is."""
+    """Accepts `{% generation %}...{% endgeneration %}` and renders its body unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - the name and type are Jinja's
 

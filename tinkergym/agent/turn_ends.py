@@ -1,6 +1,6 @@
-"""Turn ends: the special tokens at which generation has to stop, read off a chat template.
+"""Turn ends: the special tokens at which generation must stop, found from a chat template.
 
-Models name some of them in their configuration, but often not all: base models name only the end of a
+Models name some of them in their configuration, but often not all: base models only name the end of a
 document, and harmony's `<|end|>` ends a message inside a turn but not the turn itself.
 """
 
@@ -25,13 +25,13 @@ def find_stop_ids(
 
     Args:
         template: The chat template's source.
-        special_tokens: `bos_token`, `eos_token`, ... as the template names them.
+        special_tokens: `bos_token`, `eos_token`, ... as used by the template.
         specials: The ids of the tokenizer's special tokens by their text.
         named: Ids that the model's configuration names.
     """
     stops = set(named)
     known = {text for text, index in specials.items() if index in stops}
-    # A template that cannot be used is reported by the renderer, with the reason.
+    # The renderer reports an unusable template, with the reason.
     with contextlib.suppress(TemplateError):
         ends = turn_ends(ChatTemplate(template, special_tokens), specials, known)
         stops.update(specials[text] for text in ends)
@@ -45,13 +45,13 @@ def special_ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
 
 
 def turn_ends(template: ChatTemplate, specials: Collection[str], known: Collection[str] = ()) -> set[str]:
-    """Return the special tokens that a template writes where the policy has to stop.
+    """Return the special tokens that a template writes where the policy must stop.
 
     Args:
         template: The chat template.
         specials: The texts of all special tokens.
-        known: Those that are known to end a turn. Where a template ends its turns with several tokens of
-            which one is known, no other is returned.
+        known: Tokens that are known to end a turn. If a template ends turns with several tokens and one is
+            known, the others are not returned.
 
     Raises:
         TemplateError: The template refuses a plain conversation.
@@ -68,10 +68,11 @@ def turn_ends(template: ChatTemplate, specials: Collection[str], known: Collecti
         shared.append(one)
     ends = _tool_call_end(template, pattern)
     if shared:
-        # Written after every answer: `<|im_end|>`. Phi-3 adds `<|endoftext|>`, but only after the last one.
+        # Written after every answer, such as `<|im_end|>`. Phi-3 adds `<|endoftext|>`, but only after the
+        # last one.
         return ends | (set() if set(shared) & set(known) else {shared[-1]})
     if last:
-        # Harmony writes `<|return|>` after the last answer, as the model does, and `<|end|>` in the past.
+        # Harmony writes `<|return|>` after the last answer, as the model does, and `<|end|>` after past ones.
         return ends | {last[0]}
     # GLM writes nothing: the policy stops by sampling the token that opens the next turn.
     return ends | set(asked[:1]) | set(_opening_of_tool_answer(template, pattern))
@@ -92,7 +93,7 @@ def _opening_of_tool_answer(template: ChatTemplate, pattern: re.Pattern[str]) ->
 
 
 def _tool_call_end(template: ChatTemplate, pattern: re.Pattern[str]) -> set[str]:
-    """Return the special token that ends a call of a tool, where the template writes such calls."""
+    """Return the special token that ends a tool call, if the template writes such calls."""
     call = {"id": "callA1b2C", "type": "function", "function": {"name": "tool", "arguments": {"key": _NEXT}}}
     message: Any = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:

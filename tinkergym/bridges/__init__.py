@@ -1,1 +1,1 @@
-"""To and from other libraries: their games as our environments, our environments as theirs."""
+"""Bridges to other libraries: their games as our environments, and our environments for their trainers."""

@@ -1,4 +1,4 @@
-"""What the bridge to tinker-cookbook uses of it, or an error that says how to install it."""
+"""Imports from tinker-cookbook, or an error that says how to install it."""
 
 from __future__ import annotations
 

@@ -11,21 +11,23 @@ from tinkergym.errors import InvalidRequestError
 
 
 def renderer_of(tokenizer: Any, *, context_length: int) -> Renderer:
-    """Return the renderer of a fast tokenizer with a chat template, as `AutoTokenizer` loads them.
+    """Return the renderer of a fast tokenizer with a chat template, as loaded by `AutoTokenizer`.
 
     Args:
         tokenizer: A `PreTrainedTokenizerFast`.
-        context_length: Most tokens of prompt and answer together.
+        context_length: Most tokens of prompt and completion together.
 
     Raises:
-        InvalidRequestError: It is a slow tokenizer, or has no chat template or no token that ends an answer.
+        InvalidRequestError: It is a slow tokenizer, or has no chat template or no token that ends a
+            completion.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     template, stop = getattr(tokenizer, "chat_template", None), getattr(tokenizer, "eos_token_id", None)
     if backend is None or not isinstance(template, str) or stop is None:
         raise InvalidRequestError(
-            f"{type(tokenizer).__name__} is no fast tokenizer with one chat template and an eos_token",
-            hint="load it with transformers.AutoTokenizer, and set chat_template and eos_token if they miss",
+            f"{type(tokenizer).__name__} is not a fast tokenizer with one chat template and an eos_token",
+            hint="load it with transformers.AutoTokenizer, and set chat_template and eos_token if they are "
+            "missing",
             field="tokenizer",
         )
     special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}

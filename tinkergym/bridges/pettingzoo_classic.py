@@ -24,24 +24,24 @@ _MARKS = ("X", "O")
 class ClassicGame(TextGame):
     """A turn-based game of PettingZoo whose actions are numbers and whose observations are arrays.
 
-    A subclass names the module and the actions, and puts an observation into words.
+    A subclass names the module and the actions, and describes an observation in words.
     """
 
     module: ClassVar[str] = ""
-    """Where PettingZoo keeps the game's `raw_env`."""
+    """The module with PettingZoo's `raw_env`."""
     moves: ClassVar[tuple[str, ...]] = ()
-    """What the actions 0, 1, ... are called."""
+    """Names of the actions 0, 1, ..."""
 
     def __init__(self, **settings: Any) -> None:
         """Create the game.
 
         Args:
-            settings: Passed on to PettingZoo's game.
+            settings: Passed to PettingZoo's game.
 
         Raises:
             InvalidRequestError: PettingZoo's classic games are not installed.
         """
-        # Its greeting is printed at import and belongs into nobody's output.
+        # Hide the greeting that is printed at import.
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         try:
             module = importlib.import_module(self.module)
@@ -58,15 +58,15 @@ class ClassicGame(TextGame):
         raise NotImplementedError(f"{type(self).__name__} needs a method words(observation, player)")
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Reset PettingZoo's game with a seed that is drawn here."""
+        """Reset PettingZoo's game with a drawn seed."""
         self.table.reset(seed=int(rng.integers(2**31)))
 
     def first_player(self) -> int:
-        """Return who begins."""
+        """Return who moves first."""
         return self._selected()
 
     def next_player(self, player: int) -> int:
-        """Return who is next."""
+        """Return who moves next."""
         del player
         return self._selected()
 
@@ -78,7 +78,7 @@ class ClassicGame(TextGame):
         )
 
     def legal(self, player: int) -> list[str]:
-        """Return what PettingZoo's action mask allows; all moves in a game without one."""
+        """Return the moves allowed by PettingZoo's action mask; all moves in a game without one."""
         observation = self._observation(player)
         if not isinstance(observation, dict):
             return list(self.moves)
@@ -109,7 +109,7 @@ class ClassicGame(TextGame):
         return [0.0] * len(table.possible_agents)
 
     def _let_go(self) -> None:
-        """Take those out whose game PettingZoo has ended while others play on."""
+        """Eliminate players whose game PettingZoo has ended while others continue."""
         table = self.table
         while table.terminations[table.agent_selection] or table.truncations[table.agent_selection]:
             self.eliminate(self._selected())
@@ -151,14 +151,14 @@ class ClassicConnectFour(ClassicGame):
 
 
 class ClassicLeducHoldem(ClassicGame):
-    """PettingZoo's `leduc_holdem_v4`: poker with six cards. Who begins is drawn."""
+    """PettingZoo's `leduc_holdem_v4`: poker with six cards. The first player is drawn."""
 
     module = "pettingzoo.classic.rlcard_envs.leduc_holdem"
     moves = ("call", "raise", "fold", "check")
 
     def words(self, observation: Any, player: int) -> str:
-        """Return the cards that the player sees, both stakes and what can be done."""
-        # 3 flags for the own card, 3 for the public one, then two blocks of 15 for 0 to 14 chips.
+        """Return the cards that the player sees, both stakes and the legal actions."""
+        # 3 flags for the player's card, 3 for the public one, then two blocks of 15 for 0 to 14 chips.
         hand, public, mine, theirs = np.split(observation, [3, 6, 21])
         cards = f"You hold {_card(hand)}. On the table: {_card(public)}."
         chips = f"Chips in the pot: {int(mine.argmax())} yours, {int(theirs.argmax())} your opponent's."
@@ -174,17 +174,17 @@ class ClassicRockPaperScissors(ClassicGame):
     moves = ("rock", "paper", "scissors")
 
     def __init__(self, max_cycles: int = 15) -> None:
-        """Create the game with so many rounds."""
+        """Create the game with this many rounds."""
         super().__init__(max_cycles=max_cycles)
         self.rounds = max_cycles
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Say what is played."""
+        """Return the text that announces the game."""
         super().begin(rng)
         self.tell(f"Rock, paper or scissors? {self.rounds} rounds.")
 
     def observe(self, player: int) -> str:
-        """Return what the opponent showed in the round before."""
+        """Return what the opponent showed in the previous round."""
         shown = int(self._observation(player))
         return f"Your opponent showed {self.moves[shown]}." if shown < len(self.moves) else ""
 
@@ -205,7 +205,7 @@ leduc_holdem_versus = partial(make_against_opponent, "pettingzoo/LeducHoldem-v0"
 
 
 def _board(planes: Any, player: int, empty: Any) -> str:
-    """Write a board whose two planes hold the player's own stones and the other's."""
+    """Format a board with two planes, one for the player's stones and one for the other's."""
     mine, theirs = _MARKS[player], _MARKS[1 - player]
     shown = np.where(planes[:, :, 0], mine, np.where(planes[:, :, 1], theirs, empty.astype(str)))
     return "\n".join(" ".join(row) for row in shown)

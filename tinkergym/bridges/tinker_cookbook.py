@@ -18,7 +18,7 @@ _REASONS = {StopReason.TERMINATED: "completed", StopReason.CONTEXT_LIMIT: "conte
 
 @dataclass
 class GymEnv(types.Env):
-    """One episode; single-use, as all environments there."""
+    """One episode; single-use, like all environments of tinker-cookbook."""
 
     episode: TokenEpisode
 
@@ -30,7 +30,10 @@ class GymEnv(types.Env):
         return tinker.ModelInput.from_ints(step.prompt_ids), self.episode.stop_ids
 
     async def step(self, action: list[int], *, extra: types.ActionExtra | None = None) -> types.StepResult:
-        """Act with the text of the sampled ids; every limit but the context's is called `max_turns`."""
+        """Act with the text of the sampled ids.
+
+        Every limit except the context's is reported as `max_turns`.
+        """
         step = await self.episode.answer(action)
         reason = step.stop_reason and _REASONS.get(step.stop_reason, "max_turns")
         metrics = {**step.metrics, **({f"stop/{reason}": 1.0} if reason else {})}
@@ -59,7 +62,7 @@ class GymDatasetBuilder(types.RLDatasetBuilder):
 
 @dataclass
 class GymGroup(types.EnvGroupBuilder):
-    """Episodes of one seed, so they start equal."""
+    """Episodes with the same seed, so they start equal."""
 
     config: GymDatasetBuilder
     seed: int
@@ -76,14 +79,14 @@ class GymGroup(types.EnvGroupBuilder):
         return self.envs
 
     async def cleanup(self) -> None:
-        """Close what `make_envs` opened."""
+        """Close the environments of `make_envs`."""
         while self.envs:
             await self.envs.pop().episode.close()
 
 
 @dataclass
 class GymDataset(types.RLDataset):
-    """Groups whose seeds count up."""
+    """Groups with consecutive seeds."""
 
     config: GymDatasetBuilder
 

@@ -1,7 +1,7 @@
-"""One episode for a trainer that samples by itself: prompts of token ids out, sampled ids in.
+"""One episode for a trainer that does its own sampling: prompts of token ids out, sampled ids in.
 
-The agent loop does the work, so sampled ids are never tokenised again, and limits, rewards and messages are
-checked as in every other episode. No trajectory comes of it: the trainer keeps its own, with the logprobs.
+The agent loop does the work, so sampled ids are never re-tokenized, and limits, rewards and messages are
+checked as in every other episode. There is no trajectory: the trainer keeps its own, with the logprobs.
 """
 
 from __future__ import annotations
@@ -26,56 +26,57 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TokenStep:
-    """What came of a reset or of an answer."""
+    """The result of a reset or an action."""
 
     prompt_ids: list[int]
-    """What to sample after; empty when the episode is over."""
+    """The prompt to sample after; empty when the episode is over."""
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     stop_reason: StopReason | None = None
-    """Why the episode is over; None while it goes on."""
+    """Why the episode is over; None while it continues."""
 
 
 class TokenEpisode:
-    """An environment and the conversation with it. The environment lives in a thread of its own."""
+    """An environment and the conversation with it. The environment runs in its own thread."""
 
     def __init__(
         self, make_env: Callable[[], AnyEnv], renderer: Renderer, *, seed: int, max_turns: int
     ) -> None:
-        """Say what the episode is to be; nothing is made yet."""
+        """Describe the episode; nothing is created yet."""
         plan = EpisodePlan(episode_id="episode", seed=seed, policy="", limits=Limits(max_turns=max_turns))
         self._make_env, self._seed = make_env, seed
         self.stop_ids = renderer.stop_ids
-        """Token ids that end an answer."""
+        """Token ids that end a completion."""
         self._loop = AgentLoop(renderer, plan)
         self._thread = ThreadPoolExecutor(1, "environment")
         self._env: AnyEnv | None = None
         self._request: SampleRequest | None = None
 
     async def begin(self) -> TokenStep:
-        """Make and reset the environment.
+        """Create and reset the environment.
 
         Raises:
-            InvalidEnvironmentError: What it shows is no text that the model's chat template can write.
+            InvalidEnvironmentError: Its observation cannot be rendered by the model's chat template.
         """
         return await self._in_thread(self._begin)
 
     async def answer(self, token_ids: Sequence[int]) -> TokenStep:
-        """Act with what was sampled after the last prompt.
+        """Act with the ids sampled after the last prompt.
 
         Args:
-            token_ids: As they were sampled, the token that ended the answer included.
+            token_ids: The sampled ids, including the token that ended the completion.
 
         Raises:
             EpisodeProtocolError: The episode has not begun, or is over.
             InternalServiceError: There are no tokens.
-            InvalidEnvironmentError: The environment returned what the Gymnasium interface does not allow.
-            InvalidRewardError: The reward is no finite number.
+            InvalidEnvironmentError: The environment returned something that the Gymnasium interface does not
+                allow.
+            InvalidRewardError: The reward is not a finite number.
         """
         return await self._in_thread(lambda: self._answer(token_ids))
 
     async def close(self) -> None:
-        """Close the environment, if one was made, and end its thread."""
+        """Close the environment, if one was created, and end its thread."""
         if self._env is not None:
             await self._in_thread(self._env.close)
         self._thread.shutdown(wait=False)
@@ -91,12 +92,14 @@ class TokenEpisode:
 
     def _answer(self, token_ids: Sequence[int]) -> TokenStep:
         if self._env is None or self._request is None:
-            raise EpisodeProtocolError("no answer is due", hint="call begin first, and stop where it is over")
+            raise EpisodeProtocolError(
+                "no action is expected now", hint="call begin first, and stop where it is over"
+            )
         ended = bool(token_ids) and token_ids[-1] in self.stop_ids
         completion = Completion(
             request_id=self._request.request_id,
             token_ids=list(token_ids),
-            # They are the trainer's business, and the record here is thrown away.
+            # The trainer keeps the logprobs; the record here is discarded.
             sampling_logprobs=[0.0] * len(token_ids),
             finish_reason="stop" if ended else "length",
             policy_version=0,

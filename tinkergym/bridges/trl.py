@@ -1,7 +1,7 @@
 """Our environments in TRL: a class for `GRPOTrainer(environment_factory=...)`. TRL itself is not imported.
 
-TRL makes instances, calls `reset(**row)` with a row of the data set, offers public methods as tools, and asks
-`get_reward()` at the end. So the policy acts by calling the tool `step` with its action as text.
+TRL creates instances, calls `reset(**row)` with a row of the dataset, offers public methods as tools, and
+calls `get_reward()` at the end. So the policy acts by calling the tool `step` with its action as text.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
 
 
 def environment_factory(id: str, *, unplayed_reward: float = 0.0, **kwargs: Any) -> type[Any]:  # noqa: A002
-    """Return a class that TRL takes as `environment_factory`, one episode at a time in each instance.
+    """Return a class for TRL's `environment_factory`; each instance plays one episode at a time.
 
-    The data set needs a column `seed`, and may have `task_index`: the members of a group have one row in
-    common, so they start equal. `training_rows` makes such rows.
+    The dataset needs a column `seed`, and may have `task_index`: the members of a group share a row, so they
+    start equal. `training_rows` creates such rows.
 
     Args:
         id: A registered environment.
-        unplayed_reward: Of an episode in which the policy never called the tool. An episode whose environment
-            failed has no reward: TRL leaves it out.
-        kwargs: For the environment.
+        unplayed_reward: Reward of an episode in which the policy never called the tool. An episode whose
+            environment failed has no reward, and TRL ignores it.
+        kwargs: Arguments of the environment.
 
     Example:
         >>> factory = environment_factory("board/TicTacToeVs-v0")
         >>> rows = Dataset.from_list(training_rows(64))
         >>> GRPOTrainer(model, train_dataset=rows, environment_factory=factory)
     """
-    name = re.sub(r".*/|-v\d+$|\W", "", id)  # TRL logs the reward under it
+    name = re.sub(r".*/|-v\d+$|\W", "", id)  # TRL logs the reward under this name.
     return type(name, (_Environment,), {"_id": id, "_kwargs": kwargs, "_unplayed": unplayed_reward})
 
 
@@ -48,12 +48,12 @@ class _Environment:
         self._failed = False
 
     def reset(self, seed: int | None = None, task_index: int | None = None, **row: Any) -> str:
-        """Begin an episode and return what stands at the end of the prompt."""
+        """Begin an episode and return the text for the end of the prompt."""
         del row
         if seed is None:
             raise InvalidRequestError(
                 "the row has no seed, so the members of a group would start differently",
-                hint="make the data set with tinkergym.bridges.trl.training_rows",
+                hint="create the dataset with tinkergym.bridges.trl.training_rows",
                 field="seed",
             )
         options = None if task_index is None else {"task_index": int(task_index)}
@@ -64,7 +64,7 @@ class _Environment:
         return f"{prompt}\n\n{shown}" if prompt else shown
 
     def step(self, action: str) -> str:
-        """Act in the environment and read what it answers.
+        """Act in the environment and read its response.
 
         Args:
             action: The action, as the text that the environment expects.

@@ -1,6 +1,6 @@
-"""What a row of written data says: a conversation with answers, or a prompt with two answers to compare.
+"""Parse a dataset row: a conversation with answers, or a prompt with two answers to compare.
 
-Knows no tokens. Every fault is a sentence that begins with the field.
+Independent of tokens. Every error message begins with the field.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from tinkergym.messages import Message, assistant, checked_content, message_faul
 
 
 class RowFaultError(ValueError):
-    """A row cannot be trained on; the text says which field and why."""
+    """A row cannot be trained on. The message says which field and why."""
 
 
 def conversation(row: Any) -> list[Message]:
-    """Read a row for SFT: `{"messages": [...]}` or `{"prompt": ..., "completion": ...}`.
+    """Parse a row for SFT: `{"messages": [...]}` or `{"prompt": ..., "completion": ...}`.
 
-    A prompt is one message from the user, or messages; a completion is one answer.
+    A prompt is one user message, or a list of messages; a completion is one answer.
 
     Raises:
         RowFaultError: It is neither.
@@ -33,7 +33,7 @@ def conversation(row: Any) -> list[Message]:
         messages = _messages(fields["messages"], "messages")
     else:
         if fields and not fields.keys() & {"prompt", "completion"}:
-            # Data of another form: to leave out one key after the other would not help.
+            # Data in another layout: errors about single keys would not help.
             given = ", ".join(sorted(map(_quoted, fields)))
             raise RowFaultError(f"row: needs messages, or prompt and completion; it has {given}")
         _refuse_missing(fields, ("prompt", "completion"))
@@ -47,7 +47,7 @@ def conversation(row: Any) -> list[Message]:
 
 
 def comparison(row: Any) -> tuple[list[Message], str, str]:
-    """Read a row for preferences: a prompt (or messages), the chosen answer and the rejected one.
+    """Parse a row for preferences: a prompt (or messages), the chosen answer and the rejected one.
 
     Raises:
         RowFaultError: It is not such a row.
@@ -62,10 +62,10 @@ def comparison(row: Any) -> tuple[list[Message], str, str]:
     _refuse_others(fields, {opening, "chosen", "rejected"})
     messages = _prompt(fields[opening], opening)
     if messages and messages[-1]["role"] == "assistant":
-        raise RowFaultError(f"{opening}: the last message is the assistant's, and so is what follows")
+        raise RowFaultError(f"{opening}: the last message must not be the assistant's")
     chosen, rejected = (plain_text(_answer(fields[name], name)) for name in ("chosen", "rejected"))
     if chosen == rejected:
-        raise RowFaultError("rejected: it is the chosen answer, so there is nothing to prefer")
+        raise RowFaultError("rejected: is the same as chosen, so there is nothing to prefer")
     _check_order([*messages, assistant(chosen)], opening)
     return messages, chosen, rejected
 
@@ -80,14 +80,14 @@ def _refuse_others(fields: Mapping[str, Any], known: set[str]) -> None:
     unknown = sorted(str(name) for name in fields if name not in known)
     if unknown:
         names = ", ".join(sorted(known))
-        raise RowFaultError(f"{_quoted(unknown[0])}: unknown key beside {names}; leave it out")
+        raise RowFaultError(f"{_quoted(unknown[0])}: unknown key besides {names}; remove it, or pass ignore=")
 
 
 def _refuse_missing(fields: Mapping[str, Any], wanted: Sequence[str]) -> None:
     for name in wanted:
         if name not in fields:
             given = ", ".join(sorted(map(_quoted, fields))) or "nothing"
-            raise RowFaultError(f"{name}: is missing; the row has {given}")
+            raise RowFaultError(f"{name}: missing; the row has {given}")
 
 
 def _prompt(value: Any, field: str) -> list[Message]:
@@ -100,7 +100,9 @@ def _answer(value: Any, field: str) -> Message:
     if isinstance(value, list) and len(value) == 1:
         (message,) = _messages(value, field)
         if message["role"] != "assistant":
-            raise RowFaultError(f"{field}[0].role: an answer is the assistant's, not {message['role']!r}")
+            raise RowFaultError(
+                f"{field}[0].role: an answer must have the role assistant, not {message['role']!r}"
+            )
         return message
     if not isinstance(value, str):
         raise RowFaultError(f"{field}: must be a string or one assistant message, not {type(value).__name__}")
@@ -133,7 +135,7 @@ def _check_order(messages: Sequence[Message], field: str) -> None:
     for index, message in enumerate(messages):
         role = message["role"]
         if role == "system" and index:
-            raise RowFaultError(f"{field}[{index}].role: a system message stands first or not at all")
+            raise RowFaultError(f"{field}[{index}].role: a system message must come first")
         if role == "assistant" and before in ("nothing", "system", "assistant"):
             raise RowFaultError(f"{field}[{index}].role: an answer cannot follow {before}")
         before = role
@@ -144,7 +146,7 @@ def _refuse_empty(messages: Sequence[Message], field: str) -> None:
         if message["role"] == "assistant" and not message["content"]:
             place = f"messages[{index}].content" if field == "messages" else field
             raise RowFaultError(
-                f"{place}: is empty, and the policy would learn to say nothing; leave it out, or write one"
+                f"{place}: empty, so the policy would learn to say nothing; remove the row or the message"
             )
 
 

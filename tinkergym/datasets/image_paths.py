@@ -1,4 +1,4 @@
-"""Images of a data file, which names them by path: `{"type": "image", "path": "images/7.png"}`."""
+"""Images in a data file, given by path: `{"type": "image", "path": "images/7.png"}`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _KEYS = ("messages", "prompt", "completion", "chosen", "rejected")
 
 
 def with_images(row: Any, folder: Path) -> Any:
-    """Return a row with the files that it names in the place of their paths.
+    """Return a row with the image files loaded in place of their paths.
 
     Args:
-        row: Of the file.
-        folder: That relative paths begin at: the data file's.
+        row: A row of the file.
+        folder: The folder for relative paths: the data file's.
 
     Raises:
         ValueError: A file cannot be read, or is too large for an image.

@@ -1,6 +1,6 @@
-"""Other layouts of written data, as rows of ours: ShareGPT, Alpaca, single answers with a label.
+"""Other dataset layouts, converted to ours: ShareGPT, Alpaca, single answers with a label.
 
-Pure; knows no tokens. What is not one of them stays as it is, and is refused where rows are read.
+Independent of tokens. Rows in none of these layouts are left unchanged and refused later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPEAKERS = {
     "tool": "tool",
     "observation": "tool",
 }
-"""Of ShareGPT, by what stands under `from`."""
+"""ShareGPT's roles, by the value of `from`."""
 
 _ALPACA = frozenset({"instruction", "input", "output"})
 _LABELED = frozenset({"prompt", "completion", "label"})
@@ -37,10 +37,10 @@ def without_columns(row: Any, ignore: Collection[str]) -> Any:
 
 
 def in_our_layout(row: Any) -> Any:
-    """Return a ShareGPT or Alpaca row as one of `messages`, or of `prompt` and `completion`.
+    """Convert a ShareGPT or Alpaca row to `messages`, or to `prompt` and `completion`.
 
     Raises:
-        RowFaultError: It is one of them, and wrong.
+        RowFaultError: It is in one of these layouts, but invalid.
     """
     if not isinstance(row, Mapping):
         return row
@@ -78,10 +78,10 @@ def _of_speaker(one: Any, where: str) -> dict[str, Any]:
 
 
 def in_pairs(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows for preferences: single answers with a label (KTO's layout) in pairs, others as they are.
+    """Yield rows for preferences: single answers with a label (KTO's layout) are paired, others unchanged.
 
-    An answer is paired with the next one to the same prompt that has the other label. What has no partner at
-    the end is a fault: a loss on pairs cannot learn from it.
+    An answer is paired with the next one to the same prompt that has the other label. An answer without a
+    partner is an error, because a loss on pairs cannot use it.
     """
     waiting: dict[tuple[str, bool], deque[Row]] = defaultdict(deque)
     for row in rows:
@@ -110,6 +110,6 @@ def in_pairs(rows: Iterable[Row]) -> Iterator[Row]:
             yield Row(
                 row.where,
                 None,
-                f"label: no answer to the same prompt has the label {other}, and preferences are learned "
-                "from pairs; leave it out, or learn from the good answers with client.sft",
+                f"label: no answer to the same prompt has the label {other}, but preference training needs "
+                f"pairs; remove it, or train on the good answers with client.sft",
             )

@@ -1,6 +1,6 @@
-"""Written data made ready to send: read, checked and rendered row by row, before anything is started.
+"""Prepare datasets for upload: read, checked and rendered row by row, before anything is started.
 
-Faults are named by line, field and reason, the first in full and a few more in brief.
+Errors have line, field and reason; the first in full and a few more in brief.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from tinkergym.trajectory.parts import ImagePart
 Overlong = Literal["refuse", "drop"]
 
 CHUNK_TOKENS = 200_000
-"""A chunk is closed when it holds so many: about a megabyte."""
+"""A chunk is closed at this many tokens: about a megabyte."""
 _MOST_FAULTS = 5
 _MOST_TOOL_SETS = 256
-"""Renderers for different tools that are kept."""
+"""The number of cached renderers for different tools."""
 _MOST_READ_AFTER_A_FAULT = 1000
-"""Rows; then the faults that were found are enough."""
+"""Stop after this many invalid rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedData:
-    """Rendered data in chunks, each the body to send under its hash."""
+    """Rendered data in chunks: each request body under its hash."""
 
     manifest: DataManifest
     bodies: dict[str, bytes]
     records: int
     dropped: int
-    """Rows left out because they are longer than the model's context."""
+    """Rows dropped because they are longer than the model's context."""
     tokens: int
     trained_tokens: int
     images: dict[str, ImageFile]
-    """By hash; to be sent before the chunks."""
+    """Images by hash; to be sent before the chunks."""
 
 
 def prepare(
@@ -64,12 +64,12 @@ def prepare(
 
     Args:
         source: A `.jsonl` file or a task source.
-        renderer: Of the model that is trained.
-        kind: What the rows are: conversations, or comparisons.
-        answers: Which answers of a conversation are learned from.
-        on_overlong: What becomes of a row that is longer than the model's context.
-        ignore: Columns that are passed over; each has to be in some row.
-        field: The setting that the data came in, for errors.
+        renderer: The renderer of the trained model.
+        kind: The kind of rows: conversations, or comparisons.
+        answers: Which answers of a conversation are trained on.
+        on_overlong: How to handle a row that is longer than the model's context.
+        ignore: Columns to skip; each must occur in some row.
+        field: The name of the setting, for errors.
 
     Raises:
         InvalidDataError: A row cannot be trained on, or there are none.
@@ -90,8 +90,8 @@ def prepare(
                 dropped += 1
                 continue
             fault = (
-                f"{_whole(row.value)}: {longest} tokens, the model's context is "
-                f"{renderer.context_length}; shorten it, or choose on_overlong='drop'"
+                f"{_whole(row.value)}: {longest} tokens, but the model's context is "
+                f"{renderer.context_length}; shorten it, or set on_overlong='drop'"
             )
         if fault:
             faults.append(f"{row.where}: {fault}")
@@ -114,7 +114,7 @@ def prepare(
 
 
 class _Collected:
-    """Records on their way into chunks."""
+    """Collects records into chunks."""
 
     def __init__(self, kind: DataKind) -> None:
         self._kind: DataKind = kind
@@ -149,7 +149,7 @@ class _Collected:
 
     def _close(self) -> None:
         chunk = DataChunk.model_construct(kind=self._kind, records=self._open)
-        # Without images, as nearly all data is, nothing is said of them.
+        # Nearly all data has no images, so the field is omitted then.
         body = chunk.model_dump_json(exclude_defaults=True).encode()
         name = hashlib.sha256(body).hexdigest()
         self._names.append(name)
@@ -158,7 +158,7 @@ class _Collected:
 
 
 class _Columns:
-    """Columns that are passed over, and whether they were there."""
+    """Columns to skip, and whether they occurred."""
 
     def __init__(self, ignore: Sequence[str]) -> None:
         self._ignore, self._seen = frozenset(ignore), set[str]()
@@ -206,7 +206,7 @@ def _images(messages: Sequence[Message]) -> dict[str, ImageFile]:
 
 
 def _whole(row: Mapping[str, Any]) -> str:
-    """Name the fields whose tokens stand in one sequence."""
+    """Name the fields whose tokens form one sequence."""
     if "text" in row:
         return "text"
     if "messages" in row or "conversations" in row:
@@ -232,5 +232,5 @@ def _refusal(name: str, faults: list[str], field: str) -> InvalidDataError:
     first, *others = faults
     shown = others[: _MOST_FAULTS - 1]
     more = [f"{len(others) - len(shown)} more"] if len(others) > len(shown) else []
-    also = f"also wrong: {'; '.join([*shown, *more])}" if others else ""
+    also = f"also invalid: {'; '.join([*shown, *more])}" if others else ""
     return InvalidDataError(f"{name}, {first}", hint=also, field=field)

@@ -1,4 +1,4 @@
-"""Rows of written data with the place where each stands, from a JSON lines file or a task source."""
+"""Dataset rows with their location, from a JSON lines file or a task source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinkergym.tasks.jsonl import json_fault
 from tinkergym.tasks.source import TaskSource
 
 DataSource = str | PathLike[str] | TaskSource
-"""A `.jsonl` file, or tasks from anywhere."""
+"""A `.jsonl` file, or a task source."""
 
 MOST_LINE_BYTES = 64 * 2**20
 
@@ -32,20 +32,20 @@ class Row:
 
 
 def source_name(source: DataSource) -> str:
-    """Return what messages call the data."""
+    """Return the dataset's name for messages."""
     return source.name if isinstance(source, TaskSource) else Path(source).name
 
 
 def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
-    """Yield the rows in order; blank lines of a file are passed over, but counted.
+    """Yield the rows in order. Blank lines of a file are skipped, but counted.
 
     Args:
-        source: Where they are.
-        field: The setting that it came in, for errors.
+        source: The file or task source.
+        field: The name of the setting, for errors.
 
     Raises:
         InvalidDataError: There is no such file.
-        InvalidRequestError: It is neither a file's name nor a task source.
+        InvalidRequestError: It is neither a file name nor a task source.
     """
     if isinstance(source, TaskSource):
         for index in range(len(source)):
@@ -77,16 +77,16 @@ def _with_its_images(row: Row, folder: Path) -> Row:
 
 def _parsed(where: str, line: bytes) -> Row:
     if len(line) > MOST_LINE_BYTES:
-        return Row(where, None, f"the line is over {MOST_LINE_BYTES} bytes")
+        return Row(where, None, f"the line is longer than {MOST_LINE_BYTES} bytes")
     try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return Row(where, None, f"the line is no UTF-8: {error.reason} at byte {error.start}")
+        return Row(where, None, f"the line is not valid UTF-8: {error.reason} at byte {error.start}")
     try:
         return Row(where, json.loads(text.rstrip("\r\n"), parse_constant=_no_constant))
     except (ValueError, RecursionError) as error:
-        return Row(where, None, f"the line is no JSON: {json_fault(error)}")
+        return Row(where, None, f"the line is not valid JSON: {json_fault(error)}")
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a valid JSON number")

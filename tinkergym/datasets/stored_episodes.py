@@ -1,6 +1,6 @@
-"""Stored episodes of a job: to read, to filter, and to train on again as SFT or preference data.
+"""Stored episodes of a job: to read, to filter, and to train on as SFT or preference data.
 
-Pure: made from a job's settings and the records that the service kept.
+Pure: built from a job's settings and the records that the service kept.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ GroupKey = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class StoredEpisode:
-    """What one seat of a stored episode saw, said and earned."""
+    """What one seat of a stored episode saw, did and earned."""
 
     episode_id: str
     step: int
-    """Train step that played it."""
+    """The train step for which it was played."""
     index: int
-    """Within the step."""
+    """Index within the step."""
     group: int
-    """Episodes of one step with the same group began equal, and were compared with each other."""
+    """Episodes of one step with the same group start equal and were compared with each other."""
     environment: EnvironmentRef
     system_prompt: str | None
     trajectory: Trajectory
 
     @property
     def agent(self) -> str:
-        """Whose seat it is."""
+        """The seat's agent."""
         return self.trajectory.agent
 
     @property
     def seed(self) -> int:
-        """Of the environment."""
+        """The environment's seed."""
         return self.trajectory.seed
 
     @property
     def completed(self) -> bool:
-        """Whether its return may be learned from; a failed episode has no reward."""
+        """Whether its return is valid for training. A failed episode has no reward."""
         return self.trajectory.completed
 
     @property
     def reward(self) -> float | None:
-        """The undiscounted return; None where the episode failed."""
+        """The undiscounted return; None if the episode failed."""
         return self.trajectory.episode_return if self.completed else None
 
     @property
     def group_key(self) -> GroupKey:
-        """What is equal for the episodes that it was compared with."""
+        """The key shared by episodes that were compared with each other."""
         return self.step, self.group, self.agent
 
     @property
@@ -75,9 +75,9 @@ class StoredEpisode:
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation: what the environment showed is the user's, what the policy said the assistant's.
+        """The conversation: observations have the role user, the policy's answers the role assistant.
 
-        Ends with the last answer; what the environment showed after it was read by nobody.
+        Ends with the last answer; the final observation is left out.
         """
         found: list[Message] = [system(self.system_prompt)] if self.system_prompt else []
         for turn in self.trajectory.turns:
@@ -86,15 +86,15 @@ class StoredEpisode:
 
     @property
     def answers(self) -> list[str]:
-        """What the policy said, turn by turn."""
+        """The policy's answers, turn by turn."""
         return [content_text(turn.action) for turn in self.trajectory.turns]
 
 
 class StoredEpisodes(Sequence[StoredEpisode]):
-    """Episodes of a job, by step and index; each seat that was learned from counts as one."""
+    """Episodes of a job, by step and index. Each trained seat counts as one."""
 
     def __init__(self, episodes: Iterable[StoredEpisode], *, origin: str = "episodes") -> None:
-        """Hold episodes; users get them from `Job.episodes`."""
+        """Wrap episodes. Users get them from `Job.episodes`."""
         self._episodes = list(episodes)
         self._origin = origin
 
@@ -118,7 +118,7 @@ class StoredEpisodes(Sequence[StoredEpisode]):
 
     @cached_property
     def groups(self) -> dict[GroupKey, list[StoredEpisode]]:
-        """The episodes by what they were compared with."""
+        """The episodes grouped as they were compared."""
         found: dict[GroupKey, list[StoredEpisode]] = defaultdict(list)
         for episode in self._episodes:
             found[episode.group_key].append(episode)
@@ -132,10 +132,10 @@ class StoredEpisodes(Sequence[StoredEpisode]):
         completed: bool | None = None,
         agent: str | None = None,
     ) -> StoredEpisodes:
-        """Return the episodes that fit.
+        """Return the matching episodes.
 
         Args:
-            where: A function that says so.
+            where: A function from an episode to a bool.
             min_reward: Only completed ones with at least this return.
             completed: Only completed ones, or only failed ones.
             agent: Only this seat.
@@ -155,11 +155,11 @@ class StoredEpisodes(Sequence[StoredEpisode]):
     def to_sft(self, *, best_of: int | None = None, min_reward: float | None = None) -> SequenceTasks:
         """Return conversations for `client.sft`: rejection sampling, with the service's own episodes.
 
-        Failed episodes and those with an empty answer are left out.
+        Failed episodes and those with an empty answer are ignored.
 
         Args:
-            best_of: Of each so many episodes of a group, keep the one with the highest return; the first of
-                equals. None keeps all.
+            best_of: Of every this many episodes of a group, keep the one with the highest return (the first
+                of equals). None keeps all.
             min_reward: Then keep only returns of at least this.
 
         Raises:
@@ -174,7 +174,7 @@ class StoredEpisodes(Sequence[StoredEpisode]):
     def to_preference(self, *, min_margin: float = 0.0) -> SequenceTasks:
         """Return pairs for `client.preference`: each group's best answer, and its worst to the same prompt.
 
-        Episodes of several turns go different ways after their first answer, so they cannot be paired.
+        Multi-turn episodes diverge after their first answer, so they cannot be paired.
 
         Args:
             min_margin: The two returns differ by more than this.
@@ -188,8 +188,8 @@ class StoredEpisodes(Sequence[StoredEpisode]):
             long = next((one for one in some if len(one.trajectory.turns) > 1), None)
             if long is not None:
                 raise InvalidRequestError(
-                    f"episode {long.episode_id} has {len(long.trajectory.turns)} turns, and a pair has one "
-                    "answer to one prompt",
+                    f"episode {long.episode_id} has {len(long.trajectory.turns)} turns, but a pair needs "
+                    f"one answer to one prompt",
                     hint="use episodes of single-turn environments, or to_sft(best_of=...)",
                     field="to_preference",
                 )
@@ -203,7 +203,7 @@ class StoredEpisodes(Sequence[StoredEpisode]):
                         "rejected": worst.answers[0],
                     }
                 )
-        return self._rows(rows, "take more steps, or lower min_margin")
+        return self._rows(rows, "use more steps, or lower min_margin")
 
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` with a row per episode; metrics are columns.
@@ -230,9 +230,9 @@ def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) 
     """Read a job's episodes from its settings and the records that the service kept.
 
     Args:
-        spec: Of the job.
-        records: JSON of each.
-        origin: What to call them.
+        spec: The job's settings.
+        records: The JSON of each record.
+        origin: A name for the episodes.
     """
     found: list[StoredEpisode] = []
     group_size = spec.algorithm.group_size if isinstance(spec, JobSpec) else 1
@@ -258,7 +258,7 @@ def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) 
 
 
 def prompt_of(spec: PlayedSpec, agent: str) -> str | None:
-    """Return the system prompt that a seat of a job's episodes had."""
+    """Return the system prompt of a seat of a job's episodes."""
     seat = spec.agents.get(agent) if isinstance(spec, JobSpec) else None
     own = seat.system_prompt if isinstance(seat, Train) else None
     return spec.effective_prompt if own is None else own

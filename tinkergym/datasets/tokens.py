@@ -1,7 +1,7 @@
-"""From a conversation to token ids with the answers marked, through the renderer that sampling uses.
+"""From a conversation to token ids with the answers marked, with the renderer used for sampling.
 
-What is trained is to the token what is sampled later: the prompt is rendered as an episode's first prompt,
-each answer as `AgentLoop` takes an answer into its ledger, and what follows it as a delta.
+Training and sampling use the same tokens: the prompt is rendered like an episode's first prompt, each answer
+as `AgentLoop` adds it to its ledger, and what follows as a delta.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from tinkergym.schema.data import TokenSequence
 from tinkergym.trajectory.parts import ImageSpan
 
 Answers = Literal["all", "last"]
-"""Which answers of a conversation are learned from."""
+"""Which answers of a conversation are trained on."""
 
 _THINK, _THOUGHT = "<think>", "</think>"
 
 
 def text_tokens(renderer: Renderer, text: Any) -> TokenSequence:
-    """Return a plain text, of which every token but the first is learned from.
+    """Return plain text in which every token but the first is trained on.
 
     Raises:
-        RowFaultError: It is no text, or too short to learn from.
+        RowFaultError: It is not text, or too short to train on.
     """
     if not isinstance(text, str) or not is_unicode(text):
         raise RowFaultError(f"text: must be a string of Unicode, not {type(text).__name__}")
     ids = renderer.document(text)
     if not text or len(ids) < 2:
-        raise RowFaultError("text: is too short to learn from")
+        raise RowFaultError("text: is too short to train on")
     return TokenSequence(token_ids=ids, trained=[(1, len(ids))])
 
 
 def conversation_tokens(
     renderer: Renderer, messages: Sequence[Message], *, answers: Answers = "all"
 ) -> TokenSequence:
-    """Render a conversation; what stands after its last answer is left out, as nothing is learned there.
+    """Render a conversation. Messages after its last answer are ignored, because they are not trained on.
 
     Args:
-        renderer: Of the model.
-        messages: At least one answer, and something before each.
-        answers: Whether each answer is learned from, or only the last.
+        renderer: The model's renderer.
+        messages: With at least one answer, and something before each.
+        answers: Whether all answers are trained on, or only the last.
 
     Raises:
-        RowFaultError: An answer holds the token that ends answers, or never ends a reasoning that the prompt
-            has begun.
+        RowFaultError: An answer contains the token that ends answers, or does not close reasoning that the
+            prompt has opened.
         TemplateError: The model's template refuses the conversation.
     """
     places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
@@ -65,7 +65,7 @@ def conversation_tokens(
         ids = ids + answer
         if len(trained) < len(places):
             delta = renderer.delta(answer, reply)
-            assert delta is not None  # the answer was closed as this reply wants it
+            assert delta is not None  # The answer was closed as this reply requires.
             images += [
                 ImageSpan(sha256=image.sha256, start=image.start + len(ids), end=image.end + len(ids))
                 for image in renderer.spans(delta, reply)
@@ -78,11 +78,11 @@ def conversation_tokens(
 def _rendered_anew(
     renderer: Renderer, messages: Sequence[Message], place: int, answers: Answers
 ) -> TokenSequence:
-    """Render the last answer after a history that the template changes as the conversation goes on."""
+    """Render the last answer after a history that the template rewrites."""
     if answers == "all":
         raise RowFaultError(
-            "messages: the model's chat template rewrites the past, so each answer has another one; give "
-            "each answer a row of its own, with answers='last'"
+            "messages: the model's chat template rewrites the past, so each answer has a different "
+            "history; give each answer its own row, with answers='last'"
         )
     ids = renderer.start(messages[:place])
     images = renderer.spans(ids, messages[:place])
@@ -94,7 +94,7 @@ def _rendered_anew(
 def comparison_tokens(
     renderer: Renderer, messages: Sequence[Message], chosen: str, rejected: str
 ) -> list[TokenSequence]:
-    """Render a prompt with each of two answers; only the answers compared are learned from.
+    """Render a prompt with each of two answers; only the answers are trained on.
 
     Raises:
         RowFaultError: As `conversation_tokens`.
@@ -110,16 +110,16 @@ def answer_tokens(renderer: Renderer, text: str, field: str, reply: Sequence[Mes
     """Return an answer's ids as the policy would have sampled them, with the token that ends it.
 
     Args:
-        renderer: Of the model.
+        renderer: The model's renderer.
         text: The answer.
-        field: Where it stands, for errors.
+        field: The field, for errors.
         reply: The messages that follow it, if any: some templates end an answer with the next turn's token.
 
     Raises:
-        RowFaultError: The answer holds that token inside, or does not fit a prompt that begins to reason.
+        RowFaultError: The answer contains that token, or does not fit a prompt that opens reasoning.
     """
     if renderer.opens_reasoning:
-        # The prompt already wrote the opening tag, and sampled answers begin behind it.
+        # The prompt already contains the opening tag, and sampled answers begin after it.
         text = (
             text.lstrip().removeprefix(_THINK).removeprefix("\n")
             if text.lstrip().startswith(_THINK)
@@ -131,7 +131,7 @@ def answer_tokens(renderer: Renderer, text: str, field: str, reply: Sequence[Mes
             )
     ids = renderer.encode_answer(text, reply)
     if any(token in renderer.stop_ids for token in ids[:-1]):
-        raise RowFaultError(f"{field}: holds the text of a token that ends answers; take it out")
+        raise RowFaultError(f"{field}: contains the text of a token that ends answers; remove it")
     if not ids:
-        raise RowFaultError(f"{field}: makes no token to learn from")
+        raise RowFaultError(f"{field}: gives no token to train on")
     return ids

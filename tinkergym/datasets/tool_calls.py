@@ -1,6 +1,6 @@
-"""Tool calls in written data: the text that the model's own chat template makes of them, as answers.
+"""Tool calls in datasets: rendered by the model's own chat template, as answers.
 
-So what is learned is what the model is to sample: the template's own way to write a call.
+So the policy learns exactly the call format that its template uses.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tinkergym.datasets.conversations import RowFaultError
 
 
 def tools_of(row: Any) -> tuple[Any, list[Any]]:
-    """Return a row without its `tools`, and these: the functions that the template shows to the model.
+    """Return a row without its `tools`, and the tools: the functions that the template shows to the model.
 
     Raises:
-        RowFaultError: They are no list of objects, nor JSON of one.
+        RowFaultError: They are not a list of objects, or JSON of one.
     """
     if not isinstance(row, Mapping) or not row.get("tools"):
         kept = {k: v for k, v in row.items() if k != "tools"} if isinstance(row, Mapping) else row
@@ -27,17 +27,17 @@ def tools_of(row: Any) -> tuple[Any, list[Any]]:
         try:
             tools = json.loads(tools)
         except ValueError as error:
-            raise RowFaultError(f"tools: is no JSON: {error}") from None
+            raise RowFaultError(f"tools: not valid JSON: {error}") from None
     if not isinstance(tools, list) or not all(isinstance(one, Mapping) for one in tools):
-        raise RowFaultError("tools: must be a list of objects, as OpenAI's API takes them")
+        raise RowFaultError("tools: must be a list of objects, as in OpenAI's API")
     return {name: value for name, value in row.items() if name != "tools"}, tools
 
 
 def calls_as_text(renderer: Renderer, row: Any) -> Any:
-    """Return a row whose assistant messages with `tool_calls` hold the text of these calls.
+    """Return a row whose assistant messages with `tool_calls` contain the text of these calls.
 
     Raises:
-        RowFaultError: A call is not written as OpenAI's API does.
+        RowFaultError: A call is not in the format of OpenAI's API.
         TemplateError: The model's template does not show calls, or refuses the conversation before one.
     """
     messages = row.get("messages") if isinstance(row, Mapping) else None
@@ -76,11 +76,11 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         raise RowFaultError(f"{where}: must be an object with a function that has a name and arguments")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        # OpenAI's API has them as JSON in a string; templates write the object.
+        # OpenAI's API uses JSON in a string; templates need the object.
         try:
             arguments = json.loads(arguments or "{}")
         except ValueError as error:
-            raise RowFaultError(f"{where}.function.arguments: is no JSON: {error}") from None
+            raise RowFaultError(f"{where}.function.arguments: is not valid JSON: {error}") from None
     if not isinstance(arguments, Mapping):
         raise RowFaultError(f"{where}.function.arguments: must be an object, or JSON of one")
     return {**call, "type": "function", "function": {**function, "arguments": dict(arguments)}}

@@ -1,4 +1,4 @@
-"""Tasks: what a data-dependent environment asks. One `TaskSource` for each form in which they are kept."""
+"""Tasks of data-dependent environments. One `TaskSource` for each storage format."""
 
 from tinkergym.tasks.generator import GeneratorTasks
 from tinkergym.tasks.hugging_face import HuggingFaceTasks

@@ -29,10 +29,10 @@ def rows_fingerprint(rows: Iterable[Mapping[str, Any]], name: str) -> str:
 
     Args:
         rows: The tasks in order.
-        name: Whose they are, for the error.
+        name: The source's name, for errors.
 
     Raises:
-        InvalidRequestError: A row holds something that has no stable form in JSON.
+        InvalidRequestError: A row contains something without a stable JSON form.
     """
     digest = hashlib.sha256()
     for index, row in enumerate(rows):
@@ -51,4 +51,4 @@ def _plain(value: object) -> object:
         return value.isoformat()
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"it holds a {type(value).__name__}")
+    raise TypeError(f"it contains a {type(value).__name__}")

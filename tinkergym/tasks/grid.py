@@ -1,7 +1,7 @@
-"""The grid: every environment is single-turn or multi-turn, and data-free or data-dependent.
+"""The kind of an environment: single-turn or multi-turn, and data-free or data-dependent.
 
-An environment says so in its metadata; `tinkergym.testing.EnvContract` plays it and finds out whether it is
-true.
+An environment declares it in its metadata; `tinkergym.testing.EnvContract` plays it and checks the
+declaration.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Data = Literal["free", "dependent"]
 
 @dataclass(frozen=True, slots=True)
 class GridCell:
-    """Where an environment stands.
+    """The kind of an environment.
 
     Attributes:
-        turns: `single`: one answer ends the episode; `multi`: act until the end.
-        data: `free`: the seed makes the task; `dependent`: the task comes from data, and
+        turns: `single`: one action ends the episode; `multi`: several actions.
+        data: `free`: the seed determines the task; `dependent`: the task comes from data, and
             `reset(options={"task_index": i})` chooses it.
     """
 
@@ -37,10 +37,10 @@ class GridCell:
 
 
 def cell_of(env: gym.Env[Any, Any]) -> GridCell:
-    """Return the cell that an environment declares, wrapped or not.
+    """Return the kind that an environment declares, wrapped or not.
 
     Raises:
-        InvalidEnvironmentError: Its metadata names none, or one that does not exist.
+        InvalidEnvironmentError: Its metadata does not declare it, or declares an unknown one.
     """
     metadata = env.metadata or {}
     for key, known in (("turns", get_args(Turns)), ("data", get_args(Data))):
@@ -48,7 +48,7 @@ def cell_of(env: gym.Env[Any, Any]) -> GridCell:
         if value not in known:
             says = f"says {value!r}" if value is not None else "does not say"
             raise InvalidEnvironmentError(
-                f"{type(env.unwrapped).__name__} {says} in metadata[{key!r}] where it stands in the grid",
+                f"{type(env.unwrapped).__name__} {says} its kind in metadata[{key!r}]",
                 hint=f"metadata = {{..., {key!r}: {' or '.join(map(repr, known))}}}",
                 field=f"metadata.{key}",
             )
@@ -56,7 +56,7 @@ def cell_of(env: gym.Env[Any, Any]) -> GridCell:
 
 
 def declares_cell(env: gym.Env[Any, Any]) -> bool:
-    """Return whether the environment says anything about its cell; Gymnasium's own say nothing."""
+    """Return whether the environment declares its kind; Gymnasium's own do not."""
     return not {"turns", "data"}.isdisjoint(env.metadata or {})
 
 
@@ -67,7 +67,7 @@ def with_tasks(metadata: Mapping[str, Any], tasks: TaskSource) -> dict[str, Any]
 
 
 def tasks_of(env: gym.Env[Any, Any]) -> TaskSource | None:
-    """Return the tasks that an environment keeps, wrapped or not; None if it keeps none, or several."""
+    """Return the tasks of an environment, wrapped or not; None if it has none, or several."""
     inner = env.unwrapped
     kept = [value for holder in (inner, *type(inner).__mro__) for value in vars(holder).values()]
     found = {id(value): value for value in kept if isinstance(value, TaskSource)}

@@ -1,4 +1,4 @@
-"""Tasks from a Hugging Face data set. Needs the extra `huggingface`, and imports it at the first use."""
+"""Tasks from a Hugging Face dataset. Needs the extra `huggingface`, imported at first use."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BATCH = 1000
 
 
 class HuggingFaceTasks(TaskSource):
-    """The rows of a data set of the `datasets` library: saved in a folder, or on the hub.
+    """The rows of a dataset of the `datasets` library: saved in a folder, or on the hub.
 
-    A folder that `save_to_disk` wrote is opened without a network. A name of the hub is downloaded at the
-    first use, unless it lies in the library's cache.
+    A folder written by `save_to_disk` is opened without a network. A dataset on the hub is downloaded at
+    first use, unless it is in the library's cache.
 
     Example:
         >>> tasks = HuggingFaceTasks("/data/sums", split="train")
@@ -36,16 +36,16 @@ class HuggingFaceTasks(TaskSource):
         config: str | None = None,
         revision: str | None = None,
     ) -> None:
-        """Name the data set.
+        """Set the dataset.
 
         Args:
-            path: A folder that `save_to_disk` of a data set or of a dict of them wrote, or a name on the hub.
+            path: A folder written by `save_to_disk` of a dataset or a dict of datasets, or a name on the hub.
             split: Which split; None only for a folder with a single data set.
             config: The hub's configuration name.
-            revision: The hub's branch, tag or commit; name a commit to have the same tasks tomorrow.
+            revision: The hub's branch, tag or commit; use a commit for reproducible tasks.
 
         Raises:
-            InvalidRequestError: A folder has no such split, or no split is named for the hub.
+            InvalidRequestError: A folder has no such split, or no split is given for the hub.
         """
         self._arguments = (os.fspath(path), split, config, revision)
         self._path = Path(path)
@@ -53,13 +53,13 @@ class HuggingFaceTasks(TaskSource):
         if self._path.is_dir():
             if config is not None or revision is not None:
                 raise InvalidRequestError(
-                    "config and revision choose from the hub, and this is a folder",
-                    hint="leave them away",
+                    "config and revision are for the hub, but this is a folder",
+                    hint="leave them out",
                     field="config" if config is not None else "revision",
                 )
             listing = self._path / "dataset_dict.json"
             if listing.is_file():
-                # A few words that name the folders; the data stays where it is.
+                # Only a few names of folders are read; the data stays where it is.
                 self.splits = tuple(json.loads(listing.read_text(encoding="utf-8"))["splits"])
                 named_split(self._path.name, self.splits, split)
             else:
@@ -70,7 +70,7 @@ class HuggingFaceTasks(TaskSource):
 
     @property
     def name(self) -> str:
-        """The folder's name or the hub's, and the split."""
+        """The folder's or the hub's name, and the split."""
         name = self._path.name if self._path.is_dir() else self._arguments[0]
         return name if self.split is None else f"{name}/{self.split}"
 
@@ -103,7 +103,7 @@ class HuggingFaceTasks(TaskSource):
             import datasets
         except ImportError as error:
             raise InvalidRequestError(
-                "Hugging Face data sets need the package datasets",
+                "Hugging Face datasets need the package datasets",
                 hint="pip install '.[huggingface]' in a checkout of tinkergym",
             ) from error
         path, split, config, revision = self._arguments
@@ -111,11 +111,11 @@ class HuggingFaceTasks(TaskSource):
             if self._path.is_dir():
                 return datasets.load_from_disk(str(self._path / split) if split else path)
             return datasets.load_dataset(path, config, split=split, revision=revision)
-        # Whatever the hub's client raises: no such name, no such split, no network, a broken file.
+        # Whatever the hub's client raises: unknown name, unknown split, no network, a broken file.
         except Exception as error:
             raise InvalidRequestError(
-                f"the data set {self.name} cannot be opened: {type(error).__name__}: {error}",
-                hint="check its name and split; without a network, name a folder that save_to_disk wrote",
+                f"the dataset {self.name} cannot be opened: {type(error).__name__}: {error}",
+                hint="check its name and split; without a network, use a folder written by save_to_disk",
                 field="path",
             ) from error
 
@@ -128,6 +128,6 @@ def _again(path: str, split: str | None, config: str | None, revision: str | Non
 
 
 def _raw(rows: Any) -> Iterator[Task]:
-    # As stored: pictures stay bytes instead of being decoded.
+    # As stored: images stay bytes instead of being decoded.
     for table in rows.with_format("arrow").iter(batch_size=_BATCH):
         yield from table.to_pylist()

@@ -19,16 +19,16 @@ from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, 
 @dataclass(frozen=True, slots=True)
 class _Index:
     offsets: array[int]
-    """Where each task begins, in bytes."""
+    """Start of each task, in bytes."""
     fingerprint: str
     modified_ns: int
     size: int
 
 
 class JsonlTasks(TaskSource):
-    """The tasks of a JSON lines file, one object per line; blank lines do not count.
+    """The tasks of a JSON lines file, one object per line; blank lines are skipped.
 
-    Nothing is read before the first use, and then only where each line begins, so a large file costs little.
+    Nothing is read before the first use, and then only the position of each line, so large files are cheap.
 
     Example:
         >>> tasks = JsonlTasks(Path(__file__).parent / "data", split="train")
@@ -36,14 +36,14 @@ class JsonlTasks(TaskSource):
     """
 
     def __init__(self, path: str | PathLike[str], *, split: str | None = None) -> None:
-        """Name the tasks.
+        """Set the file.
 
         Args:
             path: A `.jsonl` file, or a folder of them, one per split.
             split: The split: `<split>.jsonl` in the folder.
 
         Raises:
-            InvalidRequestError: There is no such file; the error lists the splits that are there.
+            InvalidRequestError: There is no such file; the error lists the existing splits.
         """
         self._arguments = (os.fspath(path), split)
         root = Path(path)
@@ -54,7 +54,7 @@ class JsonlTasks(TaskSource):
         elif root.is_file():
             refuse_split(root.name, split)
         else:
-            raise InvalidRequestError(f"there is no task file {root}", field="path")
+            raise InvalidRequestError(f"the task file {root} does not exist", field="path")
         self._path = root
         self._read_index: _Index | None = None
 
@@ -70,7 +70,7 @@ class JsonlTasks(TaskSource):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the file, in hex: equal data, equal fingerprint."""
+        """SHA-256 of the file, in hex."""
         return self._index().fingerprint
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class JsonlTasks(TaskSource):
         """Return the object on a line.
 
         Raises:
-            InvalidRequestError: The line is no JSON object, or the file was changed since it was first read.
+            InvalidRequestError: The line is not a JSON object, or the file changed since it was first read.
         """
         known = self._index()
         with self._path.open("rb") as file:
@@ -97,10 +97,10 @@ class JsonlTasks(TaskSource):
             task = json.loads(line.rstrip(b"\r\n"), parse_constant=_no_constant)
         except ValueError as error:
             raise InvalidRequestError(
-                f"task {index} of {self.name} is no JSON: {json_fault(error)}"
+                f"task {index} of {self.name} is not valid JSON: {json_fault(error)}"
             ) from error
         if not isinstance(task, dict):
-            raise InvalidRequestError(f"task {index} of {self.name} is no JSON object")
+            raise InvalidRequestError(f"task {index} of {self.name} is not a JSON object")
         return task
 
     def _index(self) -> _Index:
@@ -133,13 +133,13 @@ def _scan(path: Path) -> _Index:
 
 
 def json_fault(error: Exception) -> str:
-    """Say what is wrong with a line of a file and in which column, without the parser's own number of lines.
+    """Describe the error in a line of a file with its column, without the parser's own line number.
 
     Args:
-        error: What reading the line raised, without the end of line, which the parser would count too.
+        error: The parser's error for the line without its line break, which would count as a column.
     """
     return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")

@@ -1,6 +1,6 @@
-"""A dataset by name: shipped with a pack, in a folder that the environment's operator names, or on the hub.
+"""A dataset by name: shipped with a pack, in the operator's data folder, or on the hub.
 
-The name may come from a job description of somebody else, so it reaches no file outside of that folder.
+The name may come from another tenant's job, so it cannot lead to a file outside that folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinkergym.tasks.parquet import ParquetTasks
 from tinkergym.tasks.source import TaskSource
 
 DATA_FOLDER = "TINKERGYM_DATA"
-"""Environment variable: the folder below which datasets are looked up."""
+"""Environment variable: the folder with the datasets."""
 
 ALLOW_HUB = "TINKERGYM_HUB_DATA"
 """Environment variable: `1` lets environments load datasets of the Hugging Face hub."""
@@ -27,9 +27,9 @@ def named_tasks(
     """Open a dataset.
 
     Args:
-        data: A folder or file below `shipped` or below the folder that `TINKERGYM_DATA` names: JSON lines,
-            Parquet, or what `save_to_disk` wrote. Else the name of a dataset on the hub, such as
-            `openai/gsm8k`, where `TINKERGYM_HUB_DATA=1` is set.
+        data: A folder or file below `shipped` or below the folder in `TINKERGYM_DATA`: JSON lines, Parquet,
+            or the output of `save_to_disk`. Otherwise the name of a dataset on the hub, such as
+            `openai/gsm8k`, if `TINKERGYM_HUB_DATA=1` is set.
         shipped: The pack's own data.
         split: Which split.
         config: The hub's configuration name.

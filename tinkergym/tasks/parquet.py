@@ -1,4 +1,4 @@
-"""Tasks from Parquet files. Needs the extra `parquet`, and imports it when tasks are first used."""
+"""Tasks from Parquet files. Needs the extra `parquet`, imported at first use."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, 
 
 _SHARD = re.compile(r"-\d+-of-\d+$")
 _DECODED_GROUPS = 4
-"""Row groups that are kept decoded; episodes of a group of siblings ask for the same task."""
+"""The number of decoded row groups that are kept; the episodes of a group use the same task."""
 
 
 class ParquetTasks(TaskSource):
     """The rows of Parquet files.
 
-    Before the first use nothing is read, then the files' footers, and of the rows only the row groups that
-    are asked for.
+    Nothing is read before the first use; then the files' footers, and only the row groups that are needed.
 
     Example:
         >>> tasks = ParquetTasks(Path(__file__).parent / "data", split="train")
     """
 
     def __init__(self, path: str | PathLike[str], *, split: str | None = None) -> None:
-        """Name the tasks.
+        """Set the files.
 
         Args:
             path: A `.parquet` file, or a folder with one per split, or several per split that are named
@@ -42,7 +41,7 @@ class ParquetTasks(TaskSource):
             split: The split, in a folder.
 
         Raises:
-            InvalidRequestError: There is no such file; the error lists the splits that are there.
+            InvalidRequestError: There is no such file; the error lists the existing splits.
         """
         self._arguments = (os.fspath(path), split)
         root = Path(path)
@@ -57,7 +56,7 @@ class ParquetTasks(TaskSource):
             refuse_split(root.name, split)
             self._files = (root,)
         else:
-            raise InvalidRequestError(f"there is no task file {root}", field="path")
+            raise InvalidRequestError(f"the task file {root} does not exist", field="path")
         self._name = root.name if self.split is None else f"{root.name}/{self.split}"
         self._opened: _Rows | None = None
 
@@ -68,7 +67,7 @@ class ParquetTasks(TaskSource):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the files, in hex; reads them whole."""
+        """SHA-256 of the files, in hex; reads them completely."""
         key = ("parquet bytes", *map(file_key, self._files))
         return shared(key, lambda: files_fingerprint(self._files))
 
@@ -91,7 +90,7 @@ class ParquetTasks(TaskSource):
 
 
 class _Rows:
-    """The rows of some files, numbered across them."""
+    """The rows of several files, numbered consecutively."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         try:
@@ -103,7 +102,7 @@ class _Rows:
                 hint="pip install '.[parquet]' in a checkout of tinkergym",
             ) from error
         try:
-            # Mapped, so that processes which play side by side share the pages.
+            # Mapped, so that processes on one machine share the pages.
             self._files = [pq.ParquetFile(file, memory_map=True) for file in files]
         except (pa.ArrowInvalid, OSError) as error:
             raise InvalidRequestError(f"{files[0]} cannot be read: {error}", field="path") from error

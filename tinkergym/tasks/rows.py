@@ -1,4 +1,4 @@
-"""What tasks share that a program holds or makes: parts by name, copies, a fingerprint of the rows."""
+"""Shared by task sources in memory: splits by name, copies, and a fingerprint of the rows."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Part = TypeVar("Part")
 
 
 class RowTasks(TaskSource):
-    """Tasks without a file behind them."""
+    """Tasks without a file."""
 
     _fingerprint = ""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the tasks as JSON, in hex; reads, or draws, them all."""
+        """SHA-256 of the tasks as JSON, in hex; reads or draws all of them."""
         if not self._fingerprint:
             self._fingerprint = rows_fingerprint(iter(self), self.name)
         return self._fingerprint
 
     def _part(self, given: Part | Mapping[str, Part], split: str | None, *, what: str) -> Part:
-        """Return the part of a mapping that `split` names, or what is not divided as it is.
+        """Return the split of a mapping, or the value itself if it has no splits.
 
         Raises:
-            InvalidRequestError: There is no such part; the error lists those that are there.
+            InvalidRequestError: There is no such split; the error lists the existing ones.
         """
         if not isinstance(given, Mapping):
             refuse_split(what, split)
@@ -40,14 +40,14 @@ class RowTasks(TaskSource):
 
 
 def copied(task: object, index: int, name: str) -> Task:
-    """Return a task as a dict of its own.
+    """Return a copy of a task as a dict.
 
     Raises:
-        InvalidRequestError: It is no mapping.
+        InvalidRequestError: It is not a mapping.
     """
     if not isinstance(task, Mapping):
         raise InvalidRequestError(
             f"task {index} of {name} is a {type(task).__name__}",
-            hint='a task is a mapping, for example {"question": ..., "answer": ...}',
+            hint='a task must be a mapping, for example {"question": ..., "answer": ...}',
         )
     return copy.deepcopy(dict(task))

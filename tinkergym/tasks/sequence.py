@@ -1,4 +1,4 @@
-"""Tasks that are in memory already."""
+"""Tasks that are already in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rows = Sequence[Mapping[str, Any]]
 class SequenceTasks(RowTasks):
     """The mappings of a Python sequence: a list, or an opened `datasets.Dataset`.
 
-    The sequence is not copied. Tasks are, when they are read, so that no episode can change another's.
+    The sequence is not copied, but tasks are copied when read, so episodes cannot change each other's.
 
     Example:
         >>> CAPITALS = SequenceTasks([{"country": "France", "capital": "Paris"}])
@@ -22,20 +22,20 @@ class SequenceTasks(RowTasks):
     """
 
     def __init__(self, tasks: Rows | Mapping[str, Rows], *, split: str | None = None) -> None:
-        """Name the tasks.
+        """Set the tasks.
 
         Args:
             tasks: The tasks, or a mapping from splits to them.
-            split: The split, of a mapping.
+            split: The split, for a mapping.
 
         Raises:
-            InvalidRequestError: There is no such split; the error lists those that are there.
+            InvalidRequestError: There is no such split; the error lists the existing ones.
         """
         self._tasks = self._part(tasks, split, what="the sequence")
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """A description for messages."""
         return f"the {type(self._tasks).__name__} of tasks"
 
     def __len__(self) -> int:
@@ -45,6 +45,6 @@ class SequenceTasks(RowTasks):
         """Return a copy of a task.
 
         Raises:
-            InvalidRequestError: It is no mapping.
+            InvalidRequestError: It is not a mapping.
         """
         return copied(self._tasks[index], index, self.name)

@@ -1,4 +1,4 @@
-"""What was read once serves every source of this process that names the same thing."""
+"""Data that is read once per process and shared by all sources with the same name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _MOST = 16
-"""Data sets that are kept when no source uses them any more, for environments that come and go."""
+"""The number of unused datasets that are kept, for environments that come and go."""
 
 
 class _Slot:
@@ -27,7 +27,7 @@ _slots: OrderedDict[Hashable, _Slot] = OrderedDict()
 
 
 def shared(key: Hashable, load: Callable[[], T]) -> T:
-    """Return what `load` returned for this key, here or in another thread; a failure is not kept."""
+    """Return the result of `load` for this key, from here or another thread. Failures are not cached."""
     with _lock:
         slot = _slots.setdefault(key, _Slot())
         _slots.move_to_end(key)
@@ -41,7 +41,7 @@ def shared(key: Hashable, load: Callable[[], T]) -> T:
 
 
 def file_key(path: Path) -> tuple[str, int, int]:
-    """Return what identifies a file's content for as long as nobody changes it: path, time and size."""
+    """Return a file's identity while it is unchanged: path, modification time and size."""
     stat = path.stat()
     return str(path.resolve()), stat.st_mtime_ns, stat.st_size
 

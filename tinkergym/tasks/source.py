@@ -1,4 +1,4 @@
-"""TaskSource: the one form in which an environment sees its tasks, wherever they are kept."""
+"""TaskSource: the interface through which an environment reads its tasks, however they are stored."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ Task = dict[str, Any]
 class TaskSource(Sequence[Task]):
     """Numbered tasks of one split.
 
-    A source is named in an environment's constructor and reads nothing there, so that an environment costs
-    little until it is played. It can be pickled: what it has read stays behind and is read again where it is
-    needed. Environments of one process that name the same source share what was read.
+    Creating a source in an environment's constructor reads nothing, so an environment is cheap until it is
+    played. A source can be pickled: its data is not included and is read again when needed. Environments of
+    one process that use the same source share its data.
 
-    An environment that keeps one, under any attribute, is data-dependent (`tinkergym.tasks.grid`). It
-    must not be an argument of the environment: those travel as JSON, so they name the data (a path, a split).
+    An environment with a source in any attribute is data-dependent (`tinkergym.tasks.grid`). A source cannot
+    be an argument of the environment, because arguments are sent as JSON: pass a path and a split instead.
 
-    A source of your own needs `name`, `fingerprint`, `__len__` and `read`.
+    Your own source needs `name`, `fingerprint`, `__len__` and `read`.
     """
 
     split: str | None = None
-    """Which part of the data this is; None where the data has no parts."""
+    """The split; None if the data has no splits."""
 
     splits: tuple[str, ...] = ()
-    """All parts that can be named, as far as that is known without reading data."""
+    """All splits, as far as they are known without reading data."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """For messages: a file's name, or the like."""
+        """Name for messages, such as a file's."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """SHA-256 in hex: equal content, equal fingerprint, in any process."""
+        """SHA-256 in hex: the same content has the same fingerprint in any process."""
 
     @abstractmethod
     def read(self, index: int) -> Task:
-        """Return task number `index`, from 0 to `len(self) - 1`; the caller may change what it gets."""
+        """Return task number `index`, from 0 to `len(self) - 1`. The caller may modify it."""
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -58,14 +58,14 @@ class TaskSource(Sequence[Task]):
     def choose(
         self, np_random: np.random.Generator, options: Mapping[str, Any] | None = None
     ) -> tuple[int, Task]:
-        """Return a task and its index: what `options["task_index"]` names, else a random one.
+        """Return a task and its index: the one in `options["task_index"]`, else a random one.
 
         Args:
-            np_random: The environment's; a task that is named draws nothing from it.
-            options: What `reset` was given.
+            np_random: The environment's generator; not used if the task is given.
+            options: The options of `reset`.
 
         Raises:
-            InvalidRequestError: There is no task of that number.
+            InvalidRequestError: There is no task with that index.
         """
         count = len(self)
         index = (options or {}).get("task_index")
@@ -87,10 +87,10 @@ def refuse_empty(source: TaskSource, count: int) -> int:
     """Return `count`.
 
     Raises:
-        InvalidRequestError: It is 0: an environment without tasks can ask nothing.
+        InvalidRequestError: It is 0: an environment needs tasks.
     """
     if not count:
-        raise InvalidRequestError(f"{source.name} holds no tasks", field="path")
+        raise InvalidRequestError(f"{source.name} has no tasks", field="path")
     return count
 
 
@@ -98,7 +98,7 @@ def named_split(name: str, splits: Sequence[str], split: str | None) -> str:
     """Return `split`.
 
     Raises:
-        InvalidRequestError: It is none of `splits`; the error lists them.
+        InvalidRequestError: It is not one of `splits`; the error lists them.
     """
     if split is None or split not in splits:
         raise InvalidRequestError(
@@ -108,14 +108,14 @@ def named_split(name: str, splits: Sequence[str], split: str | None) -> str:
 
 
 def refuse_split(name: str, split: str | None) -> None:
-    """Refuse a split where there are none to choose from.
+    """Refuse a split if there are none.
 
     Raises:
-        InvalidRequestError: One was named.
+        InvalidRequestError: A split was given.
     """
     if split is not None:
         raise InvalidRequestError(
-            f"{name} is not divided into splits, so {split!r} cannot be chosen",
-            hint="leave split away, or name what holds one part per split",
+            f"{name} has no splits, so {split!r} cannot be chosen",
+            hint="leave out split, or use data with one part per split",
             field="split",
         )

@@ -1,4 +1,4 @@
-"""Digests of sampled tokens: short names by which one place can tell what another place had.
+"""Digests of sampled tokens, by which different places can check that they have the same tokens.
 
 The engine's completion, the stored record and the learner's batch hold the same token ids in different
 containers. Each place computes the digest from its own copy.
@@ -11,10 +11,10 @@ import struct
 from collections.abc import Sequence
 
 DIGEST_BYTES = 16
-"""Of a completion's digest."""
+"""Length of a completion's digest."""
 
 NO_DIGEST = bytes(DIGEST_BYTES)
-"""Stands where there is no digest."""
+"""The value for a missing digest."""
 
 
 def completion_digest(policy_version: int, token_ids: Sequence[int]) -> bytes:
@@ -27,8 +27,8 @@ def chained(head: str, entry: bytes) -> str:
     """Return the head of a chain of hashes after one more entry: it depends on every entry and their order.
 
     Args:
-        head: Of the chain so far, in hexadecimal; at the beginning `EMPTY_CHAIN`.
-        entry: What is added.
+        head: Head of the chain so far, in hexadecimal; at first `EMPTY_CHAIN`.
+        entry: The entry to add.
     """
     return hashlib.sha256(bytes.fromhex(head) + hashlib.sha256(entry).digest()).hexdigest()
 

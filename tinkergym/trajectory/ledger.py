@@ -1,7 +1,7 @@
 """Ledger: the tokens of one agent in one episode, append-only.
 
-Ids that the policy sampled go in as they came out, with their logprobs; ids that the environment caused go in
-without. Nothing that is in is ever changed: an edit of history closes the segment and opens another.
+Sampled ids are added unchanged, with their logprobs; the environment's ids are added without. Entries are
+never changed: an edit of history closes the segment and opens another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tinkergym.trajectory.unchecked import unchecked
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where sampled tokens stand: [start, end) of a segment."""
+    """Position of sampled tokens: [start, end) of a segment."""
 
     segment: int
     start: int
@@ -27,7 +27,7 @@ class Span:
 class Ledger:
     """An append-only record of given and sampled token ids.
 
-    Holds at all times: a token has a finite logprob if and only if the policy sampled it.
+    Invariant: a token has a finite logprob if and only if the policy sampled it.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Ledger:
         return self._sampled
 
     def context(self, delta: Sequence[int] = ()) -> list[int]:
-        """Return a copy of the open segment's ids, followed by `delta`: the prompt of the next answer."""
+        """Return a copy of the open segment's ids, followed by `delta`: the prompt of the next completion."""
         return [*self._token_ids[-1], *delta]
 
     def context_images(self, images: Sequence[ImageSpan] = ()) -> list[ImageSpan]:
@@ -58,11 +58,11 @@ class Ledger:
         """Add tokens that the policy did not sample.
 
         Args:
-            token_ids: With the placeholders of images.
-            images: Where those stand in `token_ids`, in order.
+            token_ids: Including the placeholders of images.
+            images: Their positions in `token_ids`, in order.
 
         Raises:
-            ValueError: An image stands elsewhere; nothing was added.
+            ValueError: An image is out of range; nothing was added.
         """
         if images:
             if wrong := misplaced_image(images, [False] * len(token_ids)):
@@ -75,16 +75,16 @@ class Ledger:
         """Add tokens that the policy sampled.
 
         Args:
-            token_ids: As the engine returned them, the stop token included.
+            token_ids: As the engine returned them, including the stop token.
             sampling_logprobs: One per token, in nats, finite and at most 0 up to rounding.
 
         Raises:
-            ValueError: There are no tokens, or tokens and logprobs do not belong together; nothing was added.
+            ValueError: There are no tokens, or tokens and logprobs do not match; nothing was added.
         """
         if not token_ids:
-            raise ValueError("an answer has at least one token, but none came back")
+            raise ValueError("a completion has at least one token, but none were returned")
         if len(token_ids) != len(sampling_logprobs):
-            raise ValueError(f"{len(token_ids)} tokens came back with {len(sampling_logprobs)} logprobs")
+            raise ValueError(f"{len(token_ids)} tokens were returned with {len(sampling_logprobs)} logprobs")
         if not math.isfinite(math.fsum(sampling_logprobs)):
             raise ValueError("a sampling logprob is not finite")
         start = self.length
@@ -94,14 +94,14 @@ class Ledger:
         return Span(len(self._token_ids) - 1, start, self.length)
 
     def open_segment(self) -> None:
-        """Close the open segment and start an empty one: from here on, history reads differently."""
+        """Close the open segment and start an empty one, because the history changes."""
         if self._token_ids[-1]:
             self._token_ids.append([])
             self._logprobs.append([])
             self._images.append([])
 
     def segments(self) -> list[Segment]:
-        """Return all segments that hold tokens, copied."""
+        """Return copies of all segments with tokens."""
         return [
             # Valid by construction; checking every token again would double the cost of an episode.
             unchecked(

@@ -1,6 +1,6 @@
-"""Typed parts of what an environment shows and a policy says: text, images, tool calls and their results.
+"""Typed parts of observations and completions: text, images, tool calls and their results.
 
-A plain string stands for one text part. Nearly all content is that, and it costs nothing more.
+A plain string is short for one text part. Nearly all content is that, and it has no overhead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, TypeAdapter, model_validator
 from tinkergym.trajectory.record import Record
 
 MOST_PARTS = 1000
-"""Of one content; also images of one segment."""
+"""The most parts of one content; also the most images of one segment."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -32,28 +32,28 @@ class ImagePart(Record):
     type: Literal["image"] = "image"
     sha256: Sha256
     _file: Any = PrivateAttr(None)
-    """The image itself, if it is at hand, so that it lives as long as a message shows it."""
+    """The image itself, if available, so that it lives as long as a message shows it."""
 
     @property
     def file(self) -> Any:
-        """The `ImageFile`, if it is at hand."""
+        """The `ImageFile`, if available."""
         return self._file
 
     @classmethod
     def of(cls, file: Any) -> Self:
-        """Return the part that shows an `ImageFile`, and keeps it."""
+        """Return the part for an `ImageFile`, which it keeps alive."""
         part = cls(sha256=file.sha256)
         part._file = file
         return part
 
 
 class ToolCallPart(Record):
-    """A call of a tool that the policy asked for."""
+    """A call of a tool that the policy requested."""
 
     type: Literal["tool_call"] = "tool_call"
     id: _Name
     name: _Name
-    """Of the tool."""
+    """Name of the tool."""
     arguments: str
     """As the policy wrote them, usually JSON; not checked here."""
 
@@ -63,7 +63,7 @@ class ToolResultPart(Record):
 
     type: Literal["tool_result"] = "tool_result"
     id: _Name
-    """Of the call."""
+    """Id of the call."""
     text: str
 
 
@@ -76,7 +76,7 @@ _PARTS: TypeAdapter[list[Part]] = TypeAdapter(Annotated[list[Part], Field(max_le
 
 
 class ImageSpan(Record):
-    """Where an image's placeholder tokens stand: [start, end) of a list of token ids."""
+    """Position of an image's placeholder tokens: [start, end) of a list of token ids."""
 
     sha256: Sha256
     start: int = Field(ge=0)
@@ -85,18 +85,18 @@ class ImageSpan(Record):
     @model_validator(mode="after")
     def _has_a_token(self) -> Self:
         if self.end <= self.start:
-            raise ValueError("an image stands for at least one token")
+            raise ValueError("an image has at least one token")
         return self
 
 
 def content_of(parts: Any) -> Content:
-    """Return parts as they are written shortest: parts that are all text become one string.
+    """Return parts in their shortest form: parts that are all text become one string.
 
     Args:
         parts: `Part`s, or mappings with their fields.
 
     Raises:
-        ValueError: They are no parts.
+        ValueError: They are not parts.
     """
     checked = _PARTS.validate_python(parts)
     texts = [part.text for part in checked if isinstance(part, TextPart)]
@@ -104,27 +104,30 @@ def content_of(parts: Any) -> Content:
 
 
 def content_text(content: Content) -> str:
-    """Return content as one text, to read: an image is shown by the beginning of its hash."""
+    """Return content as readable text; an image is shown by the beginning of its hash."""
     return content if isinstance(content, str) else "".join(map(_part_text, content))
 
 
 def other_than_text(content: Content) -> str:
-    """Return the kind of the first part that is not text, such as `image`; empty if there is none."""
+    """Return the type of the first part that is not text, such as `image`; empty if there is none."""
     if isinstance(content, str):
         return ""
     return next((part.type for part in content if not isinstance(part, TextPart)), "")
 
 
 def misplaced_image(images: Sequence[ImageSpan], loss_mask: Sequence[bool]) -> str:
-    """Return what is wrong with where images stand among tokens, in words; empty if nothing is."""
+    """Return what is wrong with the positions of images among tokens; empty if nothing is."""
     free = 0
     for number, image in enumerate(images):
         if image.start < free:
-            return f"image {number} begins before the image before it ends"
+            return f"image {number} begins before the previous image ends"
         if image.end > len(loss_mask):
-            return f"image {number} has the tokens [{image.start}, {image.end}) of {len(loss_mask)}"
+            return (
+                f"image {number} has the tokens [{image.start}, {image.end}), but there are only "
+                f"{len(loss_mask)}"
+            )
         if any(loss_mask[image.start : image.end]):
-            return f"image {number} has a token that the policy sampled"
+            return f"image {number} overlaps a sampled token"
         free = image.end
     return ""
 

@@ -1,4 +1,4 @@
-"""What all records of an episode are made of."""
+"""Base class of all records of an episode."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Records from parts that were checked already, without checking them again.
+"""Records from parts that were already validated, without validating again.
 
-What pydantic's `model_construct` does, in a tenth of its time: an episode makes several records per turn.
+Like pydantic's `model_construct`, in a tenth of its time: an episode creates several records per turn.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ _set = object.__setattr__
 
 
 def unchecked(model: type[_Model], /, **values: Any) -> _Model:
-    """Return a record of `model`; fields that are left out take their defaults.
+    """Return a record of `model`; missing fields get their defaults.
 
     Args:
         model: A class without private attributes and without aliases.
-        values: Valid for it; nothing looks at them.
+        values: Valid values; they are not checked.
     """
     defaults, fresh = _defaults(model)
     record = model.__new__(model)
-    # The defaults come first, so that the fields stand in the class's order whatever order they are given in.
+    # The defaults come first, so that the fields are in the class's order whatever the order of the
+    # arguments.
     contents = defaults | values
     for name in fresh:
         if name not in values:
@@ -38,11 +39,11 @@ def unchecked(model: type[_Model], /, **values: Any) -> _Model:
 
 @cache
 def _defaults(model: type[BaseModel]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return every field with its default, and the fields whose default is made anew for each record."""
+    """Return every field with its default, and the fields whose default is created for each record."""
     defaults: dict[str, Any] = {}
     fresh = []
     for name, field in model.model_fields.items():
-        # A required field stands for its place in the order; it is always given.
+        # A required field is only a placeholder for its position; it is always given.
         defaults[name] = None if field.default is PydanticUndefined else field.default
         if field.default_factory is not None or isinstance(field.default, list | dict | set):
             fresh.append(name)

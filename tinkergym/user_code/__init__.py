@@ -1,1 +1,1 @@
-"""What users' code returns and raises: numbers, coroutines, and errors as text."""
+"""Values returned and errors raised by users' code: numbers, coroutines, and errors as text."""

@@ -1,7 +1,7 @@
-"""Wait for a coroutine from code that is not async: scores and reward terms may be `async def`.
+"""Wait for a coroutine from synchronous code: scores and reward terms may be `async def`.
 
-All of a process run on one event loop in a thread of its own, whichever thread waits. So a client that a
-score keeps open stays usable, and a notebook, whose own thread runs a loop already, can score too.
+All coroutines of a process run on one event loop in its own thread. So a client that a score keeps open stays
+usable, and a notebook, whose thread already runs a loop, can score too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Value = TypeVar("Value")
 
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""By process: one that was forked has the loop of its parent, but not its thread."""
+"""By process: a forked process has its parent's loop, but not its thread."""
 
 
 def settled(value: Value | Awaitable[Value]) -> Value:
-    """Return a value, or what an awaitable comes to; its error is raised here."""
+    """Return a value, or the result of an awaitable; its error is raised here."""
     if not inspect.isawaitable(value):
         return value
-    import asyncio  # takes longer to import than all of ours that scores without it
+    import asyncio  # asyncio takes longer to import than all of our modules that score without it.
 
     result: Value = asyncio.run_coroutine_threadsafe(_awaited(value), _loop()).result()
     return result

@@ -1,4 +1,4 @@
-"""One number out of what foreign code returns as one: a float, an array without dimensions, a tensor."""
+"""Convert a number from users' code to a float: a float, an array without dimensions, a tensor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tinkergym.user_code.quoting import quoted, type_in_words
 def finite_number(value: object) -> float:
     """Return a reward, a metric or a term's value as a float.
 
-    Takes what `float` takes, without text and without arrays that have dimensions: of those with one element
-    nobody can tell whether it is meant to be one.
+    Accepts what `float` accepts, except text and arrays with dimensions: for an array with one element it is
+    unclear whether a number was meant.
 
     Raises:
-        ValueError: It is no finite number; the text says what it is instead, to put after "returned".
+        ValueError: It is not a finite number. The message describes the value, to put after "returned".
     """
     if type(value) is not float:
         value = _as_float(value)
@@ -31,8 +31,10 @@ def _as_float(value: object) -> float:
         raise ValueError(type_in_words(value))
     kind = type(value).__name__
     if inspect.iscoroutine(value):
-        value.close()  # or Python complains that nobody awaited it
-        raise ValueError(f"a coroutine: {value.__qualname__} is an async def, and nobody awaits it; use def")
+        value.close()  # Otherwise Python warns that it was never awaited.
+        raise ValueError(
+            f"a coroutine: {value.__qualname__} is an async def, which is not awaited here; use def"
+        )
     shape = getattr(value, "shape", ())
     has_value = hasattr(value, "__float__") or hasattr(value, "__index__")
     if not has_value or isinstance(value, type | str | bytes) or _is_complex(value):
@@ -40,10 +42,12 @@ def _as_float(value: object) -> float:
     if len(shape):
         raise ValueError(f"a {kind} of shape {tuple(shape)}, not one number: {quoted(value)}")
     try:
-        item = getattr(value, "item", None)  # of arrays and tensors, also of those that have a gradient
+        item = getattr(
+            value, "item", None
+        )  # Method of arrays and tensors, including tensors with a gradient.
         return float(item() if callable(item) else value)  # type: ignore[arg-type] # just looked at
-    except Exception as error:  # foreign code; also an int that no float can hold
-        raise ValueError(f"a {kind} that is no finite number ({error}): {quoted(value)}") from None
+    except Exception as error:  # Foreign code; also an int that exceeds a float.
+        raise ValueError(f"a {kind} that is not a finite number ({error}): {quoted(value)}") from None
 
 
 def _is_complex(value: object) -> bool:
