@@ -1,4 +1,4 @@
-"""Environments by id: those you register, and those of installed packs."""
+"""Environments by id: those that you register, and those of installed packs."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def register(
     kwargs: dict[str, Any] | None = None,
     **settings: Any,
 ) -> None:
-    """Make an environment known to `tinkergym.make` and `gymnasium.make`.
+    """Register an environment with `tinkergym.make` and `gymnasium.make`.
 
-    Registering the same thing again does nothing, and a class that was defined anew (a notebook cell run
-    twice) replaces its predecessor.
+    Registering the same thing again does nothing, and a redefined class (a notebook cell run twice) replaces
+    the old one.
 
     Args:
         id: `namespace/Name-v0`.
         entry_point: The class, a function that returns an environment, or `module:Class`.
-        kwargs: Default arguments; JSON values only, since they travel with a job.
-        settings: Passed on to `gymnasium.register`.
+        kwargs: Default arguments; only JSON values, because they are sent with a job.
+        settings: Passed to `gymnasium.register`.
 
     Raises:
-        InvalidRequestError: The id belongs to another environment, or an argument is no JSON value.
+        InvalidRequestError: The id belongs to another environment, or an argument is not a JSON value.
     """
     refuse_other_than_json(id, kwargs or {})
     with _lock:
@@ -67,7 +67,7 @@ def register(
 
 
 def unregister(id: str) -> None:  # noqa: A002 - as above
-    """Forget an environment that `register` was called with; one that is not known is no error."""
+    """Unregister an environment. An unknown id is ignored."""
     with _lock:
         if id in _own_ids:
             _own_ids.discard(id)
@@ -78,20 +78,20 @@ def require_known(id: str) -> None:  # noqa: A002 - as above
     """Check that an id is registered, without importing a pack.
 
     Raises:
-        UnknownEnvironmentError: Nothing is registered under this id.
+        UnknownEnvironmentError: The id is not registered.
     """
     if id not in gym.registry:
-        find_packs()  # it may have been installed since this process began
+        find_packs()  # It may have been installed since this process started.
     if id not in gym.registry:
-        raise UnknownEnvironmentError(f"no environment is called {id!r}", hint=_suggestion(id))
+        raise UnknownEnvironmentError(f"there is no environment {id!r}", hint=_suggestion(id))
 
 
 def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
     """Create an environment by id, from a pack or from `register`.
 
     Raises:
-        UnknownEnvironmentError: Nothing is registered under this id.
-        InvalidRequestError: An argument is no JSON value.
+        UnknownEnvironmentError: The id is not registered.
+        InvalidRequestError: An argument is not a JSON value.
         InvalidEnvironmentError: Its pack cannot be imported, or its constructor failed; the cause has the
             traceback.
     """
@@ -102,10 +102,10 @@ def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
         load(claim)
     try:
         with contextlib.nullcontext() if claim is None else output_to_stderr():
-            # The checker warns about things that EnvContract tests, and slows every step.
+            # The checker warns about things that EnvContract tests, and slows down every step.
             return gym.make(id, disable_env_checker=True, **kwargs)
     except TinkerGymError as error:
-        # A game that refuses an argument does not know those of the environment around it.
+        # A game that refuses an argument does not know the arguments of the environment around it.
         if error.__cause__ is None or not (hint := _argument_hint(error.__cause__, id, kwargs)):
             _name_environment(error, id)
             raise
@@ -125,14 +125,14 @@ def make(id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: A002 - as above
 
 
 def make_environment(reference: EnvironmentRef) -> gym.Env[Any, Any]:
-    """Create the environment that a job names.
+    """Create the environment of a job.
 
     Raises:
         InvalidRequestError: An argument is called `id`.
     """
     if "id" in reference.kwargs:
         raise InvalidRequestError(
-            f"{reference.id} cannot have an argument that is called id: gymnasium.make has one itself",
+            f"{reference.id} cannot have an argument named id, because gymnasium.make already has one",
             hint="give the environment's argument another name",
             field="environment.kwargs.id",
         )
@@ -140,13 +140,13 @@ def make_environment(reference: EnvironmentRef) -> gym.Env[Any, Any]:
 
 
 def registered() -> list[str]:
-    """Return the ids of all packs and of everything registered here, sorted."""
+    """Return the ids of all packs and of everything registered in this process, sorted."""
     find_packs()
     return sorted({*_own_ids, *ids_of(ENVIRONMENTS)})
 
 
 def pack_of(id: str) -> Pack | None:  # noqa: A002 - as above
-    """Return the pack that an environment or a game belongs to, or None."""
+    """Return the pack of an environment or a game, or None."""
     return next((pack for pack in find_packs() if id in (*pack.environment_ids, *pack.game_ids)), None)
 
 
@@ -155,18 +155,16 @@ def _argument_hint(error: BaseException, id: str, kwargs: dict[str, Any]) -> str
 
 
 def _name_environment(error: TinkerGymError, id: str) -> None:  # noqa: A002 - as above
-    """Let the error of a game name the environment that was asked for, where it names only the game."""
+    """Make a game's error name the requested environment instead of the game."""
     game = gym.registry[id].kwargs.get("game") or re.sub(r"Vs(-v\d+)$", r"\1", id)
     if game != id and id not in error.message and game in error.message:
         error.message = error.message.replace(game, id)
 
 
 def _constructor(id: str) -> object:  # noqa: A002 - as above
-    """Return what makes an environment, or None if that cannot be had."""
+    """Return the constructor of an environment, or None if it is not available."""
     entry_point = gym.registry[id].entry_point
-    with contextlib.suppress(
-        Exception
-    ):  # foreign code, and we are on the way to report what is wrong with it
+    with contextlib.suppress(Exception):  # Foreign code, called while reporting another error.
         return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     return None
 
@@ -183,15 +181,15 @@ def _suggestion(id: str) -> str:  # noqa: A002 - as above
     if id in registered_games():
         against = re.sub(r"(-v\d+)$", r"Vs\1", id)
         hints = [
-            "that is a game, in which several play by turns; "
-            + (f"{against} is the environment against an opponent, " if against in known else "")
-            + f"and tinkergym.make_game({id!r}) the game itself, for wrappers.AgainstOpponent"
+            "that is a game for several players; "
+            + (f"use {against} for an environment with an opponent, " if against in known else "")
+            + f"or tinkergym.make_game({id!r}) for the game itself"
         ]
     elif close:
         hints = [f"did you mean {', '.join(close)}?"]
     else:
         hints = ["`tinkergym envs` lists what is installed"]
-        if id.isidentifier():  # neither a namespace nor a version: rather the name of a class
-            hints.append(f"on the command line a class of your own is named with its module, module:{id}")
+        if id.isidentifier():  # Neither a namespace nor a version, so it may be a class name.
+            hints.append(f"on the command line, name your own class with its module: module:{id}")
     hints += [refusal for pack in find_packs() for refusal in pack.refused if repr(id) in refusal]
     return "; ".join(hints)

@@ -1,4 +1,4 @@
-"""Games by id: one call makes a game known to `make_game`, and to `gymnasium.make` against an opponent."""
+"""Games by id: register a game with `make_game`, and its environment with `gymnasium.make`."""
 
 from __future__ import annotations
 
@@ -110,23 +110,23 @@ def register_game(
     opponents: Sequence[str] | None = None,
     kwargs: dict[str, Any] | None = None,
 ) -> str:
-    """Make a game known by its id, and the environment against an opponent by the id with `Vs`.
+    """Register a game by its id, and the environment against an opponent by the id with `Vs`.
 
-    `board/TicTacToe-v0` is then what `make_game` takes and `board/TicTacToeVs-v0` what `make` and
-    `gymnasium.make` take. A game for one player has no opponent: its id names both.
+    For example, `board/TicTacToe-v0` is for `make_game`, and `board/TicTacToeVs-v0` for `make` and
+    `gymnasium.make`. A game for one player has no opponent and uses one id for both.
 
     Args:
         id: `namespace/Name-v0`.
         game: The class of the rules.
-        opponents: Who can be played against by name, the default first: `random`, and names of methods
+        opponents: Opponents by name, the default first: `random`, and names of methods
             `(player, rng) -> action` of the game. By default the game's own list.
-        kwargs: Default arguments of the class; JSON values only, since they travel with a job.
+        kwargs: Default arguments of the class; only JSON values, because they are sent with a job.
 
     Returns:
         The id of the Gymnasium environment.
 
     Raises:
-        InvalidRequestError: The id is no such id or belongs to another game, or an opponent has no method.
+        InvalidRequestError: The id is invalid or belongs to another game, or an opponent has no method.
     """
     found = re.fullmatch(r"(.+?)(-v\d+)", id)
     if found is None:
@@ -135,7 +135,7 @@ def register_game(
     for name in names:
         if name != "random" and not callable(getattr(game, name, None)):
             raise InvalidRequestError(
-                f"{game.__name__} has no method {name}(player, rng) to play that opponent", field="opponents"
+                f"{game.__name__} has no method {name}(player, rng) for that opponent", field="opponents"
             )
     registered = _Registered(game, dict(kwargs or {}), names)
     _refuse_another(id, registered.name)
@@ -155,23 +155,23 @@ def register_aec(
     *,
     kwargs: dict[str, Any] | None = None,
 ) -> None:
-    """Make a PettingZoo AEC environment known to `make_game`; it is imported when it is first made.
+    """Register a PettingZoo AEC environment with `make_game`. It is imported when it is first created.
 
-    Its observations are text, or mappings with text under `text`. Nothing is made known to `make`:
-    `AgainstOpponent` is what makes a Gymnasium environment of it.
+    Its observations must be text, or mappings with text under `text`. It is not registered with `make`: use
+    `AgainstOpponent` to make a Gymnasium environment of it.
 
     Args:
         id: `namespace/Name-v0`.
-        entry_point: `module:attribute` of what makes it, called with `on_illegal` and `render_mode`, which
-            are None unless they were chosen, and with the settings.
-        kwargs: Default settings; JSON values only.
+        entry_point: `module:attribute` of its constructor, called with `on_illegal` and `render_mode`, which
+            are None unless set, and with the settings.
+        kwargs: Default settings; only JSON values.
 
     Raises:
-        InvalidRequestError: The entry point is none, or the id belongs to another game.
+        InvalidRequestError: The entry point is invalid, or the id belongs to another game.
     """
     if not re.fullmatch(r"[\w.]+:\w+", entry_point):
         raise InvalidRequestError(
-            f"{entry_point!r} is no entry point", hint="write module:attribute", field="entry_point"
+            f"{entry_point!r} is not a valid entry point", hint="write module:attribute", field="entry_point"
         )
     _refuse_another(id, entry_point)
     registered_here[id] = _RegisteredAec(entry_point, dict(kwargs or {}))
@@ -187,23 +187,23 @@ def make_game(
     """Create a game as a PettingZoo AEC environment, from a pack or from `register_game`.
 
     Args:
-        id: As it was registered.
-        on_illegal: What becomes of an illegal move: `lose`, `random` or `retry:N`.
-        render_mode: `ansi` lets `render` return the game as text.
+        id: The registered id.
+        on_illegal: How an illegal move is handled: `lose`, `random` or `retry:N`.
+        render_mode: With `ansi`, `render` returns the game as text.
         settings: Arguments of the game.
 
     Raises:
-        UnknownEnvironmentError: No game has this id.
+        UnknownEnvironmentError: There is no game with this id.
     """
     made: AECEnv = _find(id).create(on_illegal, render_mode, settings)
     return made
 
 
 def make_playable(reference: EnvironmentRef) -> Any:
-    """Create what the episodes of a job are played in: the environment, or the game, that it names.
+    """Create the environment or game in which a job's episodes are played.
 
     Raises:
-        UnknownEnvironmentError: Nothing is registered under this id.
+        UnknownEnvironmentError: The id is not registered.
     """
     if is_game(reference.id):
         settings: dict[str, Any] = dict(reference.kwargs)
@@ -212,7 +212,7 @@ def make_playable(reference: EnvironmentRef) -> Any:
 
 
 def is_game(id: str) -> bool:  # noqa: A002 - as above
-    """Whether an id names a game with several seats, and not a Gymnasium environment."""
+    """Whether an id names a game with several seats rather than a Gymnasium environment."""
     return id not in gym.registry and id in registered_games()
 
 
@@ -225,7 +225,7 @@ def make_against_opponent(
     render_mode: str | None = None,
     **settings: Any,
 ) -> AgainstOpponent:
-    """Create the Gymnasium environment of a game: one seat, or a drawn one, against an opponent.
+    """Create the Gymnasium environment of a game: one seat against an opponent.
 
     A pack's factory returns `make_against_opponent("namespace/Name-v0", **settings)`.
     """
@@ -238,7 +238,7 @@ def make_against_opponent(
 def _parameters(make: Callable[..., Any]) -> Collection[str]:
     try:
         return inspect.signature(make).parameters
-    except (TypeError, ValueError):  # of a function that is not written in Python
+    except (TypeError, ValueError):  # For a function that is not written in Python.
         return ()
 
 
@@ -257,10 +257,10 @@ def _find(id: str) -> RegisteredGame | _FromPack:  # noqa: A002 - as above
     if id in registered_here:
         return registered_here[id]
     if claim_of(GAMES, id) is None:
-        find_packs()  # it may have been installed since this process began
+        find_packs()  # It may have been installed since this process started.
     claim = claim_of(GAMES, id)
     if claim is not None:
         return _FromPack(claim)
     close = difflib.get_close_matches(id, registered_games(), n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(close)}?" if close else "register it with tinkergym.register_game"
-    raise UnknownEnvironmentError(f"no game is called {id!r}", hint=hint)
+    raise UnknownEnvironmentError(f"there is no game {id!r}", hint=hint)

@@ -1,4 +1,4 @@
-"""Which ids are games: those of packs, and those that were registered in this process."""
+"""Which ids are games: those of packs, and those registered in this process."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class RegisteredGame(Protocol):
 
     @property
     def name(self) -> str:
-        """Where it is: `module:attribute`."""
+        """Its location: `module:attribute`."""
 
     def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> Any:
         """Return it as a PettingZoo AEC environment."""
 
 
 registered_here: dict[str, RegisteredGame] = {}
-"""By id."""
+"""Games by id."""
 
 
 def registered_games() -> list[str]:
-    """Return the ids of all games of packs and of all that were registered here, sorted."""
+    """Return the ids of all games of packs and of this process, sorted."""
     find_packs()
     return sorted({*registered_here, *ids_of(GAMES)})

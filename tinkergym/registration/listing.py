@@ -1,4 +1,4 @@
-"""What is installed here: every environment of every pack, with what its metadata says of it.
+"""List installed environments of all packs, with their metadata.
 
 Packs are imported in a child process (`listing_child.py`): one that hangs, exits or crashes is named, and the
 others are listed.
@@ -18,37 +18,38 @@ from tinkergym.tasks.grid import Data, Turns
 from tinkergym.user_code.quoting import printable
 
 MAKE_SECONDS = 20.0
-"""An environment that takes longer to be made is listed without what only it could say."""
+"""An environment that takes longer to create is listed without the details that need an instance."""
 
 _MOST_LOST = 3
-"""Processes that one pack may bring down; the rest of its environments are listed without being made."""
+"""The number of processes that one pack may crash; its remaining environments are listed without being
+created."""
 _MOST_SPLITS = 100
 _MOST_CHARACTERS = {"error": 2000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedEnvironment:
-    """One line of the list."""
+    """One entry of the list."""
 
     id: str
     turns: str = ""
-    """`single` or `multi`; empty where the environment does not say."""
+    """`single` or `multi`; empty if not declared."""
     data: str = ""
-    """`free` or `dependent`; empty where the environment does not say."""
+    """`free` or `dependent`; empty if not declared."""
     observation_space: str = ""
     action_space: str = ""
     splits: tuple[str, ...] = ()
     game: str = ""
-    """The id of the game, for `make_game`, where this is a game against an opponent."""
+    """The id of the game for `make_game`, if this is a game against an opponent."""
     pack: str = ""
     distribution: str = ""
     version: str = ""
     error: str = ""
-    """Why it could not be made, if so."""
+    """Why it could not be created, if so."""
 
     @property
     def cell(self) -> str:
-        """Both axes in words."""
+        """Both kinds in words."""
         return f"{self.turns}-turn, data-{self.data}" if self.turns and self.data else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -57,12 +58,12 @@ class ListedEnvironment:
 
 
 def list_environments(packs: Iterable[Pack] | None = None) -> Iterator[ListedEnvironment]:
-    """Make each environment of each pack once and yield what it says; one that cannot be made says why.
+    """Create each environment of each pack once and yield its details, or why it cannot be created.
 
     No pack is imported in this process.
 
     Args:
-        packs: Whose environments; None takes all that are installed.
+        packs: The packs; None means all installed ones.
     """
     games = frozenset(registered_games())
     with closing(_Processes()) as processes:
@@ -73,7 +74,7 @@ def list_environments(packs: Iterable[Pack] | None = None) -> Iterator[ListedEnv
                     said, ended = processes.ask(env_id)
                     lost += ended
                 else:
-                    said = {"error": f"not made: {_MOST_LOST} others of this pack brought their process down"}
+                    said = {"error": f"not created: {_MOST_LOST} others of this pack crashed their process"}
                 yield ListedEnvironment(
                     id=env_id,
                     pack=pack.name,
@@ -84,13 +85,13 @@ def list_environments(packs: Iterable[Pack] | None = None) -> Iterator[ListedEnv
 
 
 class _Processes:
-    """The process in which environments are made, and the next one when it is lost."""
+    """The process in which environments are created; replaced when it is lost."""
 
     def __init__(self) -> None:
         self._process: ListingProcess | None = None
 
     def ask(self, env_id: str) -> tuple[dict[str, Any], bool]:
-        """Return what an environment says, and whether making it ended a process."""
+        """Return an environment's details, and whether creating it ended a process."""
         is_fresh = self._process is None
         try:
             if self._process is None:
@@ -98,8 +99,8 @@ class _Processes:
             return self._process.ask(env_id, seconds=MAKE_SECONDS), False
         except ProcessLostError as error:
             self.close()
-            # Another environment that was made there before may be at fault: one is only blamed for what it
-            # does in a process of its own.
+            # Another environment created earlier in that process may be the cause: an environment is only
+            # blamed for what it does in a process of its own.
             return ({"error": error.message}, True) if is_fresh else self.ask(env_id)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Makes environments for a list, one after the other, in a process that they may bring down.
+"""Creates environments for a list, one after the other, in a process that they may crash.
 
-Questions are ids on stdin, answers objects on stdout, one JSON value a line. What environments print goes to
-stderr.
+Requests are ids on stdin, responses objects on stdout, one JSON value per line. Output of environments goes
+to stderr.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import threading
 from typing import IO, Any
 
-# What is refused is the parent's to say.
+# The parent reports what is refused.
 logging.getLogger("tinkergym.registration.packs").setLevel(logging.ERROR)
 
 import gymnasium as gym  # noqa: E402 - as above
@@ -29,7 +29,7 @@ from tinkergym.user_code.quoting import quoted, raised  # noqa: E402
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Respond until stdin ends."""
     questions, answers = _own(sys.stdin, "r"), _own(sys.stdout, "w")
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
@@ -50,7 +50,8 @@ def _own(stream: IO[str], mode: str) -> IO[str]:
 def _listen(questions: IO[str], asked: queue.SimpleQueue[str]) -> None:
     for line in questions:
         asked.put(json.loads(line))
-    # Nobody waits for an answer any more, perhaps because the parent was killed; and an environment may hang.
+    # Nothing waits for a response any more, perhaps because the parent was killed; and an environment may
+    # hang.
     os._exit(0)
 
 
@@ -69,17 +70,17 @@ def _look(env_id: str, games: frozenset[str]) -> dict[str, Any]:
         env.close()
     except TinkerGymError as error:
         said["error"] = quoted(error.message, most=2000)
-    # Foreign code: whatever it raises is a line of the list. No Ctrl-C comes here.
+    # Foreign code: whatever it raises becomes an entry of the list. Ctrl-C does not arrive here.
     except BaseException as error:
         said["error"] = raised(error)
     return said
 
 
 def _space_text(space: object) -> str:
-    """Return a space in a few words: `Text`, `Dict(text: Text)`, `Discrete(4)`."""
+    """Return a short description of a space: `Text`, `Dict(text: Text)`, `Discrete(4)`."""
     if isinstance(space, gym.spaces.Dict):
         return f"Dict({', '.join(f'{key}: {_space_text(part)}' for key, part in space.spaces.items())})"
     if isinstance(space, gym.spaces.Tuple):
         return f"Tuple({', '.join(map(_space_text, space.spaces))})"
-    # How many characters a text may have is rarely what one looks for.
+    # The length limit of a text is rarely of interest.
     return type(space).__name__ if type(space).__module__.startswith("tinkergym.") else quoted(space)

@@ -1,4 +1,4 @@
-"""A child process that makes environments to list them, and what is left to say when it is lost."""
+"""A child process that creates environments to list them, and the error when it is lost."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tinkergym.errors import TinkerGymError
 _START_SECONDS = 60.0
 _END_SECONDS = 5.0
 _MOST_BYTES = 1_000_000
-"""Of an answer."""
+"""Bytes of one response."""
 _MOST_WAITING = 10
-"""Answers that nobody asked for."""
-# It must find what this process finds, wherever that comes from; and nothing in the folder it is started in.
+"""Bytes of unrequested output."""
+# It must find the same packages as this process, but nothing in its working folder.
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.stdin.readline())
@@ -30,11 +30,11 @@ main()
 
 
 class ProcessLostError(TinkerGymError):
-    """The child hung, ended, or answered with nonsense."""
+    """The child hung, ended, or sent an invalid response."""
 
 
 class ListingProcess:
-    """A child that makes one environment after the other. What they print goes to stderr."""
+    """A child that creates one environment after the other. Their output goes to stderr."""
 
     def __init__(self) -> None:
         """Start it.
@@ -46,32 +46,32 @@ class ListingProcess:
             [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A group of its own, so that what a pack starts ends with it.
+            # Its own process group, so that processes started by a pack end with it.
             start_new_session=True,
         )
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
         try:
-            # An empty entry means the working directory, which is the child's too. Python passes over what is
-            # no str.
+            # An empty entry means the working directory, which is also the child's. Python skips entries that
+            # are
             self._call([entry for entry in sys.path if isinstance(entry, str)], _START_SECONDS)
         except ProcessLostError:
             self.close()
             raise
 
     def ask(self, env_id: str, *, seconds: float) -> dict[str, Any]:
-        """Return what an environment says of itself.
+        """Return an environment's details.
 
         Raises:
-            ProcessLostError: Making it took longer, or ended the process.
+            ProcessLostError: Creating it took too long, or ended the process.
         """
         answer = self._call(env_id, seconds)
         if not isinstance(answer, dict) or answer.get("id") != env_id:
-            raise ProcessLostError("the answer of the process that makes it is not about it")
+            raise ProcessLostError("the process that creates it sent a response about something else")
         return answer
 
     def close(self) -> None:
-        """End the process and what it started."""
+        """End the process and the processes it started."""
         with suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ class ListingProcess:
         except OSError:
             line = b""
         except queue.Empty:
-            raise ProcessLostError(f"it was not made within {seconds:g} s") from None
+            raise ProcessLostError(f"it was not created within {seconds:g} s") from None
         if not line:
             raise ProcessLostError(self._how_it_ended())
         try:
@@ -103,17 +103,17 @@ class ListingProcess:
         try:
             code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return "it cut the connection to the process that makes it"
+            return "it cut the connection to the process that creates it"
         if code >= 0:
-            return f"it ended the process that makes it, with exit code {code}"
+            return f"it ended the process that creates it, with exit code {code}"
         with suppress(ValueError):
-            return f"it ended the process that makes it, by {signal.Signals(-code).name}"
-        return f"it ended the process that makes it, by signal {-code}"
+            return f"it ended the process that creates it, by {signal.Signals(-code).name}"
+        return f"it ended the process that creates it, by signal {-code}"
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as answers:
-            # A pack can write here, too, and does not wait to be asked.
+            # A pack can write here too, without a request.
             while self._lines.qsize() < _MOST_WAITING and (line := answers.readline(_MOST_BYTES)):
                 self._lines.put(line)
         self._lines.put(b"")

@@ -1,6 +1,6 @@
-"""What installed distributions say of their packs: names and entry points, read without an import.
+"""What installed distributions declare about their packs: names and entry points, read without importing.
 
-Metadata are written by whoever made the distribution, so all is bounded and nothing printed as it is.
+The metadata are untrusted, so everything is bounded and escaped before it is printed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tinkergym.user_code.quoting import printable, quoted
 ENVIRONMENTS, GAMES = "tinkergym.envs", "tinkergym.games"
 
 MOST_IDS = 1000
-"""Entry points of one distribution that are read."""
+"""Entry points read per distribution."""
 _MOST_CHARACTERS = 1_000_000
-# The name as PyPI allows it; the length as a job's description does.
+# A name as PyPI allows it; the length is that of a job's description.
 _NAME = re.compile(r"(?=.{1,200}\Z)[A-Z0-9]([A-Z0-9._-]*[A-Z0-9])?", re.IGNORECASE | re.ASCII)
 
 Point = tuple[str, str, str]
@@ -30,15 +30,15 @@ Point = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedDistribution:
-    """A distribution with entry points of ours."""
+    """A distribution with our entry points."""
 
     name: str
     version: str
     folder: str
-    """Where it is installed."""
+    """Its installation folder."""
     points: tuple[Point, ...]
     refused: tuple[str, ...] = ()
-    """One sentence for each reason why others of its entry points do not count."""
+    """One sentence for each reason why some of its entry points are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class _Metadata:
 
     @property
     def place(self) -> Path:
-        """The folder of the metadata themselves."""
-        # No public name says which of the folders in `locate_file("")` it is.
+        """The folder of the metadata."""
+        # No public attribute says which folder in `locate_file("")` it is.
         place = getattr(self.distribution, "_path", None) or self.distribution.locate_file("")
         return Path(str(place))
 
@@ -61,16 +61,16 @@ class _Metadata:
 def listed_distributions() -> Iterator[ListedDistribution]:
     """Yield each distribution that lists environments or games.
 
-    Where several claim one name, those entry points count that are the same in all of them.
+    If several have the same name, only entry points that are the same in all of them count.
     """
     found: dict[str, list[_Metadata]] = {}
     for distribution in distributions():
         try:
             name, metadata = distribution.metadata["Name"], _read(distribution)
-        # Metadata that cannot be read belong to a broken installation, perhaps of something else entirely.
+        # Unreadable metadata belong to a broken installation, perhaps of something unrelated.
         except Exception:
             continue
-        # pip renames to this what it is about to remove, and leaves it there if it is killed.
+        # pip renames a package to this before removing it, and leaves it behind if it is killed.
         if not isinstance(name, str) or metadata.place.name.startswith("~"):
             continue
         if _NAME.fullmatch(name):
@@ -83,7 +83,7 @@ def listed_distributions() -> Iterator[ListedDistribution]:
 
 
 def normalized(distribution: str) -> str:
-    """Return a distribution's name as package indexes compare names."""
+    """Return a distribution's normalized name."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
@@ -104,7 +104,7 @@ def _read(distribution: Distribution) -> _Metadata:
 
 
 def _entry_points(text: str) -> list[Point]:
-    # Not `Distribution.entry_points`, which fails as a whole for one line that is malformed.
+    # Not `Distribution.entry_points`, which fails completely for one malformed line.
     points, group = [], ""
     for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):
@@ -127,7 +127,7 @@ def _nameless(metadata: _Metadata, name: str) -> ListedDistribution:
 
 
 def _listed(several: list[_Metadata]) -> ListedDistribution:
-    """Put together what all distributions of one name say."""
+    """Combine the metadata of all distributions with one name."""
     different: list[_Metadata] = []
     for metadata in several:
         twin = next((known for known in different if _are_one(known, metadata)), None)
@@ -142,9 +142,10 @@ def _listed(several: list[_Metadata]) -> ListedDistribution:
     said = [{(group, point): value for group, point, value in metadata.points} for metadata in different]
     places = " and ".join(map(str, different))
     why = (
-        f"{name} is installed {len(different)} times, not each time with it: {places}. Uninstall all but one."
+        f"{name} is installed {len(different)} times, but not always with it: {places}. Uninstall all but "
+        f"one."
         if len(different) > 1
-        else f"{about} has another value for it, too."
+        else f"{about} also has a different value for it."
     )
     points = []
     for point in dict.fromkeys(point for metadata in different for point in metadata.points):
@@ -162,9 +163,9 @@ def _listed(several: list[_Metadata]) -> ListedDistribution:
 
 
 def _are_one(one: _Metadata, other: _Metadata) -> bool:
-    """Whether one is the copy that setuptools keeps in the sources that pip installed the other from.
+    """Whether one is the copy that setuptools keeps in the sources from which pip installed the other.
 
-    The same metadata on two paths need no such care: they say the same.
+    The same metadata on two paths do not conflict.
     """
     return _is_built_in(one, other) or _is_built_in(other, one)
 
@@ -184,6 +185,6 @@ def _source_folder(distribution: Distribution) -> Path | None:
         url = urlsplit(origin["url"])
         is_folder = url.scheme == "file" and "dir_info" in origin
         return Path(url2pathname(url.path)).resolve() if is_folder else None
-    # RuntimeError: JSON that nests too deeply, or links that lead in a circle.
+    # RuntimeError: deeply nested JSON, or circular links.
     except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError):
         return None

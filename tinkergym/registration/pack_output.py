@@ -1,4 +1,4 @@
-"""What packs print goes to stderr, so that stdout belongs to the program that plays them."""
+"""Output of packs goes to stderr, so that stdout belongs to the program that plays them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 _lock = threading.Lock()
 _depths: dict[int, int] = {}
-"""How deeply each thread is in `output_to_stderr`."""
+"""Nesting depth of `output_to_stderr`, by thread."""
 
 
 @contextmanager
 def output_to_stderr() -> Iterator[None]:
-    """Send what this thread prints to stderr; other threads keep their stdout.
+    """Send this thread's output to stderr; other threads keep their stdout.
 
-    Not `contextlib.redirect_stdout`, which moves the output of all threads, and leaves it there if two of
-    them end in another order than they began.
+    Not `contextlib.redirect_stdout`, which redirects all threads, and does not restore stdout if two of them
+    end in a different order than they began.
     """
     me = threading.get_ident()
     with _lock:
@@ -37,7 +37,7 @@ def output_to_stderr() -> Iterator[None]:
 
 
 class _ByThread:
-    """Stands for stdout; passes everything on to stderr for threads that are inside, else to stdout."""
+    """Replaces stdout; passes writes to stderr for threads that are inside, else to stdout."""
 
     def __init__(self, real: Any) -> None:
         self.real = real

@@ -1,8 +1,8 @@
 """Installed packs: the ids in their entry points, who owns which id, and the import of a pack.
 
 A pack is a distribution with entry points in the group `tinkergym.envs` or `tinkergym.games`. The name of an
-entry point is an id, its value the `module:attribute` that makes the environment or the game. Reading them
-imports no pack. `import tinkergym` loads this module, so it must stay light.
+entry point is an id, and its value the `module:attribute` that creates the environment or the game. Reading
+them imports no pack. `import tinkergym` loads this module, so it must stay light.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from tinkergym.user_code.quoting import raised
 
 _REMOTE_ENTRY_POINT = "tinkergym.serving.remote_env:make_remote"
 _PREFIX = "tinkergym-"
-# The SDK's own entry points are its bridge to PettingZoo; its jobs call local classes `local/Name-v0`.
+# The SDK's own entry points are its bridge to PettingZoo; local classes are called `local/Name-v0`.
 _RESERVED = {"tinkergym": "tinkergym", "pettingzoo": "tinkergym", "local": "tinkergym"}
-# Without a colon, which Gymnasium takes for the end of a module's name, and with versions as Gymnasium writes
-# them: it would register -v00 as -v0. The length is that of a job's description.
+# No colon, which separates a module's name in Gymnasium, and versions in Gymnasium's form: it would register
+# -v00 as -v0. The length is that of a job's description.
 _ID = re.compile(r"(?=.{1,200}\Z)[\w-]+/[\w.-]+-v(0|[1-9][0-9]*)")
 _TARGET = re.compile(r"(?=.{1,500}\Z)[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()
 _claims: dict[tuple[str, str], Claim] = {}
-"""The entry points that are in force, by group and id. Only ever replaced as a whole."""
+"""The valid entry points, by group and id. Only ever replaced as a whole."""
 _registered: dict[str, Any] = {}
-"""What was registered with Gymnasium here, by id."""
+"""What this module registered with Gymnasium, by id."""
 _reported: set[str] = set()
 _MOST_REPORTED = 10
 """Warnings about one pack; `tinkergym envs` shows all that was refused."""
 _loads = 0
-"""How many imports of packs are under way."""
+"""The number of running imports of packs."""
 _at_first_load: dict[str, Any] = {}
-"""What Gymnasium knew under the ids of packs before the first of them began."""
+"""Gymnasium's entries for the ids of packs before the first import began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Claim:
     distribution: str
     version: str
     folder: str
-    """Where the distribution's metadata is installed."""
+    """The folder of the distribution's metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,14 @@ class Pack:
     environment_ids: tuple[str, ...] = ()
     game_ids: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    """One sentence for each entry point that was refused."""
+    """One sentence for each refused entry point."""
 
 
 def find_packs() -> list[Pack]:
-    """Read the entry points of all installed distributions and make their ids known to Gymnasium.
+    """Read the entry points of all installed distributions and register their ids with Gymnasium.
 
-    Imports no pack. Called by `import tinkergym`, and again to find packs installed or removed since then.
+    Imports no pack. Called by `import tinkergym`, and again to find packs that were installed or removed
+    later.
     """
     global _claims  # noqa: PLW0603 - replaced as a whole, so that other threads never see half of it
     with _lock:
@@ -102,7 +103,7 @@ def find_packs() -> list[Pack]:
 
 
 def claim_of(group: str, id: str) -> Claim | None:  # noqa: A002 - Gymnasium's own name for it
-    """Return the entry point that provides an id, or None."""
+    """Return the entry point for an id, or None."""
     return _claims.get((group, id))
 
 
@@ -117,7 +118,7 @@ def pack_modules() -> set[str]:
 
 
 def load(claim: Claim) -> Callable[..., Any]:
-    """Import what makes an environment or a game; what the pack prints meanwhile goes to stderr.
+    """Import the constructor of an environment or a game. Output of the pack goes to stderr.
 
     Raises:
         InvalidEnvironmentError: The pack cannot be imported, or does not have the attribute.
@@ -132,14 +133,14 @@ def load(claim: Claim) -> Callable[..., Any]:
     except BaseException as error:
         refuse_interrupt(error)
         raise InvalidEnvironmentError(
-            f"{claim.id} cannot be made, because the pack {claim.distribution} {claim.version} is broken: "
+            f"{claim.id} cannot be created, because the pack {claim.distribution} {claim.version} is broken: "
             f"{raised(error)}",
             hint=f"fix or reinstall {claim.distribution}",
             field="environment",
         ) from error
     if not callable(made):
         raise InvalidEnvironmentError(
-            f"{claim.id} cannot be made, because {claim.target} is not a class or a function",
+            f"{claim.id} cannot be created, because {claim.target} is not a class or a function",
             hint=f"fix the entry point of {claim.distribution}",
             field="environment",
         )
@@ -147,7 +148,7 @@ def load(claim: Claim) -> Callable[..., Any]:
 
 
 def refuse_interrupt(error: BaseException) -> None:
-    """Raise an error again if it is a Ctrl-C, which only the main thread hears; others are a pack's own."""
+    """Re-raise a Ctrl-C, which only the main thread receives; other errors are the pack's own."""
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
 
@@ -161,7 +162,7 @@ def namespace_of(distribution: str) -> str:
 def _read(
     distribution: ListedDistribution, installed: set[str], claims: dict[tuple[str, str], Claim]
 ) -> Pack:
-    """Add a distribution's valid entry points to the claims and return it as a pack."""
+    """Add a distribution's valid entry points to the claims and return its pack."""
     ids: dict[str, list[str]] = {ENVIRONMENTS: [], GAMES: []}
     refused = list(distribution.refused)
     for group, name, value in distribution.points:
@@ -195,7 +196,7 @@ def _why_refused(distribution: ListedDistribution, name: str, value: str, instal
     namespace = normalized(name.partition("/")[0])
     owner = _RESERVED.get(namespace, f"{_PREFIX}{namespace}")
     mine = normalized(distribution.name)
-    # `tinkergym-board` comes before a distribution that is called `board`.
+    # `tinkergym-board` takes precedence over a distribution named `board`.
     if mine == owner or (namespace not in _RESERVED and mine == namespace and owner not in installed):
         return ""
     own = namespace_of(mine)
@@ -211,11 +212,11 @@ def _register_in_gymnasium(claims: Mapping[str, Claim]) -> None:
             if gym.registry.get(name) is spec:
                 del gym.registry[name]
     for name, target in targets.items():
-        # What a script registered before is left alone.
+        # Keep what a script registered before.
         if name not in gym.registry:
             try:
                 gym.register(name, target)
-            except gym.error.Error as error:  # a script registered it without a version, for example
+            except gym.error.Error as error:  # For example, a script registered it without a version.
                 _report(f"{name} cannot be registered: {error}")
                 continue
             _registered[name] = gym.registry[name]
@@ -229,10 +230,10 @@ def _report(refusal: str) -> None:
 
 @contextmanager
 def _ids_kept() -> Iterator[None]:
-    """Take back what the import of a pack changes about ids that packs own.
+    """Undo what the import of a pack changes about ids owned by packs.
 
-    One look at the registry serves all imports that overlap: a second one, taken during the first import,
-    would keep what that one changed.
+    One snapshot of the registry serves all overlapping imports: a second one, taken during the first import,
+    would include its changes.
     """
     global _loads  # noqa: PLW0603 - guarded by the lock
     with _lock:
@@ -245,7 +246,7 @@ def _ids_kept() -> Iterator[None]:
         with _lock:
             _loads -= 1
             for name, (spec, ours) in _at_first_load.items():
-                # An id that `find_packs` changed meanwhile is left as it made it.
+                # An id that `find_packs` changed meanwhile keeps the new value.
                 if spec is not None and _registered.get(name) is ours and gym.registry.get(name) is not spec:
                     gym.registry[name] = spec
             if not _loads:
@@ -258,8 +259,8 @@ def _imported(module: str, folder: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise
-    # Installed with `pip install -e` after this process began: a .pth file says where it is, and Python reads
-    # those only when it starts.
+    # Installed with `pip install -e` after this process started: a .pth file has its location, and Python
+    # only reads those at startup.
     site.addsitedir(folder)
     importlib.invalidate_caches()
     return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Callbacks and trackers that are told of a job's train steps, its report, and its certificate."""
+"""Callbacks and trackers for a job's train steps, its report, and its certificate."""
 
 from tinkergym.reporting.callbacks import Callback
 from tinkergym.reporting.files import CsvTracker, JsonlTracker

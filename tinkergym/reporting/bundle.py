@@ -1,7 +1,7 @@
-"""A certificate with everything that it refers to, in one file: a tar archive, uncompressed.
+"""A certificate with everything that it refers to in one uncompressed tar archive.
 
-Uncompressed, so that a damaged byte stays where it is and can be named; compress the file to send it, and
-`verify` reads it all the same.
+Without compression, a damaged byte can be located. The file may be compressed for sending; `verify` reads it
+anyway.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EPISODES = "episodes/step-{step:06d}.jsonl"
 
 
 class BundleWriter:
-    """Writes the files of a bundle, and at last the certificate that names their hashes."""
+    """Writes the files of a bundle, and finally the certificate with their hashes."""
 
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
@@ -38,24 +38,24 @@ class BundleWriter:
         self._write(name, body)
 
     def add_file(self, name: str, path: Path) -> None:
-        """Add a file from the disk, which may be larger than the memory."""
+        """Add a file from disk, which may be larger than memory."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         self._files[name] = BundledFile(sha256=digest, bytes=path.stat().st_size)
         self._archive.add(path, name, recursive=False, filter=_plain)
 
     def add_events(self, events: Iterable[Event]) -> None:
-        """Add the log, and the hash of each event, by which a damaged one is found."""
+        """Add the log, and the hash of each event, by which a damaged one can be found."""
         lines = [event.model_dump_json().encode() for event in events]
         self.add(EVENTS, b"".join(line + b"\n" for line in lines))
         self.add(EVENT_HASHES, "".join(f"{hashlib.sha256(line).hexdigest()}\n" for line in lines).encode())
 
     def add_ledger(self, lines: Iterable[bytes]) -> None:
-        """Add what became of each episode, step by step."""
+        """Add the outcome of each episode, step by step."""
         self.add(LEDGER, b"".join(line + b"\n" for line in lines))
 
     def add_episodes(self, episodes: Iterable[bytes]) -> None:
-        """Add stored episodes, as they come from the service: in order of their steps."""
+        """Add stored episodes in the order of their steps."""
         step, lines = -1, list[bytes]()
         for line in episodes:
             of = step_of_episode(json.loads(line)["episode_id"])
@@ -94,15 +94,15 @@ def writing_bundle(path: Path) -> Iterator[BundleWriter]:
 
 @contextmanager
 def reading_bundle(path: Path) -> Iterator[Mapping[str, IO[bytes]]]:
-    """Open the files of a bundle by name; nothing is written to the disk.
+    """Open the files of a bundle by name, without writing to disk.
 
     Raises:
-        tarfile.TarError: It is not an archive, or it is cut off.
+        tarfile.TarError: It is not an archive, or it is truncated.
     """
     with tarfile.open(path, "r:*") as archive:
         found: dict[str, IO[bytes]] = {}
         for entry in archive:
-            # A sparse one would be as large as it likes to say.
+            # A sparse file can claim any size.
             plain = entry.isfile() and not entry.issparse()
             file = archive.extractfile(entry) if plain else None
             if file is not None:
@@ -111,12 +111,12 @@ def reading_bundle(path: Path) -> Iterator[Mapping[str, IO[bytes]]]:
 
 
 def step_of_episode(episode_id: str) -> int:
-    """Return the step in an episode's id; -1 where it has none."""
+    """Return the step in an episode's id; -1 if it has none."""
     number = episode_id.rsplit(":", 2)[1:2]
     return int(number[0]) if number and number[0].isdigit() else -1
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    # The same run gives the same bytes, whoever packs it and when.
+    # The same run gives the same bytes, regardless of who packs it and when.
     entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname, entry.mode = 0, 0, 0, "", "", 0o644
     return entry

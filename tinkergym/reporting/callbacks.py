@@ -1,4 +1,4 @@
-"""What is told of a job while it trains: the protocol, for trackers and for callbacks of one's own."""
+"""The protocol for trackers and your own callbacks, which receive a job's progress."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from tinkergym.schema.jobs import JobView
 
 @runtime_checkable
 class Callback(Protocol):
-    """Is told of every train step of one job, each once and in order.
+    """Receives every train step of one job, once and in order.
 
-    The methods are called from one background thread. What they raise is shown as a warning and ends this
+    The methods are called from one background thread. An exception is shown as a warning and ends this
     callback, not the job.
     """
 
     def begin(self, job: JobView) -> int:
         """Prepare for a job.
 
-        Called before anything else, also when a script attaches to a job again.
+        Called first, also when a script attaches to a job again.
 
         Returns:
-            The last step that was reported before, by this or an earlier process; 0 if none was. Only later
-            steps are reported, so whoever keeps points must find out which ones it has.
+            The last step that was already reported, by this or an earlier process; 0 if none. Only later
+            steps are reported, so a callback that stores points must find out which ones it has.
         """
         ...
 
     def report(self, point: Point) -> None:
-        """Take the numbers of a train step."""
+        """Receive the metrics of a train step."""
         ...
 
     def end(self, state: JobState | None) -> None:
         """Finish.
 
         Args:
-            state: How the job ended; None if it goes on and this process stopped to listen.
+            state: How the job ended; None if it continues and this process stops listening.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a run's facts show, and what they do not. Pure: the same facts give the same checks anywhere."""
+"""Check the facts of a run. Pure: the same facts give the same checks anywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinkergym.schema.jobs import WrittenDataSpec
 from tinkergym.schema.policy_calls import PolicySpec
 
 _LISTED = 5
-"""Versions or steps that a sentence names."""
+"""The most versions or steps listed in a sentence."""
 
 
 def certify(facts: RunFacts) -> Certificate:
@@ -21,7 +21,7 @@ def certify(facts: RunFacts) -> Certificate:
 
 
 def sealed(certificate: Certificate) -> Certificate:
-    """Return a certificate with its own hash in it."""
+    """Return a certificate with its own hash."""
     return certificate.model_copy(update={"sha256": own_sha256(certificate)})
 
 
@@ -33,7 +33,7 @@ def own_sha256(certificate: Certificate) -> str:
 
 
 def checks_of(facts: RunFacts) -> list[Check]:
-    """Judge a run's facts."""
+    """Check the facts of a run."""
     checks = [
         _ended(facts),
         *_adapters(facts),
@@ -53,7 +53,7 @@ def _ended(facts: RunFacts) -> Check:
     job = facts.job
     name = "run_complete"
     if isinstance(job.spec, PolicySpec):
-        return Check(name=name, verdict="not_shown", text="its user's own loop decides when it is complete")
+        return Check(name=name, verdict="not_shown", text="the user's own loop decides when it is complete")
     missing = _missing({one.step for one in facts.steps}, range(1, job.step + 1))
     if missing:
         return Check(name=name, verdict="fails", text=f"recorded steps without facts: {_some(missing)}")
@@ -68,7 +68,7 @@ def _ended(facts: RunFacts) -> Check:
 
 
 def _adapters(facts: RunFacts) -> Iterator[Check]:
-    """Whether each adapter was bound in the engine, and not zero after the first step."""
+    """Check whether each adapter was applied in the engine, and not zero after the first step."""
     spec = facts.job.spec
     for agent in spec.trained_agents:
         name = f"adapter_bound{f'/{agent}' if agent else ''}"
@@ -78,21 +78,20 @@ def _adapters(facts: RunFacts) -> Iterator[Check]:
         found = [one for one in facts.adapters if one.agent == agent]
         if not found:
             trained = facts.job.step > 0
-            text = (
-                "no published version has an adapter other than zero" if trained else "nothing is trained yet"
-            )
+            text = "no published version has a non-zero adapter" if trained else "nothing is trained yet"
             yield Check(name=name, verdict="fails" if trained else "not_shown", text=text)
             continue
         first = min(found, key=lambda one: (one.version, one.attempt))
         text = (
-            f"version {first.version} is the first published one that is not zero: {first.nonzero_tensors} "
+            f"version {first.version} is the first published one with a non-zero adapter: "
+            f"{first.nonzero_tensors} "
             f"of {first.tensors} B matrices, norm {first.norm:.3g}"
         )
         if first.engine_shift is None:
             yield Check(
                 name=name,
                 verdict="not_shown",
-                text=f"{text}; what binding it does to the engine's logprobs was not measured",
+                text=f"{text}; its effect on the engine's logprobs was not measured",
             )
             continue
         text += (
@@ -104,7 +103,7 @@ def _adapters(facts: RunFacts) -> Iterator[Check]:
             default=0.0,
         )
         if first.engine_shift <= drift:
-            text += f", which is no more than the {drift:.3g} by which engine and learner differ"
+            text += f", which does not exceed the difference of {drift:.3g} between engine and learner"
             yield Check(name=name, verdict="not_shown", text=text)
         else:
             yield Check(name=name, verdict="holds", text=text)
@@ -143,7 +142,7 @@ def _agreed(facts: RunFacts) -> Check:
         return Check(
             name=name,
             verdict="not_shown",
-            text="a user's own loop samples what it likes; nothing is compared",
+            text="a user's own loop decides what to sample, so nothing is compared",
         )
     over = [one for one in facts.agreements if not one.mean <= one.allowed]
     if over:
@@ -166,17 +165,17 @@ def _agreed(facts: RunFacts) -> Check:
 
 
 def _repeated(facts: RunFacts) -> Check:
-    """Whether what several attempts published under one version is the same."""
+    """Whether all attempts published the same weights under each version."""
     hashes: dict[tuple[str, int], set[str]] = defaultdict(set)
     for one in facts.publishes:
         hashes[one.agent, one.version].add(one.weights_sha256)
     differ = sorted(version for (_, version), found in hashes.items() if len(found) > 1)
     name, attempts = "one_history", max((one.attempt for one in facts.attempts), default=0)
     if differ:
-        text = f"attempts made different weights of versions {_some(differ)}; the last one counts"
+        text = f"attempts computed different weights for versions {_some(differ)}; the last one counts"
         return Check(name=name, verdict="fails", text=text)
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    return Check(name=name, verdict="holds", text=f"{times}; every version stands for one set of weights")
+    return Check(name=name, verdict="holds", text=f"{times}; every version has one set of weights")
 
 
 def _tokens(facts: RunFacts) -> Check:
@@ -185,10 +184,10 @@ def _tokens(facts: RunFacts) -> Check:
     matched = sum(one.matched_tokens for one in facts.steps)
     if not trained:
         return Check(name=name, verdict="not_shown", text="nothing was trained on")
-    text = f"{matched:,} of {trained:,} trained tokens equal, by digest, what the engine returned"
+    text = f"{matched:,} of {trained:,} trained tokens match the engine's completions by digest"
     wrong = [one.step for one in facts.steps if one.matched_tokens != one.trained_tokens]
     if wrong:
-        return Check(name=name, verdict="fails", text=f"{text}; steps with others: {_some(wrong)}")
+        return Check(name=name, verdict="fails", text=f"{text}; steps with other tokens: {_some(wrong)}")
     return Check(name=name, verdict="holds", text=text)
 
 
@@ -204,7 +203,7 @@ def _episodes(facts: RunFacts, spec: PlayedSpec) -> Check:
     parts = [f"{sum(one.trained for one in facts.steps):,} trained"]
     parts += [f"{count:,} dropped as {why}" for why, count in sorted(dropped.items())]
     if facts.not_learned:
-        parts.append(f"{len(facts.not_learned):,} of a step that was not learned")
+        parts.append(f"{len(facts.not_learned):,} of a step that was not trained")
     total = sum(one.episodes for one in facts.steps) + len(facts.not_learned)
     text = (
         f"{total:,} episodes: {', '.join(parts)}; "
@@ -216,7 +215,7 @@ def _episodes(facts: RunFacts, spec: PlayedSpec) -> Check:
 
 def _adds_up(step: StepFacts, wanted: int | None) -> bool:
     whole = step.trained + sum(step.dropped.values()) == step.episodes
-    # Replaced groups of dynamic sampling come on top.
+    # Groups replaced by dynamic sampling are additional.
     return (
         whole and (wanted is None or step.episodes >= wanted) and step.captured_tokens <= step.sampled_tokens
     )

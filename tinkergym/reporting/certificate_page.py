@@ -1,4 +1,4 @@
-"""A certificate as one HTML page that loads nothing: no script, no style sheet, no picture."""
+"""A certificate as one HTML page that loads nothing: no script, no style sheet, no image."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _STYLE = (
     "th{background:#f6f6f6}code,pre{font-size:13px}pre{overflow:auto;background:#f6f6f6;padding:.8em}"
 )
 _NOT_PROVEN = (
-    "A certificate is not signed: it shows that its parts belong together, not who made it. Whoever can "
-    "write all of it can write another one. To pin it, note its hash elsewhere on the day of the run."
+    "A certificate is not signed: it shows that its parts belong together, not who made it. Anyone who can "
+    "rewrite all of it can produce another one. To pin it, record its hash elsewhere on the day of the run."
 )
 
 
@@ -47,7 +47,7 @@ def page(certificate: Certificate) -> str:
         _agreement(facts),
         _steps(facts),
         _where(facts),
-        "<h2>Settings as they took effect</h2>",
+        "<h2>Effective settings</h2>",
         f"<pre>{escape(json.dumps(job.spec.model_dump(mode='json'), indent=1))}</pre>",
         _files(certificate),
         f"<p><small>{escape(_NOT_PROVEN)}</small></p>",

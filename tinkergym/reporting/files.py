@@ -1,6 +1,6 @@
 """Trackers that write a file: one line per train step, as JSON or as CSV.
 
-The file itself says which steps it has. A line that a killed process left half written is removed.
+The file itself shows which steps it has. A partial line left by a killed process is removed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs import JobView
 
 RUNS = Path("runs")
-"""Where files go by default: `runs/<job id>/`, in the working directory."""
+"""Default folder: `runs/<job id>/`, in the working directory."""
 
 
 class JsonlTracker:
     """Writes `metrics.jsonl`: one object per step, with `step`, `time` and the values by name."""
 
     def __init__(self, folder: str | Path = RUNS) -> None:
-        """Write to `folder/<job id>/metrics.jsonl`."""
+        """Set the target `folder/<job id>/metrics.jsonl`."""
         self._folder = Path(folder)
         self._file: IO[str] | None = None
 
@@ -47,23 +47,23 @@ class JsonlTracker:
 
 
 class CsvTracker:
-    """Writes `metrics.csv`: one row per step; a value that comes up later gets a new column."""
+    """Writes `metrics.csv`: one row per step; a new value adds a column."""
 
     def __init__(self, folder: str | Path = RUNS) -> None:
-        """Write to `folder/<job id>/metrics.csv`."""
+        """Set the target `folder/<job id>/metrics.csv`."""
         self._folder = Path(folder)
         self._path: Path | None = None
         self._columns: list[str] = []
 
     def begin(self, job: JobView) -> int:
-        """Find the file's columns; return the last step in it."""
+        """Read the file's columns; return the last step in it."""
         self._path = _prepared(self._folder, job.job_id, "metrics.csv")
         rows = self._rows()
         self._columns = list(rows[0]) if rows else ["step", "time"]
         return max((int(row["step"]) for row in rows), default=0)
 
     def report(self, point: Point) -> None:
-        """Append a row, and if there are new columns write the file anew."""
+        """Append a row, and rewrite the file if there are new columns."""
         assert self._path is not None
         row = {"step": str(point.step), "time": repr(point.time)}
         row |= {name: repr(value) for name, value in point.values.items()}
@@ -95,7 +95,7 @@ class CsvTracker:
 
 
 def _prepared(folder: Path, job_id: str, name: str) -> Path:
-    """Return the path of a job's file, of which only whole lines are left."""
+    """Return the path of a job's file after removing a partial line."""
     path = folder / job_id / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():

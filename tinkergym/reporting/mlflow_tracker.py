@@ -13,23 +13,23 @@ from tinkergym.schema.jobs import JobView
 
 _TAG = "tinkergym.job_id"
 _ALWAYS = "step_time"
-"""A value that every point has: by it the server says which steps it has."""
+"""A value that every point has; it shows which steps the server has."""
 _ENDS = {JobState.COMPLETED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
 
 
 class MlflowTracker:
-    """Reports to a tracking server by HTTP, and to nothing else.
+    """Reports to a tracking server over HTTP only.
 
-    Given a database or a folder, MLflow's client would be the server itself: it opens the database with its
-    own version and creates or migrates tables in it. So those are refused, and this process never does it.
+    Given a database or a folder, MLflow's client would open it directly and create or migrate tables with its
+    own version. So these are refused.
     """
 
     def __init__(self, tracking_uri: str | None = None, *, experiment: str = "tinkergym") -> None:
-        """Choose the server.
+        """Set the server.
 
         Args:
-            tracking_uri: `http://...` or `https://...`; None takes MLFLOW_TRACKING_URI.
-            experiment: Made if it is missing.
+            tracking_uri: `http://...` or `https://...`; None uses MLFLOW_TRACKING_URI.
+            experiment: Created if it is missing.
 
         Raises:
             InvalidRequestError: It is not the URL of a server.
@@ -38,7 +38,7 @@ class MlflowTracker:
         uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         if not uri.startswith(("http://", "https://")):
             raise InvalidRequestError(
-                f"MLflow is reported to through a tracking server only, and {uri or 'no address'} is none",
+                f"the mlflow tracker needs the http(s) URL of a tracking server, not {uri or 'no address'}",
                 hint="start one (mlflow server --port 5000) and set MLFLOW_TRACKING_URI=http://HOST:5000",
                 field="report_to",
             )
@@ -47,7 +47,7 @@ class MlflowTracker:
         self._experiment, self._run_id = experiment, ""
 
     def begin(self, job: JobView) -> int:
-        """Find the job's run or create it; return its last step."""
+        """Find or create the job's run; return its last step."""
         client = self._client
         known = client.get_experiment_by_name(self._experiment)
         experiment_id = known.experiment_id if known else client.create_experiment(self._experiment)
@@ -63,7 +63,7 @@ class MlflowTracker:
         return 0
 
     def report(self, point: Point) -> None:
-        """Send the values in one call, which the server carries out as one."""
+        """Send the values in one call, which the server applies atomically."""
         millis = int(point.time * 1000)
         metrics = [
             self._entities.Metric(name, value, millis, point.step) for name, value in point.values.items()
@@ -71,6 +71,6 @@ class MlflowTracker:
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def end(self, state: JobState | None) -> None:
-        """Say how the run ended; one that goes on is left running."""
+        """Report how the run ended; a run that continues stays open."""
         if state is not None:
             self._client.set_terminated(self._run_id, status=_ENDS[state])

@@ -1,4 +1,4 @@
-"""Trackers' packages, which are not installed with the SDK: imported when a tracker is made."""
+"""Packages of trackers, which are not installed with the SDK: imported when a tracker is created."""
 
 from __future__ import annotations
 

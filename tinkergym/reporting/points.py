@@ -1,4 +1,4 @@
-"""Points: the numbers of one train step, under the names that trackers show."""
+"""Points: the metrics of one train step, under the names that trackers show."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The numbers of one train step."""
+    """The metrics of one train step."""
 
     step: int
-    """1 for the first."""
+    """Counts from 1."""
     time: float
-    """When the step was done, in seconds since 1970, by the service's clock."""
+    """When the step was done, in Unix seconds, by the service's clock."""
     values: dict[str, float]
-    """By name. Where the meaning is the same, the name is that of TRL's trainers."""
+    """By name. Metrics with the same meaning as in TRL's trainers have TRL's names."""
 
 
 def point_of(step: StepEvent, time: float) -> Point:
-    """Return a train step's numbers; what the step did not measure is left out."""
+    """Return a train step's metrics; unmeasured ones are left out."""
     found: dict[str, float | None] = {
         "loss": step.loss,
         "reward": step.reward_mean,
@@ -61,7 +61,7 @@ def point_of(step: StepEvent, time: float) -> Point:
 class Happenings:
     """What was done to a job between its steps, as values of the next step's point: so every tracker has it.
 
-    `update/NAME` is the new value of a setting that was changed, at the first step that it applies to;
+    `update/NAME` is the new value of a changed setting, at the first step it applies to;
     `paused_seconds` is how long the job was paused before the step.
     """
 
@@ -71,7 +71,7 @@ class Happenings:
         self._paused_seconds = 0.0
 
     def note(self, event: Event) -> None:
-        """Take one event of the job's log, in order."""
+        """Process one event of the job's log, in order."""
         body = event.body
         if isinstance(body, UpdateEvent) and body.from_step is not None:
             numbers = {
@@ -86,7 +86,7 @@ class Happenings:
             self._paused_at = event.time if body.state is JobState.PAUSED else None
 
     def added_to(self, point: Point) -> Point:
-        """Return a point with what happened before it."""
+        """Return a point with the changes before it."""
         added = self._changed.get(point.step, {})
         if self._paused_seconds:
             added = {**added, "paused_seconds": self._paused_seconds}

@@ -1,7 +1,7 @@
-"""A recipe: a training script whose settings lie in TOML files next to it.
+"""A recipe: a training script whose settings are in TOML files next to it.
 
-It reads the settings and the command line, shows the job, and writes down the result. The script itself says
-what is trained in which environment.
+It reads the settings and the command line, shows the job, and writes the result. The script itself says what
+is trained in which environment.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tinkergym.schema.jobs import AnyJobSpec, JobView
 from tinkergym.schema.nested import merged
 
 SHORT = "short"
-"""The table of a settings file that a short run adds to the others."""
+"""The table of a settings file with the overrides for a short run."""
 
 
 class RecipeJob(Protocol):
-    """What is asked of a job, such as `tinkergym.Job`."""
+    """What a recipe needs from a job, such as `tinkergym.Job`."""
 
     @property
     def id(self) -> str:
@@ -43,11 +43,11 @@ class RecipeJob(Protocol):
         ...
 
     def events(self) -> Iterable[Event]:
-        """Everything that happened."""
+        """All events."""
         ...
 
     def evaluations(self) -> list[EvaluationEvent]:
-        """The held-out evaluations that are done."""
+        """The finished held-out evaluations."""
         ...
 
     def wait(self) -> JobView:
@@ -73,18 +73,18 @@ class Recipe:
     """Folder for the result and the picture."""
     seed: int = 0
     short: bool = False
-    """Use the settings of the table `short`: a few small steps, to see that everything works."""
+    """Use the settings of the table `short`: a few small steps, to test the setup."""
     control: bool = False
     """Permute the rewards within each step, so that nothing can be learned."""
     _begun: float = field(default_factory=time.perf_counter)
 
     @classmethod
     def from_command_line(cls, script: str, arguments: Sequence[str] | None = None) -> Self:
-        """Read the command line: `train.py [SETTINGS] [--seed N] [--short] [--control] [--out DIR]`.
+        """Parse the command line: `train.py [SETTINGS] [--seed N] [--short] [--control] [--out DIR]`.
 
         Args:
             script: The script's `__file__`; its folder is the recipe and holds the settings files.
-            arguments: Instead of the command line's.
+            arguments: Used instead of the command line.
 
         Raises:
             InvalidRequestError: There are no such settings, or the file is not TOML.
@@ -111,7 +111,7 @@ class Recipe:
         )
 
     def settings(self, stage: str) -> dict[str, Any]:
-        """Return the settings of one stage, as the client's methods take them.
+        """Return the settings of one stage, for the client's methods.
 
         Args:
             stage: A table of the file.
@@ -121,7 +121,7 @@ class Recipe:
         """
         if not isinstance(self.tables.get(stage), Mapping):
             raise InvalidRequestError(
-                f"the settings of recipe {self.name!r} have no table [{stage}]", field=stage
+                f"the settings of the recipe {self.name!r} have no table [{stage}]", field=stage
             )
         found = merged(self.tables[stage], self.tables.get(SHORT, {}).get(stage, {}) if self.short else {})
         found.setdefault("seed", self.seed)
@@ -131,18 +131,18 @@ class Recipe:
         """Show a job until it ends.
 
         Raises:
-            JobFailedError: It failed; the text says why.
+            JobFailedError: It failed. The message has the reason.
         """
         with TrainingDisplay(job.id, job.spec) as display:
             display.watch(job.events())
         job.wait()
 
     def report(self, job: RecipeJob, *, metric: str = "", **facts: Any) -> Path:
-        """Print and write down what came of a job, and return the path of the result.
+        """Print and write the results of a job, and return the path of the result file.
 
         Args:
             job: A job that has ended.
-            metric: A metric of its train steps whose curve is kept too.
+            metric: A metric of its train steps whose curve is stored too.
             **facts: Other results of the recipe; JSON values.
         """
         steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
@@ -189,7 +189,7 @@ def _read(file: Path, there: Sequence[str]) -> dict[str, Any]:
             return tomllib.load(opened)
     except OSError as error:
         raise InvalidRequestError(
-            f"there are no settings {str(file)!r}", hint=f"name a .toml file or one of {', '.join(there)}"
+            f"there is no settings file {str(file)!r}", hint=f"name a .toml file or one of {', '.join(there)}"
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequestError(f"{file} is not TOML: {error}") from error

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 Evaluated = tuple[int, float, float | None, float | None]
-"""Train step, mean return, and its 95 % interval; without one for a single episode."""
+"""Train step, mean return, and its 95 % interval; no interval for a single episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What came of one run."""
+    """The results of one run."""
 
     recipe: str
     seed: int
     control: bool
     seconds: float
-    """From the script's start to its report."""
+    """Seconds from the script's start to its report."""
     rewards: Sequence[tuple[int, float]]
     """Train step and mean return of its episodes."""
     evaluations: Sequence[Evaluated]
-    """Of held-out episodes."""
+    """Evaluations of held-out episodes."""
     metric: str = ""
     metrics: Sequence[tuple[int, float]] = ()
     """The curve of `metric`."""
@@ -35,7 +35,7 @@ class Run:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Run:
-        """Return the run that `as_json` described."""
+        """Return a run from `as_json`."""
         return cls(**{name: stored[name] for name in cls.__dataclass_fields__ if name in stored})
 
 
@@ -43,7 +43,7 @@ def draw(runs: Sequence[Run], path: Path) -> str:
     """Draw held-out returns with their intervals over train steps, controls in grey.
 
     Returns:
-        A line that says where the picture is; empty where matplotlib is not installed.
+        A line with the picture's path; empty if matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""What came of a job, to look at: before and after, the reward curve, a game, where the checkpoint lies."""
+"""The report of a job: results before and after, the reward curve, a game, and where the checkpoint is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CURVE_COLUMNS = 60
 
 
 class ReportedJob(Protocol):
-    """What is asked of a job, such as `tinkergym.Job`."""
+    """What a report needs from a job, such as `tinkergym.Job`."""
 
     @property
     def id(self) -> str:
@@ -41,7 +41,7 @@ class ReportedJob(Protocol):
         ...
 
     def events(self) -> Iterable[Event]:
-        """Everything that happened."""
+        """All events."""
         ...
 
     def checkpoints(self) -> list[CheckpointView]:
@@ -63,8 +63,8 @@ def show(
         job: The job.
         before: Episodes of the untrained model.
         after: Episodes of the trained policy, on the same seeds.
-        picture: Where to put the reward curve as PNG; needs matplotlib.
-        console: Where to print; None is the standard output.
+        picture: Where to write the reward curve as PNG; needs matplotlib.
+        console: Where to print; None means standard output.
     """
     console = console or Console(emoji=False)
     assert isinstance(job.spec, PlayedSpec)
@@ -88,20 +88,20 @@ def show(
 
 
 def play_command(job: ReportedJob, env: str | None = None) -> str:
-    """Return what to type to play with, or against, the policy of a job.
+    """Return the command to play with, or against, the policy of a job.
 
     Args:
         job: The job.
-        env: What the command line calls its environment, if that is known.
+        env: The environment's name on the command line, if known.
     """
     assert isinstance(job.spec, PlayedSpec)
     env_id = job.spec.environment.id
-    # A class of the user's own is known to the command line by where it stands.
+    # On the command line, a user's own class is named with its module.
     where = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id
     named = env or where
     kwargs = job.spec.environment.kwargs
     if is_environment_url(named):
-        # The address says where it is, and the token is not kept with the job.
+        # The address locates the environment, and the token is not stored with the job.
         kwargs = {**{key: value for key, value in kwargs.items() if key != "url"}, "token": "..."}
     settings = "".join(
         f" --env-set {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in kwargs.items()
@@ -119,7 +119,7 @@ def _program() -> str:
 
 
 def comparison(before: Evaluation, after: Evaluation) -> Table:
-    """Return wins, draws and losses, or how many returns were positive, and the mean return of each.
+    """Return wins, draws and losses, or how many returns were positive, and the mean returns.
 
     With 95 % intervals.
     """
@@ -143,7 +143,7 @@ def curve(values: Sequence[float], *, rows: int = CURVE_ROWS, columns: int = CUR
     low, high = min(shown), max(shown)
     span = (high - low) or 1.0
     steps_per_row = len(BLOCKS) - 1
-    # The lowest value keeps one step, so that every column shows.
+    # The lowest value keeps one level, so that every column is visible.
     heights = [1 + round((value - low) / span * (rows * steps_per_row - 1)) for value in shown]
     lines = []
     for row in reversed(range(rows)):
@@ -154,14 +154,14 @@ def curve(values: Sequence[float], *, rows: int = CURVE_ROWS, columns: int = CUR
 
 
 def save_curve(values: Sequence[float], path: Path, *, title: str) -> str:
-    """Write the reward curve as PNG and return a sentence that says where it is, or what it lacks."""
+    """Write the reward curve as PNG and return a sentence with its path, or the missing package."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return (
             "no picture of it: matplotlib is not installed (pip install '.[plot]' in a checkout of tinkergym)"
         )
-    # A figure of its own, without pyplot: no window system is asked for, no global state is left.
+    # A figure without pyplot: no window system is needed, and no global state remains.
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(range(1, len(values) + 1), values, color="tab:green")

@@ -1,4 +1,4 @@
-"""Tells callbacks of a job's steps, in a thread of its own: in order, each step once, without a gap."""
+"""Reports a job's steps to callbacks in its own thread: in order, each step once, without gaps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
 from tinkergym.schema.jobs import JobView
 
 Follow = Callable[[Callable[[], None]], Iterator[Event]]
-"""Yields a job's events from the first; calls what it is given now and then, which may end the iteration."""
+"""Yields a job's events from the first; regularly calls the given function, which may end the iteration."""
 
 _END_SECONDS = 120.0
-"""How long a script that has seen its job end waits for trackers."""
+"""How long a script whose job has ended waits for trackers."""
 _LEAVE_SECONDS = 5.0
 
 
@@ -28,22 +28,22 @@ class _StoppedError(Exception):
 class Reporter:
     """Follows one job for some callbacks until it ends or `close` is called.
 
-    A daemon thread: a script that ends or is killed takes it along. The next one begins with the first event
-    again and leaves out what each callback has.
+    A daemon thread: it ends with the script. The next one starts with the first event again and skips what
+    each callback has.
     """
 
     def __init__(self, job: JobView, follow: Follow, callbacks: Sequence[Callback]) -> None:
-        """Begin to follow."""
+        """Start following."""
         self._job, self._follow = job, follow
         self._last: dict[int, int] = {}
-        """By the place of a callback in the list; those that failed are out."""
+        """By index of a callback; failed ones are left out."""
         self._callbacks = list(callbacks)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tinkergym-reporter", daemon=True)
         self._thread.start()
 
     def close(self, *, ended: bool) -> None:
-        """Wait until everything is reported, if the job has ended; else stop soon.
+        """Wait until everything is reported, if the job has ended; otherwise stop soon.
 
         Args:
             ended: Whether the job has ended.
@@ -71,7 +71,7 @@ class Reporter:
         except _StoppedError:
             pass
         except TinkerGymError as error:
-            # The service went away or the client was closed; the next script goes on from here.
+            # The service is gone or the client was closed; the next script continues from here.
             if not self._stop.is_set():
                 warnings.warn(f"reporting of {self._job.job_id} stopped: {error}", stacklevel=2)
         for place in list(self._last):
@@ -84,7 +84,7 @@ class Reporter:
 
     def _report(self, point: Point) -> None:
         for place, last in list(self._last.items()):
-            # A resumed job repeats steps under the same numbers.
+            # A resumed job repeats steps with the same numbers.
             if point.step > last:
                 self._last[place] = point.step
                 with self._guarded(place):
@@ -94,10 +94,10 @@ class Reporter:
     def _guarded(self, place: int) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # a tracker's trouble is not the job's
+        except Exception as error:  # A failing tracker must not affect the job.
             self._last.pop(place, None)
             warnings.warn(
-                f"{type(self._callbacks[place]).__name__} failed and is told nothing more of "
-                f"{self._job.job_id}; attach again to go on: {type(error).__name__}: {error}",
+                f"{type(self._callbacks[place]).__name__} failed and gets no more steps of "
+                f"{self._job.job_id}; attach again to continue: {type(error).__name__}: {error}",
                 stacklevel=2,
             )

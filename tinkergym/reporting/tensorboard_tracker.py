@@ -13,10 +13,10 @@ from tinkergym.schema.jobs import JobView
 
 
 class TensorBoardTracker:
-    """Writes event files; look at them with `tensorboard --logdir runs`."""
+    """Writes event files; view them with `tensorboard --logdir runs`."""
 
     def __init__(self, folder: str | Path = RUNS) -> None:
-        """Write to `folder/<job id>/`.
+        """Set the target `folder/<job id>/`.
 
         Raises:
             MissingExtraError: tensorboard is not installed.
@@ -28,7 +28,7 @@ class TensorBoardTracker:
         self._writer: Any = None
 
     def begin(self, job: JobView) -> int:
-        """Begin another event file; return the last step in those that are there."""
+        """Start another event file; return the last step in the existing ones."""
         folder = self._folder / job.job_id
         loader = package("tensorboard.backend.event_processing.event_file_loader").LegacyEventFileLoader
         steps = [

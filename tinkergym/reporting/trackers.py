@@ -1,4 +1,4 @@
-"""Trackers by name, as `report_to=[...]` and `--report-to` take them."""
+"""Trackers by name, for `report_to=[...]` and `--report-to`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TRACKERS: dict[str, Callable[[], Callback]] = {
     "trackio": TrackioTracker,
     "wandb": WandbTracker,
 }
-"""What makes the tracker of each name, with its own defaults."""
+"""Constructors of the trackers by name."""
 
 
 def callbacks_of(report_to: ReportTo) -> list[Callback]:
     """Return callbacks for names and for callbacks themselves.
 
     Raises:
-        InvalidRequestError: There is no tracker of a name, or something has not the methods of `Callback`.
+        InvalidRequestError: A name is unknown, or an object lacks the methods of `Callback`.
         MissingExtraError: A tracker's package is not installed.
     """
     several = [report_to] if isinstance(report_to, str | Callback) else list(report_to)
@@ -47,8 +47,8 @@ def _callback(one: str | Callback) -> Callback:
         return TRACKERS[one]()
     if isinstance(one, type) or not isinstance(one, Callback):
         raise InvalidRequestError(
-            f"{one!r:.80} has not the methods begin, report and end",
-            hint="give a tracker's name, or an object with the methods of tinkergym.reporting.Callback",
+            f"{one!r:.80} does not have the methods begin, report and end",
+            hint="use a tracker's name, or an object with the methods of tinkergym.reporting.Callback",
             field="report_to",
         )
     return one

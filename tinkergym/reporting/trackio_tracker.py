@@ -11,13 +11,13 @@ from tinkergym.schema.jobs import JobView
 
 
 class TrackioTracker:
-    """Look at the runs with `trackio show --project tinkergym`."""
+    """Reports to Trackio; view the runs with `trackio show --project tinkergym`."""
 
     def __init__(self, project: str = "tinkergym", **settings: Any) -> None:
-        """Choose the project.
+        """Set the project.
 
         Args:
-            project: Made if it is missing.
+            project: Created if it is missing.
             **settings: Further arguments of `trackio.init`.
 
         Raises:
@@ -29,8 +29,8 @@ class TrackioTracker:
         self._run: Any = None
 
     def begin(self, job: JobView) -> int:
-        """Begin the job's run or go on with it; return its last step."""
-        # Before `init`, which may begin to write. Steps are stored in their order.
+        """Create or continue the job's run; return its last step."""
+        # Before `init`, which may start writing. Steps are stored in order.
         last = self._storage.get_max_step_for_run(self._project, job.job_id)
         config = {"model": job.spec.model, "kind": job.spec.kind, "name": job.spec.name}
         settings = {"embed": False, "resume": "allow", "config": config} | self._settings
@@ -38,7 +38,7 @@ class TrackioTracker:
         return last or 0
 
     def report(self, point: Point) -> None:
-        """Hand the values to trackio, which writes them soon."""
+        """Pass the values to trackio, which writes them in the background."""
         self._run.log(point.values, step=point.step)
 
     def end(self, state: JobState | None) -> None:

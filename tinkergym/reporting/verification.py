@@ -28,31 +28,31 @@ from tinkergym.schema.certificate import Certificate, EpisodeFate, StepFacts, St
 from tinkergym.trajectory.digests import EMPTY_CHAIN
 
 _MOST_NAMED = 20
-"""Problems of one kind."""
+"""The most problems shown of one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What was verified, and what is wrong."""
+    """What was verified, and the problems found."""
 
     certificate: Certificate
     checked: Literal["certificate", "bundle"]
     """The document alone, or everything that it refers to."""
     problems: list[str]
-    """Each names what does not fit; empty if all fits."""
+    """Descriptions of mismatches; empty if there are none."""
     files: int = 0
-    """Of the bundle, that were hashed."""
+    """Number of hashed files of the bundle."""
     notes: list[str] = field(default_factory=list)
-    """What could not be looked at."""
+    """What could not be checked."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong and no check fails."""
+        """Whether there are no problems and no check fails."""
         return not self.problems and all(check.verdict != "fails" for check in self.certificate.checks)
 
     def __str__(self) -> str:
         what = (
-            "the certificate alone; the adapter, episodes and events that it refers to were not looked at"
+            "the certificate alone; the adapter, episodes and events that it refers to were not checked"
             if self.checked == "certificate"
             else f"the certificate and all {self.files} files of its bundle"
         )
@@ -69,7 +69,7 @@ def verify(path: str | Path) -> Verification:
     """Verify a certificate's JSON, or a bundle.
 
     Args:
-        path: `certificate.json`, or what `job.certificate(bundle=True)` wrote.
+        path: `certificate.json`, or a bundle from `job.certificate(bundle=True)`.
 
     Raises:
         InvalidDataError: It is neither.
@@ -110,11 +110,11 @@ def _read(body: bytes) -> Certificate:
 def _of_document(certificate: Certificate) -> list[str]:
     problems = []
     if own_sha256(certificate) != certificate.sha256:
-        problems.append("certificate.json: it is not what was written: its own hash differs")
+        problems.append("certificate.json: it was changed: its own hash differs")
     judged = {check.name: check for check in checks_of(certificate.facts)}
     for check in certificate.checks:
         if judged.pop(check.name, None) != check:
-            problems.append(f"certificate.json: its facts do not show what it says of {check.name}")
+            problems.append(f"certificate.json: its facts do not match its statement about {check.name}")
     problems += [f"certificate.json: the check {name} is missing" for name in judged]
     return problems
 
@@ -123,11 +123,11 @@ def _bundle(files: Mapping[str, IO[bytes]]) -> Verification:
     certificate = _read(files[CERTIFICATE].read())
     problems, notes = _of_document(certificate), list[str]()
     known = set(certificate.files) | {CERTIFICATE, PAGE}
-    problems += [f"{name}: it does not belong to the bundle" for name in sorted(files.keys() - known)]
+    problems += [f"{name}: not part of the bundle" for name in sorted(files.keys() - known)]
     damaged: set[str] = set()
     for name, wanted in sorted(certificate.files.items()):
         if name not in files:
-            problems.append(f"{name}: it is missing")
+            problems.append(f"{name}: missing")
             damaged.add(name)
         elif hashlib.file_digest(files[name], "sha256").hexdigest() != wanted.sha256:  # type: ignore[arg-type]
             damaged.add(name)
@@ -137,10 +137,12 @@ def _bundle(files: Mapping[str, IO[bytes]]) -> Verification:
     problems += wrong
     problems += _episodes(certificate, bodies, damaged, ledgers, notes)
     problems += _checkpoints(certificate, bodies, damaged)
-    # What none of them could say more of.
+    # The other checks would add nothing.
     named = " ".join(problems)
     problems += [
-        f"{name}: its bytes are not those that were packed" for name in sorted(damaged) if name not in named
+        f"{name}: its bytes differ from those that were packed"
+        for name in sorted(damaged)
+        if name not in named
     ]
     notes.append(f"{PAGE} shows {CERTIFICATE} and is not checked itself")
     return Verification(
@@ -157,7 +159,7 @@ class _Bodies:
     files: Mapping[str, IO[bytes]]
 
     def lines(self, name: str) -> list[bytes]:
-        """Return a file's lines; none of a file that is missing."""
+        """Return a file's lines; none if the file is missing."""
         file = self.files.get(name)
         if file is None:
             return []
@@ -171,17 +173,17 @@ def _events(certificate: Certificate, bodies: _Bodies, damaged: set[str]) -> Ite
     if EVENTS in damaged and EVENT_HASHES not in damaged:
         wanted = [line.decode("ascii", "replace") for line in bodies.lines(EVENT_HASHES)]
         if len(wanted) != len(lines):
-            yield f"{EVENTS}: it has {len(lines)} events, {len(wanted)} were packed"
+            yield f"{EVENTS}: it has {len(lines)} events, but {len(wanted)} were packed"
         for number, (digest, expected) in enumerate(zip(digests, wanted, strict=False), start=1):
             if digest.hexdigest() != expected:
-                yield f"{EVENTS}: event {number} is not the one that was packed"
+                yield f"{EVENTS}: event {number} differs from the one that was packed"
     elif EVENTS not in damaged:
         head = EMPTY_CHAIN
         for digest in digests:
             head = hashlib.sha256(bytes.fromhex(head) + digest.digest()).hexdigest()
         facts = certificate.facts.events
         if (head, len(lines)) != (facts.head_sha256, facts.count):
-            yield f"{EVENTS}: the events are not those that the service counted and chained"
+            yield f"{EVENTS}: the events differ from those that the service counted and chained"
 
 
 def _ledgers(
@@ -195,7 +197,7 @@ def _ledgers(
             continue
         line = by_hash.get(step.ledger_sha256)
         if line is None:
-            problems.append(f"{LEDGER}: the line of step {step.step} is not the one that was recorded")
+            problems.append(f"{LEDGER}: the line of step {step.step} differs from the recorded one")
             continue
         try:
             ledgers[step.step] = StepLedger.model_validate_json(line)
@@ -203,7 +205,7 @@ def _ledgers(
             problems.append(f"{LEDGER}: the line of step {step.step} is not a ledger")
             continue
         if not _counts(step, ledgers[step.step].episodes):
-            problems.append(f"{LEDGER}: the episodes of step {step.step} do not add up to its counts")
+            problems.append(f"{LEDGER}: the episodes of step {step.step} do not match its counts")
     if not problems and LEDGER in damaged and LEDGER in bodies.files:
         problems.append(f"{LEDGER}: it has lines that were not recorded")
     return ledgers, problems
@@ -248,11 +250,11 @@ def _episodes(
 
 
 def _named(name: str, lines: Iterable[bytes], fates: Iterable[EpisodeFate]) -> Iterator[str]:
-    """Name the episodes whose record is not the one that was handed in."""
+    """Name the episodes whose record differs from the submitted one."""
     there = {hashlib.sha256(line).hexdigest() for line in lines}
     wrong = [fate.episode_id for fate in fates if fate.sha256 and fate.sha256 not in there]
     for episode_id in wrong[:_MOST_NAMED]:
-        yield f"{name}: episode {episode_id} is not the one that was handed in"
+        yield f"{name}: episode {episode_id} differs from the submitted one"
     if len(wrong) > _MOST_NAMED:
         yield f"{name}: and {len(wrong) - _MOST_NAMED} more episodes"
 
@@ -270,9 +272,9 @@ def _checkpoints(certificate: Certificate, bodies: _Bodies, damaged: set[str]) -
         for file, entry in manifest.files.items():
             packed = certificate.files.get(f"{folder}/{file}")
             if packed is not None and packed.sha256 != entry.sha256:
-                yield f"{folder}/{file}: it is not the file that the checkpoint's manifest names"
+                yield f"{folder}/{file}: it differs from the file in the checkpoint's manifest"
             if f"{folder}/{file}" in damaged:
-                yield f"{folder}/{file}: its bytes are not those of the trained policy"
+                yield f"{folder}/{file}: its bytes differ from those of the trained policy"
         recorded = {one.view.sha256 for one in certificate.facts.checkpoints}
         published = {one.weights_sha256 for one in certificate.facts.publishes}
         if manifest.weights_sha256 not in published:
@@ -288,7 +290,7 @@ class _Named(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """What is looked at of a checkpoint's manifest, which anybody may have written."""
+    """The fields of a checkpoint's manifest that are checked; it may be forged."""
 
     files: dict[str, _Named]
     weights_sha256: str

@@ -1,4 +1,4 @@
-"""Weights & Biases: one run per job, online or offline as WANDB_MODE says."""
+"""Weights & Biases: one run per job, online or offline as set in WANDB_MODE."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class WandbTracker:
     """Reports to a run whose id is the job's."""
 
     def __init__(self, project: str = "tinkergym", **settings: Any) -> None:
-        """Choose the project.
+        """Set the project.
 
         Args:
-            project: Made if it is missing.
+            project: Created if it is missing.
             **settings: Further arguments of `wandb.init`: entity, group, tags, mode, dir, ...
 
         Raises:
@@ -36,27 +36,27 @@ class WandbTracker:
         self._run: Any = None
 
     def begin(self, job: JobView) -> int:
-        """Begin the job's run or go on with it; return its last step.
+        """Create or continue the job's run; return its last step.
 
-        Online the server says which one that is, offline the files of earlier processes do.
+        Online the server has it; offline the files of earlier processes have it.
         """
         folder = Path(self._settings.get("dir") or os.environ.get("WANDB_DIR") or ".") / "wandb"
-        # Of the processes before; this one's is made by `init`.
+        # Files of earlier processes; `init` creates this one's.
         offline = sorted(folder.glob(f"offline-run-*-{job.job_id}/run-{job.job_id}.wandb"))
         spec = job.spec.model_dump(mode="json")
         settings = {"resume": "allow", "name": job.spec.name or job.job_id, "config": spec} | self._settings
         self._run = self._wandb.init(project=self._project, id=job.job_id, **settings)
         if self._run.offline:
             return max((step for path in offline for step in _steps_in(path)), default=0)
-        # wandb counts the step that comes next.
+        # wandb counts the next step.
         return int(self._run.step) - 1 if self._run.resumed else 0
 
     def report(self, point: Point) -> None:
-        """Hand the values to wandb, which sends or writes them soon."""
+        """Pass the values to wandb, which sends or writes them in the background."""
         self._run.log(point.values, step=point.step, commit=True)
 
     def end(self, state: JobState | None) -> None:
-        """Wait until everything is sent; a run that goes on can be resumed."""
+        """Wait until everything is sent. A run that continues can be resumed."""
         self._run.finish(exit_code=1 if state is JobState.FAILED else 0)
 
 
@@ -73,7 +73,7 @@ def _steps_in(path: Path) -> list[int]:
 
 
 def _records(content: bytes) -> Iterator[bytes]:
-    """Yield the records of a file in LevelDB's log format, behind a header of wandb's own.
+    """Yield the records of a file in LevelDB's log format, after wandb's header.
 
     Source:
         https://github.com/google/leveldb/blob/main/doc/log_format.md
@@ -81,13 +81,13 @@ def _records(content: bytes) -> Iterator[bytes]:
     place, begun = _HEADER_BYTES, b""
     while place + _HEADER_BYTES <= len(content):
         left = _BLOCK_BYTES - place % _BLOCK_BYTES
-        if left < _HEADER_BYTES:  # filled up with zeros
+        if left < _HEADER_BYTES:  # Padded with zeros.
             place += left
             continue
         _, length, kind = struct.unpack_from("<IHB", content, place)
         place += _HEADER_BYTES
         part = content[place : place + length]
-        if len(part) < length or not kind:  # cut off by a kill
+        if len(part) < length or not kind:  # Truncated by a kill.
             return
         place += length
         begun = part if kind in {_FULL, _FIRST} else begun + part

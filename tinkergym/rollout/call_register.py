@@ -1,7 +1,7 @@
-"""Which episodes are inside a call of their environment right now, in a file that survives the process.
+"""Records which episodes are inside a call of their environment, in a file that survives the process.
 
-Foreign code can end its process without warning: a segmentation fault, `os._exit`, a killer of memory hogs.
-Whoever notices the death reads here which episodes can have caused it.
+Foreign code can end its process without warning: a segmentation fault, `os._exit`, the kernel's out-of-memory
+killer. The process that notices reads here which episodes may be the cause.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _SLOT_BYTES = 128
 
 
 class CallRegister:
-    """Written by the process that makes the calls. What it wrote outlives its death."""
+    """Written by the process that makes the calls. The contents survive its death."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file, with no call in it."""
+        """Create the file without any calls."""
         with path.open("wb+") as file:
             file.truncate(_SLOTS * _SLOT_BYTES)
             self._memory = mmap.mmap(file.fileno(), _SLOTS * _SLOT_BYTES)
@@ -41,11 +41,11 @@ class CallRegister:
 
     def _take(self, name: bytes) -> int | None:
         with self._lock:
-            slot = self._free.pop() if self._free else None  # more threads than slots: one goes unnamed
+            slot = self._free.pop() if self._free else None  # More threads than slots: one goes unnamed.
         if slot is not None:
             start = slot * _SLOT_BYTES
             self._memory[start + 1 : start + 1 + len(name)] = name
-            self._memory[start] = len(name)  # last: a name counts only once it is complete
+            self._memory[start] = len(name)  # Written last: a name counts only once it is complete.
         return slot
 
 

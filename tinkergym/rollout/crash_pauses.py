@@ -1,6 +1,6 @@
-"""How long to wait before a process of an environment is started again that keeps dying.
+"""How long to wait before restarting the process of an environment that keeps crashing.
 
-Pure bookkeeping. Knows no processes; time arrives as a clock.
+Pure bookkeeping: does not know processes, and time comes from a clock.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 8.0
 
 
 class CrashPauses:
-    """A pause per environment, which doubles with each crash after it and ends with the first success."""
+    """A pause per environment, which doubles with each further crash and ends with the first success."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin without pauses.
+        """Start without pauses.
 
         Args:
             clock: Seconds, monotonic.
@@ -24,7 +24,7 @@ class CrashPauses:
         """By environment: the seconds of the last pause, and when it ends."""
 
     def crashed(self, key: str) -> None:
-        """Note that a process of the environment died. Those that die during a pause do not lengthen it."""
+        """Record a crash. Crashes during a pause do not lengthen it."""
         now = self._clock()
         seconds, ends_at = self._pauses.get(key, (_FIRST_SECONDS / 2, now))
         if now >= ends_at:
@@ -32,15 +32,15 @@ class CrashPauses:
             self._pauses[key] = seconds, now + seconds
 
     def went_well(self, key: str) -> None:
-        """Note that an episode of the environment ended without a crash."""
+        """Record that an episode of the environment ended without a crash."""
         self._pauses.pop(key, None)
 
     def holds_back(self, key: str, *, being_tried: bool) -> bool:
         """Return whether no other process may be started now.
 
         Args:
-            key: Which environment.
-            being_tried: Whether an episode of it is being played: how that ends is waited for.
+            key: The environment.
+            being_tried: Whether an episode of it is being played; its outcome is awaited.
         """
         pause = self._pauses.get(key)
         return pause is not None and (being_tried or self._clock() < pause[1])

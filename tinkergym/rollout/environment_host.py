@@ -1,8 +1,8 @@
-"""Hosts: what runs the calls of one environment. EnvironmentHost does so in a thread of its own.
+"""Hosts run the calls of one environment. EnvironmentHost does so in its own thread.
 
-The thread makes the environment, resets, steps and closes it, so what is bound to a thread (SQLite
-connections, browsers) works, calls never overlap, and an environment that hangs costs its own thread and
-nothing else. Where else environments may live is told in `executors`.
+The thread creates, resets, steps and closes the environment, so thread-bound resources (SQLite connections,
+browsers) work, calls never overlap, and a hanging environment costs only its own thread. See `executors` for
+other places where environments can run.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ AnyEnv = gym.Env[Any, Any]
 
 _MOST_ERROR_CHARACTERS = 20_000
 _NO_CALL = 0
-"""Of a call whose report nobody waits for; the callers' ids begin at 1."""
+"""Id of a call whose report is not needed; the callers' ids begin at 1."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a call of the environment ended."""
+    """The result of a call of the environment."""
 
     host: Host
     call_id: int
@@ -45,28 +45,28 @@ class Report:
     stop_reason: StopReason = StopReason.ENVIRONMENT_ERROR
     """What that error means for the episode."""
     seconds: float = 0.0
-    """How long the call took."""
+    """Duration of the call."""
 
 
 TakeReports = Callable[[Sequence[Report]], None]
-"""Takes what came of some calls; may be called from any thread."""
+"""Receives the results of calls; may be called from any thread."""
 
 
 class Host(Protocol):
     """Runs the calls of one environment, one after the other, and reports each."""
 
     system_prompt: str | None
-    """What the environment puts before the first observation; known once a call has returned."""
+    """The environment's system prompt; known once a call has returned."""
     episode_id: str
-    """Whose calls these are; set before each call."""
+    """The episode of the calls; set before each call."""
 
     @property
     def died(self) -> bool:
-        """Whether the environment's own process ended by itself."""
+        """Whether the environment's own process ended unexpectedly."""
         ...
 
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
-        """Run `function(env)` and report; the first call makes the environment."""
+        """Run `function(env)` and report; the first call creates the environment."""
         ...
 
     def waited_seconds(self) -> float:
@@ -74,65 +74,65 @@ class Host(Protocol):
         ...
 
     def end_episode(self) -> None:
-        """Let the environment give back what it holds for an episode only: the loop ended it."""
+        """Let the environment release what it holds for one episode, because the loop ended the episode."""
         ...
 
     def close(self) -> None:
-        """Close the environment after the calls that are queued."""
+        """Close the environment after the queued calls."""
         ...
 
     def abandon(self) -> bool:
-        """Report nothing any more; close the environment as soon as no call of it is running.
+        """Stop reporting; close the environment as soon as no call of it is running.
 
         Returns:
-            Whether one may be.
+            Whether one may be running.
         """
         ...
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for the end of what `close` began; return whether all has ended."""
+        """Wait for the end of what `close` began; return whether everything has ended."""
         ...
 
     def where(self) -> str:
-        """Return the stack of the call that is running, to show where an environment hangs."""
+        """Return the stack of the running call, to show where an environment hangs."""
         ...
 
 
 class BaseHost(Host):
-    """What all hosts share: an environment that its first call makes, and whose errors become reports."""
+    """Shared by all hosts: the first call creates the environment, and its errors become reports."""
 
     _caught: tuple[type[BaseException], ...] = (BaseException,)
-    """The errors that are the environment's own. It is foreign code: even a SystemExit is."""
+    """Errors of the environment. It is foreign code, so even a SystemExit counts."""
 
     def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
-        """Remember how to make the environment.
+        """Store how to create the environment.
 
         Args:
             make: Creates it.
-            report: Takes the reports, from the thread that runs the calls.
-            name: For people who look for what hangs, or read that it failed to close.
+            report: Receives the reports, from the thread that runs the calls.
+            name: A name for messages about hanging or failing environments.
         """
         self._make, self._name = make, name
         self.report = report
         self._env: AnyEnv | None = None
         self.system_prompt: str | None = None
         self._holds = False
-        """Whether the environment holds something for the time of an episode."""
+        """Whether the environment holds something for the duration of an episode."""
         self.episode_id = ""
         self.register: CallRegister | None = None
-        """Where this process notes the calls that it is in."""
+        """Where this process records its running calls."""
 
     @property
     def died(self) -> bool:
-        """Return False: there is no process of its own."""
+        """Return False: there is no separate process."""
         return False
 
     def _noted(self) -> AbstractContextManager[None]:
-        """Note the episode while foreign code runs in this process."""
+        """Record the episode while foreign code runs in this process."""
         return nullcontext() if self.register is None else self.register.during(self.episode_id)
 
     def _run(self, call_id: int, function: Callable[[AnyEnv], Any]) -> Report:
-        """Call `function(env)` and return what came of it."""
+        """Call `function(env)` and return its result."""
         value, error, reason = None, "", StopReason.ENVIRONMENT_ERROR
         began = time.monotonic()
         try:
@@ -147,7 +147,7 @@ class BaseHost(Host):
         return Report(self, call_id, value, error, reason, time.monotonic() - began)
 
     def end_episode(self) -> None:
-        """Let the environment give back what it holds for an episode only: the loop ended it."""
+        """Let the environment release what it holds for one episode, because the loop ended the episode."""
         if self._holds:
             self.call(_NO_CALL, _end_episode)
 
@@ -163,10 +163,10 @@ class BaseHost(Host):
 
 
 class EnvironmentHost(BaseHost):
-    """Runs the calls of one environment in a thread of its own, one after the other, and reports each."""
+    """Runs the calls of one environment in its own thread, one after the other, and reports each."""
 
     def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
-        """Start the thread; the environment is made by the first call."""
+        """Start the thread; the first call creates the environment."""
         super().__init__(make, report, name=name)
         self._calls: SimpleQueue[tuple[int, Callable[[AnyEnv], Any]] | None] = SimpleQueue()
         self._abandoned = False
@@ -179,15 +179,15 @@ class EnvironmentHost(BaseHost):
         self._calls.put((call_id, function))
 
     def waited_seconds(self) -> float:
-        """Return 0: the thread is this environment's alone."""
+        """Return 0: the thread belongs to this environment only."""
         return 0.0
 
     def close(self) -> None:
-        """Close the environment after the calls that are queued, and end the thread."""
+        """Close the environment after the queued calls, and end the thread."""
         self._calls.put(None)
 
     def abandon(self) -> bool:
-        """Give up on a call that is running: nothing is reported any more; if it returns, all is closed."""
+        """Give up on a running call: nothing is reported any more; if it returns, everything is closed."""
         self._abandoned = True
         self.close()
         return True
@@ -198,7 +198,7 @@ class EnvironmentHost(BaseHost):
         return not self._thread.is_alive()
 
     def where(self) -> str:
-        """Return the stack of the call that is running, to show where an environment hangs."""
+        """Return the stack of the running call, to show where an environment hangs."""
         return stack_of(self._thread)
 
     def _serve(self) -> None:
@@ -210,10 +210,10 @@ class EnvironmentHost(BaseHost):
 
 
 def stack_of(thread: threading.Thread) -> str:
-    """Return the stack of the call that a host's thread is running; empty if it has ended."""
+    """Return the stack of the running call of a host's thread; empty if it has ended."""
     frame = sys._current_frames().get(thread.ident or 0)
     lines = traceback.format_stack(frame) if frame is not None else []
-    # What comes before the call is the thread's start and the host's own.
+    # The frames before the call are the thread's start and the host's own.
     own = max((number for number, line in enumerate(lines) if __file__ in line), default=-1)
     return cut("".join(lines[own + 1 :]))
 
@@ -233,12 +233,12 @@ def system_prompt_of(env: object) -> str | None:
     """Return the environment's own system prompt, `metadata["system_prompt"]`, or None.
 
     Raises:
-        InvalidEnvironmentError: It is no text.
+        InvalidEnvironmentError: It is not text.
     """
     prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
     if prompt is not None and not isinstance(prompt, str):
         raise InvalidEnvironmentError(
-            f"metadata['system_prompt'] must be a str, but it is {type(prompt).__name__}", field="environment"
+            f"metadata['system_prompt'] must be a str, not {type(prompt).__name__}", field="environment"
         )
     if prompt is not None and not is_unicode(prompt):
         raise InvalidEnvironmentError(
@@ -248,7 +248,7 @@ def system_prompt_of(env: object) -> str | None:
 
 
 def stop_reason_of(error: BaseException) -> StopReason:
-    """Return what an error that `reset` or `step` raised means for the episode."""
+    """Return what an error raised by `reset` or `step` means for the episode."""
     if isinstance(error, ForwardedError):
         return error.stop_reason
     if isinstance(error, OpponentFailedError):
@@ -258,7 +258,7 @@ def stop_reason_of(error: BaseException) -> StopReason:
 
 
 class ForwardedError(Exception):
-    """An error of an environment in another process: its traceback is told, ours would hide it."""
+    """An error of an environment in another process. Its traceback is shown instead of ours."""
 
     def __init__(self, text: str, stop_reason: StopReason = StopReason.ENVIRONMENT_ERROR) -> None:
         super().__init__(text, stop_reason)
@@ -269,13 +269,13 @@ def traceback_of(error: BaseException) -> str:
     """Return an environment's traceback, without the frame that called it."""
     if isinstance(error, ForwardedError):
         return error.text
-    # The first frame is ours, which tells the author of an environment nothing.
+    # The first frame is ours, which does not help the author of an environment.
     frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
     return cut("".join(traceback.format_exception(type(error), error, frames)))
 
 
 def cut(text: str) -> str:
-    """Return a text as a record takes it: its beginning and its end, and what is no Unicode written out."""
+    """Shorten a text to its beginning and end, with invalid Unicode escaped."""
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= _MOST_ERROR_CHARACTERS:
         return text

@@ -1,6 +1,6 @@
-"""What a script hands over to train in: one environment, or several with weights.
+"""The environments that a script trains in: one, or several with weights.
 
-The service hears names, arguments and weights; how each is made stays in the process.
+The service gets names, arguments and weights; how each is created stays in this process.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ HOW_TO_WEIGH = 'write [("pack/Easy-v0", 0.7), ("pack/Hard-v0", 0.3, {"size": 9})
 
 @dataclass(frozen=True, slots=True)
 class MakeOneOf:
-    """Makes the environment that a request names, each in its own way.
+    """Creates the environment that a request names.
 
-    A class, not a function in a function: it must be picklable for environments in a process of their own.
+    A class, not a nested function: it must be picklable for environments in their own processes.
     """
 
     makers: dict[str, MakeEnv]
 
     def __call__(self, ref: EnvironmentRef) -> AnyEnv:
-        """Make it."""
+        """Create it."""
         return self.makers[_key(ref)](ref)
 
 
@@ -46,7 +46,7 @@ class EnvironmentMix:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a job says of it."""
+        """The job's settings for it."""
         if len(self.environments) == 1:
             return {"environment": self.environments[0].ref}
         parts = zip(self.environments, self.weights, strict=True)
@@ -54,23 +54,23 @@ class EnvironmentMix:
 
     @property
     def only_here(self) -> bool:
-        """Whether no service can know one of them."""
+        """Whether one of them is unknown to every service."""
         return any(one.only_here for one in self.environments)
 
     @property
     def unknown_here(self) -> str:
-        """The id of one that nothing in this process registers; empty if there is none."""
+        """The id of one that is not registered in this process; empty if there is none."""
         return next((one.ref.id for one in self.environments if one.make is None), "")
 
     @property
     def make(self) -> MakeEnv:
-        """How this process makes them; only where all are known here."""
+        """How this process creates them, if all are known here."""
         assert not self.unknown_here
         return _one_of([(one.ref, one.make) for one in self.environments if one.make is not None])
 
 
 def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> EnvironmentMix:
-    """Work out what the user handed over.
+    """Resolve what the user passed.
 
     Raises:
         InvalidRequestError: It is neither an environment nor a list of environments with weights.
@@ -79,7 +79,7 @@ def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> En
         return EnvironmentMix(environments=[describe(env, kwargs)], weights=[1.0])
     if kwargs is not None:
         raise InvalidRequestError(
-            "several environments have arguments of their own", hint=HOW_TO_WEIGH, field="env_kwargs"
+            "with several environments, each has its own arguments", hint=HOW_TO_WEIGH, field="env_kwargs"
         )
     if not env:
         raise InvalidRequestError(
@@ -95,23 +95,23 @@ def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> En
 def _part(one: object) -> tuple[EnvSource, float, Mapping[str, Any] | None]:
     if not isinstance(one, tuple | list) or not 2 <= len(one) <= 3:
         raise InvalidRequestError(
-            f"{one!r:.80} is no environment with a weight", hint=HOW_TO_WEIGH, field="environments"
+            f"{one!r:.80} is not an environment with a weight", hint=HOW_TO_WEIGH, field="environments"
         )
     source, weight, own = (*one, None)[:3]
     return source, weight, own
 
 
 def makers_of(env: EnvSources | Sequence[EnvSource] | None, spec: PlayedSpec) -> MakeEnv:
-    """Return how to make the environments of a job that is already there, for `attach`.
+    """Return how to create the environments of an existing job, for `attach`.
 
     Args:
-        env: What `for_job` takes, or a list with the classes or functions of those environments that are
-            not registered here, with or without weights.
-        spec: Of the job.
+        env: As for `for_job`, or a list with the classes or functions of environments that are not registered
+            here, with or without weights.
+        spec: The job's settings.
 
     Raises:
-        InvalidRequestError: `env` has another environment than the job's.
-        UnknownEnvironmentError: Nothing in this process knows one of the job's.
+        InvalidRequestError: `env` contains an environment that is not the job's.
+        UnknownEnvironmentError: One of the job's environments is not known in this process.
     """
     if not spec.environments:
         if env is not None and not isinstance(env, str) and isinstance(env, Sequence):
@@ -130,7 +130,7 @@ def makers_of(env: EnvSources | Sequence[EnvSource] | None, spec: PlayedSpec) ->
     try:
         return _one_of([(ref, for_job(sources.get(ref.id), ref)) for ref in refs])
     except UnknownEnvironmentError as error:
-        error.hint = "hand its class over, among all of the job's: attach(job_id, env=[MyEnv, ...])"
+        error.hint = "pass its class with all of the job's environments: attach(job_id, env=[MyEnv, ...])"
         raise
 
 
@@ -151,6 +151,6 @@ def _one_of(parts: Sequence[tuple[EnvironmentRef, MakeEnv]]) -> MakeEnv:
 
 
 def _key(ref: EnvironmentRef) -> str:
-    # A server's token stays in this process: it is in what makes the environment, and in no request.
+    # A server's token stays in this process, and is in no request.
     kwargs = {name: value for name, value in ref.kwargs.items() if name != "token"}
     return json.dumps([ref.id, kwargs], sort_keys=True)

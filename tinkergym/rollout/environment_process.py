@@ -1,8 +1,8 @@
-"""An environment in a process of its own.
+"""An environment in its own process.
 
-On this side a host thread waits for the process, as it would for an environment in this process; what is left
-to do here is to start it, to say where it hangs, and to make sure that it ends. Values cross as pickles,
-between a program and the child that it started from its own code.
+A host thread waits for the process as it would for an environment in this process. This module starts the
+process, reports where it hangs, and makes sure that it ends. Values are sent as pickles, between a program
+and the child that it started from its own code.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _WHERE_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _KILL_SECONDS = 5.0
 _NICENESS = 14
-"""How far the processes of environments stand behind the one that plays: the kernel's 0 to 19."""
+"""Niceness of environment processes relative to the player: the kernel's 0 to 19."""
 
-# What crosses to the parent: the value, the traceback ("" if there is none), and what that means.
+# Sent to the parent: the value, the traceback ("" if there is none), and what that means.
 _Answer = tuple[Any, str, StopReason]
 
 
 class ProcessHost(EnvironmentHost):
-    """Runs the calls of one environment in a process of its own, one after the other, and reports each."""
+    """Runs the calls of one environment in its own process, one after the other, and reports each."""
 
     def __init__(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> None:
         """Prepare; the first call starts the process."""
@@ -54,12 +54,12 @@ class ProcessHost(EnvironmentHost):
         super().__init__(self._process.start, report, name=name)
 
     def _noted(self) -> AbstractContextManager[None]:
-        # The environment's code runs elsewhere: whatever ended this process, it was not that.
+        # The environment's code runs elsewhere, so it cannot have ended this process.
         return nullcontext()
 
     @property
     def died(self) -> bool:
-        """Return whether the process ended by itself during a call."""
+        """Return whether the process ended unexpectedly during a call."""
         return self._process.died
 
     def abandon(self) -> bool:
@@ -69,12 +69,12 @@ class ProcessHost(EnvironmentHost):
         return True
 
     def where(self) -> str:
-        """Return the stack of the call that is running, unless the process does not answer."""
+        """Return the stack of the running call, unless the process does not respond."""
         return self._process.where()
 
 
 class EnvironmentProcess:
-    """The distant environment, with the methods of `gymnasium.Env` that an episode needs."""
+    """The remote environment, with the methods of `gymnasium.Env` that an episode needs."""
 
     def __init__(self, make: Callable[[], AnyEnv]) -> None:
         self._make = make
@@ -82,29 +82,29 @@ class EnvironmentProcess:
         self._process: multiprocessing.process.BaseProcess | None = None
         self._killed = False
         self.died = False
-        """Whether the process ended by itself during a call."""
+        """Whether the process ended unexpectedly during a call."""
         self._calls: Connection
         self._control: Connection
         self.metadata: dict[str, Any] = {}
 
     def start(self) -> Any:
-        """Start the process, make the environment there, and return its stand-in: this object."""
+        """Start the process, create the environment there, and return its proxy: this object."""
         try:
             pickle.dumps(self._make)
-        except Exception as error:  # whatever a user's class does when it is pickled
+        except Exception as error:  # Pickling a user's class may raise anything.
             raise InvalidEnvironmentError(
-                f"what makes the environment cannot be sent to a process: {error}",
-                hint="name it by its id, or define the class at the top of a module, not in a function",
+                f"the environment's constructor cannot be sent to a process: {error}",
+                hint="use its id, or define the class at the top level of a module",
                 field="environment",
             ) from error
-        # Not a fork: other threads of this program hold locks that no child could ever take.
+        # Not a fork: other threads of this program hold locks that a child could never acquire.
         context = multiprocessing.get_context("spawn")
         self._calls, calls = context.Pipe()
         self._control, control = context.Pipe()
         process = context.Process(target=_serve, args=(self._make, calls, control), daemon=True)
         with self._lock:
             if self._killed:
-                raise ForwardedError("the process was not wanted any more")
+                raise ForwardedError("the process is no longer needed")
             process.start()
             self._process = process
         calls.close()
@@ -136,7 +136,7 @@ class EnvironmentProcess:
         process = self._process
         if process is None:
             return
-        with contextlib.suppress(OSError):  # it is dead already
+        with contextlib.suppress(OSError):  # It is already dead.
             self._calls.send_bytes(b"")
         process.join(_CLOSE_SECONDS)
         self.kill()
@@ -144,7 +144,7 @@ class EnvironmentProcess:
         self._control.close()
 
     def kill(self) -> None:
-        """End the process at once, whatever it does."""
+        """End the process immediately."""
         with self._lock:
             self._killed = True
         self._end()
@@ -156,13 +156,13 @@ class EnvironmentProcess:
                 self._process.join(_KILL_SECONDS)
 
     def where(self) -> str:
-        """Return the stack of the call that runs there; empty if the process cannot say."""
+        """Return the stack of the running call; empty if the process cannot report it."""
         try:
             self._control.send_bytes(b"where")
             if self._control.poll(_WHERE_SECONDS):
                 return self._control.recv_bytes().decode()
         except (AttributeError, OSError, EOFError):
-            pass  # not started yet, or dead
+            pass  # Not started yet, or dead.
         return ""
 
     def _ask(
@@ -193,11 +193,11 @@ class EnvironmentProcess:
 
 
 def _serve(make: Callable[[], AnyEnv], calls: Connection, control: Connection) -> None:
-    """Make the environment and answer calls until the parent closes it, or is gone."""
+    """Create the environment and handle calls until the parent closes it or is gone."""
     # Ctrl-C is for the parent, which ends its children itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "nice"):
-        # Many start at once, and some compute without end; what samples and trains for all goes first.
+        # Many start at once, and some compute without end; the process that samples and trains has priority.
         os.nice(_NICENESS)
     _die_with_parent()
     watcher = threading.Thread(target=_watch, args=(control, threading.get_ident()), daemon=True)
@@ -232,10 +232,10 @@ def _serve(make: Callable[[], AnyEnv], calls: Connection, control: Connection) -
 
 
 def _die_with_parent() -> None:
-    """Let the kernel kill this process when the parent's end of a pipe closes, whatever it does then.
+    """Let the kernel kill this process when the parent's end of a pipe closes.
 
-    A thread that watches would never run beside an environment that keeps the interpreter to itself. Linux
-    only; and not its signal for the parent's death, which comes when the thread that started us ends.
+    A watching thread would never run next to an environment that blocks the interpreter. Linux only; not its
+    parent-death signal, which is sent when the thread that started us ends.
     """
     parent = multiprocessing.parent_process()
     if sys.platform == "linux" and parent is not None:
@@ -245,7 +245,7 @@ def _die_with_parent() -> None:
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-        if multiprocessing.connection.wait([pipe], 0):  # it has died already
+        if multiprocessing.connection.wait([pipe], 0):  # It has already died.
             os._exit(1)
 
 
@@ -258,7 +258,7 @@ def _pickled(answer: _Answer) -> bytes:
 
 
 def _watch(control: Connection, thread_id: int) -> None:
-    """Say where the environment is when asked, and end the process when the parent is gone."""
+    """Report where the environment is when asked, and end the process when the parent is gone."""
     while True:
         try:
             control.recv_bytes()

@@ -1,8 +1,7 @@
-"""Executors: where environments live while their episodes are played.
+"""Executors: where environments run while their episodes are played.
 
-One protocol for all, so that a seed gives the same episode in each. An executor has room for so many
-environments; whoever plays asks for episodes only while there is some, and so a slow environment slows the
-asking, not the memory.
+They share one protocol, so that a seed gives the same episode in each. An executor has a limited capacity;
+the player only requests episodes while there is room, so a slow environment does not fill the memory.
 """
 
 from __future__ import annotations
@@ -21,40 +20,40 @@ MakeEnv = Callable[[EnvironmentRef], AnyEnv]
 
 
 def made(make_env: MakeEnv, reference: EnvironmentRef) -> AnyEnv:
-    """Make an environment, and say in a sentence if it cannot be.
+    """Create an environment, with a clear error if it fails.
 
     Raises:
         InvalidEnvironmentError: Its constructor fails.
-        TinkerGymError: What that raised, if it is of ours.
+        TinkerGymError: Its own error, if it is one of ours.
     """
     try:
         return make_env(reference)
     except TinkerGymError:
         raise
-    except Exception as error:  # whatever a user's constructor raises
+    except Exception as error:  # A user's constructor may raise anything.
         raise InvalidEnvironmentError(
-            f"the environment cannot be made: {type(error).__name__}: {error}",
+            f"the environment cannot be created: {type(error).__name__}: {error}",
             hint="its constructor gets env_kwargs and nothing else",
             field="environment",
         ) from error
 
 
 class Executor(Protocol):
-    """A place for environments."""
+    """Runs environments."""
 
     @property
     def capacity(self) -> int:
-        """How many environments it has room for at once."""
+        """The most environments at once."""
         ...
 
     def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
-        """Return a host for one environment, which its first call makes.
+        """Return a host for one environment, which its first call creates.
 
         Args:
             make: Creates the environment.
-            report: Takes what came of each call; may be called from any thread.
-            name: For people who look for what hangs.
-            quick: Whether environments like it have been quick so far.
+            report: Receives the result of each call; may be called from any thread.
+            name: A name for messages about hanging environments.
+            quick: Whether such environments have been fast so far.
         """
         ...
 
@@ -63,50 +62,50 @@ class Executor(Protocol):
         ...
 
     def look_after(self) -> None:
-        """See to it that nothing waits for long behind a call that hangs; called every now and then."""
+        """Make sure that nothing waits for long behind a hanging call. Call this regularly."""
         ...
 
 
 class ThreadExecutor:
-    """Each environment in a thread of its own: what hangs is left behind, and the program goes on.
+    """Each environment in its own thread: a hanging one is abandoned, and the program continues.
 
-    The default. Environments share one interpreter, so those that compute for long slow each other. Kinds
-    that have shown to be quick are made anew in a thread that they share; see `shared_thread`.
+    The default. Environments share one interpreter, so those that compute a lot slow each other down.
+    Environments that prove to be fast are created again in a shared thread; see `shared_thread`.
     """
 
     def __init__(self, capacity: int = 2**20) -> None:
-        """Have room for `capacity` environments; by default for all there are."""
+        """Set the capacity; by default unlimited."""
         self.capacity = _positive(capacity)
         self._shared = SharedThread()
 
     def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
-        """Start a thread, or add to the one that quick environments share."""
+        """Start a thread, or add to the one that fast environments share."""
         if quick:
             return self._shared.open(make, report, name=name)
         return EnvironmentHost(make, report, name=name)
 
     def keeps(self, host: Host, *, quick: bool) -> bool:
-        """Return whether it shares a thread just if it is quick, and that is the one it was made in."""
+        """Return whether it shares a thread if and only if it is fast, and that is where it was created."""
         if isinstance(host, SharedHost):
             return quick and not host.displaced
         return not quick
 
     def look_after(self) -> None:
-        """Let those that share a thread go on in another one if a call takes long."""
+        """Move environments that share a thread to another one if a call takes long."""
         self._shared.look_after()
 
 
 class ProcessExecutor:
-    """Each environment in a process of its own: what hangs is killed, and what crashes harms no other.
+    """Each environment in its own process: a hanging one is killed, and a crash affects no other.
 
-    For environments that compute much, hold the interpreter, may crash it, or cannot live in one process
-    with others. A process takes about half a second to start and then plays many episodes. What makes the
-    environment must be picklable (a registered id always is), and, as always with `multiprocessing`, a
-    script that uses this guards its start with `if __name__ == "__main__":`.
+    For environments that compute a lot, block the interpreter, may crash it, or cannot share a process with
+    others. A process takes about half a second to start and then plays many episodes. The environment's
+    constructor must be picklable (a registered id always is), and, as always with `multiprocessing`, a script
+    that uses this must be guarded with `if __name__ == "__main__":`.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
-        """Have room for `capacity` environments; by default four per core."""
+        """Set the capacity; by default four per core."""
         self.capacity = _positive(4 * (os.cpu_count() or 1) if capacity is None else capacity)
 
     def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
@@ -115,7 +114,7 @@ class ProcessExecutor:
         return ProcessHost(make, report, name=name)
 
     def keeps(self, host: Host, *, quick: bool) -> bool:
-        """Return True: a process is not started anew."""
+        """Return True: a process is not replaced."""
         del host, quick
         return True
 
@@ -124,14 +123,14 @@ class ProcessExecutor:
 
 
 class InlineExecutor:
-    """Environments in the thread of whoever plays: quickest for quick ones, and simplest to debug.
+    """Environments in the player's thread: fastest for fast environments, and simplest to debug.
 
     A call cannot be interrupted: one that takes longer than `limits.step_timeout_seconds` fails its episode
-    when it returns, and one that hangs stops everything. Ctrl-C reaches the environment's code.
+    when it returns, and a hanging one stops everything. Ctrl-C interrupts the environment's code.
     """
 
     def __init__(self, capacity: int = 2**20) -> None:
-        """Have room for `capacity` environments; by default for all there are."""
+        """Set the capacity; by default unlimited."""
         self.capacity = _positive(capacity)
 
     def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
@@ -140,7 +139,7 @@ class InlineExecutor:
         return InlineHost(make, report, name=name)
 
     def keeps(self, host: Host, *, quick: bool) -> bool:
-        """Return True: there is one place only."""
+        """Return True: there is only one place."""
         del host, quick
         return True
 
@@ -152,7 +151,7 @@ class InlineHost(BaseHost):
     """Runs each call at once, in the caller's thread."""
 
     _caught = (Exception, SystemExit)
-    """Here an interrupt is meant for the program."""
+    """Here an interrupt is for the program."""
 
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` and report."""
@@ -167,7 +166,7 @@ class InlineHost(BaseHost):
         self._close_environment()
 
     def abandon(self) -> bool:
-        """Close the environment: no call of it can be running."""
+        """Close the environment; no call of it can be running."""
         self.close()
         return False
 
@@ -182,11 +181,11 @@ class InlineHost(BaseHost):
 
 
 def executor_called(name: str) -> Executor:
-    """Return a new executor by the name that a job knows it by: `thread` or `process`."""
+    """Return a new executor by its name in job settings: `thread` or `process`."""
     return ProcessExecutor() if name == "process" else ThreadExecutor()
 
 
 def _positive(capacity: int) -> int:
     if capacity < 1:
-        raise InvalidRequestError(f"there must be room for one environment, not {capacity}", field="capacity")
+        raise InvalidRequestError(f"capacity must be at least 1, not {capacity}", field="capacity")
     return capacity

@@ -1,6 +1,6 @@
-"""GameTable: a PettingZoo game behind the two calls of an environment that hosts know, `reset` and `step`.
+"""GameTable: a PettingZoo game with the two calls of an environment that hosts know, `reset` and `step`.
 
-So a game lives wherever an environment can: in a thread, in a process of its own, next to others.
+So a game can run wherever an environment can: in a thread, in its own process, next to others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOOLS = "tools at the table"
 
 
 def seated(made: Any) -> Any:
-    """Return a game as a table, and anything else as it is.
+    """Return a game as a table, and anything else unchanged.
 
     Args:
         made: A Gymnasium environment, or a PettingZoo game, AEC or parallel. A game behind a server
@@ -42,7 +42,7 @@ def seated(made: Any) -> Any:
 
 
 class GameTable:
-    """One game. What an agent is shown and paid is what `AECEnv.last` says when its turn comes."""
+    """One game. An agent's observations and rewards are those of `AECEnv.last` at its turn."""
 
     secrets: ReadSecret | None = None
     """Turns the name of a stored key into the key, where a service plays."""
@@ -50,11 +50,12 @@ class GameTable:
     """See `SeatToolbox`."""
 
     def __init__(self, game: Any) -> None:
-        """Sit around the game.
+        """Set up the table.
 
         Args:
             game: A PettingZoo environment whose observations are text or mappings with text under `text`.
-                A parallel one is converted: its agents act one after the other and see only what was before.
+                A parallel one is converted: its agents act one after the other without seeing each other's
+                actions.
         """
         if not hasattr(game, "agent_iter"):
             from pettingzoo.utils.conversions import parallel_to_aec
@@ -70,7 +71,7 @@ class GameTable:
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """All that the game can have."""
+        """All agents of the game."""
         return tuple(self._game.possible_agents)
 
     @property
@@ -177,12 +178,12 @@ class GameTable:
                 return self._seen(ended, standing, owed)
             if agent not in self._players:
                 ended.append(standing)
-            # PettingZoo asks an agent whose game is over once more, for None.
+            # PettingZoo gives an agent whose game is over one more turn, with None as the action.
             left = len(game.agents)
             game.step(None)
             if len(game.agents) >= left:
                 raise InvalidEnvironmentError(
-                    f"agent {agent!r} is over and answered None, but stays in the game's agents",
+                    f"agent {agent!r} has ended and passed None, but is still in the game's agents",
                     hint="call _was_dead_step(action) in step, as PettingZoo's AECEnv does",
                     field="environment",
                 )

@@ -1,4 +1,4 @@
-"""HostPool: environments that wait for their next episode, and what is known of their pace."""
+"""HostPool: environments that wait for their next episode, and how fast each kind is."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ __all__ = ["AnyEnv", "HostPool", "MakeEnv"]
 _MOST_IDLE = 1024
 
 _CALLS_THAT_TELL = 64
-"""How many calls tell the pace of a kind of environment."""
+"""Number of calls that determine the speed of an environment."""
 _QUICK_SECONDS = 0.001
-"""Kinds whose resets and steps take less than this on average are quick."""
+"""Environments whose resets and steps take less than this on average are fast."""
 _SLOW_SECONDS = 0.02
-"""Those whose resets or steps come to take more on average, or whose constructor does, are so no more."""
+"""Environments whose resets, steps or constructors take more on average are no longer fast."""
 
 
 class Pace:
-    """How quickly the environments of one kind answer, by the means of about their latest 64 calls."""
+    """The speed of one kind of environment, by the means of about its latest 64 calls."""
 
     def __init__(self) -> None:
         self._means = {"make": 0.0, "reset": 0.0, "step": 0.0}
@@ -42,26 +42,26 @@ class Pace:
         self._slow = False
         self._tried = self._proven = False
         self.quick = False
-        """Whether they are quick. What was so and is no more will not be again."""
+        """Whether they are fast. Once a kind has become slow, it stays slow."""
 
     def took(self, call: str, seconds: float) -> None:
-        """Take how long another call took: `make`, `reset` or `step`; infinity if it hung."""
+        """Record the duration of a call: `make`, `reset` or `step`; infinity if it hung."""
         if math.isinf(seconds):
             self.quick, self._slow = False, True
         elif self.quick:
             self._go_on(call, seconds)
-        elif not self._slow and call != "make":  # the first ones made import, and wait for one another
+        elif not self._slow and call != "make":  # The first ones import modules and wait for one another.
             self._add(call, seconds, share=1 / min(self._counts[call] + 1, _CALLS_THAT_TELL))
             resets, steps = self._counts["reset"], self._counts["step"]
             known = min(resets, steps) > 0 and resets + steps >= _CALLS_THAT_TELL
             self.quick = known and max(self._means.values()) < _QUICK_SECONDS
 
     def _go_on(self, call: str, seconds: float) -> None:
-        # One call that the machine held up says little; the first one made says all there is to know of it.
+        # A single slow call says little, but the first construction says everything about constructors.
         share = 1 if call == "make" and not self._proven else 1 / _CALLS_THAT_TELL
         self._add(call, seconds, share=share)
         self._proven = self._proven or call == "make"
-        # No other mean has changed.
+        # The other means are unchanged.
         if seconds > LONG_SECONDS or self._means[call] > _SLOW_SECONDS:
             self.quick, self._slow = False, True
 
@@ -70,19 +70,19 @@ class Pace:
         self._means[call] += share * (seconds - self._means[call])
 
     def permits_another(self) -> bool:
-        """Return whether one that is not where it should be shall be made anew, now that it is idle.
+        """Return whether an idle one that is in the wrong place should be created again.
 
-        What making one costs where it is to live is only known when one has been made there.
+        The cost of creating one in the right place is only known after one was created there.
         """
         first, self._tried = not self._tried, True
         return first or self._proven or self._slow
 
 
 class HostPool:
-    """Makes hosts and keeps those whose episode ended well.
+    """Creates hosts and keeps those whose episode ended well.
 
-    Making an environment may cost more than an episode, and `reset` starts afresh whatever was played before;
-    `EnvContract` tests that an environment does so.
+    Creating an environment may cost more than an episode, and `reset` starts from scratch whatever was played
+    before; `EnvContract` tests this.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class HostPool:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make environments with `make_env` on `executor`, send what they report to `report`.
+        """Create environments with `make_env` on `executor`, and send their reports to `report`.
 
-        With a register, the calls that run in this process are noted there.
+        With a register, the running calls of this process are recorded there.
         """
         self._executor = executor
         self._register = register
@@ -111,16 +111,16 @@ class HostPool:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another environment that is played in."""
+        """Whether there is no room for another environment."""
         return len(self._busy) >= self._executor.capacity
 
     def holds_back(self, environment: EnvironmentRef) -> bool:
-        """Whether an episode must wait: the environment's process died and may not be started again yet."""
+        """Whether an episode must wait: the environment's process crashed and may not be restarted yet."""
         key = _key(environment)
         return self._pauses.holds_back(key, being_tried=key in self._busy.values())
 
     def take(self, environment: EnvironmentRef) -> tuple[Host, bool]:
-        """Return a host of this environment, and whether its environment has yet to be made."""
+        """Return a host of this environment, and whether its environment has yet to be created."""
         key = _key(environment)
         while (host := self._newest_idle(key)) is not None:
             del self._idle[host]
@@ -139,15 +139,15 @@ class HostPool:
         return host, True
 
     def took(self, host: Host, call: str, seconds: float) -> None:
-        """Take how long a call of a host that is played in took; see `Pace.took`."""
+        """Record the duration of a host's call; see `Pace.took`."""
         self._paces[self._busy[host]].took(call, seconds)
 
     def look_after(self) -> None:
-        """See to it that no environment waits for long behind another; to be called every now and then."""
+        """Make sure that no environment waits for long behind another. Call this regularly."""
         self._executor.look_after()
 
     def give_back(self, host: Host) -> None:
-        """Keep a host for another episode, unless its environment is better made anew."""
+        """Keep a host for another episode, unless its environment should be created again."""
         key = self._busy.pop(host)
         self._pauses.went_well(key)
         if not self._well_placed(host, key):
@@ -158,7 +158,7 @@ class HostPool:
             self._close_oldest()
 
     def discard(self, host: Host, *, hangs: bool) -> None:
-        """Close a host whose environment cannot be trusted, or leave it behind if a call of it still runs."""
+        """Close a host whose environment cannot be trusted, or abandon it if a call of it still runs."""
         key = self._busy.pop(host)
         if host.died:
             self._pauses.crashed(key)
@@ -168,7 +168,7 @@ class HostPool:
             self._closing.append(host)
 
     def close(self, timeout_seconds: float) -> None:
-        """Close all hosts and wait for them; those that do not end in time are left behind as daemons."""
+        """Close all hosts and wait for them. Those that do not end in time are abandoned as daemons."""
         for host in [*self._busy, *self._idle]:
             self._close(host)
         self._busy.clear()
@@ -201,7 +201,7 @@ def _key(environment: EnvironmentRef) -> str:
 
 
 def _make(make_env: MakeEnv, environment: EnvironmentRef, spec: EnvSpec | None) -> AnyEnv:
-    # In a process of its own nothing is registered yet that this program registered by itself.
+    # A separate process lacks what this program registered itself.
     if spec is not None and spec.id not in gym.registry:
         gym.registry[spec.id] = spec
     made: AnyEnv = seated(make_env(environment))

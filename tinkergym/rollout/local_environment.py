@@ -1,6 +1,6 @@
-"""Environments that live in the user's process: what the script handed over, and how one is made.
+"""Environments that live in the user's process: what the script passed, and how it is created.
 
-The service only ever hears a name. Nothing of the class, its code or its data leaves the process.
+The service only gets a name. The class, its code and its data stay in the process.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from tinkergym.schema.parsing import environment_ref
 EnvSource = str | type[AnyEnv] | Callable[..., AnyEnv]
 
 _TAKING_TURNS = {"hold": "episode", "busy_seconds": 30.0}
-"""Of environments behind a server, if nothing else is said: there may be fewer places than episodes."""
+"""The default for environments on a server, which may have fewer places than there are episodes."""
 
 LOCAL = "local/"
-"""Ids of classes and functions that were handed over; no pack can register them."""
+"""Prefix of ids for classes and functions that a script passes; packs cannot register such ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What to train in: the name the service stores, and how this process makes it, if it can."""
+    """An environment to train in: its name in the service, and how this process creates it, if it can."""
 
     ref: EnvironmentRef
     make: MakeEnv | None
-    """None: nothing in this process knows the id."""
+    """None: the id is unknown in this process."""
 
     @property
     def only_here(self) -> bool:
-        """Whether no service can know it."""
+        """Whether it is unknown to every service."""
         return self.ref.id.startswith(LOCAL)
 
 
 def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environment:
-    """Work out what the user handed over: a registered id, a class, or a function that makes environments.
+    """Resolve what the user passed: a registered id, a class, or a function that creates environments.
 
     Raises:
-        InvalidRequestError: it is none of these, or `kwargs` is no mapping.
+        InvalidRequestError: It is not one of these, or `kwargs` is not a mapping.
     """
     if not isinstance(kwargs, Mapping | None):
         raise InvalidRequestError(
@@ -71,15 +71,15 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
         return Environment(ref=ref, make=make_playable if _is_known(env) or is_game(env) else None)
     if isinstance(env, gym.Env):
         raise InvalidRequestError(
-            f"{env.spec.id if env.spec else type(env).__name__} is one environment, and several episodes "
-            "are played at once",
+            f"{env.spec.id if env.spec else type(env).__name__} is a single environment, but several "
+            f"episodes are played at once",
             hint=_how_to_hand_over(env),
             field="environment",
         )
     if not callable(env):
         raise InvalidRequestError(
             f"cannot train in {env!r}",
-            hint="hand over an environment id, a gymnasium.Env class, or a function that makes one",
+            hint="pass an environment id, a gymnasium.Env class, or a function that creates one",
             field="environment",
         )
     name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(env, "__name__", type(env).__name__)) or "environment"
@@ -87,22 +87,22 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
 
 
 def _how_to_hand_over(env: AnyEnv) -> str:
-    # Not the outermost class: what `gymnasium.make` returns is a wrapper, whose name says nothing.
+    # Not the outermost class: `gymnasium.make` returns a wrapper, whose name means nothing.
     name = type(env.unwrapped).__name__
     if env.spec is None:
-        return f"hand over the class {name}, or a function that makes one: lambda: {name}(...)"
-    return f"hand over its id {env.spec.id!r}, or a function that makes one: lambda: tg.make({env.spec.id!r})"
+        return f"pass the class {name}, or a function that creates one: lambda: {name}(...)"
+    return f"pass its id {env.spec.id!r}, or a function that creates one: lambda: tg.make({env.spec.id!r})"
 
 
 def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
-    """Return how to make the environment of a job that is already there, for `attach`.
+    """Return how to create the environment of an existing job, for `attach`.
 
     Raises:
-        InvalidRequestError: `env` is another environment than the job's.
-        UnknownEnvironmentError: nothing in this process knows it.
+        InvalidRequestError: `env` is not the job's environment.
+        UnknownEnvironmentError: It is not known in this process.
     """
     found = describe(ref.id if env is None else env, ref.kwargs)
-    # A class for an id that nothing here registers has no id of its own to compare.
+    # A class given for an id that is not registered here has no id to compare.
     stands_in = found.only_here and not ref.id.startswith(LOCAL)
     if stands_in and (not _is_known(ref.id) or gym.registry[ref.id].entry_point is env):
         assert found.make is not None
@@ -110,15 +110,13 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
     if found.ref.id != ref.id:
         raise InvalidRequestError(
             f"the job plays {ref.id}, not {found.ref.id}",
-            hint="leave it out: the id is registered here"
-            if _is_known(ref.id)
-            else "hand over its own class",
+            hint="leave it out: the id is registered here" if _is_known(ref.id) else "pass its class",
             field="env",
         )
     if found.make is None:
         raise UnknownEnvironmentError(
-            f"the job plays {ref.id!r}, which nothing in this process registers",
-            hint="hand over its class: attach(job_id, env=MyEnv), "
+            f"the job plays {ref.id!r}, which is not registered in this process",
+            hint="pass its class: attach(job_id, env=MyEnv), "
             "or `tinkergym jobs attach JOB_ID --env module:MyEnv`",
             field="env",
         )
@@ -126,7 +124,7 @@ def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:
 
 
 def without_token(ref: EnvironmentRef) -> EnvironmentRef:
-    """Return the reference without the token of an environment server, which no service needs to know."""
+    """Return the reference without an environment server's token, which the service does not need."""
     return EnvironmentRef(id=ref.id, kwargs={k: v for k, v in ref.kwargs.items() if k != "token"})
 
 
@@ -139,8 +137,11 @@ def installed_packs() -> list[InstalledPack]:
 
 
 def _remote(token: str | None) -> MakeEnv:
-    """Return what makes an environment behind a server; the token stays here, a job's reference has none."""
-    # Not a function in a function: it must be picklable for environments in a process of their own.
+    """Return the constructor of an environment on a server.
+
+    The token stays here, not in the job's reference.
+    """
+    # Not a nested function: it must be picklable for environments in their own processes.
     return partial(_make_remote, {} if token is None else {"token": token})
 
 
@@ -149,14 +150,14 @@ def _make_remote(token: Mapping[str, Any], ref: EnvironmentRef) -> AnyEnv:
 
 
 def _is_known(env_id: str) -> bool:
-    """Whether this process can make it: by a pack, by `tinkergym.register` or by `gymnasium.register`."""
+    """Whether this process can create it: from a pack, `tinkergym.register` or `gymnasium.register`."""
     if env_id not in gym.registry:
         find_packs()
     return env_id in gym.registry
 
 
 def _factory(build: Callable[..., AnyEnv]) -> MakeEnv:
-    # Not a function in a function: it must be picklable for environments in a process of their own.
+    # Not a nested function: it must be picklable for environments in their own processes.
     return partial(_make, build)
 
 
@@ -165,8 +166,7 @@ def _make(build: Callable[..., AnyEnv], ref: EnvironmentRef) -> AnyEnv:
     if not isinstance(env, gym.Env):
         raise InvalidEnvironmentError(
             f"{getattr(build, '__name__', build)} returned {type(env).__name__}, not a gymnasium.Env",
-            hint="derive the class from gymnasium.Env or tinkergym.TextEnv; "
-            "a TextGame becomes one by register_game",
+            hint="derive the class from gymnasium.Env or tinkergym.TextEnv; use register_game for a TextGame",
             field="environment",
         )
     return env

@@ -1,4 +1,4 @@
-"""Play a list of episodes. The same player runs under a worker that leases them from a service."""
+"""Play a list of episodes, with the same player as a worker that leases them from a service."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def play(
     """Play episodes and yield each as it ends, in no particular order.
 
     Args:
-        requests: What to play; taken from the iterable as places become free.
-        sampler: Answers requests for tokens; stays the caller's to close.
-        renderer: Of the model that answers, or a function from a model's name to its renderer.
+        requests: The episodes; taken from the iterable as places become free.
+        sampler: Samples tokens; the caller closes it.
+        renderer: The model's renderer, or a function from a model's name to its renderer.
         make_env: Creates an environment; it is used for several episodes, one after the other.
         max_concurrent: Episodes played at once, as far as the executor has room.
-        executor: Where environments live; None leaves it to each plan, most often threads.
+        executor: Where environments run; None uses each plan's setting, usually threads.
     """
     waiting = iter(requests)
     player = EpisodePlayer(sampler=sampler, make_env=make_env, executor=executor)

@@ -1,7 +1,7 @@
-"""EpisodePlayer: many episodes at once, driven by one thread.
+"""EpisodePlayer: many concurrent episodes, driven by one thread.
 
-Connects agent loops with environments on one side and a sampler on the other. Everything that happens arrives
-in one queue; what is asked for meanwhile goes to the sampler as one batch.
+Connects agent loops with environments on one side and a sampler on the other. All events arrive in one queue;
+sampling requests are sent in batches.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tinkergym.trajectory.unchecked import unchecked
 from tinkergym.user_code.quoting import quoted, type_in_words
 
 _TICK_SECONDS = 0.05
-"""How often deadlines are looked at."""
+"""How often deadlines are checked."""
 _LINGER_SECONDS = 0.002
-"""How long requests and results wait for environments that were called together with those that answered."""
+"""How long requests and results wait for environments that were called together with those that responded."""
 
 _SPOILED = {StopReason.ENVIRONMENT_ERROR, StopReason.ENVIRONMENT_TIMEOUT, StopReason.INVALID_REWARD}
-"""After these an environment is not played in again."""
+"""After these stop reasons an environment is not used again."""
 
 Answers = Sequence[Completion | SampleFailure]
 AnyRenderer = Renderer | Callable[[str], Renderer]
@@ -56,15 +56,15 @@ class _Episode:
     host: Host
     ends_at: float
     call: str = ""
-    """The environment's call that runs: `make`, `reset` or `step`; empty if none does."""
+    """The environment's running call: `make`, `reset` or `step`; empty if there is none."""
     call_id: int = 0
     call_ends_at: float = 0.0
     request_id: str = ""
-    """Of the last request for tokens."""
+    """Id of the last sampling request."""
 
 
 class EpisodePlayer:
-    """Plays episodes and hands out their results.
+    """Plays episodes and returns their results.
 
     `start`, `drop`, `poll` and `close` belong to one thread; `wake` may be called from any.
     """
@@ -81,15 +81,15 @@ class EpisodePlayer:
         """Connect the parts.
 
         Args:
-            sampler: Answers requests for tokens; stays the caller's to close.
-            make_env: Creates an environment; runs where that environment then lives.
-            executor: Where environments live; None leaves it to each plan.
-            register: Where the calls in progress are noted, for whoever finds this process dead.
+            sampler: Samples tokens; the caller closes it.
+            make_env: Creates an environment; called where that environment runs.
+            executor: Where environments run; None uses each plan's setting.
+            register: Records the calls in progress, in case this process dies.
             clock: Seconds, monotonic.
         """
         self._sampler = sampler
         self._clock = clock
-        # Reports of environments, answers of the sampler, and None for a wake-up.
+        # Reports of environments, completions from the sampler, and None for a wake-up.
         self._inbox: SimpleQueue[Sequence[Report] | Answers | None] = SimpleQueue()
         self._make_env, self._executor, self._register = make_env, executor, register
         self._hosts: dict[str, HostPool] = {}
@@ -105,29 +105,29 @@ class EpisodePlayer:
 
     @property
     def active(self) -> int:
-        """How many episodes are being played."""
+        """The number of episodes being played."""
         return len(self._episodes) + len(self._waiting)
 
     def start(self, plan: EpisodePlan, renderer: AnyRenderer) -> None:
-        """Begin an episode; one that is being played already, by its `session_id`, goes on.
+        """Begin an episode. One that is already being played, by its `session_id`, continues.
 
-        Without an executor of the caller's, it waits for room on its own if need be.
+        Without an executor from the caller, it waits for room if necessary.
 
         Args:
             plan: With several seats, its environment is a PettingZoo game.
-            renderer: Of the model that answers, or a function from a model's name to its renderer.
+            renderer: The model's renderer, or a function from a model's name to its renderer.
         """
         if plan.session_id in self._episodes:
             return
         hosts = self._hosts_for(plan)
-        assert plan.environment is not None, "the player makes environments by reference"
+        assert plan.environment is not None, "the player creates environments by reference"
         if self._executor is None and (hosts.full or hosts.holds_back(plan.environment)):
             self._waiting.append((plan, renderer))
         else:
             self._begin(plan, renderer, hosts)
 
     def _hosts_for(self, plan: EpisodePlan) -> HostPool:
-        """Return the pool in which an episode is played: the caller's executor, or the plan's own."""
+        """Return the pool of an episode: the caller's executor, or the plan's own."""
         name = "" if self._executor is not None else plan.executor
         if name not in self._hosts:
             executor = self._executor or executor_called(name)
@@ -137,19 +137,19 @@ class EpisodePlayer:
         return self._hosts[name]
 
     def _begin(self, plan: EpisodePlan, renderer: AnyRenderer, hosts: HostPool) -> None:
-        assert plan.environment is not None, "the player makes environments by reference"
+        assert plan.environment is not None, "the player creates environments by reference"
         host, is_new = hosts.take(plan.environment)
         ends_at = self._clock() + plan.limits.episode_timeout_seconds
         episode = _Episode(plan, _loop_of(plan, renderer), renderer, hosts, host, ends_at)
         self._episodes[plan.session_id] = episode
         if is_new:
-            # Making an environment may take as long as a reset, so it has the time of a call of its own.
+            # Creating an environment may take as long as a reset, so it has its own time limit.
             self._call(episode, "make", _nothing)
         else:
             self._reset(episode)
 
     def drop(self, session_id: str) -> None:
-        """Stop an episode without a result: its lease is lost."""
+        """Stop an episode without a result, because its lease is lost."""
         self._waiting = deque(item for item in self._waiting if item[0].session_id != session_id)
         episode = self._episodes.get(session_id)
         if episode is not None:
@@ -157,11 +157,11 @@ class EpisodePlayer:
             self._release(episode)
 
     def poll(self, timeout_seconds: float) -> list[EpisodeResult]:
-        """Play on until an episode ends, `wake` is called or time is up; return what ended."""
+        """Play until an episode ends, `wake` is called or the time is up; return the results."""
         ends_at = self._clock() + timeout_seconds
         woken = False
         while not (woken or self._finished):
-            # Sending comes first: `start` may have been called since, and a sampler may answer at once.
+            # Sending comes first: `start` may have been called since, and a sampler may respond at once.
             self._send()
             left = ends_at - self._clock()
             if left <= 0:
@@ -177,7 +177,7 @@ class EpisodePlayer:
         self._inbox.put(None)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Drop all episodes and close all environments; those that do not end in time are left behind."""
+        """Drop all episodes and close all environments. Those that do not end in time are abandoned."""
         self._waiting.clear()
         for session_id in list(self._episodes):
             self.drop(session_id)
@@ -187,7 +187,7 @@ class EpisodePlayer:
     # --- what happens ---
 
     def _handle_events(self, wait_seconds: float) -> bool:
-        """Handle what happened, waiting for it if need be; return whether `wake` was called."""
+        """Handle events, waiting for them if necessary; return whether `wake` was called."""
         woken = False
         lingers_until = 0.0
         while True:
@@ -209,8 +209,8 @@ class EpisodePlayer:
                 continue
             if woken or not (self._requests or self._finished) or not self._fresh_calls:
                 return woken
-            # Environments that were called together mostly answer together, and a batch is worth a moment: of
-            # requests for the engine, and of results, which are stored in one transaction.
+            # Environments that were called together usually respond together, and a batch is worth a short
+            # wait, both for sampling requests and for results, which are stored in one transaction.
             now = self._clock()
             lingers_until = lingers_until or now + _LINGER_SECONDS
             wait_seconds = lingers_until - now
@@ -221,7 +221,7 @@ class EpisodePlayer:
     def _answered(self, answer: Completion | SampleFailure) -> None:
         episode = self._by_request.pop(answer.request_id, None)
         if episode is None or episode.loop.state is not AgentState.GENERATING:
-            return  # dropped or out of time meanwhile
+            return  # Dropped or timed out meanwhile.
         if isinstance(answer, SampleFailure):
             view = answer.error
             episode.loop.fail(StopReason.SAMPLING_FAILED, f"{view.type}: {from_wire(view.model_dump())}")
@@ -229,7 +229,7 @@ class EpisodePlayer:
             try:
                 action = episode.loop.receive(answer)
             except InternalServiceError:
-                pass  # the loop has ended and knows why
+                pass  # The loop has ended and has the reason.
             else:
                 self._call(episode, "step", lambda env: env.step(action))
                 return
@@ -244,7 +244,7 @@ class EpisodePlayer:
         episode.hosts.took(episode.host, call, report.seconds)
         limit = episode.plan.limits.step_timeout_seconds
         if report.seconds > limit:
-            # Not every executor can interrupt a call, and a report may outrun the look at the deadlines.
+            # Not every executor can interrupt a call, and a report may arrive before the deadline is checked.
             text = f"{call} returned after {report.seconds:.3g} s, not within {limit:g} s"
             episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
             self._finish(episode)
@@ -257,7 +257,7 @@ class EpisodePlayer:
             self._go_on(episode, self._taken(episode, call, report.value))
 
     def _taken(self, episode: _Episode, call: str, value: Any) -> SampleRequest | None:
-        """Hand what `reset` or `step` returned to the loop."""
+        """Pass the return value of `reset` or `step` to the loop."""
         loop, length = episode.loop, 2 if call == "reset" else 5
         if isinstance(loop, Coordinator):
             return self._positioned(episode, loop, call, value)
@@ -272,14 +272,14 @@ class EpisodePlayer:
                 return loop.begin(*value, environment_prompt=episode.host.system_prompt)
             return loop.stepped(*value)
         except TinkerGymError as error:
-            # The chat template refuses the messages; no request can be made of them.
+            # The chat template refuses the messages, so no request can be made.
             loop.fail(StopReason.SAMPLING_FAILED, f"{type(error).__name__}: {error}")
             return None
 
     def _positioned(
         self, episode: _Episode, coordinator: Coordinator, call: str, value: Any
     ) -> SampleRequest | None:
-        """Hand where the game stands to the coordinator."""
+        """Pass the game's position to the coordinator."""
         if not isinstance(value, Position):
             text = "an episode with several seats needs a PettingZoo game"
             coordinator.fail(StopReason.ENVIRONMENT_ERROR, text)
@@ -320,9 +320,11 @@ class EpisodePlayer:
                 episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
                 self._finish(episode)
             elif episode.loop.state is AgentState.GENERATING and now >= episode.ends_at:
-                episode.loop.fail(StopReason.EPISODE_TIMEOUT, "the time ran out while the policy answered")
+                episode.loop.fail(
+                    StopReason.EPISODE_TIMEOUT, "the time ran out while the policy was sampling"
+                )
                 self._finish(episode)
-        self._start_waiting()  # a pause may be over
+        self._start_waiting()  # A pause may be over.
 
     # --- what follows ---
 
@@ -351,7 +353,7 @@ class EpisodePlayer:
         requests, self._requests = self._requests, []
         try:
             self._sampler.submit(requests, self._inbox.put)
-        except Exception as error:  # the sampler's edge: its failure is every request's
+        except Exception as error:  # The sampler's edge: its failure fails every request.
             kind = type(error).__name__
             view = (
                 error.to_wire()
@@ -396,7 +398,7 @@ class EpisodePlayer:
 
     def _start_waiting(self) -> None:
         for _ in range(len(self._waiting)):
-            # Those that still find no room line up again, in the same order.
+            # Episodes that still find no room queue again, in the same order.
             self.start(*self._waiting.popleft())
 
 

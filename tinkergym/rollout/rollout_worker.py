@@ -1,7 +1,7 @@
-"""RolloutWorker: plays the episodes that a service leases, and hands the results in.
+"""RolloutWorker: plays the episodes that a service leases, and submits the results.
 
-Three threads: the caller's drives the episodes, one keeps the leases, one submits. A service that is away for
-a while costs nothing but time: the episodes go on where they can, and the results wait.
+Three threads: the caller's drives the episodes, one renews the leases, one submits. An outage of the service
+only costs time: episodes continue where they can, and results wait.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _MOST_PER_SUBMIT = 256
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 5.0
 _LAST_SUBMIT_SECONDS = 5.0
 _IDLE_PAUSE_SECONDS = 0.2
-"""Between two requests for episodes that were answered at once with none."""
+"""Pause after a request for episodes that was answered at once with none."""
 
 
 class RolloutTransport(Protocol):
-    """A worker's line to the service. Methods are called from several threads."""
+    """A worker's connection to the service. Methods are called from several threads."""
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
-        """Ask for episodes and renew the leases held."""
+        """Request episodes and renew the held leases."""
         ...
 
     def submit(self, request: SubmitRequest) -> SubmitReply:
-        """Hand results in; when this returns they are durable."""
+        """Submit results. When this returns they are durable."""
         ...
 
     def sampler(self) -> Sampler:
-        """Return a new sampler, the caller's to close."""
+        """Return a new sampler, which the caller closes."""
         ...
 
     def renderer(self, model: str) -> RendererBundle:
@@ -78,13 +78,13 @@ class RolloutWorker:
         """Prepare the worker; `run` starts it.
 
         Args:
-            transport: The line to the service.
+            transport: The connection to the service.
             make_env: Creates the environment that a request names.
-            max_episodes: How many are played at once, as far as the executor has room.
-            executor: Where environments live; None leaves it to the job.
-            register: Where the calls in progress are noted, for whoever finds this process dead.
-            worker_id: Who this is in the service's eyes; random by default.
-            on_result: Told of each result and the service's verdict, from a background thread.
+            max_episodes: The most episodes at once, within the executor's capacity.
+            executor: Where environments run; None uses the job's setting.
+            register: Records the calls in progress, in case this process dies.
+            worker_id: The worker's id; random by default.
+            on_result: Called with each result and the service's verdict, from a background thread.
         """
         self._transport = transport
         self._make_env = make_env
@@ -93,7 +93,7 @@ class RolloutWorker:
         self._worker_id = worker_id or f"worker-{uuid.uuid4().hex[:12]}"
         self._on_result = on_result
         self._renderers: dict[str, Renderer] = {}
-        # Guards everything below, and tells the threads of changes.
+        # Guards everything below, and notifies the threads of changes.
         self._changed = threading.Condition()
         self._leases: set[str] = set()
         self._playing: set[str] = set()
@@ -103,16 +103,16 @@ class RolloutWorker:
         self._submitting = False
         self._final = self._ended = self._met = False
         self._told: set[str] = set()
-        """What the user has read about what is waited for."""
+        """What the user has been told about waiting."""
         self.left = threading.Event()
-        """Set when `run` has given its leases back and handed in what was finished, or need not."""
+        """Set when `run` has returned its leases and submitted finished results, or need not."""
         self._failure: BaseException | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Work until the job has ended or `stop` is set; episodes under way then are left to other workers.
+        """Work until the job has ended or `stop` is set. Unfinished episodes are left to other workers.
 
         Raises:
-            TinkerGymError: The service refuses this worker; an outage is no reason.
+            TinkerGymError: The service refuses this worker. An outage does not raise.
         """
         sampler = self._transport.sampler()
         player = EpisodePlayer(
@@ -128,8 +128,8 @@ class RolloutWorker:
                 self._changed.notify_all()
             try:
                 self._give_leases_back()
-                # What is finished is worth a last try, and its leases were kept for it: a process that ended
-                # before would leave them to run out. The thread that waits for leases is left to itself.
+                # Finished results are worth a last attempt, and their leases were kept for it: if the process
+                # ended first, those would have to expire. The thread that waits for leases is left alone.
                 submitter.join(_LAST_SUBMIT_SECONDS)
             finally:
                 self.left.set()
@@ -155,7 +155,7 @@ class RolloutWorker:
                     return
 
     def _give_leases_back(self) -> None:
-        """Give the episodes under way to other workers at once; results that wait are still handed in."""
+        """Return unfinished episodes to other workers at once. Waiting results are still submitted."""
         try:
             with self._changed:
                 over, kept = self._final, sorted(self._leases - self._playing)
@@ -166,10 +166,10 @@ class RolloutWorker:
                     )
                 )
         except TinkerGymError as error:
-            _log.info("the leases were not given back, and run out by themselves: %s", error)
+            _log.info("the leases were not returned and will expire: %s", error)
 
     def _take_replies(self, player: EpisodePlayer) -> None:
-        """Start and drop episodes as the service said."""
+        """Start and drop episodes as the service requests."""
         with self._changed:
             replies = list(self._replies)
             self._replies.clear()
@@ -184,7 +184,7 @@ class RolloutWorker:
     def _keep_leases(self, wake: Callable[[], None]) -> None:
         while True:
             with self._changed:
-                # Without a free place the leases are renewed in time, and nothing else is asked.
+                # Without a free place, leases are renewed in time and nothing else is requested.
                 self._changed.wait_for(lambda: self._ended or self._free > 0, timeout=self._renew_seconds)
                 if self._ended:
                     return
@@ -192,7 +192,7 @@ class RolloutWorker:
                 request = LeaseRequest(
                     worker_id=self._worker_id,
                     max_episodes=free,
-                    # The first answer says soon what there is to wait for.
+                    # The first response quickly says what the job waits for.
                     wait_seconds=min(
                         _LONGEST_WAIT_SECONDS if self._met else _FIRST_WAIT_SECONDS, self._renew_seconds
                     ),
@@ -222,10 +222,10 @@ class RolloutWorker:
         waits_for = f"the job waits for its place: {reply.waits_for}" if reply.waits_for else ""
         if reply.held_seconds:
             waits_for = (
-                f"waiting up to {reply.held_seconds:.0f} s for the leases of a worker that fell silent; then "
-                "its episodes are played here"
+                f"waiting up to {reply.held_seconds:.0f} s for the leases of a worker that stopped "
+                f"responding; then its episodes are played here"
             )
-        # The seconds shrink with every answer, and are said once.
+        # The number of seconds decreases with every response, so this is said only once.
         kind = "held" if reply.held_seconds else waits_for
         if kind and kind not in self._told:
             self._told.add(kind)
@@ -240,7 +240,7 @@ class RolloutWorker:
         self._leases = (self._leases | taken) - set(reply.lost)
         self._playing = (self._playing | taken) - set(reply.lost)
         for episode in reply.episodes:
-            # Three chances to renew before a lease runs out.
+            # Three chances to renew before a lease expires.
             self._renew_seconds = min(self._renew_seconds, episode.lease_seconds / 3)
         self._replies.append(reply)
 
@@ -272,8 +272,8 @@ class RolloutWorker:
                     self._changed.notify_all()
 
     def _submit(self, batch: Sequence[EpisodeResult], most: int) -> int:
-        """Hand a batch in; return how many results the next one may have."""
-        # The results are frozen records of our own making; copying them through validation helps nobody.
+        """Submit a batch; return how many results the next one may have."""
+        # The results are our own frozen records, so copying them through validation is not needed.
         body = SubmitRequest.model_construct(worker_id=self._worker_id, results=list(batch))
         try:
             reply = self._patiently(partial(self._transport.submit, body))
@@ -288,7 +288,7 @@ class RolloutWorker:
             self._leases -= {result.lease_id for result in batch}
         for result, verdict in zip(batch, reply.verdicts, strict=True):
             if verdict == "stale":
-                _log.info("episode %s came too late: its lease was lost", result.episode_id)
+                _log.info("episode %s was too late: its lease was lost", result.episode_id)
             if self._on_result is not None:
                 self._on_result(result, verdict)
         return most
@@ -296,16 +296,16 @@ class RolloutWorker:
     # --- outages and ends ---
 
     def _patiently(self, ask: Callable[[], _Answer]) -> _Answer | None:
-        """Repeat a request until the service is there.
+        """Repeat a request until the service is available.
 
-        Once the worker has ended there is one last try; if it fails, the answer is None.
+        Once the worker has ended there is one last try; if it fails, this returns None.
         """
         pause, ended = _FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 return ask()
             except ServiceUnavailableError as error:
-                _log.warning("the service does not answer, trying again in %.2g s: %s", pause, error)
+                _log.warning("the service does not respond, retrying in %.2g s: %s", pause, error)
                 if ended:
                     return None
                 ended = self._pause(pause)
@@ -322,10 +322,10 @@ class RolloutWorker:
         def guarded() -> None:
             try:
                 loop()
-            # The thread's edge: `run` raises it in the caller's thread.
+            # The edge of a thread: `run` raises the error in the caller's thread.
             except Exception as error:
                 with self._changed:
-                    # After the end a transport may be closed under the thread, and late results refused.
+                    # After the end, a transport may be closed under the thread, and late results refused.
                     if self._ended or self._final:
                         return
                     self._failure = self._failure or error

@@ -1,4 +1,4 @@
-"""Whether a job's seats are those of its game, and what the game shows first: looked at before it starts."""
+"""Check before a job starts whether its seats match its game, and look at the game's first observation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_seats(made: Any, agents: Sequence[str], name: str) -> GameTable | None
 
     Args:
         made: The environment or game.
-        agents: Of the job; none for an environment with one agent.
+        agents: The job's agents; none for an environment with one agent.
         name: Its id, for errors.
 
     Raises:
@@ -31,8 +31,8 @@ def check_seats(made: Any, agents: Sequence[str], name: str) -> GameTable | None
         if not agents:
             return None
         raise InvalidRequestError(
-            f"{name} is an environment with one agent, which has no seats",
-            hint="leave agents out, or name a game",
+            f"{name} is an environment with one agent, so it has no seats",
+            hint="leave out agents, or use a game",
             field="agents",
         )
     known = list(table.agents)
@@ -50,25 +50,25 @@ def check_seats(made: Any, agents: Sequence[str], name: str) -> GameTable | None
 
 
 def first_standing(table: GameTable, seed: int, name: str) -> Standing:
-    """Reset a game and return how the agent stands that acts first.
+    """Reset a game and return the state of the agent that acts first.
 
     Raises:
-        InvalidEnvironmentError: The game is over before anybody acts.
+        InvalidEnvironmentError: The game is over before any agent acts.
     """
     turn = table.reset(seed=seed).turn
     if turn is None:
         raise InvalidEnvironmentError(
-            f"{name} is over before anybody acts", hint=f"look at reset(seed={seed})", field="environment"
+            f"{name} is over before any agent acts", hint=f"look at reset(seed={seed})", field="environment"
         )
     return turn
 
 
 def check_players(table: GameTable, scripted: Sequence[tuple[str, str]]) -> None:
-    """Refuse players that the game does not offer.
+    """Refuse players that the game does not have.
 
     Args:
         table: The game.
-        scripted: Agents with the names of players that may play them.
+        scripted: Agents with the names of their players.
 
     Raises:
         InvalidRequestError: The game has no such player.
@@ -78,7 +78,7 @@ def check_players(table: GameTable, scripted: Sequence[tuple[str, str]]) -> None
 
 
 def scripted_players(spec: JobSpec) -> list[tuple[str, str]]:
-    """Return every agent that a game's own player may play, with that player's name."""
+    """Return every agent played by one of the game's own players, with that player's name."""
     found = [(agent, seat.name) for agent, seat in spec.agents.items() if isinstance(seat, Scripted)]
     leagues = [(agent, seat) for agent, seat in spec.agents.items() if isinstance(seat, League)]
     if isinstance(spec.self_play, League):
@@ -94,7 +94,7 @@ def scripted_players(spec: JobSpec) -> list[tuple[str, str]]:
 
 
 def game_of(made: Any, name: str) -> GameTable:
-    """Return the game that self-play is to be played in.
+    """Return the game for self-play.
 
     Raises:
         InvalidRequestError: It is an environment with one agent.
@@ -103,7 +103,7 @@ def game_of(made: Any, name: str) -> GameTable:
     if not isinstance(table, GameTable) or len(table.agents) < 2:
         raise InvalidRequestError(
             f"{name} is an environment with one agent, which cannot play itself",
-            hint="leave self_play out, or name a game",
+            hint="leave out self_play, or use a game",
             field="self_play",
         )
     return table

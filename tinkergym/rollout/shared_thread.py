@@ -1,11 +1,11 @@
-"""A thread that quick environments share.
+"""A thread shared by fast environments.
 
-To wake a thread and to be woken by it takes longer than most steps of quick environments. Where they share
-one, it is woken once for all that are called together, and hands over what came of them together.
+Waking a thread and being woken by it takes longer than most steps of fast environments. A shared thread is
+woken once for all environments that are called together, and delivers their results together.
 
-What is quick may still hang one day. Then, once somebody looks (`look_after`), another thread takes the place
-of the one it hangs in, for all environments whose episode has begun: the only case in which an environment is
-called in another thread than the one that made it.
+A fast environment may still hang one day. Then, at the next check (`look_after`), another thread takes over
+all environments whose episode has begun. This is the only case in which an environment is called in a
+different thread than the one that created it.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from typing import Any
 from tinkergym.rollout.environment_host import AnyEnv, BaseHost, Report, TakeReports, stack_of
 
 LONG_SECONDS = 0.25
-"""How long a call may take before another thread takes over those that wait behind it."""
+"""How long a call may take before another thread takes over the waiting environments."""
 _GATHER_SECONDS = 0.002
-"""After how long reports are handed over although further calls wait: when the one that runs returns, or
-somebody looks."""
+"""After this long, reports are delivered although further calls wait: when the running call returns, or at
+the next check."""
 
 
 class SharedHost(BaseHost):
-    """Runs the calls of one environment in a thread that others use too, one after the other."""
+    """Runs the calls of one environment in a thread shared with others, one after the other."""
 
     def __init__(
         self, shared: SharedThread, make: Callable[[], AnyEnv], report: TakeReports, *, name: str
     ) -> None:
-        """Remember how to make the environment; the first call does."""
+        """Store how to create the environment; the first call does."""
         super().__init__(make, report, name=name)
         self._shared = shared
         self._lock = threading.Lock()
         self._calls: deque[tuple[int, Callable[[AnyEnv], Any]] | None] = deque()
         self._queued = False
-        """Whether a thread has this host before it, or is running a call of it."""
+        """Whether a thread has queued this host, or is running a call of it."""
         self._called = 0.0
         self._began: float | None = None
-        """When the last call began, by the monotonic clock; None until it does."""
+        """When the last call began, by the monotonic clock; None before the first."""
         self._home: threading.Thread | None = None
-        """Where the environment was made."""
+        """The thread that created the environment."""
         self._running: threading.Thread | None = None
         self._abandoned = False
         self._closed = threading.Event()
@@ -54,11 +54,11 @@ class SharedHost(BaseHost):
 
     @property
     def displaced(self) -> bool:
-        """Whether calls run in another thread by now than the one that made the environment."""
+        """Whether calls now run in a different thread than the one that created the environment."""
         return self._home is not None and self._home is not self._shared.thread
 
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
-        """Run `function(env)` when those before it have been run."""
+        """Run `function(env)` after the calls queued before it."""
         self._called, self._began = time.monotonic(), None
         self._put((call_id, function))
 
@@ -68,14 +68,14 @@ class SharedHost(BaseHost):
         return (time.monotonic() if began is None else began) - self._called
 
     def close(self) -> None:
-        """Close the environment after the calls that are queued."""
+        """Close the environment after the queued calls."""
         self._put(None)
 
     def abandon(self) -> bool:
-        """Report nothing any more; close the environment as soon as no call of it is running.
+        """Stop reporting; close the environment as soon as no call of it is running.
 
         Returns:
-            Whether one is.
+            Whether one is running.
         """
         with self._lock:
             if self._abandoned:
@@ -98,7 +98,7 @@ class SharedHost(BaseHost):
         return True
 
     def where(self) -> str:
-        """Return the stack of the call that is running, to show where an environment hangs."""
+        """Return the stack of the running call, to show where an environment hangs."""
         thread = self._running
         stack = stack_of(thread) if thread is not None else ""
         return stack if self._running is thread else ""
@@ -119,7 +119,7 @@ class SharedHost(BaseHost):
             with self._lock:
                 self._running = None
                 given_up = self._abandoned
-            if given_up:  # and has left already
+            if given_up:  # It has already left.
                 self._close()
                 return None
         with self._lock:
@@ -141,9 +141,9 @@ class SharedHost(BaseHost):
 
 
 class SharedThread:
-    """Runs the calls of many environments, in the order in which they come.
+    """Runs the calls of many environments, in order of arrival.
 
-    There is a thread as long as there are environments.
+    A thread exists while there are environments.
     """
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class SharedThread:
 
     @property
     def thread(self) -> threading.Thread | None:
-        """The one that runs calls at present; None if there are no environments."""
+        """The thread that runs calls at present; None if there are no environments."""
         runner = self._runner
         return runner.thread if runner is not None else None
 
@@ -173,7 +173,7 @@ class SharedThread:
             self._changed.notify()
 
     def next(self, runner: _Runner, *, wait: bool) -> SharedHost | None:
-        """Return whose call comes next; None if another has taken over, or if nothing is there at once."""
+        """Return whose call comes next; None if another thread has taken over, or if nothing is queued."""
         with self._changed:
             while wait and not self._ready and self._runner is runner:
                 self._changed.wait()
@@ -183,10 +183,10 @@ class SharedThread:
             return self._ready.popleft()
 
     def leave(self, host: SharedHost) -> None:
-        """Note that an environment is gone: closed, or left behind in the thread in which it hangs."""
+        """Record that an environment is gone: closed, or abandoned in the thread in which it hangs."""
         with self._changed:
             runner = self._runner
-            assert runner is not None, "there is a thread as long as there are environments"
+            assert runner is not None, "a thread exists while there are environments"
             if self._hosts == 1:
                 self._runner = None
             elif not host.closed and runner.host is host:
@@ -197,7 +197,7 @@ class SharedThread:
             runner.hand_over()
 
     def look_after(self) -> None:
-        """Let another thread go on if the present one has been running one call for long."""
+        """Let another thread continue if the present one has been running one call for long."""
         with self._changed:
             runner = self._runner
             if runner is None or runner.host is None:
@@ -208,12 +208,12 @@ class SharedThread:
 
 
 class _Runner:
-    """One thread at work, until another takes its place."""
+    """One working thread, until another replaces it."""
 
     def __init__(self, shared: SharedThread) -> None:
         self._shared = shared
         self.host: SharedHost | None = None
-        """Whose call is running."""
+        """The host whose call is running."""
         self.call_began = 0.0
         self._lock = threading.Lock()
         self._reports: list[tuple[TakeReports, Report]] = []
@@ -222,11 +222,11 @@ class _Runner:
         self.thread.start()
 
     def began(self, host: SharedHost) -> None:
-        """Note whose call is being run, and since when."""
+        """Record whose call is running, and since when."""
         self.host, self.call_began = host, time.monotonic()
 
     def hand_over(self) -> None:
-        """Deliver the reports that have been gathered."""
+        """Deliver the collected reports."""
         with self._lock:
             gathered, self._reports = self._reports, []
         by_taker: dict[TakeReports, list[Report]] = {}

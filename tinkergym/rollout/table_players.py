@@ -1,6 +1,6 @@
-"""Players at a game's own table: they answer an agent's turn with text, inside the game's process.
+"""Players at a game's own table: they act inside the game's process, without a policy.
 
-Whoever plays there needs no policy: the table asks it, and shows the policies' seats what came of it.
+The table calls them at their agent's turn, and shows the results to the policies' seats.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class SeatedPlayer(Protocol):
 
 
 class ScriptedPlayer:
-    """A player that the game offers by name; its chance comes from a seed of its own."""
+    """A player that the game offers by name; it draws from its own seed."""
 
     def __init__(self, game: Any, name: str, seed: int) -> None:
-        """Sit down.
+        """Set up the player.
 
         Args:
             game: The game itself, unwrapped.
             name: As in the game's `check_opponent`.
-            seed: Of this episode and seat.
+            seed: The seed of this episode and seat.
         """
         self._game, self._name = game, name
         self._rng = np.random.default_rng(seed)
@@ -57,21 +57,21 @@ class ScriptedPlayer:
 
 
 class RecordedPlayer:
-    """Repeats what was done before."""
+    """Repeats recorded actions."""
 
     def __init__(self, actions: Sequence[str]) -> None:
-        """Sit down with a record of one game."""
+        """Set up the player with the record of one game."""
         self._left = list(reversed(actions))
 
     def act(self, agent: str, observation: Any) -> str:
         """Return the next action.
 
         Raises:
-            InvalidEnvironmentError: The game takes another course than the recorded one, and has more turns.
+            InvalidEnvironmentError: The game has more turns than the recorded one.
         """
         del observation
         if not self._left:
-            raise InvalidEnvironmentError(f"the record of agent {agent!r} ends before the game does")
+            raise InvalidEnvironmentError(f"the recorded actions of agent {agent!r} end before the game does")
         return self._left.pop()
 
 
@@ -88,7 +88,7 @@ def seat_player(
         secrets: See `ExternalPlayer`.
 
     Raises:
-        InvalidRequestError: The game offers no such player.
+        InvalidRequestError: The game has no such player.
     """
     if player.kind == "replay":
         return RecordedPlayer(player.actions)
@@ -103,13 +103,13 @@ def check_player(game: Any, agent: str, player: TablePlayer) -> None:
     """Refuse a player that cannot play in this game.
 
     Raises:
-        InvalidRequestError: The game offers no player of this name; with the agent in `field`.
+        InvalidRequestError: The game has no player of this name; `field` names the agent.
     """
     field = f"agents.{agent}"
     check = getattr(game, "check_opponent", None)
     if check is None:
         raise InvalidRequestError(
-            f"agent {agent!r} cannot be played by {player.name!r}: {type(game).__name__} offers no player",
+            f"agent {agent!r} cannot be played by {player.name!r}: {type(game).__name__} offers no players",
             hint="let a policy play it: tg.opponents.Base(), tg.opponents.Frozen(...)",
             field=field,
         )
@@ -148,6 +148,6 @@ def acting_failed(agent: str, player: TablePlayer, error: Exception) -> TinkerGy
         )
     return InvalidEnvironmentError(
         f"agent {agent!r}, played by {player.name!r}, could not act: {type(error).__name__}: {error}",
-        hint="mend the game's player, or choose another",
+        hint="fix the game's player, or choose another",
         field=f"agents.{agent}",
     )

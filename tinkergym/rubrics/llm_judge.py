@@ -1,7 +1,7 @@
-"""LLMJudge: a reward term that asks a model behind an OpenAI-style URL how good an answer is.
+"""LLMJudge: a reward term that asks a model behind an OpenAI-style URL to rate an answer.
 
-A judge that does not answer, or answers something else than a score, is an error with a cause and never a
-reward of 0: the episode is lost as `invalid_reward`.
+If the judge does not respond, or does not return a score, this is an error with a cause and never a reward of
+0: the episode ends as `invalid_reward`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tinkergym.errors import InvalidRequestError, InvalidRewardError, NoCompleti
 from tinkergym.rubrics.rubric import Term
 
 ALLOWED_VARIABLE = "TINKERGYM_JUDGE_URLS"
-"""Set by a service for its processes: a JSON list of origins, the only ones that judges may ask. Without the
-variable, as in a client, any may be asked."""
+"""Set by a service for its processes: a JSON list of allowed origins for judges. Without the variable, as in
+a client, all are allowed."""
 
 KEY_VARIABLE = "TINKERGYM_JUDGE_KEY"
 
@@ -54,22 +54,22 @@ class LLMJudge:
         attempts: int = 3,
         pause_seconds: float = 1.0,
     ) -> None:
-        """Say whom to ask, and how; nothing is sent yet.
+        """Configure the judge; nothing is sent yet.
 
         Args:
             url: The API's base, such as `https://host/v1`; `/chat/completions` is added.
-            model: The judge's name there.
-            api_key: Sent as a bearer token, and shown nowhere.
-            prompt: What the judge is told.
-            lowest: The lowest score that it may give.
-            highest: The highest.
-            timeout_seconds: Of one request.
-            attempts: How often a request is sent while the judge is overloaded or away.
-            pause_seconds: Before the second attempt; twice as long before each further one.
+            model: The judge's model name.
+            api_key: Sent as a bearer token, and never shown.
+            prompt: The judge's instructions.
+            lowest: The lowest valid score.
+            highest: The highest valid score.
+            timeout_seconds: Timeout of one request.
+            attempts: How often a request is sent while the judge is overloaded or unreachable.
+            pause_seconds: Pause before the second attempt; doubles for each further one.
 
         Raises:
-            InvalidRequestError: The URL is not one of http or https, or has a user name or password in it;
-                no header can carry the key; or a number is out of bounds.
+            InvalidRequestError: The URL is not http or https, or contains a user name or password; the key is
+                not valid in a header; or a number is out of range.
         """
         if not lowest < highest:
             raise InvalidRequestError("lowest must be below highest", field="lowest")
@@ -88,13 +88,13 @@ class LLMJudge:
     def of(cls, settings: Mapping[str, Any]) -> LLMJudge:
         """Make a judge from an environment's argument `judge`: url, model, and perhaps api_key and others.
 
-        Outside of a service, TINKERGYM_JUDGE_KEY stands for a key that is not given.
+        Outside a service, a missing key is read from TINKERGYM_JUDGE_KEY.
 
         Raises:
             InvalidRequestError: A setting is missing or unknown.
         """
         given = dict(settings)
-        # A variable of a service's process belongs to its operator, not to whose job it plays.
+        # In a service's process, the variable belongs to the operator, not to the owner of the job.
         if ALLOWED_VARIABLE not in os.environ:
             given.setdefault("api_key", os.environ.get(KEY_VARIABLE, ""))
         try:
@@ -106,35 +106,37 @@ class LLMJudge:
         return f"<LLMJudge {self.model} at {origin_of(self.url)}>"
 
     def __reduce__(self) -> Any:
-        raise TypeError("a judge is not pickled, as its key would be; make it where it is used")
+        raise TypeError(
+            "a judge cannot be pickled, because that would include its key; create it where it is used"
+        )
 
     def term(self, name: str = "judge", *, weight: float = 1.0, gate: bool = False) -> Term:
-        """Return the judge as a term of a rubric; it reads the facts `answer`, `task` and `reference`."""
+        """Return the judge as a term of a rubric; it uses the facts `answer`, `task` and `reference`."""
         return Term(name, self.score, weight, gate)
 
     def score(self, answer: str, task: str = "", reference: str = "") -> float:
         """Return the judge's score of an answer.
 
         Raises:
-            InvalidRewardError: It did not answer, or answered no score; the text says which.
+            InvalidRewardError: It did not respond, or did not return a score. The message says which.
         """
         said = self.ask(_question(answer, task, reference))
         found = _NUMBER.findall(said)
         score = float(found[-1]) if found else math.nan
         if len(found) != 1 or not self._lowest <= score <= self._highest:
             raise InvalidRewardError(
-                f"{self!r} was to answer a number from {self._lowest:g} to {self._highest:g} and said "
+                f"{self!r} should answer with a number from {self._lowest:g} to {self._highest:g} but said "
                 f"{said[:_MOST_SHOWN]!r}",
-                hint="make the judge's prompt stricter, or ask a larger model",
+                hint="make the judge's prompt stricter, or use a larger model",
                 field="judge",
             )
         return score
 
     def ask(self, question: str) -> str:
-        """Return what the judge says to a question.
+        """Return the judge's response to a question.
 
         Raises:
-            InvalidRewardError: It did not answer.
+            InvalidRewardError: It did not respond.
         """
         refuse_unlisted(self.url)
         messages = [{"role": "system", "content": self.prompt}, {"role": "user", "content": question}]
@@ -149,11 +151,11 @@ class LLMJudge:
 
 
 def refuse_unlisted(url: str, listed: Sequence[str] | None = None) -> None:
-    """Refuse a judge that this process may not ask.
+    """Refuse a judge that this process may not use.
 
     Args:
-        url: The judge's.
-        listed: Origins; None reads what the process's operator set, and without that allows any.
+        url: The judge's URL.
+        listed: Allowed origins; None reads the operator's list, and allows all if there is none.
 
     Raises:
         InvalidRewardError: It is not on the list.
@@ -166,8 +168,9 @@ def refuse_unlisted(url: str, listed: Sequence[str] | None = None) -> None:
     origin = origin_of(url)
     if origin not in [origin_of(entry) for entry in listed]:
         raise InvalidRewardError(
-            f"this service asks no judge at {origin}",
-            hint=f"let the operator add {origin!r} to judge_urls, or play the episodes with rollout='client'",
+            f"this service does not allow the judge {origin}",
+            hint=f"ask the operator to add {origin!r} to judge_urls, or play the episodes with "
+            f"rollout='client'",
             field="judge",
         )
 

@@ -1,7 +1,7 @@
-"""Compares answers in a process of its own, which may be killed; `mathematics.py` starts it as a script.
+"""Compares answers in its own process, which may be killed; `mathematics.py` starts it as a script.
 
-One JSON line in, `[answer, gold, cpu_seconds]`; one out, `{"equal": ...}`. A comparison
-that takes more than its time ends the process: nothing less stops arithmetic on a number of a billion digits.
+Input is one JSON line, `[answer, gold, cpu_seconds]`; output is one, `{"equal": ...}`. A comparison that
+exceeds its time ends the process: nothing less stops arithmetic on a number with a billion digits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _DELIMITED = re.compile(r"\$|\\boxed|\\\(|\\\[|\\begin\{")
 
 
 def readings(text: str) -> list[Any]:
-    """Return what math-verify reads in a text; without signals, which need a main thread."""
+    """Return what math-verify parses from a text; without signals, which need a main thread."""
     from math_verify import parse
 
     text = text.strip()
     if _DELIMITED.search(text):
         return list(parse(text, parsing_timeout=None))
     found = list(parse(f"${text}$", parsing_timeout=None))
-    # A sentence such as "The answer is 5" is no formula, but may end in one.
+    # A sentence such as "The answer is 5" is not a formula, but may end with one.
     return found if "\\" in text else [*found, *parse(text, parsing_timeout=None)]
 
 
@@ -38,14 +38,14 @@ def compare(answer: str, gold: str) -> dict[str, Any]:
 
     expected = readings(gold)
     if not any(not isinstance(reading, str) for reading in expected):
-        # Words and letters have no value; they are compared as they are.
+        # Words and letters have no value, so they are compared as text.
         return {"equal": False} if gold.strip() else {"bad_gold": "it is empty"}
     return {"equal": any(verify(expected, [found], timeout_seconds=None) for found in readings(answer))}
 
 
 def main() -> None:
     """Serve until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us says when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent decides when to end.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     sys.setrecursionlimit(_RECURSION)
@@ -61,7 +61,7 @@ def main() -> None:
             result = compare(answer, gold)
         except (MemoryError, RecursionError):
             result = {"equal": False}
-        except Exception as error:  # foreign code, fed with whatever a model wrote
+        except Exception as error:  # Foreign code, with arbitrary input from a model.
             result = {"equal": False, "error": f"{type(error).__name__}: {error}"[:500]}
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.write(json.dumps(result) + "\n")

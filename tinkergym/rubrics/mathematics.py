@@ -1,7 +1,7 @@
-"""math_equal: whether an answer is the same mathematics as the gold one.
+"""math_equal: whether an answer is mathematically equal to the gold answer.
 
-math-verify reads and compares; it runs in helper processes, so that it works in any thread and a formula that
-never ends costs its time limit and no more.
+math-verify parses and compares; it runs in helper processes, so it works in any thread, and a comparison that
+never ends only costs its time limit.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from typing import Any
 from tinkergym.errors import EnvironmentInfrastructureError, InvalidRequestError
 
 MOST_CHARACTERS = 10_000
-"""A longer answer is not read, and is not equal."""
+"""A longer answer is not parsed and not equal."""
 
 _WORKER = Path(__file__).with_name("math_worker.py")
 _INTEGER = re.compile(r"[+-]?\d{1,300}", re.ASCII)
 _START_SECONDS = 60.0
 _WALL_PER_CPU_SECOND = 10.0
-"""How much slower than alone a helper may run on a busy machine before it counts as lost."""
+"""How much slower a helper may run on a busy machine before it counts as lost."""
 _MOST_HELPERS = max(1, min(4, os.cpu_count() or 1))
 
 
 def math_equal(answer: str, gold: str, *, timeout_seconds: float = 5.0) -> bool:
     r"""Return whether an answer equals the gold one: `0.5` and `\frac{1}{2}`, `{2, 1}` and `\{1,2\}`.
 
-    Of an answer in sentences, what stands in `\boxed{...}` or between dollar signs counts, else a number. An
-    answer that cannot be read, that is longer than 10,000 characters or that takes too long to compare is
-    not equal: it is the policy's to write one that can be checked.
+    In an answer with sentences, the text in `\boxed{...}` or between dollar signs counts, else a number. An
+    answer that cannot be parsed, is longer than 10,000 characters or takes too long to compare is not equal:
+    the policy must write an answer that can be checked.
 
     May be called from any thread. The first call takes about a second, for a helper process to start.
 
     Args:
-        answer: What the policy said; any text.
+        answer: The policy's answer; any text.
         gold: The right answer, as LaTeX or as plain text.
-        timeout_seconds: Of computing, not of waiting.
+        timeout_seconds: Limit of computing time, not of waiting time.
 
     Raises:
         InvalidRequestError: The gold answer is empty or too long, or math-verify is not installed.
-        EnvironmentInfrastructureError: The helper process cannot be started, or is killed from outside.
+        EnvironmentInfrastructureError: The helper process cannot be started, or was killed externally.
     """
     said, right = answer.strip(), gold.strip()
     if not right or len(right) > MOST_CHARACTERS:
@@ -62,17 +62,17 @@ def math_equal(answer: str, gold: str, *, timeout_seconds: float = 5.0) -> bool:
         return False
     if _INTEGER.fullmatch(said) and _INTEGER.fullmatch(right):
         return int(said) == int(right)
-    # A lone surrogate is no text that JSON can carry.
+    # A lone surrogate cannot be encoded as JSON.
     said = said.encode("utf-8", "replace").decode()
     return _helpers().compare(said, right, timeout_seconds)
 
 
 class _Helper:
-    """One process that compares."""
+    """One helper process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            # -P: a file of the working folder must not stand in for a module of the same name.
+            # -P: a file in the working folder must not shadow a module.
             [sys.executable, "-P", str(_WORKER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -84,11 +84,11 @@ class _Helper:
             self.close()
             raise EnvironmentInfrastructureError(
                 "the helper process of math_equal did not start",
-                hint=f"try `{sys.executable} {_WORKER}`, which says ready if it can",
+                hint=f"try `{sys.executable} {_WORKER}`, which prints ready if it works",
             )
 
     def ask(self, answer: str, gold: str, seconds: float) -> dict[str, Any] | None:
-        """Return the reply, or None if the process died of it, by its time limit or otherwise."""
+        """Return the reply, or None if the process died, from its time limit or otherwise."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps([answer, gold, seconds]).encode() + b"\n")
@@ -99,7 +99,7 @@ class _Helper:
         if line is None:
             self.close()
             raise EnvironmentInfrastructureError(
-                "the helper process of math_equal does not answer", hint="the machine may be overloaded"
+                "the helper process of math_equal does not respond", hint="the machine may be overloaded"
             )
         return json.loads(line) if line else None
 
@@ -114,15 +114,15 @@ class _Helper:
         return status
 
     def _line(self, seconds: float) -> str | None:
-        """Return the next line, "" at the end, None when time is up."""
+        """Return the next line, "" at the end, None after a timeout."""
         assert self._process.stdout is not None
-        # One line per question, so nothing of the next waits in the buffer.
+        # One line per question, so the buffer never contains part of the next.
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
         return self._process.stdout.readline().decode().strip() if ready else None
 
 
 class _Helpers:
-    """A few processes, started when they are needed."""
+    """A few processes, started on demand."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -131,7 +131,7 @@ class _Helpers:
 
     def compare(self, answer: str, gold: str, seconds: float) -> bool:
         with self._free:
-            # A process that dies of one question twice died of the question.
+            # If a process dies twice with the same question, the question is the cause.
             for _ in range(2):
                 helper = self._take()
                 try:
@@ -163,7 +163,7 @@ _shared: _Helpers | None = None
 
 
 def _helpers() -> _Helpers:
-    """Return this process's helpers; a forked child must not speak with its parent's."""
+    """Return this process's helpers. A forked child must not use its parent's."""
     global _shared  # noqa: PLW0603 - one per process
     with _lock:
         if _shared is None or _shared.owner != os.getpid():

@@ -1,4 +1,4 @@
-"""Rubric: a reward as the weighted sum of named terms. What cannot be said is an error, never 0."""
+"""Rubric: a reward as the weighted sum of named terms. A term without a value is an error, never 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinkergym.user_code.awaiting import settled
 from tinkergym.user_code.scalars import finite_number
 
 PREFIX = "reward/"
-"""Stands before a term's name in the metrics."""
+"""Prefix of a term's name in the metrics."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _MOST_TRACEBACK_CHARACTERS = 4_000
@@ -25,27 +25,27 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing that an answer is judged by."""
+    """One criterion for an answer."""
 
     name: str
     function: Callable[..., Any]
-    """Takes the facts that it names as arguments, or all with `**facts`; returns a number or a bool. It may
+    """A function with the needed facts as arguments, or all with `**facts`; returns a number or a bool. May
     be an `async def`."""
     weight: float = 1.0
     """0: only logged."""
     gate: bool = False
-    """Must hold (not be 0), or the reward is 0 and no other term is asked."""
+    """Whether it must be non-zero; otherwise the reward is 0 and no other term is computed."""
     _facts: frozenset[str] | None = field(init=False, repr=False, default=None)
     _needed: tuple[str, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        """Read which facts the function takes.
+        """Find out which facts the function needs.
 
         Raises:
             InvalidRequestError: The name, the weight or the function is wrong.
         """
         if not _NAME.fullmatch(self.name):
-            raise InvalidRequestError(f"{self.name!r} is no name for a term", field="name")
+            raise InvalidRequestError(f"{self.name!r} is not a valid term name", field="name")
         if not math.isfinite(self.weight):
             raise InvalidRequestError(
                 f"must be a finite number, not {self.weight}", field=f"{self.name}.weight"
@@ -53,7 +53,7 @@ class Term:
         parameters = inspect.signature(self.function).parameters.values()
         if any(p.kind in {p.POSITIONAL_ONLY, p.VAR_POSITIONAL} for p in parameters):
             raise InvalidRequestError(
-                f"the term {self.name} takes facts without names", hint="name each fact as an argument"
+                f"the term {self.name} has positional-only arguments", hint="name each fact as an argument"
             )
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             object.__setattr__(self, "_facts", frozenset(p.name for p in parameters))
@@ -62,14 +62,14 @@ class Term:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The facts that the function cannot do without."""
+        """The facts that the function requires."""
         return self._needed
 
     def value(self, facts: Mapping[str, Any]) -> float:
-        """Ask the function.
+        """Compute the term.
 
         Raises:
-            InvalidRewardError: It raised, it returned no finite number, or a fact is missing.
+            InvalidRewardError: It raised, did not return a finite number, or a fact is missing.
         """
         missing = [name for name in self._needed if name not in facts]
         if missing:
@@ -82,13 +82,13 @@ class Term:
         try:
             value = settled(self.function(**given))
         except InvalidRewardError as error:
-            # What the term says of itself, such as that its judge did not answer.
+            # The term's own error, for example that its judge did not respond.
             raise InvalidRewardError(
                 f"the term {self.name} has no value: {error.message}",
                 hint=error.hint,
                 field=PREFIX + self.name,
             ) from error
-        except Exception as error:  # foreign code: whatever it raised, there is no reward
+        except Exception as error:  # Foreign code: whatever it raised, there is no reward.
             text = "".join(traceback.format_exception(error))[-_MOST_TRACEBACK_CHARACTERS:]
             raise InvalidRewardError(
                 f"the term {self.name} raised {type(error).__name__}:\n{text}", field=PREFIX + self.name
@@ -97,7 +97,7 @@ class Term:
 
 
 class RubricResult(NamedTuple):
-    """What an answer earned. As a pair, it is what `SingleTurnEnv.score` may return."""
+    """The reward of an answer. As a pair, it is a valid return value of `SingleTurnEnv.score`."""
 
     reward: float
     metrics: dict[str, float]
@@ -107,7 +107,7 @@ class RubricResult(NamedTuple):
     def terms(self) -> dict[str, float]:
         """The terms' values by name.
 
-        A gate that did not hold leaves 0 for the weighted terms after it, and leaves out those only logged.
+        After a gate that was 0, weighted terms are 0, and terms that are only logged are missing.
         """
         return {name.removeprefix(PREFIX): value for name, value in self.metrics.items()}
 
@@ -131,14 +131,14 @@ class Rubric:
     """
 
     def __init__(self, terms: Iterable[Term] = ()) -> None:
-        """Take terms; more can be added with `term` and `gate`."""
+        """Create a rubric from terms; add more with `term` and `gate`."""
         self._terms: dict[str, Term] = {}
         for one in terms:
             self.add(one)
 
     @property
     def terms(self) -> list[Term]:
-        """The terms in the order in which they are asked: gates first."""
+        """The terms in the order of evaluation: gates first."""
         return sorted(self._terms.values(), key=lambda term: not term.gate)
 
     def add(self, term: Term) -> None:
@@ -148,7 +148,7 @@ class Rubric:
             InvalidRequestError: Another term has its name.
         """
         if term.name in self._terms:
-            raise InvalidRequestError(f"two terms are called {term.name}", field="terms")
+            raise InvalidRequestError(f"two terms have the name {term.name}", field="terms")
         self._terms[term.name] = term
 
     def term(self, function: Function | None = None, /, *, weight: float = 1.0, name: str = "") -> Any:
@@ -159,20 +159,20 @@ class Rubric:
         return function
 
     def gate(self, function: Function | None = None, /, *, weight: float = 0.0, name: str = "") -> Any:
-        """Add a function that must hold, or the reward is 0; for use as a decorator."""
+        """Add a gate: a function that must be non-zero, or the reward is 0. Use it as a decorator."""
         if function is None:
             return lambda f: self.gate(f, weight=weight, name=name)
         self.add(Term(name or function.__name__, function, weight, gate=True))
         return function
 
     def score(self, **facts: Any) -> RubricResult:
-        """Judge.
+        """Compute the reward.
 
         Args:
-            facts: Whatever the terms name as arguments; facts that no term names are ignored.
+            facts: The arguments of the terms; unused facts are ignored.
 
         Raises:
-            InvalidRewardError: A term could not be had, a logged one included; `field` says which.
+            InvalidRewardError: A term failed, even one that is only logged; `field` names it.
         """
         if not self._terms:
             raise InvalidRequestError("the rubric has no terms", hint="add some with @rubric.term")
@@ -194,7 +194,7 @@ def finite(value: object, name: str) -> float:
     """Return a term's value as a float.
 
     Raises:
-        InvalidRewardError: It is no finite number.
+        InvalidRewardError: It is not a finite number.
     """
     try:
         return finite_number(value)
