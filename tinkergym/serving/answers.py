@@ -1,7 +1,7 @@
-"""What an environment server may answer. Nothing of an answer is believed before it was checked here.
+"""Validation of an environment server's responses, before any of it is used.
 
-The server may be anybody's. Its answers decide what a policy reads and how it is paid; what they must not
-decide is which line of the client fails.
+The server may be untrusted. Its responses determine what a policy reads and earns, but must not be able to
+make the client fail in an arbitrary place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tinkergym.spaces import Text, space_from_json
 from tinkergym.user_code.quoting import quoted
 
 MOST_MESSAGE_BYTES = 2**28
-"""Longest message that is taken, whatever the server says of its own limit."""
+"""The longest accepted message, whatever limit the server reports."""
 _LONGEST_SECONDS = 1e6
 _LARGEST_LIMIT = 2**40
 _MOST_TEXT = 50_000
@@ -48,31 +48,34 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What a server says of itself."""
+    """A server's description of itself."""
 
     step_timeout_seconds: float
     max_message_bytes: int
 
 
 def read_limits(answer: Message) -> ServerLimits:
-    """Return the limits in the answer to `about` or `open`."""
+    """Return the limits in the response to `about` or `open`."""
     seconds = _number(answer, "step_timeout_seconds")
     most = _field(answer, "max_message_bytes", int)
     if not (0 < seconds <= _LONGEST_SECONDS and 0 < most <= _LARGEST_LIMIT):
-        raise RemoteAnswerError(f"a server cannot have the limits {seconds:g} s and {quoted(most)} bytes")
+        raise RemoteAnswerError(
+            f"the server reports the invalid limits {seconds:g} s and {quoted(most)} bytes"
+        )
     return ServerLimits(step_timeout_seconds=seconds, max_message_bytes=most)
 
 
 def read_description(answer: Message) -> Description:
-    """Return what is served, from the answer to `about`.
+    """Return what is served, from the response to `about`.
 
     Raises:
-        ProtocolVersionError: The server speaks another version of the protocol.
+        ProtocolVersionError: The server uses another version of the protocol.
     """
     version = _field(answer, "version", int)
     if version != VERSION:
         raise ProtocolVersionError(
-            f"the server speaks version {version} of the environment protocol, the client version {VERSION}",
+            f"the server uses version {version} of the environment protocol, but the client uses version "
+            f"{VERSION}",
             hint="install the same release of tinkergym on both sides",
         )
     about = _field(answer, "environment", dict)
@@ -86,7 +89,7 @@ def read_description(answer: Message) -> Description:
             space_from_json(_field(about, name, dict)) for name in ("observation_space", "action_space")
         ]
     except InvalidSpaceError as error:
-        raise RemoteAnswerError(f"a space of the environment is none: {error.message}") from None
+        raise RemoteAnswerError(f"a space of the environment is invalid: {error.message}") from None
     return Description(
         environment_id=_field(about, "id", str),
         observation_space=spaces[0],
@@ -97,18 +100,18 @@ def read_description(answer: Message) -> Description:
 
 
 def check_session(answer: Message, session_id: str) -> None:
-    """Refuse an answer to `open` that is about another session."""
+    """Refuse a response to `open` about another session."""
     if answer.get("session") != session_id:
-        raise RemoteAnswerError(f"open was answered with the session {quoted(answer.get('session'))}")
+        raise RemoteAnswerError(f"the response to open names the session {quoted(answer.get('session'))}")
 
 
 def check_number(answer: Message, index: int) -> None:
-    """Refuse what is not the answer to call `index`; an error may be about the whole session instead."""
+    """Refuse a response that is not for call `index`; an error may be about the whole session."""
     number = answer.get("i")
     if type(number) is not int and number is None and "error" in answer:
         return
     if type(number) is not int or number != index:
-        raise RemoteAnswerError(f"call {index} was answered as if it were {quoted(number)}")
+        raise RemoteAnswerError(f"the response to call {index} has the number {quoted(number)}")
 
 
 def read_reset(answer: Message, space: gym.Space[Any]) -> tuple[Any, dict[str, Any]]:
@@ -117,14 +120,14 @@ def read_reset(answer: Message, space: gym.Space[Any]) -> tuple[Any, dict[str, A
 
 
 def read_step(answer: Message, space: gym.Space[Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-    """Return what `gymnasium.Env.step` does."""
+    """Return the values of `gymnasium.Env.step`."""
     reward = _number(answer, "reward")
     ends = [_field(answer, name, bool) for name in ("terminated", "truncated")]
     return _observation(answer, space), reward, ends[0], ends[1], _info(answer)
 
 
 def read_question(answer: Message, name: str) -> Any:
-    """Return a gold action or the legal actions, texts both."""
+    """Return a gold action or the legal actions; both are text."""
     value = _any(answer, "value")
     texts = value if isinstance(value, list) and name == "legal_actions" else [value]
     if value is not None and not all(isinstance(text, str) for text in texts):
@@ -133,7 +136,7 @@ def read_question(answer: Message, name: str) -> Any:
 
 
 def read_error(payload: object, retry_after_seconds: object = None) -> TinkerGymError:
-    """Return the error in an answer; its texts may be of any length and are cut."""
+    """Return the error in a response; long texts are cut."""
     if not isinstance(payload, Mapping):
         return RemoteAnswerError(f"an error must be an object, not {quoted(payload)}")
     fields = {name: str(payload.get(name, ""))[:_MOST_TEXT] for name in ("type", "message", "hint", "field")}
@@ -151,7 +154,7 @@ def read_error(payload: object, retry_after_seconds: object = None) -> TinkerGym
 
 def _any(answer: Message, name: str) -> Any:
     if name not in answer:
-        raise RemoteAnswerError(f"an answer lacks {name!r}")
+        raise RemoteAnswerError(f"a response lacks {name!r}")
     return answer[name]
 
 
@@ -189,16 +192,16 @@ def _observation(answer: Message, space: gym.Space[Any]) -> Any:
     if not _fits(space, value):
         raise RemoteAnswerError(
             f"the observation {quoted(value)} is not in the environment's space {quoted(space)}",
-            hint="repair the environment: EnvContract finds this",
+            hint="fix the environment; EnvContract finds this",
         )
     return value
 
 
 def _fits(space: gym.Space[Any], value: Any) -> bool:
-    """Return whether a value is of the space's kind and size.
+    """Return whether a value has the space's type and size.
 
-    A number may lie beyond a box's bounds, and a text may hold characters that are none, as in an environment
-    that lives here: the loop says what is wrong with them.
+    Numbers may exceed a box's bounds, and text may contain invalid characters, as in a local environment: the
+    loop reports these.
     """
     if isinstance(space, gym.spaces.Dict):
         return (
@@ -213,12 +216,12 @@ def _fits(space: gym.Space[Any], value: Any) -> bool:
             and all(map(_fits, space.spaces, value))
         )
     if isinstance(space, gym.spaces.Box):
-        # A box of the shape () may be sampled as a plain number.
+        # A box with the shape () may be sampled as a plain number.
         array = isinstance(value, np.ndarray | np.generic)
         return array and value.shape == space.shape and value.dtype.kind == np.dtype(space.dtype).kind
     if isinstance(space, Text | gym.spaces.Text):
         return isinstance(value, str) and len(value) <= space.max_length
     try:
         return bool(space.contains(value))
-    except Exception:  # a space's own check, given anything at all
+    except Exception:  # A space's own check, called with an arbitrary value.
         return False

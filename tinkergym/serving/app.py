@@ -1,4 +1,4 @@
-"""The environment server's application: who may come in, and what is said on a connection."""
+"""The environment server's application: authentication, and the messages on a connection."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _CLOSE_SECONDS = 5.0
 _GOING_AWAY = 1001
 _BAD_MESSAGE = 1008
 _LARGE_FRAME = 64 * 1024
-"""Reading a larger one takes up to seconds, in which the event loop would answer no other client."""
+"""Parsing larger messages takes up to seconds, during which the event loop would not serve other clients."""
 
 
 def create_app(settings: ServerSettings, description: Message) -> FastAPI:
     """Build the application.
 
     Args:
-        settings: The server's.
-        description: What `about` answers; see `making.description_of`.
+        settings: The server's settings.
+        description: The response to `about`; see `making.description_of`.
     """
 
     @asynccontextmanager
@@ -74,7 +74,7 @@ def create_app(settings: ServerSettings, description: Message) -> FastAPI:
 
     @app.get("/v1/health")
     async def health() -> dict[str, object]:
-        """Whether the server lives, for whoever watches over it; says nothing of the environment."""
+        """Report that the server is alive, for monitoring; reveals nothing about the environment."""
         return {"status": "ok"}
 
     @app.websocket(PATH)
@@ -102,13 +102,13 @@ async def _sweep(sessions: Sessions) -> None:
 
 def _refusal(websocket: WebSocket, settings: ServerSettings) -> TinkerGymError | None:
     shown = websocket.headers.get("authorization", "")
-    # Constant time, and over bytes: a header may hold what is no ASCII.
+    # Constant time, and over bytes: a header may contain non-ASCII characters.
     if not hmac.compare_digest(shown.encode(), f"Bearer {settings.token}".encode()):
         return AuthenticationError(
             "the environment server's token is missing or wrong"
             if shown
-            else "this environment server wants a token",
-            hint="pass token=..., or set TINKERGYM_ENV_TOKEN, to the one that the server was started with",
+            else "this environment server requires a token",
+            hint="pass the server's token as token=..., or set TINKERGYM_ENV_TOKEN",
             field="token",
         )
     if websocket.app.state.connections >= settings.most_connections:
@@ -119,7 +119,7 @@ def _refusal(websocket: WebSocket, settings: ServerSettings) -> TinkerGymError |
 
 
 class _Conversation:
-    """What is said on one connection."""
+    """The messages on one connection."""
 
     def __init__(
         self, websocket: WebSocket, sessions: Sessions, settings: ServerSettings, about: Message
@@ -142,7 +142,7 @@ class _Conversation:
         except (WebSocketDisconnect, TimeoutError):
             pass
         except InvalidRequestError as error:
-            # Whoever sends what is no message will not understand the next answer either.
+            # A client that sends an invalid message will not understand the next response either.
             await self._hang_up(error, _BAD_MESSAGE)
         finally:
             if self._session is not None and self._session.on_end == self._session_ended:
@@ -160,7 +160,7 @@ class _Conversation:
         return text if text is not None else event["bytes"]
 
     async def _send(self, frame: Frame) -> None:
-        # A client that hung up may have said something before, such as `close`; that is still read.
+        # A client that disconnected may have sent something before, such as `close`; it is still read.
         with suppress(WebSocketDisconnect, RuntimeError):
             if isinstance(frame, str):
                 await self._websocket.send_text(frame)
@@ -213,8 +213,8 @@ class _Conversation:
         resume = message.get("resume") is True
         session = self._sessions.open(message.get("session"), resume=resume, render_mode=mode)
         if session.on_end is not None and session.on_end != self._session_ended:
-            # An earlier connection of the same client, which has noticed nothing yet.
-            session.on_end(InvalidRequestError("another connection took this session up"))
+            # An earlier connection of the same client, which has not noticed its loss yet.
+            session.on_end(InvalidRequestError("another connection resumed this session"))
         session.on_end = self._session_ended
         self._session = session
         limits = ("step_timeout_seconds", "max_message_bytes", "idle_timeout_seconds")
@@ -228,7 +228,7 @@ class _Conversation:
         return {"closed": True}
 
     def _session_ended(self, reason: TinkerGymError) -> None:
-        """The server ended the session, or another connection took it up: say so and hang up."""
+        """Report that the server ended the session, or that another connection resumed it, and disconnect."""
         self._session = None
         task = asyncio.get_running_loop().create_task(self._hang_up(reason, _GOING_AWAY))
         self._tasks.add(task)
@@ -244,6 +244,7 @@ def _check_version(message: Message) -> None:
     theirs = message.get("version")
     if theirs != VERSION:
         raise ProtocolVersionError(
-            f"the client speaks version {theirs!r} of the environment protocol, the server version {VERSION}",
+            f"the client uses version {theirs!r} of the environment protocol, but the server uses version "
+            f"{VERSION}",
             hint="install the same release of tinkergym on both sides",
         )

@@ -43,23 +43,23 @@ Value = TypeVar("Value")
 
 _CONNECT_SECONDS = 10.0
 _MARGIN_SECONDS = 10.0
-"""What an answer may take beyond the server's own limit for the call."""
+"""Extra time for a response beyond the server's own limit for the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """A server and how to come in."""
+    """A server's address and token."""
 
     url: EnvironmentUrl
     token: str
     address: str = ""
-    """What to connect to instead of looking the host's name up."""
+    """The address to connect to instead of resolving the host's name."""
     reconnect_seconds: float = 10.0
-    """How long a lost server is looked for."""
+    """How long to try to reconnect to a lost server."""
 
 
 class EnvSession:
-    """A connection to a server and, once `open` was called, a place on it."""
+    """A connection to a server and, after `open`, a place on it."""
 
     def __init__(self, server: ServerAddress) -> None:
         self._server = server
@@ -70,17 +70,17 @@ class EnvSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a place, as far as is known here."""
+        """Whether it has a place, as far as is known here."""
         return bool(self._session_id)
 
     def about(self) -> Description:
         """Ask what is served.
 
         Raises:
-            ServiceUnreachableError: Nobody answers.
+            ServiceUnreachableError: The server does not respond.
             AuthenticationError: The token is wrong.
-            ProtocolVersionError: The server speaks another version.
-            RemoteAnswerError: What it says describes no environment.
+            ProtocolVersionError: The server uses another version.
+            RemoteAnswerError: The response does not describe an environment.
         """
         answer = self._ask({"op": "about", "version": VERSION})
         with self._believing_nothing():
@@ -92,7 +92,7 @@ class EnvSession:
         """Take a place.
 
         Args:
-            render_mode: For the environment's constructor.
+            render_mode: The environment's render mode.
             busy_seconds: How long to wait for a place when all are taken.
 
         Raises:
@@ -114,7 +114,7 @@ class EnvSession:
                 left = ends_at - time.monotonic()
                 if left <= 0:
                     raise
-                # Shortened at random, so that many who wait do not all come back together.
+                # Randomly shortened, so that many waiting clients do not all return at once.
                 time.sleep(min(error.retry_after_seconds * random.uniform(0.5, 1.0), left))
             else:
                 break
@@ -124,14 +124,14 @@ class EnvSession:
         self._session_id, self._index = session_id, 0
 
     def call(self, op: str, read: Callable[[Message], Value], **fields: Any) -> Value:
-        """Make a call and return its answer, as `read` finds it there.
+        """Make a call and return its response, as parsed by `read`.
 
         Raises:
-            RemoteAnswerError: The answer is none. The session is over.
-            EnvironmentGoneError: The session, or the server, is there no longer.
+            RemoteAnswerError: The response is invalid. The session is over.
+            EnvironmentGoneError: The session, or the server, is gone.
             EnvironmentTimeoutError: The environment hangs.
-            PayloadTooLargeError: The call is longer than the server takes.
-            TinkerGymError: What the environment raised.
+            PayloadTooLargeError: The call is longer than the server accepts.
+            TinkerGymError: The environment's error.
         """
         index = self._index
         try:
@@ -153,7 +153,7 @@ class EnvSession:
                 f"the environment server is gone: {error.message}", hint=error.hint
             ) from None
         except BaseException:
-            # Interrupted between question and answer: whose answer comes next could not be told any more.
+            # Interrupted between request and response: the next response could belong to either call.
             self.abandon()
             raise
         with self._believing_nothing():
@@ -163,7 +163,7 @@ class EnvSession:
                 self._index = index + 1
                 return value
         if "i" in answer:
-            # An error with the call's number is an answer like any other: the environment raised.
+            # An error with the call's number is an ordinary response: the environment raised.
             self._index = index + 1
         answered = _error_of(answer)
         if isinstance(answered, EnvironmentGoneError | EnvironmentTimeoutError):
@@ -173,7 +173,7 @@ class EnvSession:
         raise answered
 
     def close(self) -> None:
-        """Give the place back and hang up; a server that is gone has taken both already."""
+        """Free the place and disconnect. A server that is gone has freed both already."""
         connection, self._connection = self._connection, None
         if connection is not None:
             if self._session_id:
@@ -183,7 +183,7 @@ class EnvSession:
         self._session_id = ""
 
     def abandon(self) -> None:
-        """Hang up without waiting for anything; the server closes the environment after its present call."""
+        """Disconnect without waiting. The server closes the environment after its present call."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.say('{"op":"close"}')
@@ -191,7 +191,7 @@ class EnvSession:
         self._session_id = ""
 
     def forget(self) -> None:
-        """Let go of a place that is lost, or belongs to the process which forked this one."""
+        """Give up a place that is lost, or belongs to the process that forked this one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.drop()
@@ -201,7 +201,7 @@ class EnvSession:
 
     @contextmanager
     def _believing_nothing(self) -> Iterator[None]:
-        """End the session if an answer is none: which one would come next could not be told any more."""
+        """End the session if a response is invalid: the next one could belong to either call."""
         try:
             yield
         except BaseException:
@@ -209,7 +209,7 @@ class EnvSession:
             raise
 
     def _exchange(self, frame: Frame, timeout_seconds: float) -> Message:
-        """Send a frame and return its answer; over a new connection, again, when the old one is lost."""
+        """Send a frame and return its response; if the connection is lost, send it again over a new one."""
         patience = Backoff(
             patience_seconds=self._server.reconnect_seconds, first_seconds=0.05, most_seconds=1.0
         )
@@ -227,11 +227,12 @@ class EnvSession:
                 self._drop()
                 now = time.monotonic()
                 gives_up_at = gives_up_at or now + self._server.reconnect_seconds
-                # By the clock, too: a server that connects and never answers costs a timeout each try.
+                # Also limited by time: a server that connects and never responds costs a timeout per try.
                 if now >= gives_up_at or next(waits, None) is None:
                     raise ServiceUnreachableError(
-                        f"no environment server answers at {self._server.url}: {error}",
-                        hint="is `tinkergym serve-env` running there, and is the address right?",
+                        f"no environment server responds at {self._server.url}: {error}",
+                        hint="check that `tinkergym serve-env` is running there and that the address is "
+                        "right",
                     ) from None
         return answer
 
@@ -249,7 +250,7 @@ class EnvSession:
                     token=self._server.token,
                     address=self._server.address,
                     timeout_seconds=_CONNECT_SECONDS,
-                    # Ours may be set lower than what the server sends; it is asked to keep its own limit.
+                    # Ours may be lower than what the server sends; the server is told to respect it.
                     max_message_bytes=min(4 * self._limits.max_message_bytes, MOST_MESSAGE_BYTES),
                 )
             except ServiceUnavailableError as error:
@@ -276,7 +277,7 @@ class EnvSession:
 
 
 class _AwayError(Exception):
-    """The server says that it cannot answer at the moment."""
+    """The server reports that it cannot respond at the moment."""
 
 
 def _whole(connection: EnvConnection, frame: Frame, timeout_seconds: float) -> Message:

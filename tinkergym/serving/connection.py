@@ -1,7 +1,7 @@
 """One WebSocket connection to an environment server: send a frame, wait for a frame.
 
-`websockets` gives the protocol, a plain socket the input and output. Its own synchronous client keeps a
-thread per connection, which costs a switch per message and does not survive a fork.
+`websockets` implements the protocol, and a plain socket the input and output. Its own synchronous client has
+a thread per connection, which costs a thread switch per message and does not survive a fork.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READ_BYTES = 65536
 
 
 class ConnectionLostError(Exception):
-    """The connection ended before the answer was there; the text says how."""
+    """The connection ended before the response arrived; the text says how."""
 
 
 class EnvConnection:
@@ -43,16 +43,16 @@ class EnvConnection:
         """Connect.
 
         Args:
-            url: Of the server.
-            token: Shown to it; empty shows none.
-            address: What to connect to instead of looking the host's name up; empty looks it up.
-            timeout_seconds: For the connection to stand.
-            max_message_bytes: Longest message that is taken.
+            url: The server's URL.
+            token: The token; empty sends none.
+            address: The address to connect to; empty resolves the host's name.
+            timeout_seconds: Time limit for connecting.
+            max_message_bytes: Longest accepted message.
 
         Raises:
-            ConnectionLostError: Nobody answers.
+            ConnectionLostError: The server does not respond.
             AuthenticationError: The token is wrong.
-            InvalidRequestError: Something answers that is no environment server.
+            InvalidRequestError: The server is not an environment server.
             MissingExtraError: `websockets` is not installed.
         """
         client_protocol, parse_uri = _websockets()
@@ -88,10 +88,10 @@ class EnvConnection:
             raise _refused(url, response)
 
     def exchange(self, frame: Frame, timeout_seconds: float) -> Frame:
-        """Send a frame and return the one that answers it.
+        """Send a frame and return the response.
 
         Raises:
-            ConnectionLostError: The connection ended, or nothing came in time.
+            ConnectionLostError: The connection ended, or no response arrived in time.
         """
         from websockets.exceptions import InvalidState
         from websockets.frames import Opcode
@@ -118,7 +118,7 @@ class EnvConnection:
             raise ConnectionLostError(str(error) or type(error).__name__) from None
 
     def say(self, frame: str) -> None:
-        """Send a frame whose answer nobody waits for; a connection that is lost takes it with it."""
+        """Send a frame without waiting for a response; errors are ignored."""
         with suppress(Exception):
             self._socket.settimeout(1.0)
             self._protocol.send_text(frame.encode())
@@ -146,14 +146,14 @@ class EnvConnection:
         while not self._events:
             left = ends_at - time.monotonic()
             if left <= 0:
-                raise ConnectionLostError("no answer came in time")
+                raise ConnectionLostError("no response arrived in time")
             self._socket.settimeout(left)
             data = self._socket.recv(_READ_BYTES)
             if data:
                 self._protocol.receive_data(data)
             else:
                 self._protocol.receive_eof()
-            self._flush()  # pongs, and the answer to a close
+            self._flush()  # Pongs, and the response to a close.
             self._events += self._protocol.events_received()
             if not self._events and (not data or self._protocol.close_expected()):
                 raise ConnectionLostError(self._how_it_ended())
@@ -163,11 +163,11 @@ class EnvConnection:
         closed = self._protocol.close_rcvd or self._protocol.close_sent
         if closed is not None:
             return f"the connection was closed with code {closed.code} {closed.reason}".rstrip()
-        return "the server hung up"
+        return "the server disconnected"
 
 
 def _refused(url: EnvironmentUrl, response: Response) -> TinkerGymError:
-    """Return the error for an answer that is no handshake."""
+    """Return the error for a response that is not a WebSocket handshake."""
     try:
         wire = json.loads(response.body or b"")["error"]
     except (ValueError, TypeError, KeyError):
@@ -176,8 +176,8 @@ def _refused(url: EnvironmentUrl, response: Response) -> TinkerGymError:
                 f"{url}: HTTP {response.status_code}", hint="try again in a moment"
             )
         return InvalidRequestError(
-            f"{url} is no environment server: it answers with HTTP {response.status_code}",
-            hint="start one with `tinkergym serve-env ID`, and take the address that it prints",
+            f"{url} is not an environment server: it responded with HTTP {response.status_code}",
+            hint="start one with `tinkergym serve-env ID`, and use the address that it prints",
             field="url",
         )
     return read_error(wire)
@@ -189,7 +189,7 @@ def _websockets() -> tuple[Any, Any]:
         from websockets.uri import parse_uri
     except ModuleNotFoundError:
         raise MissingExtraError(
-            "playing in remote environments needs the package websockets",
+            "remote environments need the package websockets",
             hint="pip install '.[serving]' in a checkout of tinkergym",
         ) from None
     return ClientProtocol, parse_uri

@@ -30,10 +30,10 @@ def _make(environment_id: str, entry_point: str, kwargs: Mapping[str, Any]) -> A
 
 
 def description_of(settings: ServerSettings) -> Message:
-    """Make one environment to see that it can be made, and return what clients must know of it.
+    """Create one environment to check that this works, and return its description for clients.
 
     Raises:
-        InvalidRequestError: It is unknown, cannot be made, or has spaces that cannot travel.
+        InvalidRequestError: It is unknown, cannot be created, or has spaces without a JSON form.
     """
     if not settings.processes:
         env = maker(settings)()
@@ -53,17 +53,17 @@ def description_of(settings: ServerSettings) -> Message:
 
 
 def check_render_mode(mode: object, description: Message) -> str | None:
-    """Return the way of rendering that a client asked for.
+    """Return the render mode that a client requested.
 
     Raises:
-        InvalidRequestError: The environment has none of this name, or it needs a screen.
+        InvalidRequestError: The environment does not have it, or it needs a screen.
     """
     if mode is None:
         return None
     offered = description["metadata"]["render_modes"]
     if mode not in offered:
         raise InvalidRequestError(
-            f"{description['id']} cannot be rendered as {mode!r} from afar",
+            f"{description['id']} cannot be rendered remotely as {mode!r}",
             hint=f"choose one of {', '.join(offered)}" if offered else "leave render_mode out",
             field="render_mode",
         )

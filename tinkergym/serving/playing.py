@@ -1,6 +1,6 @@
-"""What happens to an environment on the server: it is described, called, and its answers are put into frames.
+"""Calls of an environment on the server: its description, its calls, and their results as frames.
 
-Runs where the environment lives, in its thread or its process. Every failure becomes an answer with a type.
+Runs where the environment lives, in its thread or its process. Every failure becomes a typed response.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_TRACEBACK = 20_000
 
 
 def describe(env: AnyEnv) -> Message:
-    """Return what a client must know to stand in for the environment.
+    """Return what a client needs to represent the environment.
 
     Raises:
         UnsupportedSpaceError: A space cannot be described in JSON.
@@ -46,7 +46,7 @@ def describe(env: AnyEnv) -> Message:
 
 
 def play(env: AnyEnv, message: Message, most_bytes: int) -> Frame:
-    """Do what a message asks of the environment and return the frame of the answer.
+    """Execute a message on the environment and return the response frame.
 
     Args:
         env: The environment.
@@ -57,35 +57,35 @@ def play(env: AnyEnv, message: Message, most_bytes: int) -> Frame:
     try:
         frame = encode({"i": index, **_PLAY[call](env, message)})
     except TinkerGymError as error:
-        # The environment's own words, with their type: InvalidRewardError and the like mean something.
+        # The environment's own errors keep their type, such as InvalidRewardError.
         frame = encode(error_message(error, index=index))
-    except BaseException as error:  # foreign code: even a SystemExit of its own is its failure, not ours
+    except BaseException as error:  # Foreign code: even a SystemExit is its own failure, not ours.
         frame = encode(error_message(raised(call, error), index=index))
     if len(frame) > most_bytes:
         too_long = RemoteEnvironmentError(
-            f"the answer to {call} is {len(frame)} bytes, over the server's limit of {most_bytes}",
-            hint="show less at once, or start the server with a larger --max-message-bytes",
+            f"the response to {call} has {len(frame)} bytes, more than the server's limit of {most_bytes}",
+            hint="return less at once, or start the server with a larger --max-message-bytes",
         )
         return encode(error_message(too_long, index=index))
     return frame
 
 
 def raised(call: str, error: BaseException) -> TinkerGymError:
-    """Return the error for something that an environment raised in `call`."""
-    # The frame on top is `play`, which tells the author of an environment nothing.
+    """Return the error for an exception of the environment in `call`."""
+    # The top frame is `play`, which does not help the author of an environment.
     frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
     story = "".join(traceback.format_exception(type(error), error, frames))
     return failed(call, f"{type(error).__name__}: {error}", story)
 
 
 def failed(call: str, what: str, story: str) -> TinkerGymError:
-    """Return the error for a failed call, whose story is a traceback."""
+    """Return the error for a failed call with its traceback."""
     if len(story) > _MOST_TRACEBACK:
         half = _MOST_TRACEBACK // 2
         story = f"{story[:half]}\n... {len(story) - 2 * half} characters left out ...\n{story[-half:]}"
     return RemoteEnvironmentError(
         f"{call} raised {what[:2000]}\n\nThe traceback on the environment server:\n{story.rstrip()}",
-        hint="repair the environment; the server keeps running",
+        hint="fix the environment; the server keeps running",
     )
 
 
@@ -98,7 +98,7 @@ def _reset(env: AnyEnv, message: Message) -> Message:
 
 def _step(env: AnyEnv, message: Message) -> Message:
     if "action" not in message:
-        raise InvalidRequestError("a step without an action is none", field="action")
+        raise InvalidRequestError("step needs an action", field="action")
     returned: Any = env.step(message["action"])
     if not isinstance(returned, tuple) or len(returned) != 5:
         raise _wrong("step", 5, returned)
@@ -138,7 +138,8 @@ def _finite(reward: SupportsFloat) -> float:
     except ValueError as error:
         raise InvalidRewardError(
             f"step returned the reward {error}",
-            hint="an environment that cannot say the reward raises tinkergym.errors.InvalidRewardError",
+            hint="an environment that cannot compute the reward should raise "
+            "tinkergym.errors.InvalidRewardError",
         ) from None
 
 
@@ -151,7 +152,7 @@ def _wrong(call: str, length: int, returned: object) -> TinkerGymError:
 
 def _metadata(env: AnyEnv) -> Message:
     metadata = {str(key): value for key, value in (env.metadata or {}).items() if _is_json(value)}
-    # Whoever plays from afar does not sit before this machine's screen.
+    # The client does not see this machine's screen.
     return metadata | {"render_modes": [m for m in metadata.get("render_modes", []) if m != "human"]}
 
 

@@ -1,10 +1,10 @@
-"""What an environment server and its clients say to each other, version 1. Knows neither FastAPI nor sockets.
+"""The protocol between an environment server and its clients, version 1. Independent of FastAPI and sockets.
 
 A message is a JSON object. Without arrays it is one text frame; with arrays it is one binary frame: the
 length of the JSON as four bytes (little-endian), the JSON, and the bytes of the arrays one after the other,
 whose lengths the JSON lists under `$blobs`.
 
-The client speaks first and gets one answer to each message:
+The client sends messages and gets one response to each:
 
 - `about` says what is served: spaces, metadata, limits. It takes no place.
 - `open` takes a place under an id that the client drew, or takes it up again after a lost connection.
@@ -14,7 +14,7 @@ The client speaks first and gets one answer to each message:
   is sent the hash alone, in `$blobs`, of arrays and bytes that the server has sent before.
 - `close` gives the place back.
 
-An answer that carries an `error` has the error's type, message, hint and field.
+A response with an `error` has its type, message, hint and field.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ PATH: Final = "/v1/session"
 
 CALLS: Final = frozenset({"reset", "step", "render", "ask"})
 QUESTIONS: Final = frozenset({"gold_action", "legal_actions"})
-"""Methods beyond Gymnasium's that an environment may offer and `ask` may call."""
+"""Methods beyond Gymnasium's that an environment may have and `ask` may call."""
 MESSAGE_BYTES: Final = 16 * 2**20
-"""Longest message, unless a server is told otherwise."""
+"""The default longest message."""
 
 MOST_JSON_CHARACTERS: Final = 2**26
-"""Of the JSON in a message, without the arrays."""
+"""Length of the JSON in a message, without the arrays."""
 MOST_JSON_VALUES: Final = 2**20
-"""Of that JSON, strings counted by their commas: each value takes many times what it does in the frame."""
+"""Values in that JSON, with strings counted by their commas: each value takes many times its size in the
+frame."""
 
 MOST_BLOB_BYTES: Final = 2**28
 """Of all arrays and bytes in a message, those that are named by their hash included."""
@@ -51,10 +52,10 @@ Frame = str | bytes
 
 
 def encode(message: Message) -> Frame:
-    """Return the frame that carries a message.
+    """Return the frame for a message.
 
     Raises:
-        TypeError: It holds something that cannot travel.
+        TypeError: It contains something that cannot be sent.
     """
     blobs: list[Blob] = []
     try:
@@ -117,13 +118,13 @@ def decode(frame: Frame, known: Mapping[str, Blob] | None = None) -> Message:
         return _decode_text(frame) if isinstance(frame, str) else _decode_binary(frame, known or {})
     except (ValueError, TypeError, struct.error, RecursionError) as error:
         raise InvalidRequestError(
-            f"a frame is no message of this protocol: {type(error).__name__}: {str(error)[:200]}",
-            hint="is the other side a tinkergym environment server or client?",
+            f"a frame is not a message of this protocol: {type(error).__name__}: {str(error)[:200]}",
+            hint="check that the other side is a tinkergym environment server or client",
         ) from None
 
 
 def error_message(error: TinkerGymError, *, index: int | None = None) -> Message:
-    """Return the answer that carries an error; with an index if it is the answer to that call."""
+    """Return the response for an error; with an index if it is the response to that call."""
     message: Message = {"error": error.to_wire()}
     retry_after = getattr(error, "retry_after_seconds", None)
     if retry_after is not None:
@@ -134,13 +135,13 @@ def error_message(error: TinkerGymError, *, index: int | None = None) -> Message
 
 
 def _json(value: Any) -> str:
-    # ASCII only, so that even a lone surrogate in a model's answer arrives as it was sent.
+    # ASCII only, so that even a lone surrogate in a model's answer arrives unchanged.
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def _decode_text(text: str) -> Message:
     message = _object(text)
-    # Most messages hold nothing that is written with a `$`.
+    # Most messages contain nothing written with a `$`.
     return {key: unpack(value, []) for key, value in message.items()} if '"$' in text else message
 
 
@@ -161,10 +162,12 @@ def _decode_binary(data: bytes, known: Mapping[str, Blob]) -> Message:
 
 def _object(text: str) -> Message:
     if len(text) > MOST_JSON_CHARACTERS:
-        raise ValueError(f"its JSON has {len(text)} characters, and at most {MOST_JSON_CHARACTERS} are taken")
+        raise ValueError(
+            f"its JSON has {len(text)} characters, more than the limit of {MOST_JSON_CHARACTERS}"
+        )
     values = sum(map(text.count, ",[{:"))
     if values > MOST_JSON_VALUES:
-        raise ValueError(f"its JSON holds about {values} values, and at most {MOST_JSON_VALUES} are taken")
+        raise ValueError(f"its JSON has about {values} values, more than the limit of {MOST_JSON_VALUES}")
     value = json.loads(text, parse_constant=_refuse_constant)
     if not isinstance(value, dict):
         raise TypeError(f"it is a JSON {type(value).__name__}, not an object")
@@ -172,4 +175,4 @@ def _object(text: str) -> Message:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")

@@ -1,4 +1,4 @@
-"""Limits on the head of a request, on open connections, and on how long an answer may wait to be read.
+"""Limits on the header of a request, on open connections, and on how long a response may wait to be read.
 
 uvicorn itself has none.
 """
@@ -12,19 +12,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class PunctualReader(asyncio.Protocol):
-    """Hangs up on a client that reads nothing of what it is sent: a part of a protocol of uvicorn's."""
+    """Disconnects a client that does not read its responses: a mixin for protocols of uvicorn."""
 
     reading_seconds: ClassVar[float] = 60.0
-    """How long an answer may wait for a client that reads nothing of it: whatever makes it waits, too."""
+    """How long a response may wait for a client that does not read: the code that produces it waits, too."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _reading_timer: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
-        """Too much waits to be read; see whether some of it is."""
+        """Too much data waits to be read; check later whether the client has read some."""
         super().pause_writing()
         if self._reading_timer is None:
-            # Not `close`, which waits until everything was sent.
+            # Not `close`, which waits until everything is sent.
             self._reading_timer = self.loop.call_later(self.reading_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -33,7 +33,7 @@ class PunctualReader(asyncio.Protocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
+        """The client is gone."""
         self._stop_reading_timer()
         super().connection_lost(exc)
 
@@ -44,15 +44,16 @@ class PunctualReader(asyncio.Protocol):
 
 
 class PunctualHead(PunctualReader, H11Protocol):
-    """Hangs up on a connection that has begun, but not finished, the head of a request, or reads no answer.
+    """Disconnects a client that started, but did not finish, the header of a request, or does not read.
 
-    uvicorn itself limits only the pause between two requests. A connection that became a WebSocket is left.
+    uvicorn itself only limits the pause between two requests. A connection that became a WebSocket is not
+    affected.
     """
 
     head_seconds: ClassVar[float] = 10.0
     most_connections: ClassVar[int | None] = None
     too_many: ClassVar[bytes] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n"
-    """What further ones are answered."""
+    """The response to further connections."""
 
     @classmethod
     def within(
@@ -69,7 +70,7 @@ class PunctualHead(PunctualReader, H11Protocol):
         self._came_at = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is there: from now on it has to say something."""
+        """A client connected: from now on it must send something."""
         super().connection_made(transport)
         full = self.most_connections is not None and len(self.connections) > self.most_connections
         if full and not self._made_room():
@@ -87,23 +88,23 @@ class PunctualHead(PunctualReader, H11Protocol):
         return oldest is not None
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes came; see whether they end a head."""
+        """Some bytes arrived; check whether they complete a header."""
         super().data_received(data)
         self._watch_head()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """The head is there; what follows is the business of the WebSocket's protocol."""
+        """The header is complete; the WebSocket protocol handles the rest."""
         self._upgraded = True
         super().handle_websocket_upgrade(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
+        """The client is gone."""
         self._stop_timer()
         super().connection_lost(exc)
 
     @property
     def _head_due(self) -> bool:
-        """Whether its first head is still to come."""
+        """Whether its first header is still incomplete."""
         return self.cycle is None and not self._upgraded and not self.transport.is_closing()
 
     @property

@@ -1,4 +1,4 @@
-"""`tinkergym/Remote-v0`: an environment that is somewhere else, played as if it were here."""
+"""`tinkergym/Remote-v0`: an environment on another machine, played as if it were local."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tinkergym.serving.served_game import AGENTS, RemoteTable
 def make_remote(**kwargs: Any) -> RemoteEnv:
     """Create a `RemoteEnv`.
 
-    A function, since `gymnasium.make` looks a class's ways of rendering up before there is an instance, and
-    only the server knows them.
+    A function, because `gymnasium.make` reads a class's render modes before there is an instance, and only
+    the server knows them.
     """
     return RemoteEnv(**kwargs)
 
@@ -28,9 +28,9 @@ def make_remote(**kwargs: Any) -> RemoteEnv:
 class RemoteEnv(gym.Env[Any, Any]):
     """The client of an environment server, see `tinkergym serve-env`.
 
-    Spaces and metadata are the server's. The first `reset` takes a place there, which `close` gives back. A
-    connection that is lost is made again, and the call that was lost with it is repeated; the server plays
-    nothing twice. Pickled, copied or carried over a fork, it stands for the same server, not for the episode.
+    Spaces and metadata are the server's. The first `reset` takes a place there, which `close` frees. A lost
+    connection is restored and the lost call repeated; the server plays no step twice. Pickled, copied or
+    inherited through a fork, it refers to the same server, but not to the same episode.
     """
 
     observation_space: gym.Space[Any]
@@ -51,19 +51,19 @@ class RemoteEnv(gym.Env[Any, Any]):
 
         Args:
             url: `ws://HOST:PORT`, or `wss://HOST` behind TLS.
-            token: The server's. None takes $TINKERGYM_ENV_TOKEN, which keeps it out of `env.spec`.
-            render_mode: One of those in the metadata.
+            token: The server's token. None uses $TINKERGYM_ENV_TOKEN, which keeps it out of `env.spec`.
+            render_mode: One of the modes in the metadata.
             busy_seconds: How long `reset` waits for a place when all are taken.
-            reconnect_seconds: How long a server that went away is looked for.
-            hold: Whether the place is kept until `close`, or given back when an episode ends. Then more
+            reconnect_seconds: How long to try to reconnect to a lost server.
+            hold: `session` keeps the place until `close`; `episode` frees it when an episode ends. Then more
                 environments than places can take turns, and each `reset` needs a seed.
-            address: What to connect to instead of looking the host's name up.
+            address: The address to connect to instead of resolving the host's name.
 
         Raises:
-            InvalidRequestError: The URL or a setting is wrong, or no environment server is there.
-            ServiceUnreachableError: Nobody answers.
+            InvalidRequestError: The URL or a setting is invalid, or the server is not an environment server.
+            ServiceUnreachableError: The server does not respond.
             AuthenticationError: The token is missing or wrong.
-            ProtocolVersionError: The server speaks another version of the protocol.
+            ProtocolVersionError: The server uses another version of the protocol.
         """
         if hold not in ("session", "episode"):
             raise InvalidRequestError(f"{hold!r} is neither 'session' nor 'episode'", field="hold")
@@ -94,19 +94,19 @@ class RemoteEnv(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode there; begins anew when the session was lost, if a seed says how.
+        """Start an episode there; starts a new session if it was lost and a seed is given.
 
         Raises:
             EnvironmentBusyError: All places of the server are taken.
-            EnvironmentGoneError: The session was lost, and without a seed the next episode would not be the
-                one that would have followed.
+            EnvironmentGoneError: The session was lost, and no seed was given, so the sequence of episodes
+                cannot continue.
             RemoteEnvironmentError: The environment raised.
         """
         super().reset(seed=seed)
         with self._turn() as session:
             if not session.is_open and self._seeded and seed is None:
                 raise EnvironmentGoneError(
-                    "the session is over, and with it the random numbers that reset() goes on with",
+                    "the session is over, and reset() without a seed cannot continue its random numbers",
                     hint="call reset(seed=...)",
                 )
             try:
@@ -124,11 +124,11 @@ class RemoteEnv(gym.Env[Any, Any]):
         """Play one action there.
 
         Raises:
-            EnvironmentGoneError: The session or the server is gone, and with it the episode.
+            EnvironmentGoneError: The session or the server is gone, and the episode with it.
             EnvironmentTimeoutError: The environment hangs.
-            InvalidRewardError: The reward is no finite number.
-            RemoteEnvironmentError: The environment raised; the text has the traceback.
-            RemoteAnswerError: The server's answer is none, or its observation is not in the space.
+            InvalidRewardError: The reward is not a finite number.
+            RemoteEnvironmentError: The environment raised; the message has the traceback.
+            RemoteAnswerError: The server's response is invalid, or its observation is not in the space.
         """
         with self._turn() as session:
             if not session.is_open:
@@ -139,32 +139,32 @@ class RemoteEnv(gym.Env[Any, Any]):
             _, _, terminated, truncated, _ = result
             if (terminated or truncated) and self._hold == "episode":
                 session.close()
-                # Not lost, but ended: the next reset may do without a seed only if none was ever given.
+                # Not lost, but ended: the next reset needs no seed only if none was ever given.
                 self._playing = False
             return result
 
     def render(self) -> Any:
-        """Return the picture that the environment draws there."""
+        """Return the server's rendering."""
         with self._turn() as session:
             if not session.is_open:
                 raise self._no_episode()
             return session.call("render", lambda answer: answer.get("rendered"))
 
     def gold_action(self) -> str | None:
-        """Return the best action now, if the environment knows it."""
+        """Return the best action, if the environment knows it."""
         return cast("str | None", self._ask("gold_action"))
 
     def legal_actions(self) -> list[str] | None:
-        """Return the actions that are legal now, if the environment knows them."""
+        """Return the legal actions, if the environment knows them."""
         return cast("list[str] | None", self._ask("legal_actions"))
 
     def end_episode(self) -> None:
-        """Give the place back unless it is held for the session: whoever plays ended the episode."""
+        """Free the place unless it is held for the session, because the player ended the episode."""
         if self._hold == "episode":
             self.close()
 
     def close(self) -> None:
-        """Give the place back. May be called again, and the environment may be reset again."""
+        """Free the place. May be called again, and the environment may be reset again."""
         if self.__dict__.get("_session") is not None:
             with self._turn() as session:
                 session.close()
@@ -197,7 +197,7 @@ class RemoteEnv(gym.Env[Any, Any]):
 
     def _turn(self) -> _Turn:
         if self._pid != os.getpid():
-            # After a fork both processes hold the same socket; the session stays with the parent.
+            # After a fork both processes have the same socket; the session stays with the parent.
             self._session.forget()
             self._begin()
         return _Turn(self._lock, self._session)
@@ -215,13 +215,13 @@ class RemoteEnv(gym.Env[Any, Any]):
         self._begin()
 
     def __del__(self) -> None:
-        # Whoever forgot to close gives the place back at least when nobody can play any more.
+        # If `close` was forgotten, free the place when the environment is no longer used.
         if self.__dict__.get("_session") is not None and self._pid == os.getpid():
             self._session.abandon()
 
 
 class _Turn:
-    """One call at a time, whatever threads there are."""
+    """One call at a time, from any number of threads."""
 
     def __init__(self, lock: threading.Lock, session: EnvSession) -> None:
         self._lock, self._session = lock, session

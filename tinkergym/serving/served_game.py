@@ -1,7 +1,7 @@
-"""A game with several seats behind an environment server.
+"""A game with several seats on an environment server.
 
-On the server it is an environment like any other, and the game's position travels in `info`. At the client's
-end that becomes a table again, as if the game were there.
+On the server it is an ordinary environment, and the game's position is sent in `info`. The client turns that
+into a table again, as if the game were local.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tinkergym.spaces import Text
 from tinkergym.user_code.quoting import quoted
 
 AGENTS, OFFERED = "agents", "players_offered"
-"""In the metadata of a game that is served: its agents, and the players that it offers by name."""
+"""Metadata of a served game: its agents, and the players that it offers by name."""
 _STANDING = ("agent", "observation", "reward", "terminated", "truncated", "info")
 
 
@@ -35,10 +35,10 @@ def make_served(environment_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, 
 
 
 class ServedGame(gym.Env[str, str]):
-    """A game's table as the one environment of a session."""
+    """A game's table as the environment of a session."""
 
     def __init__(self, environment_id: str, table: GameTable) -> None:
-        """Serve a table, which belongs to this environment from now on."""
+        """Serve a table; this environment takes ownership of it."""
         self._table = table
         self.observation_space, self.action_space = Text(), Text()
         self.spec = gym.envs.registration.EnvSpec(environment_id)
@@ -74,7 +74,7 @@ class RemoteTable(GameTable):
         """Play through a connection.
 
         Raises:
-            RemoteAnswerError: What the server says of the game's agents means nothing.
+            RemoteAnswerError: The server's description of the game's agents is invalid.
         """
         self._env = env
         self.metadata = env.metadata
@@ -83,12 +83,12 @@ class RemoteTable(GameTable):
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """All that the game can have."""
+        """All agents of the game."""
         return self._agents
 
     @property
     def unwrapped(self) -> Any:
-        """What is known here of the game itself: the players that it offers."""
+        """What is known here about the game: the players that it offers."""
         return _RemoteGame(self._offered)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Position:
@@ -118,12 +118,12 @@ class RemoteTable(GameTable):
         return _read(self._env.step(action)[4])
 
     def close(self) -> None:
-        """Give the place back."""
+        """Free the place."""
         self._env.close()
 
 
 class _RemoteGame:
-    """Stands for a game that is elsewhere where its scripted players are checked."""
+    """Represents a remote game where its scripted players are checked."""
 
     def __init__(self, opponents: tuple[str, ...]) -> None:
         self.opponents = opponents
@@ -131,7 +131,7 @@ class _RemoteGame:
     def check_opponent(self, name: str) -> None:
         if name not in self.opponents:
             raise InvalidRequestError(
-                f"the served game offers no player {name!r}",
+                f"the served game has no player {name!r}",
                 hint=f"choose one of {', '.join(self.opponents) or 'none'}",
                 field="opponent",
             )
@@ -152,13 +152,13 @@ def _standing_to_json(standing: Standing) -> dict[str, Any]:
 
 
 def _read(info: Mapping[str, Any]) -> Position:
-    """Read a position. What stands in it is the game's own, and is checked where it is used."""
+    """Parse a position. Its values are the game's own, and are checked where they are used."""
     found = info.get("position")
     if not isinstance(found, dict) or set(found) != {"agents", "ended", "turn", "owed"}:
-        raise RemoteAnswerError(f"the position of a game means nothing: {quoted(found)}")
+        raise RemoteAnswerError(f"the position of a game is invalid: {quoted(found)}")
     ended, turn, owed = found["ended"], found["turn"], found["owed"]
     if not isinstance(ended, list) or not isinstance(owed, dict):
-        raise RemoteAnswerError(f"the position of a game means nothing: {quoted(found)}")
+        raise RemoteAnswerError(f"the position of a game is invalid: {quoted(found)}")
     return Position(
         agents=_texts(found["agents"], AGENTS),
         ended=tuple(_standing(one) for one in ended),
@@ -169,7 +169,7 @@ def _read(info: Mapping[str, Any]) -> Position:
 
 def _standing(found: object) -> Standing:
     if not isinstance(found, dict) or set(found) != set(_STANDING) or not isinstance(found["agent"], str):
-        raise RemoteAnswerError(f"how an agent stands means nothing: {quoted(found)}")
+        raise RemoteAnswerError(f"the state of an agent is invalid: {quoted(found)}")
     return Standing(**found)
 
 

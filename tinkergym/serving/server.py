@@ -21,13 +21,14 @@ from tinkergym.serving.settings import ServerSettings
 
 _SHUTDOWN_SECONDS = 2
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
-"""After 10 s of silence the kernel asks every 5 s, and gives the connection up after 4 times."""
+"""After 10 s of silence the kernel probes every 5 s, and gives up the connection after 4 probes."""
 
 
 class PunctualSocket(PunctualReader, WebSocketsSansIOProtocol):
-    """A WebSocket whose client has to read; uvicorn itself waits for ever.
+    """A WebSocket that disconnects a client that does not read; uvicorn itself waits forever.
 
-    Of uvicorn's protocols the one that buffers nothing: a frame that is too long is refused by its header.
+    Based on the one of uvicorn's protocols that does not buffer: a frame that is too long is refused by its
+    header.
     """
 
 
@@ -35,17 +36,17 @@ def serve(settings: ServerSettings, ready: Callable[[str, Message], None]) -> No
     """Serve until SIGTERM or SIGINT, then close all environments.
 
     Args:
-        settings: The server's.
-        ready: Told the URL and the environment's description when clients can connect.
+        settings: The server's settings.
+        ready: Called with the URL and the environment's description when clients can connect.
 
     Raises:
-        InvalidRequestError: The environment cannot be made or served, or the address cannot be had.
+        InvalidRequestError: The environment cannot be created or served, or the address is not available.
     """
     listener = listen(settings.host, settings.port)
     with listener:
         description = description_of(settings)
         server = uvicorn.Server(uvicorn_config(settings, description))
-        # After its clean shutdown uvicorn raises the signal again, for whoever handled it before.
+        # After its clean shutdown uvicorn raises the signal again, for the previous handler.
         previous = signal.signal(signal.SIGTERM, lambda *_: None)
         ready(url_of(settings.host, listener), description)
         try:
@@ -68,47 +69,47 @@ def listen(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise InvalidRequestError(
                 f"port {port} on {host} is in use by another program",
-                hint="stop that one, or choose another with --port (0 takes any free one)",
+                hint="stop it, or choose another port with --port (0 takes any free one)",
                 field="port",
             ) from None
         raise InvalidRequestError(
             f"cannot listen on {host}, port {port}: {error.strerror or error}",
-            hint="choose an address of this machine and a port above 1023",
+            hint="use an address of this machine and a port above 1023",
             field="port" if error.errno == errno.EACCES else "host",
         ) from None
-    # Connections inherit it; without it, answers wait for the client's delayed acknowledgement.
+    # Inherited by connections; without it, responses wait for the client's delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A machine that vanished closes no connection; the kernel asks for a sign of life, and its lease begins.
+    # A machine that vanished closes no connection; the kernel probes it, and its lease begins.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):  # Linux has them all
+        if hasattr(socket, name):  # Linux has all of them.
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return listener
 
 
 def url_of(host: str, listener: socket.socket) -> str:
-    """Return where a client on this machine reaches the listener."""
+    """Return the address at which a client on this machine reaches the listener."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     port = listener.getsockname()[1]
     return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    # uvicorn writes this whenever somebody without the token was turned away.
+    # uvicorn logs this whenever a client without the token is refused.
     return "without completing handshake" not in record.getMessage()
 
 
 def uvicorn_config(settings: ServerSettings, description: Message) -> uvicorn.Config:
-    """Return how uvicorn serves the application."""
+    """Return uvicorn's configuration for the application."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     return uvicorn.Config(
         create_app(settings, description),
         http=PunctualHead.within(settings.open_timeout_seconds),
         ws=PunctualSocket,
         ws_max_size=settings.max_message_bytes,
-        # Text this short gains nothing, and compressing it takes longer than sending it.
+        # Compressing such short text takes longer than sending it.
         ws_per_message_deflate=False,
-        # A client that waits for its policy answers no pings; sessions have their own idle timeout.
+        # A client that waits for its policy does not answer pings; sessions have their own idle timeout.
         ws_ping_interval=None,
         access_log=False,
         log_level="warning",

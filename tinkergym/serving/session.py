@@ -1,6 +1,6 @@
-"""A session: one environment on the server, the number of its last call, and that call's answer.
+"""A session: one environment on the server, the number of its last call, and that call's response.
 
-Lives on the server's event loop. Knows nothing of connections: one may be lost and another take its place.
+Lives on the server's event loop. Independent of connections: one may be lost and another replace it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tinkergym.serving.protocol import Frame, Message, encode, error_message
 from tinkergym.serving.values import Blob
 
 _MOST_KEPT = 256
-"""Characters of a request up to which it is kept as it is; of a longer one, its hash."""
+"""Requests up to this length are stored; of longer ones, only the hash."""
 
 
 class Session:
@@ -41,17 +41,17 @@ class Session:
             make: Creates the environment, where it lives.
             in_a_process: Whether that is a process of its own.
             report: Takes the host's reports, in its thread, and hands them to `reported` on the event loop.
-            step_timeout_seconds: For one call.
-            max_message_bytes: Longest answer.
+            step_timeout_seconds: Time limit for one call.
+            max_message_bytes: Longest response.
             now: Seconds, monotonic, as everywhere here.
         """
         self.session_id = session_id
         self.last_seen = now
-        """When its client last asked, or was answered."""
+        """When its client last sent a request or got a response."""
         self.lost_at: float | None = None
         """Since when it has no connection; None while it has one."""
         self.ended: TinkerGymError | None = None
-        """Why there will be no further call; None while there may be."""
+        """Why there will be no further calls; None while there may be."""
         self.on_end: Callable[[TinkerGymError], None] | None = None
         """Told when the server ends the session; belongs to the connection that serves it at the moment."""
         self.shown: dict[str, Blob] = {}
@@ -72,11 +72,11 @@ class Session:
         return self._answer is not None and not self._answer.done()
 
     async def call(self, message: Message, frame: Frame, now: float) -> Frame:
-        """Make a call, or return the answer of the last one if this is that one again.
+        """Make a call, or return the stored response if it repeats the last call.
 
         Args:
             message: One of the protocol's calls.
-            frame: The same as it came: a repetition comes in the same words.
+            frame: The raw frame: a repetition must be identical.
             now: Seconds.
 
         Raises:
@@ -87,7 +87,8 @@ class Session:
         if index == self._index and self._answer is not None:
             if request != self._request:
                 raise StepIndexError(
-                    f"call {index} of this session was another one", hint="number each new call one higher"
+                    f"call {index} of this session had different contents",
+                    hint="number each new call one higher",
                 )
             return await self._answer
         if type(index) is not int or index != self._index + 1 or self.busy:
@@ -106,13 +107,13 @@ class Session:
         return await self._answer
 
     def reported(self, report: Report, now: float) -> None:
-        """Take what the host reported of a call."""
+        """Handle the host's report about a call."""
         self.last_seen = now
         if self._answer is None or self._answer.done() or report.call_id != self._index:
             return
         frame = report.value
         if report.error:
-            # `play` catches what a call raises, so it was the constructor.
+            # `play` catches errors of calls, so this came from the constructor.
             what = report.error.strip().splitlines()[-1]
             frame = encode(
                 error_message(failed("the environment's constructor", what, report.error), index=0)
@@ -133,24 +134,24 @@ class Session:
         return frame
 
     def overdue(self, now: float) -> bool:
-        """Whether a call has run for longer than it may."""
+        """Whether a call has exceeded its time limit."""
         return self.busy and now >= self._call_ends_at
 
     def give_up(self) -> None:
-        """Answer the call that hangs with an error, and leave its environment behind."""
+        """Respond to the hanging call with an error, and abandon its environment."""
         assert self._answer is not None
         where = self.host.where()
         at = f"; it is here:\n{where.rstrip()}" if where else ""
         error = EnvironmentTimeoutError(
             f"{self._op} did not return within the server's {self._step_timeout:g} s{at}",
-            hint="the environment is left behind; reset begins another",
+            hint="the environment was abandoned; reset starts another",
         )
         self.ended = error
         self._answer.set_result(encode(error_message(error, index=self._index)))
         self.host.abandon()
 
     def end(self, reason: TinkerGymError) -> None:
-        """Make no further call, and close the environment after the one that runs."""
+        """Make no further calls, and close the environment after the running one."""
         if self.ended is None:
             self.ended = reason
             self.host.close()

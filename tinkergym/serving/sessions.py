@@ -1,4 +1,4 @@
-"""Sessions: who has which place of a server, and how places become free again."""
+"""Sessions: which session has which place of a server, and how places become free again."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tinkergym.serving.settings import ServerSettings
 
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 _FEWEST_STUCK = 8
-"""So many environments may hang, and `capacity` of them, before the server takes no more."""
+"""The server stops accepting sessions when this many environments, and at least `capacity`, hang."""
 _LOOK_AGAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 10.0
-"""How long an environment may take to close before it is left behind."""
+"""How long an environment may take to close before it is abandoned."""
 
 
 class Sessions:
-    """All sessions of a server. Belongs to its event loop, apart from what the hosts report."""
+    """All sessions of a server. Belongs to its event loop, except for the hosts' reports."""
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:
-        """Begin without any session; call it in a running event loop.
+        """Start without sessions; call it in a running event loop.
 
         Args:
-            settings: The server's.
+            settings: The server's settings.
             clock: Seconds, monotonic.
         """
         self.sent = SentBlobs()
@@ -45,38 +45,37 @@ class Sessions:
         self._by_id: dict[str, Session] = {}
         self._by_host: dict[object, Session] = {}
         self._stuck: list[EnvironmentHost] = []
-        """Left behind in a call or a close that does not return."""
+        """Abandoned in a call or a close that does not return."""
         self._closing: set[asyncio.Task[None]] = set()
         self._reports: deque[Report] = deque()
         self._woken = False
 
     @property
     def count(self) -> int:
-        """How many places are taken."""
+        """The number of taken places."""
         return len(self._by_host)
 
     def open(self, session_id: object, *, resume: bool, render_mode: str | None = None) -> Session:
-        """Take a place, or take one up again: an `open` whose answer was lost may be repeated.
+        """Take a place, or resume one: an `open` whose response was lost may be repeated.
 
         Raises:
             EnvironmentBusyError: No place is free.
-            EnvironmentGoneError: The session to be resumed is there no longer.
-            InvalidRequestError: This is no session id.
+            EnvironmentGoneError: The session to resume is gone.
+            InvalidRequestError: This is not a session id.
         """
         if not isinstance(session_id, str) or not _SESSION_ID.fullmatch(session_id):
-            raise InvalidRequestError(
-                "a session's id is 32 hexadecimal digits that its client drew at random"
-            )
+            raise InvalidRequestError("a session id must be 32 random hexadecimal digits")
         session = self._by_id.get(session_id)
         if session is not None:
             session.last_seen, session.lost_at = self._clock(), None
             return session
         if resume:
             raise EnvironmentGoneError(
-                "this session is there no longer: it was closed, idle for "
+                "this session is gone: it was closed, idle for "
                 f"{self._settings.idle_timeout_seconds:g} s or without a connection for "
-                f"{self._settings.lease_seconds:g} s, or the server was started anew",
-                hint="reset(seed=...) begins another; the server's --idle-timeout and --lease give more time",
+                f"{self._settings.lease_seconds:g} s, or the server was restarted",
+                hint="reset(seed=...) starts another; raise the server's --idle-timeout or --lease for "
+                "more time",
             )
         self._refuse_when_full()
         session = Session(
@@ -102,7 +101,7 @@ class Sessions:
         await asyncio.shield(task)
 
     def sweep(self) -> None:
-        """Give up on calls that hang and close sessions that nobody uses; to be called every now and then."""
+        """Give up on hanging calls and close unused sessions. Call this regularly."""
         now, lease = self._clock(), self._settings.lease_seconds
         self._stuck = [host for host in self._stuck if not host.join(0.0)]
         for session in list(self._by_id.values()):
@@ -113,19 +112,19 @@ class Sessions:
             elif not session.busy and session.lost_at is not None and now >= session.lost_at + lease:
                 gone = EnvironmentGoneError(
                     f"the session was closed because its client was away for {lease:g} s",
-                    hint="reset(seed=...) begins another; --lease of the server gives more time",
+                    hint="reset(seed=...) starts another; raise the server's --lease for more time",
                 )
                 self._end_later(session, gone)
             elif not session.busy and now - session.last_seen >= self._settings.idle_timeout_seconds:
                 seconds = self._settings.idle_timeout_seconds
                 idle = EnvironmentGoneError(
                     f"the session was closed because it was idle for {seconds:g} s",
-                    hint="reset(seed=...) begins another; --idle-timeout of the server gives more time",
+                    hint="reset(seed=...) starts another; raise the server's --idle-timeout for more time",
                 )
                 self._end_later(session, idle)
 
     async def close_all(self, seconds: float) -> None:
-        """End all sessions; environments that do not close in time are left behind, or killed."""
+        """End all sessions. Environments that do not close in time are abandoned, or killed."""
         for session in list(self._by_id.values()):
             self._end_later(session, EnvironmentGoneError("the environment server was stopped"))
         sessions = list(self._by_host.values())
@@ -148,7 +147,7 @@ class Sessions:
         if self.count >= capacity:
             full = EnvironmentBusyError(
                 f"all {capacity} places of this environment server are taken",
-                hint="try again in a moment, close environments that are done, or raise --capacity",
+                hint="try again later, close environments that are done, or raise --capacity",
             )
             full.retry_after_seconds = self._seconds_to_a_place()
             raise full
@@ -163,7 +162,7 @@ class Sessions:
         task = self._loop.create_task(self.close(session, reason))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-        # At once, not when the task gets its turn: nobody shall be handed it any more.
+        # At once, not when the task runs: the session must not be given to a client any more.
         self._by_id.pop(session.session_id, None)
 
     async def _let_go(self, session: Session) -> None:
@@ -179,17 +178,17 @@ class Sessions:
         self._by_host.pop(session.host, None)
 
     def _take(self, reports: Sequence[Report]) -> None:
-        """Take reports, in the host's thread. Many that come together wake the event loop once."""
+        """Receive reports in the host's thread. Many at once wake the event loop only once."""
         self._reports.extend(reports)
         if not self._woken:
             self._woken = True
             try:
                 self._loop.call_soon_threadsafe(self._hand_out)
             except RuntimeError:
-                return  # the loop has ended, and with it everybody who waited
+                return  # The loop has ended, and with it everything that waited.
 
     def _hand_out(self) -> None:
-        # Before the queue is emptied: what is put in from now on wakes the loop again.
+        # Before the queue is emptied: later reports wake the loop again.
         self._woken = False
         now = self._clock()
         while self._reports:

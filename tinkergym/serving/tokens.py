@@ -1,4 +1,4 @@
-"""The token of an environment server: given, read from a file, from the environment, or drawn."""
+"""The token of an environment server: given, read from a file, from the environment, or generated."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tinkergym.schema.names import TOKEN_VARIABLE
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, and whether its owner has yet to be told."""
+    """A token, and whether it must still be shown to the user."""
 
     text: str = field(repr=False)
     drawn: bool
 
 
 def choose_token(token: str | None, file: Path | None, environ: Mapping[str, str] = os.environ) -> Token:
-    """Return the token given, else the file's, else the environment variable's, else a new one.
+    """Return the given token, else the file's, else the environment variable's, else a new one.
 
     Raises:
         InvalidRequestError: Both were given, or the file has none.
     """
     if token is not None and file is not None:
-        raise InvalidRequestError("give --token or --token-file, not both", field="token")
+        raise InvalidRequestError("pass either --token or --token-file", field="token")
     if token is not None:
         return Token(token, drawn=False)
     if file is not None:
@@ -38,7 +38,7 @@ def choose_token(token: str | None, file: Path | None, environ: Mapping[str, str
 
 
 def read_token(file: Path) -> str:
-    """Return the token in a file, without the line's end.
+    """Return the token in a file, without the line break.
 
     Raises:
         InvalidRequestError: The file cannot be read or is empty.

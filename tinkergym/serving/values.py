@@ -1,8 +1,8 @@
-"""Observations, actions and infos as JSON plus raw bytes, so that they arrive as exactly what they were.
+"""Observations, actions and infos as JSON plus raw bytes, with their exact types and values.
 
-Unlike `tinkergym.spaces.to_json` it knows no spaces: an info has none, and an action outside of its space is
-for the environment to judge. Plain JSON values stay as they are. What JSON has no word for is written as an
-object with one key that starts with `$`; the bytes of arrays travel beside the JSON, named by their number.
+Unlike `tinkergym.spaces.to_json` it does not use spaces: an info has none, and the environment handles
+actions outside its space. Plain JSON values stay unchanged. Other values are written as an object with one
+key that starts with `$`; the bytes of arrays follow the JSON and are referenced by number.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 
 _KINDS = frozenset("biuf")
-"""Kinds of numbers that mean the same on every machine: bool, signed, unsigned, float."""
+"""Kinds of numbers with the same meaning on every machine: bool, signed, unsigned, float."""
 _MOST_ITEM_BYTES = 8
-"""A longer float is not the same everywhere."""
+"""Longer floats differ between machines."""
 
 Blob = bytes | memoryview
 Blobs = list[Blob | None]
-"""The bytes that came with a message; None for those that a value has taken."""
+"""The bytes received with a message; None for those already used by a value."""
 
 
 def pack(value: Any, blobs: list[Blob]) -> Any:
     """Return the JSON form of a value; bytes are appended to `blobs`.
 
     Raises:
-        TypeError: Something in it cannot travel; says what.
+        TypeError: Something in it cannot be sent; the message says what.
     """
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
@@ -35,7 +35,7 @@ def pack(value: Any, blobs: list[Blob]) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return _pack_numbers(value, blobs)
     if isinstance(value, str | int | float):
-        # Of a sub-class, such as an enumeration, only the plain value travels.
+        # For a subclass, such as an enumeration, only the plain value is sent.
         plain = next(plain for plain in (str, int, float) if isinstance(value, plain))(value)
         finite = not isinstance(plain, float) or math.isfinite(plain)
         return plain if finite else {"$float": repr(plain)}
@@ -56,16 +56,16 @@ def _pack_container(value: Any, blobs: list[Blob]) -> Any:
         return {"$bytes": len(blobs) - 1}
     kind = type(value)
     raise TypeError(
-        f"a {kind.__module__}.{kind.__qualname__} cannot travel; "
-        "what does: numbers, texts, bytes, lists, tuples, dicts and numpy arrays of them"
+        f"a {kind.__module__}.{kind.__qualname__} cannot be sent; supported are numbers, texts, bytes, "
+        f"lists, tuples, dicts and numpy arrays of them"
     )
 
 
 def unpack(value: Any, blobs: Blobs) -> Any:
-    """Return what `pack` was given; each of `blobs` is taken by one value.
+    """Inverse of `pack`; each of `blobs` is used by one value.
 
     Raises:
-        ValueError: It is nothing that `pack` writes.
+        ValueError: It is not an output of `pack`.
     """
     if isinstance(value, list):
         return [unpack(item, blobs) for item in value]
@@ -77,7 +77,7 @@ def unpack(value: Any, blobs: Blobs) -> Any:
             try:
                 return _UNPACK[name](inner, blobs)
             except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-                raise ValueError(f"{name} with {str(inner)[:100]} means nothing here") from error
+                raise ValueError(f"{name} with {str(inner)[:100]} is invalid here") from error
     return {key: unpack(item, blobs) for key, item in value.items()}
 
 
@@ -87,11 +87,11 @@ def _pack_numbers(value: np.ndarray[Any, Any] | np.generic, blobs: list[Blob]) -
         if isinstance(value, np.str_):
             return pack(str(value), blobs)
         raise TypeError(
-            f"a numpy {dtype.name} cannot travel; what does: bool, integers and floats to 64 bits"
+            f"a numpy {dtype.name} cannot be sent; supported are bool, integers and floats to 64 bits"
         )
     if isinstance(value, np.generic):
         return {"$number": [dtype.name, pack(value.item(), blobs)]}
-    # Little-endian on the wire, whatever this machine is.
+    # Little-endian on the wire, on every machine.
     portable = np.ascontiguousarray(value, dtype=dtype.newbyteorder("<"))
     blobs.append(portable.tobytes())
     return {"$array": [dtype.name, list(value.shape), len(blobs) - 1]}
@@ -100,7 +100,7 @@ def _pack_numbers(value: np.ndarray[Any, Any] | np.generic, blobs: list[Blob]) -
 def _dtype(name: Any) -> np.dtype[Any]:
     dtype = np.dtype(str(name))
     if dtype.kind not in _KINDS or dtype.itemsize > _MOST_ITEM_BYTES:
-        raise ValueError(f"{name} is no type of numbers")
+        raise ValueError(f"{name} is not a number type")
     return dtype
 
 
@@ -108,22 +108,23 @@ def _unpack_array(inner: Any, blobs: Blobs) -> Any:
     name, shape, number = inner
     dtype = _dtype(name)
     flat = np.frombuffer(_taken(blobs, number), dtype=dtype.newbyteorder("<"))
-    # A copy: an environment or a user may write into its array.
+    # A copy: an environment or a user may write to its array.
     return flat.reshape([_index(length) for length in shape]).astype(dtype)
 
 
 def _taken(blobs: Blobs, number: Any) -> Blob:
     blob = blobs[_index(number)]
     if blob is None:
-        # Named a thousand times, a small message would take a thousand times its size in memory.
-        raise ValueError(f"blob {number} is named twice")
+        # If a small message named the same bytes a thousand times, it would take a thousand times their
+        # memory.
+        raise ValueError(f"blob {number} is used twice")
     blobs[number] = None
     return blob
 
 
 def _index(number: Any) -> int:
     if type(number) is not int or number < 0:
-        raise ValueError(f"{number!r} is no number of something")
+        raise ValueError(f"{number!r} is not a valid index")
     return number
 
 

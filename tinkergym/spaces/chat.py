@@ -21,7 +21,7 @@ _SAMPLED_MESSAGES = 3
 
 
 class Chat(spaces.Space[list[Message]]):
-    """Lists of messages, each a dict with `role`, `content` and, if it likes, `name` and `tool_call_id`.
+    """Lists of messages, each a dict with `role`, `content` and optionally `name` and `tool_call_id`.
 
     As an observation, a list holds the messages that are *new* since the last action. Samples are short.
 
@@ -44,15 +44,15 @@ class Chat(spaces.Space[list[Message]]):
         """Create the space.
 
         Args:
-            max_messages: Most messages, inclusive.
-            min_messages: Fewest messages, inclusive.
-            roles: Who may speak.
-            max_length: Most characters of one message's content, inclusive.
-            seed: For `sample`.
+            max_messages: The most messages.
+            min_messages: The fewest messages.
+            roles: The allowed roles.
+            max_length: The most characters of one message's content.
+            seed: The seed for `sample`.
 
         Raises:
             ValueError: `0 <= min_messages <= max_messages` or `0 <= max_length` does not hold, or `roles` is
-                empty or names one that there is not.
+                empty or contains an unknown role.
         """
         if not 0 <= min_messages <= max_messages:
             raise ValueError(
@@ -68,12 +68,12 @@ class Chat(spaces.Space[list[Message]]):
 
     @property
     def max_length(self) -> int:
-        """Most characters of one message's content."""
+        """The most characters of one message's content."""
         return self.content.max_length
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Never: a conversation has no fixed size."""
+        """False: a conversation has no fixed size."""
         return False
 
     def contains(self, x: Any) -> bool:
@@ -81,17 +81,22 @@ class Chat(spaces.Space[list[Message]]):
         return not self.fault(x)
 
     def fault(self, x: Any) -> str:
-        """Return what keeps `x` out of the space, in words; "" if nothing does."""
+        """Return why `x` is not in the space; "" if it is."""
         if not isinstance(x, list):
-            return f"a chat must be a list of messages, but it is {type(x).__name__}"
+            return f"a chat must be a list of messages, not {type(x).__name__}"
         if not self.min_messages <= len(x) <= self.max_messages:
-            return f"a chat has {self.min_messages} to {self.max_messages} messages, but this has {len(x)}"
+            return (
+                f"a chat has {self.min_messages} to {self.max_messages} messages, but this one has {len(x)}"
+            )
         for index, message in enumerate(x):
             fault = message_fault(message)
             if not fault and message["role"] not in self.roles:
-                fault = f"the role must be one of {', '.join(self.roles)}, but it is {message['role']}"
+                fault = f"the role must be one of {', '.join(self.roles)}, not {message['role']}"
             if not fault and len(message["content"]) > self.max_length:
-                fault = f"the content has {len(message['content'])} characters of {self.max_length} allowed"
+                fault = (
+                    f"the content has {len(message['content'])} characters, more than the limit of "
+                    f"{self.max_length}"
+                )
             if fault:
                 return f"[{index}]: {fault}"
         return ""
@@ -100,8 +105,8 @@ class Chat(spaces.Space[list[Message]]):
         """Return a short random chat.
 
         Args:
-            mask: A list of chats, one of which is returned, each as likely as the others.
-            probability: Not offered: chats cannot be the keys of a mapping.
+            mask: A list of chats, one of which is returned, all with equal probability.
+            probability: Not supported: chats cannot be the keys of a mapping.
 
         Raises:
             ValueError: A listed chat is not in the space, or none is listed, or `probability` is given.
@@ -123,11 +128,11 @@ class Chat(spaces.Space[list[Message]]):
         return message
 
     def to_jsonable(self, sample_n: Iterable[list[Message]]) -> list[list[Message]]:
-        """Return copies; messages are JSON as they are."""
+        """Return copies; messages are already JSON."""
         return [_copied(chat) for chat in sample_n]
 
     def from_jsonable(self, sample_n: list[Any]) -> list[list[Message]]:
-        """Return copies of what `to_jsonable` returned."""
+        """Inverse of `to_jsonable`; returns copies."""
         return [_copied(chat) for chat in sample_n]
 
     def __repr__(self) -> str:
@@ -180,7 +185,7 @@ def _refuse_flattening(space: Chat, x: Any = None) -> NoReturn:  # type: ignore[
     del x
     raise UnsupportedSpaceError(
         f"{space} cannot be flattened: a conversation has no fixed size",
-        hint="show text, or leave the chat out of what is flattened",
+        hint="use text, or do not flatten the chat",
     )
 
 
@@ -188,6 +193,6 @@ def _refuse_flattening(space: Chat, x: Any = None) -> NoReturn:  # type: ignore[
 def _refuse_shared_memory(space: Chat, n: int = 1, ctx: Any = None) -> NoReturn:
     del n, ctx
     raise TypeError(
-        f"{space} cannot be kept in shared memory: pass shared_memory=False to "
+        f"{space} cannot be stored in shared memory: pass shared_memory=False to "
         "gymnasium.vector.AsyncVectorEnv, or in vector_kwargs of gymnasium.make_vec"
     )

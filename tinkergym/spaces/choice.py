@@ -1,4 +1,4 @@
-"""Choosing one of some listed values of a space, for `sample(mask=[...])`."""
+"""Choose one of several listed values of a space, for `sample(mask=[...])`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def choose(space: spaces.Space[Any], values: Any, weights: Sequence[float] | Non
 
     Args:
         space: Every value must be in it.
-        values: A list of them.
-        weights: How likely each is; need not sum to one. Without them all are equally likely.
+        values: A list of values.
+        weights: Their relative probabilities. Without them all are equally likely.
 
     Raises:
-        ValueError: There are none, one is not in the space, or the weights are no weights.
+        ValueError: There are none, one is not in the space, or the weights are invalid.
     """
     if not isinstance(values, list | tuple) or not values:
-        raise ValueError(f"{space} samples from a list of at least one value, but it was {quoted(values)!a}")
+        raise ValueError(f"{space} samples from a list of at least one value, not {quoted(values)!a}")
     for value in values:
         if value not in space:
             raise ValueError(f"{quoted(value)!a} is listed but not in {space}")

@@ -1,4 +1,4 @@
-"""Spaces as JSON documents: how a space travels over a wire. `reading` is the way back.
+"""Spaces as JSON documents. `reading` is the inverse.
 
 A document names its kind under `space`.
 """
@@ -22,9 +22,9 @@ Document = dict[str, Any]
 
 
 def space_to_json(space: spaces.Space[Any]) -> Document:
-    """Return a JSON document that describes a space; `space_from_json` makes an equal one of it.
+    """Return a JSON document that describes a space; `space_from_json` is the inverse.
 
-    The seed does not travel.
+    The seed is not included.
 
     Raises:
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
@@ -37,15 +37,15 @@ def space_to_json(space: spaces.Space[Any]) -> Document:
 
 def unsupported(space: object) -> UnsupportedSpaceError:
     """Return the error for a space without a JSON form."""
-    if type(space) is spaces.Sequence:  # a stacked one; others have a form
+    if type(space) is spaces.Sequence:  # A stacked sequence; others have a JSON form.
         return UnsupportedSpaceError(
-            f"{quoted(space)} has no JSON form: its values have no length of their own to go by",
-            hint="make it with stack=False, whose values are tuples",
+            f"{quoted(space)} has no JSON form: its values do not contain their length",
+            hint="use stack=False, whose values are tuples",
         )
     kinds = ", ".join(sorted(kind.__name__ for kind in _WRITERS if kind is not spaces.Text))
     return UnsupportedSpaceError(
         f"{quoted(space)} ({type(space).__module__}.{type(space).__qualname__}) has no JSON form",
-        hint=f"these have one: {kinds}, with string keys and native number types",
+        hint=f"supported: {kinds}, with string keys and native number types",
     )
 
 
@@ -111,9 +111,9 @@ def _dict(space: spaces.Dict) -> Document:
         raise unsupported(space)
     return {
         "space": "dict",
-        # Pairs, since the order decides how the space flattens and not every JSON library keeps it.
+        # Pairs, because the order determines how the space flattens, and not every JSON library preserves it.
         "spaces": [[key, space_to_json(inner)] for key, inner in space.spaces.items()],
-        # Decides how Gymnasium orders spaces that it derives from this one. Older versions always sort.
+        # Determines how Gymnasium orders spaces derived from this one. Older versions always sort.
         "sort_keys": bool(getattr(space, "sort_keys", True)),
     }
 
@@ -132,7 +132,7 @@ def _one_of(space: spaces.OneOf[Any]) -> Document:
     return {"space": "one_of", "spaces": [space_to_json(inner) for inner in space.spaces]}
 
 
-# By exact type: a subclass from elsewhere may mean something else.
+# By exact type: a subclass from elsewhere may have another meaning.
 _WRITERS: dict[type, Callable[[Any], Document]] = {
     Text: _text,
     spaces.Text: _characters,

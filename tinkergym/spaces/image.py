@@ -1,4 +1,4 @@
-"""Image: the space of pictures of one size, and pictures as PNG files."""
+"""Image: the space of images with one size, and images as PNG files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class Image(spaces.Box):
-    """Pictures as arrays: [height, width, channels] uint8, from 0 to 255.
+    """Images as arrays: [height, width, channels] uint8, from 0 to 255.
 
-    A `Box` to Gymnasium, so all it does with arrays works: flattening, vectors, shared memory.
+    For Gymnasium it is a `Box`, so flattening, vectors and shared memory work.
 
     Example:
         >>> np.zeros((32, 48, 3), np.uint8) in Image(32, 48)
@@ -42,10 +42,10 @@ class Image(spaces.Box):
             height: In pixels.
             width: In pixels.
             channels: 1 for grey, 3 for red, green and blue, 4 with opacity.
-            seed: For `sample`.
+            seed: The seed for `sample`.
 
         Raises:
-            ValueError: A side is not positive, or there are no such channels.
+            ValueError: A side is not positive, or the number of channels is invalid.
         """
         if height < 1 or width < 1:
             raise ValueError(f"an image must be at least 1 pixel high and wide; got {height=}, {width=}")
@@ -55,18 +55,18 @@ class Image(spaces.Box):
         super().__init__(low=0, high=255, shape=shape, dtype=np.uint8, seed=seed)
 
     def contains(self, x: Any) -> bool:
-        """Return whether `x` is such a picture: an array, and of bytes."""
+        """Return whether `x` is such an image: an array of bytes."""
         return isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.shape == self.shape
 
     def to_png(self, pixels: Pixels) -> bytes:
-        """Return a picture as a PNG file; nothing is lost.
+        """Return an image as a PNG file, without loss.
 
         Raises:
             InvalidValueError: It is not in the space.
             MissingExtraError: Pillow is not installed.
         """
         if pixels not in self:
-            raise InvalidValueError(f"the picture is not in {self}")
+            raise InvalidValueError(f"the image is not in {self}")
         height, width, channels = pixels.shape
         picture = _pillow().frombytes(_MODES[channels], (width, height), pixels.tobytes())
         file = io.BytesIO()
@@ -74,13 +74,13 @@ class Image(spaces.Box):
         return file.getvalue()
 
     def from_png(self, data: bytes) -> Pixels:
-        """Return the picture in a PNG file.
+        """Return the image in a PNG file.
 
-        Its size and colours are read from its head before any pixel is unpacked, so a small file cannot fill
+        The size and colours are read from the header before any pixel is decoded, so a small file cannot fill
         the memory.
 
         Raises:
-            InvalidValueError: It is no PNG file, is cut off, or has another size or other colours.
+            InvalidValueError: It is not a PNG file, is truncated, or has another size or other colours.
             MissingExtraError: Pillow is not installed.
         """
         height, width, channels = self.shape
@@ -90,13 +90,13 @@ class Image(spaces.Box):
             found = (picture.size, picture.mode)
             if found == ((width, height), _MODES[channels]):
                 array = np.array(picture, dtype=np.uint8).reshape(self.shape)
-        # Pillow raises many types, SyntaxError among them, on broken files.
+        # Pillow raises many types on broken files, including SyntaxError.
         except Exception as error:
-            raise InvalidValueError(f"this is no readable PNG file: {error}") from error
+            raise InvalidValueError(f"this is not a readable PNG file: {error}") from error
         if found != ((width, height), _MODES[channels]):
             raise InvalidValueError(
                 f"the PNG file is {found[0][0]} x {found[0][1]} {found[1]}, "
-                f"but the space asks for {width} x {height} {_MODES[channels]}"
+                f"but the space requires {width} x {height} {_MODES[channels]}"
             )
         return array
 
@@ -112,7 +112,7 @@ class Image(spaces.Box):
 
 @_batching.batch_differing_spaces.register(Image)
 def _batch_differing(each: Sequence[Image]) -> spaces.Space[Any]:  # type: ignore[misc]
-    # Gymnasium looks up the exact type, so being a box is not enough here.
+    # Gymnasium looks up the exact type, so being a Box subclass is not enough here.
     return _batching.batch_differing_spaces.dispatch(spaces.Box)(each)
 
 

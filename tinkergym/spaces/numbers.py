@@ -1,6 +1,6 @@
 """Arrays of numbers as JSON and back, exact to the last bit.
 
-JSON has no infinities: they are written as the strings "Infinity" and "-Infinity".
+JSON has no infinities, so they are written as the strings "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _NAMES = [
     *("float16", "float32", "float64"),
 ]
 DTYPES = {np.dtype(name): name for name in _NAMES}
-"""The element types that have a JSON form. Others depend on the machine, or are no numbers."""
+"""Element types with a JSON form. Others depend on the machine, or are not numbers."""
 
 _INFINITIES = {"Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 def to_lists(array: NDArray[Any]) -> Any:
-    """Return an array as nested lists, or a 0-dimensional one as a number."""
+    """Return an array as nested lists; a 0-dimensional one as a number."""
     lists = array.tolist()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return _spelled(lists)
@@ -29,11 +29,11 @@ def to_lists(array: NDArray[Any]) -> Any:
 
 
 def from_lists(lists: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the array that `to_lists` wrote.
+    """Return an array from the output of `to_lists`.
 
     Raises:
-        ValueError: The nesting is not the shape, or an element is not of the type: 1.5 among integers, true
-            among numbers, 300 among bytes.
+        ValueError: The nesting does not match the shape, or an element does not match the type: 1.5 among
+            integers, true among numbers, 300 among bytes.
     """
     elements = np.array(lists, dtype=object)
     size = int(np.prod(shape, dtype=object))

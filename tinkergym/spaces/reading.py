@@ -1,7 +1,7 @@
-"""JSON documents as spaces: the way back from `documents`.
+"""JSON documents as spaces: the inverse of `documents`.
 
-A document from somebody else is as harmless as it is wrong: unknown keys, wrong types and sizes that would
-fill the memory are refused.
+Untrusted documents are safe to read: unknown keys, wrong types and sizes that would fill the memory are
+refused.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from tinkergym.user_code.quoting import quoted
 
 _MOST_DEPTH = 32
 _MOST_BYTES = 2**26
-"""Of all arrays that the spaces of one document keep or sample."""
+"""The most bytes of all arrays that the spaces of one document store or sample."""
 
 
 def space_from_json(document: object) -> spaces.Space[Any]:
     """Return the space that a document describes.
 
     Raises:
-        InvalidSpaceError: It describes none; the message says where.
+        InvalidSpaceError: It does not describe a space; the message says where.
     """
     return _Reader().read(document, "", 0)
 
 
 class _Reader:
-    """Reads one document and remembers how much memory its spaces take."""
+    """Reads one document and tracks how much memory its spaces take."""
 
     def __init__(self) -> None:
         self._bytes_left = _MOST_BYTES
 
     def read(self, document: object, where: str, depth: int) -> spaces.Space[Any]:
-        """Return the space of a document that stands at `where` in the whole."""
+        """Return the space of the document at `where` in the whole."""
         fields = _Fields(document, where)
         kind = fields.take("space", str)
         read = getattr(self, f"_{kind}", None) if kind in _KINDS else None
@@ -50,7 +50,7 @@ class _Reader:
             raise fields.wrong(f"spaces are nested more than {_MOST_DEPTH} deep")
         try:
             space: spaces.Space[Any] = read(fields, depth)
-        # What Gymnasium's and our own constructors raise on arguments that make no space.
+        # Raised by Gymnasium's and our own constructors for invalid arguments.
         except (ValueError, TypeError, AssertionError, OverflowError) as error:
             raise fields.wrong(str(error)) from error
         fields.done()
@@ -104,7 +104,7 @@ class _Reader:
         if not all(isinstance(p, list) and len(p) == 2 and isinstance(p[0], str) for p in pairs):
             raise fields.wrong("the spaces of a dict must be pairs of a string and a space")
         if len({key for key, _ in pairs}) < len(pairs):
-            raise fields.wrong("a key of a dict stands there twice")
+            raise fields.wrong("a key of a dict occurs twice")
         inner = {key: self.read(value, f"{fields.where}[{key!r}]", depth + 1) for key, value in pairs}
         kept: dict[str, Any] = {} if fields.take("sort_keys", bool) else {"sort_keys": False}
         return spaces.Dict(list(inner.items()), **kept)
@@ -129,7 +129,7 @@ class _Reader:
 
     def _reserve(self, shape: list[int], dtype: np.dtype[Any], fields: _Fields) -> None:
         if len(shape) > _MOST_DEPTH or min(shape, default=1) < 0:
-            raise fields.wrong(f"there is no array of the shape {quoted(shape)}")
+            raise fields.wrong(f"an array cannot have the shape {quoted(shape)}")
         self._bytes_left -= prod(shape) * dtype.itemsize
         if self._bytes_left < 0:
             raise fields.wrong(f"the arrays of these spaces would take more than {_MOST_BYTES} bytes")
@@ -175,12 +175,12 @@ class _Fields:
         return values
 
     def done(self) -> None:
-        """Refuse keys that nobody took."""
+        """Refuse keys that were not taken."""
         if self._left:
             raise self.wrong(f"{quoted(self._kind)!a} has no {quoted(min(map(str, self._left)))!a}")
 
     def wrong(self, what: str) -> InvalidSpaceError:
-        """Return the error that says what is wrong with this document."""
+        """Return an error that says what is wrong with this document."""
         return InvalidSpaceError(f"{self.where or 'the document'}: {what}")
 
 

@@ -1,4 +1,4 @@
-"""JSON schemas of spaces: what `to_json` writes, said in JSON Schema (draft 2020-12)."""
+"""JSON schemas of spaces: the output of `to_json` in JSON Schema (draft 2020-12)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ _WRITERS: dict[type, Callable[[Any], Schema]] = {
 
 
 def _array(low: Any, high: Any) -> Schema:
-    """Return the schema of an array between two, row by row only where the rows differ."""
+    """Return the schema of an array between two bounds, per row only if the rows differ."""
     if np.ndim(low) == 0:
         return _number(low, high)
     if len(low) and (not (low == low[0]).all() or not (high == high[0]).all()):

@@ -25,9 +25,8 @@ _SAMPLED_LENGTH = 32
 class Text(spaces.Text):
     """Any Unicode text between two lengths, lone surrogates excluded.
 
-    Gymnasium's own `Text` lists its characters one by one, and neither spaces nor anything beyond ASCII
-    letters and digits is among them by default. Samples are short, whatever `max_length` says: they are there
-    to test environments, and a random megabyte tests nothing that a random line does not.
+    Gymnasium's own `Text` lists its characters, by default only ASCII letters and digits without spaces.
+    Samples are short, whatever `max_length` is, because they serve to test environments.
 
     Example:
         >>> "Grüße, 世界" in Text()
@@ -44,9 +43,9 @@ class Text(spaces.Text):
         """Create the space.
 
         Args:
-            max_length: Most characters, inclusive.
-            min_length: Fewest characters, inclusive.
-            seed: For `sample`.
+            max_length: The most characters.
+            min_length: The fewest characters.
+            seed: The seed for `sample`.
 
         Raises:
             ValueError: `0 <= min_length <= max_length` does not hold.
@@ -55,7 +54,7 @@ class Text(spaces.Text):
             raise ValueError(f"0 <= min_length <= max_length must hold; got {min_length=}, {max_length=}")
         self.min_length = int(min_length)
         self.max_length = int(max_length)
-        # Past the parent's initialiser, which would make tables of all 1.1 million characters.
+        # Skips the parent's initializer, which would make tables of all 1.1 million characters.
         spaces.Space.__init__(self, dtype=str, seed=seed)
 
     def contains(self, x: Any) -> bool:
@@ -66,16 +65,16 @@ class Text(spaces.Text):
         """Return a short random text.
 
         Args:
-            mask: A list of legal texts, one of which is returned, each as likely as the others; or
-                Gymnasium's `(length, None)`, which fixes the length.
+            mask: A list of legal texts, one of which is returned, all with equal probability; or Gymnasium's
+                `(length, None)`, which fixes the length.
             probability: A mapping of legal texts to weights; or `(length, None)`.
 
         Raises:
             ValueError: Both are given; a listed text or the length is not in the space; or single characters
-                are masked or weighted: there are too many of them.
+                are masked or weighted, which is not supported.
         """
         if mask is not None and probability is not None:
-            raise ValueError("pass mask or probability, not both")
+            raise ValueError("pass either mask or probability")
         given = mask if probability is None else probability
         if isinstance(probability, Mapping):
             return str(choose(self, list(probability), list(probability.values())))
@@ -86,7 +85,7 @@ class Text(spaces.Text):
         return self.sampled_with(self.np_random, length=self._fixed_length(given))
 
     def sampled_with(self, generator: np.random.Generator, *, length: int | None = None) -> str:
-        """Return a short random text drawn with another generator, of a given length if there is one."""
+        """Return a short random text from another generator, with a given length if there is one."""
         if length is None:
             most = max(self.min_length, min(self.max_length, _SAMPLED_LENGTH))
             length = int(generator.integers(self.min_length, most + 1))
@@ -96,7 +95,7 @@ class Text(spaces.Text):
         if not isinstance(given, tuple) or len(given) != 2:
             raise ValueError(
                 "tinkergym.spaces.Text samples from mask=[text, ...], probability={text: weight, ...} "
-                f"or a tuple (length, None), but it was given {quoted(given)!a}"
+                f"or a tuple (length, None), not {quoted(given)!a}"
             )
         length, characters = given
         if characters is not None:
@@ -122,16 +121,16 @@ class Text(spaces.Text):
 
     @property
     def character_set(self) -> Any:
-        """All characters, without a table of them."""
+        """All characters, without a table."""
         return UnicodeCharacters()
 
     @property
     def character_list(self) -> Any:
-        """All characters in the order of their code points."""
+        """All characters in code point order."""
         return UnicodeCharacters()
 
     def character_index(self, char: str) -> np.int32:
-        """Return the position of a character in `character_list`."""
+        """Return the index of a character in `character_list`."""
         return np.int32(UnicodeCharacters().index(char))
 
     @property
@@ -155,7 +154,7 @@ def _flatten(space: Text, x: str) -> NDArray[np.int32]:  # type: ignore[misc]
 @_flattening.unflatten.register(Text)
 def _unflatten(space: Text, x: NDArray[Any]) -> str:  # type: ignore[misc]
     del space
-    # Beside other spaces a text flattens to whole floats; and what is past the last character is padding.
+    # Next to other spaces a text flattens to whole floats; anything past the last character is padding.
     return from_indices(x[x < len(UnicodeCharacters())])
 
 
@@ -172,8 +171,8 @@ def _batch_differing(each: Sequence[Text]) -> spaces.Tuple[Any]:  # type: ignore
 
 @_shared_memory.create_shared_memory.register(Text)
 def _refuse_shared_memory(space: Text, n: int = 1, ctx: Any = None) -> NoReturn:
-    # Gymnasium's shared memory for text returns what an earlier, longer text left behind.
+    # Gymnasium's shared memory for text returns the remains of an earlier, longer text.
     raise TypeError(
-        f"{space} cannot be kept in shared memory: pass shared_memory=False to "
+        f"{space} cannot be stored in shared memory: pass shared_memory=False to "
         "gymnasium.vector.AsyncVectorEnv, or in vector_kwargs of gymnasium.make_vec"
     )

@@ -1,4 +1,4 @@
-"""Every Unicode character as a sequence and a set that takes no memory; texts as the places of theirs in it.
+"""All Unicode characters as a sequence and a set without memory use, and texts as indices into it.
 
 Gymnasium's text spaces keep tables of their characters; here there are 1.1 million.
 """
@@ -38,10 +38,10 @@ class UnicodeCharacters(Sequence[str]):
         return (self[i] for i in range(len(self)))
 
     def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of a character."""
+        """Return the index of a character."""
         del start, stop
         if value not in self:
-            raise ValueError(f"{value!a} is no Unicode character")
+            raise ValueError(f"{value!a} is not a Unicode character")
         code = ord(value)
         return code if code < _SURROGATES.start else code - len(_SURROGATES)
 
@@ -53,7 +53,7 @@ class UnicodeCharacters(Sequence[str]):
 
 
 def to_indices(text: str) -> NDArray[np.int32]:
-    """Return the place of each character of a text among all characters.
+    """Return the index of each character of a text among all characters.
 
     Raises:
         ValueError: The text holds a lone surrogate.
@@ -64,10 +64,10 @@ def to_indices(text: str) -> NDArray[np.int32]:
 
 
 def from_indices(indices: NDArray[Any]) -> str:
-    """Return the text whose characters stand at these places among all characters.
+    """Return the text for indices among all characters.
 
     Raises:
-        ValueError: A place is negative or past the last character.
+        ValueError: An index is out of range.
     """
     codes = np.array(indices, dtype=np.int64)
     if codes.size and not 0 <= codes.min() <= codes.max() < len(UnicodeCharacters()):

@@ -1,6 +1,6 @@
 """Values of spaces as JSON and back, equal to the last bit.
 
-An image is the base64 text of a PNG file.
+An image becomes the base64 text of a PNG file.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tinkergym.user_code.quoting import quoted
 
 
 def to_json(space: spaces.Space[Any], value: Any) -> Any:
-    """Return a value of a space as something that `json.dumps` writes without loss.
+    """Return a value of a space in a form that `json.dumps` writes without loss.
 
     Raises:
-        InvalidValueError: The value is not in the space; the message says which part of it.
+        InvalidValueError: The value is not in the space; the message says which part.
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
@@ -34,10 +34,10 @@ def to_json(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def from_json(space: spaces.Space[Any], document: Any) -> Any:
-    """Return the value that `to_json` wrote, with the types that the space's own samples have.
+    """Return a value from the output of `to_json`, with the types of the space's own samples.
 
     Raises:
-        InvalidValueError: The document holds no value of the space; the message says where.
+        InvalidValueError: The document is not a value of the space; the message says where.
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
@@ -172,7 +172,7 @@ def _read_image(space: Image, document: Any) -> Pixels:
     try:
         data = base64.b64decode(document, validate=True)
     except (binascii.Error, ValueError, TypeError) as error:
-        raise ValueError(f"this is no base64 text: {error}") from error
+        raise ValueError(f"this is not base64 text: {error}") from error
     return space.from_png(data)
 
 
@@ -189,20 +189,20 @@ _READERS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _chosen(space: spaces.OneOf[Any], value: Any, where: str) -> tuple[int, spaces.Space[Any]]:
-    """Return which of the spaces a value of `OneOf` belongs to: its number, and the space itself."""
+    """Return which of the spaces a value of `OneOf` belongs to: its index, and the space itself."""
     count = len(space.spaces)
     if not isinstance(value, tuple | list) or len(value) != 2:
-        raise _wrong(where, f"expected the number of a space and a value of it, found {quoted(value)!a}")
+        raise _wrong(where, f"expected the index of a space and a value of it, found {quoted(value)!a}")
     if type(value[0]) not in (int, np.int64) or not 0 <= value[0] < count:
         raise _wrong(
-            where, f"expected the number of a space from 0 to {count - 1}, found {quoted(value[0])!a}"
+            where, f"expected the index of a space from 0 to {count - 1}, found {quoted(value[0])!a}"
         )
     return int(value[0]), space.spaces[value[0]]
 
 
 def _inside(space: spaces.Space[Any], value: Any, where: str) -> Any:
     if type(space) is spaces.Box and not isinstance(value, np.ndarray):
-        # Gymnasium takes lists and numbers for boxes too, with a warning.
+        # Gymnasium also accepts lists and numbers for boxes, with a warning.
         try:
             value = np.asarray(value, dtype=space.dtype)
         except (ValueError, TypeError, OverflowError) as error:

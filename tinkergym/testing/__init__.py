@@ -1,4 +1,4 @@
-"""For tests of environments and of whatever plays episodes: a contract, samplers, a tiny renderer."""
+"""For tests of environments and of anything that plays episodes: a contract, samplers, a tiny renderer."""
 
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.contract import EnvContract

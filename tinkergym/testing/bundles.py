@@ -17,7 +17,7 @@ CHATML = (
 def byte_bundle(*, context_length: int = 1024, chat_template: str = CHATML) -> RendererBundle:
     """Return a bundle with a byte-level tokenizer; ids 0 to 255 are bytes in some order.
 
-    `<|im_end|>` ends an answer.
+    `<|im_end|>` ends a completion.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))

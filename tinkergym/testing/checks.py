@@ -1,4 +1,4 @@
-"""All checks of an environment by name: `tinkergym check` prints them, `EnvContract` shows them to pytest."""
+"""All checks of an environment by name: `tinkergym check` prints them, `EnvContract` runs them in pytest."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tinkergym.testing.checks_subject import (
 )
 
 CHECK_SECONDS = 120.0
-"""A single check that takes longer has failed."""
+"""A single check that takes longer fails."""
 
 
 class Outcome(StrEnum):
-    """How a check ended."""
+    """The outcome of a check."""
 
     OK = "ok"
     FAILED = "failed"
@@ -35,19 +35,19 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One promise of an environment."""
+    """One guarantee of an environment."""
 
     name: str
     what: str
-    """The promise as a sentence."""
+    """The guarantee as a sentence."""
     run: Callable[[Subject], None]
     hint: str
-    """What to do where the failure itself does not say it."""
+    """What to do if the failure itself does not say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What came of one check."""
+    """The result of one check."""
 
     name: str
     what: str
@@ -69,14 +69,14 @@ class CheckResult:
         }
 
 
-def _check(name: str, run: Callable[[Subject], None], hint: str = "mend what the message names") -> Check:
+def _check(name: str, run: Callable[[Subject], None], hint: str = "fix what the message names") -> Check:
     return Check(name=name, what=(run.__doc__ or name).split("\n")[0].rstrip("."), run=run, hint=hint)
 
 
 _NO_RAISE = "an environment must not raise while it is played"
 
 CHECKS = (
-    _check("gymnasium", checks_interface.gymnasium_checker, "Gymnasium's text says what it expects"),
+    _check("gymnasium", checks_interface.gymnasium_checker, "Gymnasium's message says what it expects"),
     _check("text", checks_interface.text, _NO_RAISE),
     _check("hostile text", checks_interface.hostile_text, _NO_RAISE),
     _check("large action", checks_interface.large_action, _NO_RAISE),
@@ -90,40 +90,41 @@ CHECKS = (
     _check("gold answer", checks_task.gold, _NO_RAISE),
     _check("grid cell", checks_task.grid_cell, _NO_RAISE),
     _check("rebuilds from its spec", checks_interface.rebuilds, _NO_RAISE),
-    _check("closes twice", checks_interface.closes_twice, "let close() do nothing the second time"),
+    _check("closes twice", checks_interface.closes_twice, "make the second close() do nothing"),
 )
-"""Of a Gymnasium environment."""
+"""Checks of a Gymnasium environment."""
 
 GAME_CHECKS = (
-    _check("pettingzoo api", api, "PettingZoo's text says what it expects"),
-    _check("pettingzoo seeds", seeds, "take all chance from a generator that reset(seed) makes"),
+    _check("pettingzoo api", api, "PettingZoo's message says what it expects"),
+    _check("pettingzoo seeds", seeds, "take all randomness from a generator created in reset(seed)"),
     _check("global randomness", checks_seeding.game_global_randomness, _NO_RAISE),
 )
-"""Of a PettingZoo game."""
+"""Checks of a PettingZoo game."""
 
-_RESET = _check("reset", checks_interface.resets, "mend what it names: every episode begins with reset")
+_RESET = _check("reset", checks_interface.resets, "fix what it names: every episode begins with reset")
 _STEP = _check(
     "step",
     checks_interface.steps,
-    "mend what it names; a bad answer may cost something, but a model in training gives any answer",
+    "fix what it names; a bad action may cost something, but a model in training may give any answer",
 )
 
 
 def checks_for(made: object) -> tuple[Check, ...]:
-    """Return the checks that apply: those of a game where agents take turns, else those of an environment."""
+    """Return the checks that apply: those of a turn-based game, or those of an environment."""
     return GAME_CHECKS if hasattr(made, "agent_iter") else CHECKS
 
 
 def run_checks(subject: Subject, checks: Iterable[Check] | None = None) -> Iterator[CheckResult]:
-    """Run checks one after the other; each result is yielded as it is known.
+    """Run checks one after the other; yields each result.
 
     Args:
         subject: The environment under test.
-        checks: Which; None takes those that apply. Where the environment cannot even be reset and answered
-            once, that is then the only failure, and they are skipped: most would fail of the same cause.
+        checks: The checks; None means those that apply. If the environment cannot even be reset and stepped
+            once, that is the only failure and all checks are skipped, because most would fail for the same
+            reason.
 
     Raises:
-        UnknownEnvironmentError: There is nothing to check.
+        UnknownEnvironmentError: The environment is unknown.
     """
     if checks is None:
         try:
@@ -134,14 +135,14 @@ def run_checks(subject: Subject, checks: Iterable[Check] | None = None) -> Itera
             raise
         # Foreign code; without an environment there is nothing else to check.
         except Exception as error:
-            # Our own errors say what to do themselves.
+            # Our own errors already say what to do.
             mends = isinstance(error, TinkerGymError) and error.hint
             yield CheckResult(
                 name="make",
-                what="It can be made",
+                what="It can be created",
                 outcome=Outcome.FAILED,
                 message=_said(error),
-                hint="" if mends else "mend the constructor, or give its arguments",
+                hint="" if mends else "fix the constructor, or pass its arguments",
             )
             return
         for first in (_RESET,) if checks is GAME_CHECKS else (_RESET, _STEP):
@@ -171,8 +172,8 @@ def _run(check: Check, subject: Subject) -> CheckResult:
         outcome, message, hint = Outcome.FAILED, error.message, error.hint
     except TooSlowError:
         outcome, message = Outcome.FAILED, f"it takes more than {CHECK_SECONDS:g} s"
-        hint = f"an episode of the checks has at most {MOST_STEPS} steps; look for what waits or loops"
-    # Foreign code, and a checker that reports by AssertionError.
+        hint = f"an episode of the checks has at most {MOST_STEPS} steps; look for code that waits or loops"
+    # Foreign code, and a checker that raises AssertionError.
     except Exception as error:
         outcome, message, hint = Outcome.FAILED, _said(error), check.hint
     return CheckResult(

@@ -15,9 +15,8 @@ _WARNS_OF_ALL_TEXT = (
     r"(Observation|Action) space for each agent probably should be gymnasium\.spaces\.box",
     "We recommend agents to be named in the format",
 )
-"""What `api_test` says of every game in text, since it knows numbers only, and of agents that are called by
-what they are, such as `black`. Nothing else is passed over.
-"""
+"""Warnings that `api_test` gives for every text game, because it expects numbers, and for agents with
+descriptive names such as `black`. All others are errors."""
 
 
 def api(subject: Subject) -> None:
@@ -38,7 +37,7 @@ def seeds(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def _strict() -> Iterator[None]:
-    # The tests print how far they are; nobody asked.
+    # The tests print progress, which is not needed.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("error")
         for expected in _WARNS_OF_ALL_TEXT:

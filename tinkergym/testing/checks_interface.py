@@ -1,4 +1,4 @@
-"""Checks of the interface: Gymnasium's own, text that can be carried, bad answers, info that is JSON."""
+"""Checks of the interface: Gymnasium's own, valid text, arbitrary actions, JSON in info."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ HOSTILE = {
     "an unfinished tool call": '<tool_call>{"name": "x", "arguments": ',
     "numbers at the edge": "-0 1e999 nan inf -1",
 }
-"""Answers that a model in training does give, sooner or later."""
+"""Answers that a model in training gives sooner or later."""
 
 LARGE = {"letters": "a", "digits": "9", "opening brackets": "(", "lines": "x\n"}
 _MEGABYTE = 1_000_000
 _WORD = "hello"
-"""An answer that is no number, no move and no JSON: what most environments trip over first."""
+"""An answer that is not a number, a move or JSON, on which most environments fail first."""
 LARGE_SECONDS = 5.0
 MOST_OBSERVATION_CHARACTERS = 100_000
 
 
 def resets(subject: Subject) -> None:
-    """It can be reset, and an environment shows text then."""
+    """It can be reset, and an environment then shows text."""
     with closing(subject.make()) as env:
         began: object = env.reset(seed=0)
-        # A game returns nothing; what else an environment returns wrongly, Gymnasium's checker explains.
+        # A game returns nothing; Gymnasium's checker explains other invalid returns of an environment.
         if isinstance(began, tuple):
             _shown(began[0])
 
 
 def steps(subject: Subject) -> None:
-    """It can be answered in words."""
+    """It can be stepped with text."""
     with closing(subject.make()) as env:
         env.reset(seed=0)
         env.step(_WORD)
@@ -69,9 +69,9 @@ def gymnasium_checker(subject: Subject) -> None:
     env = _without_gymnasiums_wrappers(subject.make())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # It is a wrapper of ours that is tested, as Verbalize: it makes the environment what it is.
+        # This is a wrapper of ours that is being tested, such as Verbalize, which defines the environment.
         warnings.filterwarnings("ignore", message=".*different from the unwrapped version")
-        # Rendering is left out where there is no spec: a text environment need not have any.
+        # Rendering is skipped without a spec: a text environment need not have any.
         check_env(env, skip_render_check=env.spec is None)
     env.close()
 
@@ -90,7 +90,7 @@ def hostile_text(subject: Subject) -> None:
     env = subject.make()
     if "\ud800" in env.action_space:
         raise CheckFailedError(
-            "the action space contains a lone surrogate, which is no Unicode text",
+            "the action space contains a lone surrogate, which is not valid Unicode text",
             hint="use tinkergym.spaces.Text as the action space",
         )
     for what, action in HOSTILE.items():
@@ -100,7 +100,7 @@ def hostile_text(subject: Subject) -> None:
         except Exception as error:
             raise CheckFailedError(
                 f"{what} as the answer ({action!a}) raises {type(error).__name__}: {quoted(error)}",
-                hint="let a bad answer cost something instead; a model in training gives any answer",
+                hint="let a bad answer cost something instead; a model in training may give any answer",
             ) from error
         _readable(env, observation)
     env.close()
@@ -118,7 +118,7 @@ def large_action(subject: Subject) -> None:
         except TooSlowError:
             raise CheckFailedError(
                 f"an answer of one megabyte of {what} takes more than {LARGE_SECONDS:g} s",
-                hint="look at a bounded part of the answer, and beware of nested quantifiers in patterns",
+                hint="only parse a bounded part of the answer, and avoid nested quantifiers in patterns",
             ) from None
         except Exception as error:
             raise CheckFailedError(
@@ -160,17 +160,17 @@ def rebuilds(subject: Subject) -> None:
     """`gymnasium.make(env.spec)` gives the same environment, wrappers included."""
     env = subject.make()
     if env.spec is None:
-        raise CheckSkippedError("it was made without a spec", hint="register it to have one")
+        raise CheckSkippedError("it was created without a spec", hint="register it to have one")
     spec = env.spec
     if isinstance(spec.entry_point, str):
-        # Through JSON, as a spec travels to another process; a class has no such form.
+        # Through JSON, as a spec is sent to another process; a class has no such form.
         spec = gym.envs.registration.EnvSpec.from_json(spec.to_json())
     again: AnyEnv = gym.make(spec)
     for seed in SEEDS:
         here, there = subject.episode(env, seed), subject.episode(again, seed)
         if here != there:
             raise CheckFailedError(
-                f"made again from its spec, it plays differently {first_difference(here, there)}",
+                f"recreated from its spec, it plays differently {first_difference(here, there)}",
                 hint="keep arguments in the spec: RecordConstructorArgs in wrappers, JSON values only",
             )
     again.close()
@@ -188,7 +188,7 @@ def closes_twice(subject: Subject) -> None:
 
 
 def _without_gymnasiums_wrappers(env: AnyEnv) -> AnyEnv:
-    # What `make` puts around: it changes nothing that the checker looks at, but the checker warns of it.
+    # Added by `make`: it changes nothing that the checker tests, but the checker warns about it.
     while isinstance(env, gym.Wrapper) and type(env).__module__.startswith("gymnasium."):
         env = env.env
     return env
@@ -208,7 +208,8 @@ def _shown(observation: Any) -> str:
         return observation_text(observation)
     except (TypeError, ValueError) as error:
         raise CheckFailedError(
-            str(error), hint="show text; tinkergym.wrappers.Verbalize puts classical observations into words"
+            str(error),
+            hint="return text; tinkergym.wrappers.Verbalize converts classical observations to text",
         ) from error
 
 
@@ -217,12 +218,13 @@ def _as_json(value: Any, what: str) -> None:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CheckFailedError(
-            f"{what} is no JSON: {error}: {quoted(value)}",
-            hint="use str, bool, int, finite float, list and dict with str keys only",
+            f"{what} is not JSON: {error}: {quoted(value)}",
+            hint="use only str, bool, int, finite float, list and dict with str keys",
         ) from error
     if not _keys_are_text(value):
         raise CheckFailedError(
-            f"{what} has keys that are no text, which JSON changes: {quoted(value)}", hint="use str as keys"
+            f"{what} has keys that are not text, which JSON would change: {quoted(value)}",
+            hint="use str as keys",
         )
 
 

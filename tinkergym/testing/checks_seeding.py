@@ -1,4 +1,4 @@
-"""Checks of chance: a seed is the whole of it, and no episode knows of another."""
+"""Checks of randomness: all of it comes from the seed, and episodes are independent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tinkergym.testing.checks_subject import (
 )
 
 _MANY_SEEDS = range(32)
-_DRAW_FROM_NP_RANDOM = "take all chance from self.np_random, which reset has seeded"
+_DRAW_FROM_NP_RANDOM = "take all randomness from self.np_random, which reset has seeded"
 
 
 def same_seed(subject: Subject) -> None:
@@ -35,9 +35,9 @@ def same_seed(subject: Subject) -> None:
         if one != other:
             raise CheckFailedError(
                 f"seed {seed} gives two episodes that differ {first_difference(one, other)}",
-                hint=f"{_DRAW_FROM_NP_RANDOM}, and start afresh in reset",
+                hint=f"{_DRAW_FROM_NP_RANDOM}, and start from scratch in reset",
             )
-        # After an episode that was left in the middle, too.
+        # Also after an episode that was abandoned.
         used.reset(seed=seed + 1)
     used.close()
 
@@ -46,7 +46,7 @@ def different_seeds(subject: Subject) -> None:
     """Different seeds give different episodes somewhere."""
     env = subject.make()
     if (env.metadata or {}).get("deterministic"):
-        raise CheckSkippedError("metadata['deterministic'] says that the seed decides nothing")
+        raise CheckSkippedError("metadata['deterministic'] says that the environment ignores the seed")
     first = subject.episode(env, 0, policy_seed=0)
     if all(subject.episode(env, seed, policy_seed=0) == first for seed in _MANY_SEEDS):
         raise CheckFailedError(
@@ -60,7 +60,7 @@ def different_seeds(subject: Subject) -> None:
 def global_randomness(subject: Subject) -> None:
     """The generators of `random` and `numpy.random` are neither used nor changed."""
     with _global_generators_kept():
-        # What is made lazily at first use (a cache, an import) has its chance before.
+        # Things created lazily at first use (a cache, an import) may use randomness before.
         expected = [_whole_life(subject, seed) for seed in SEEDS]
         random.seed(1)
         np.random.seed(1)
@@ -69,7 +69,7 @@ def global_randomness(subject: Subject) -> None:
         if _global_state() != before:
             raise CheckFailedError(
                 "an episode draws from, or seeds, the global generator of random or numpy.random",
-                hint=f"{_DRAW_FROM_NP_RANDOM}; hand a generator to libraries that take one",
+                hint=f"{_DRAW_FROM_NP_RANDOM}; pass a generator to libraries that accept one",
             )
         if changed != expected:
             seed = next(s for s in SEEDS if changed[s] != expected[s])
@@ -91,7 +91,7 @@ def game_global_randomness(subject: Subject) -> None:
         if _global_state() != before or changed != expected:
             raise CheckFailedError(
                 "a game uses or changes the global generator of random or numpy.random",
-                hint="draw from a generator that reset(seed) makes",
+                hint="draw from a generator created in reset(seed)",
             )
 
 
@@ -128,7 +128,7 @@ def interleaving(subject: Subject) -> None:
     thread.start()
     thread.join()
     for how, wanted, found in (
-        *((f"of seed {seed} in turns with others", expected[seed], seen[seed]) for seed in SEEDS),
+        *((f"of seed {seed}, interleaved with others,", expected[seed], seen[seed]) for seed in SEEDS),
         ("in another thread", expected[0], in_thread),
     ):
         if wanted != found:

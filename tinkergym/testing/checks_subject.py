@@ -1,4 +1,4 @@
-"""What the checks of an environment share: the environment under test, and episodes that can be compared."""
+"""Shared by the checks of an environment: the environment under test, and comparable episodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AnyEnv = gym.Env[Any, Any]
 
 
 class CheckFailedError(TinkerGymError):
-    """The environment breaks a promise; the text says which and what to do."""
+    """The environment breaks a guarantee; the text says which and what to do."""
 
 
 class CheckSkippedError(TinkerGymError):
@@ -34,7 +34,7 @@ class CheckSkippedError(TinkerGymError):
 
 
 class TooSlowError(BaseException):
-    """A time limit has passed. Not an `Exception`, so that an environment cannot swallow it."""
+    """A time limit has passed. Not an `Exception`, so that an environment cannot catch it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class Subject:
     """The environment under test."""
 
     make: Callable[[], AnyEnv]
-    """Creates a fresh one."""
+    """Creates a new one."""
     actions: Callable[[int], list[str]] | None = None
-    """From a seed to actions to play with; None answers as it comes, with words of the observations."""
+    """From a seed to actions to play with; None uses words of the observations."""
 
     def policy(self, env: AnyEnv, seed: int) -> TextPolicy:
-        """Return who plays: the given actions, else legal ones where the environment names them, else words.
+        """Return the policy: the given actions, else legal ones if the environment lists them, else words.
 
-        Legal actions reach deeper into an episode than random words do.
+        Legal actions reach further into an episode than random words.
         """
         if self.actions is not None:
             return _Listed(self.actions(seed))
@@ -58,7 +58,7 @@ class Subject:
         return RandomTextPolicy(seed)
 
     def episode(self, env: AnyEnv, seed: int, *, policy_seed: int | None = None) -> list[Any]:
-        """Play an episode and return what came back, in a form that `==` compares."""
+        """Play an episode and return its results in a form that `==` compares."""
         return [comparable(entry) for entry in self.entries(env, seed, policy_seed=policy_seed)]
 
     def entries(
@@ -69,7 +69,7 @@ class Subject:
         policy_seed: int | None = None,
         options: dict[str, Any] | None = None,
     ) -> Iterator[tuple[Any, ...]]:
-        """Play an episode and yield what `reset` and each `step` returned, as it returned it."""
+        """Play an episode and yield the results of `reset` and each `step`."""
         policy = self.policy(env, seed if policy_seed is None else policy_seed)
         entry: tuple[Any, ...] = env.reset(seed=seed, options=options)
         yield entry
@@ -92,20 +92,20 @@ class _Listed:
 
 
 class _LegalOrRandom:
-    """Legal actions; words where the environment knows none at this point."""
+    """Legal actions; words if the environment lists none in this state."""
 
     def __init__(self, env: AnyEnv, seed: int) -> None:
         self._legal_actions = env.get_wrapper_attr("legal_actions")
         self._random, self._rng = RandomTextPolicy(seed), np.random.default_rng([seed, 1])
 
     def act(self, observation: Any) -> str:
-        # Asked for once: in some games it takes longer than the move.
+        # Called once: in some games it takes longer than the move.
         known = self._legal_actions()
         return known[int(self._rng.integers(len(known)))] if known else self._random.act(observation)
 
 
 def comparable(value: Any) -> Any:
-    """Return a value whose `==` is plain equality of content, arrays included."""
+    """Return a value whose `==` compares content, including arrays."""
     if isinstance(value, np.ndarray):
         return ("array", value.shape, str(value.dtype), hashlib.sha256(value.tobytes()).hexdigest())
     if isinstance(value, Mapping):
@@ -118,7 +118,7 @@ def comparable(value: Any) -> Any:
 
 
 def first_difference(one: list[Any], other: list[Any]) -> str:
-    """Say where two episodes part."""
+    """Say where two episodes first differ."""
     for index, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             where = "reset" if index == 0 else f"step {index}"
@@ -128,10 +128,9 @@ def first_difference(one: list[Any], other: list[Any]) -> str:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TooSlowError` where the body takes longer.
+    """Raise `TooSlowError` if the body takes longer.
 
-    In the main thread the body is interrupted; elsewhere, and where there are no such signals, it is only
-    measured.
+    In the main thread the body is interrupted; elsewhere, or without such signals, it is only measured.
     """
     began = time.monotonic()
     interrupts = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
@@ -153,6 +152,6 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        if remaining:  # a limit around this one, as pytest's, goes on where it was
+        if remaining:  # An outer limit, such as pytest's, continues where it was.
             left = max(remaining - (time.monotonic() - began), 0.001)
             signal.setitimer(signal.ITIMER_REAL, left, interval)

@@ -1,4 +1,4 @@
-"""Checks of the task: observations are deltas, gold answers are the best, the declared grid cell is true."""
+"""Checks of the task: observations are deltas, gold actions are the best, the declared kind is true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tinkergym.trajectory.trajectory import Trajectory, reason_line
 from tinkergym.user_code.quoting import quoted
 
 _LONG = 40
-"""Characters from which on an observation that comes again is no coincidence."""
+"""A repeated observation of at least this many characters is not a coincidence."""
 _GOLD_SEEDS = range(20)
 _MOST_TURNS = 100
 
@@ -28,7 +28,8 @@ _MOST_TURNS = 100
 def deltas(subject: Subject) -> None:
     """An observation holds what is new: it does not repeat all that was shown before.
 
-    One repetition may be an answer to an illegal action, so it takes two in a row, each longer than the last.
+    One repetition may be a response to an illegal action, so the check needs two in a row, each longer than
+    the last.
     """
     env = subject.make()
     for seed in SEEDS:
@@ -46,8 +47,8 @@ def deltas(subject: Subject) -> None:
 def gold(subject: Subject) -> None:
     """The gold action earns the most: no other policy that is tried earns more, on average over seeds.
 
-    In an environment of a single turn it holds for every seed, and where metadata names `best_return`, gold
-    earns just that.
+    In a single-turn environment this holds for every seed, and if metadata has `best_return`, gold earns
+    exactly that.
     """
     env = subject.make()
     if not env.has_wrapper_attr("gold_action"):
@@ -62,7 +63,7 @@ def gold(subject: Subject) -> None:
     if best is not None and any(abs(earned - best) > 1e-9 for earned in golden):
         raise CheckFailedError(
             f"gold earns {min(golden):g} to {max(golden):g}, but metadata['best_return'] is {best:g}",
-            hint="mend gold_action() or the scoring",
+            hint="fix gold_action() or the scoring",
         )
     rivals: dict[str, TextPolicy] = {"random words": RandomTextPolicy()}
     if env.has_wrapper_attr("legal_actions"):
@@ -75,14 +76,14 @@ def gold(subject: Subject) -> None:
             raise CheckFailedError(
                 f"{name} earn {_mean(earned):g}, the gold action {_mean(golden):g}"
                 + (f"; with seed {worse[0]} they earn more" if worse else ""),
-                hint="mend gold_action() or the scoring",
+                hint="fix gold_action() or the scoring",
             )
     if len(set(golden)) == 1 and all(
         _return(env, rival, seed) == golden[seed] for rival in rivals.values() for seed in _GOLD_SEEDS
     ):
         raise CheckFailedError(
-            f"the gold action earns {golden[0]:g} always, and so does everything else that was tried",
-            hint="a reward that is always the same teaches nothing; look at the scoring",
+            f"the gold action always earns {golden[0]:g}, and so does every other action that was tried",
+            hint="nothing can be learned from a constant reward; check the scoring",
         )
     env.close()
 
@@ -92,7 +93,7 @@ def grid_cell(subject: Subject) -> None:
     env = subject.make()
     if not declares_cell(env):
         raise CheckSkippedError(
-            "metadata declares no grid cell",
+            "metadata does not declare its kind",
             hint='declare metadata["turns"] (single or multi) and metadata["data"] (free or dependent)',
         )
     cell = cell_of(env)
@@ -114,12 +115,12 @@ def _every_episode_has_one_turn(subject: Subject, env: AnyEnv) -> None:
             how = "truncates" if last[3] else "goes on"
             raise CheckFailedError(
                 f'metadata declares turns="single", but the episode of seed {seed} {how} after one action',
-                hint="terminate with the first answer, or declare turns as multi",
+                hint="terminate after the first action, or declare turns as multi",
             )
 
 
 def _some_episode_has_two_turns(subject: Subject, env: AnyEnv) -> None:
-    # Who answers in words may lose at once, which proves nothing.
+    # A player that answers with words may lose at once, which proves nothing.
     knows = subject.actions is not None or env.has_wrapper_attr("legal_actions")
     if knows and all(len(list(subject.entries(env, seed))) == 2 for seed in _GOLD_SEEDS):
         raise CheckFailedError(
@@ -133,16 +134,16 @@ def _tasks_are_chosen_by_index(env: AnyEnv) -> None:
     if first[0] != first[1]:
         raise CheckFailedError(
             f"task 0 with seed 0 begins in two ways: {quoted(first[0])} and {quoted(first[1])}",
-            hint='choose the task by options["task_index"], all else by self.np_random',
+            hint='choose the task by options["task_index"], and everything else by self.np_random',
         )
     try:
         others = [_first_observation(env, 0, index) for index in (1, 2, 3)]
     except InvalidRequestError:
-        return  # very few tasks
+        return  # Very few tasks.
     if all(other == first[0] for other in others):
         raise CheckFailedError(
             'reset(options={"task_index": i}) begins alike for the first four tasks',
-            hint='take the task that options["task_index"] names: self.tasks.choose(self.np_random, options)',
+            hint='use the task in options["task_index"]: self.tasks.choose(self.np_random, options)',
         )
     try:
         env.reset(seed=0, options={"task_index": -1})
@@ -150,7 +151,7 @@ def _tasks_are_chosen_by_index(env: AnyEnv) -> None:
         return
     raise CheckFailedError(
         'reset(options={"task_index": -1}) is accepted',
-        hint="raise InvalidRequestError for a task that is not",
+        hint="raise InvalidRequestError for a task that does not exist",
     )
 
 
@@ -160,7 +161,7 @@ def _an_index_changes_nothing(env: AnyEnv) -> None:
         try:
             chosen = _first_observation(env, seed, 0)
         except InvalidRequestError:
-            continue  # an option that it does not know is refused
+            continue  # An unknown option is refused.
         if chosen != drawn:
             raise CheckFailedError(
                 f'metadata declares data="free", but options={{"task_index": 0}} changes seed {seed} from '
@@ -179,7 +180,7 @@ def _return(env: AnyEnv, policy: TextPolicy, seed: int) -> float:
         why = reason_line(trajectory.stop_reason, trajectory.error)
         raise CheckFailedError(
             f"seed {seed} ends as {trajectory.stop_reason}: {why}",
-            hint="mend what the error names",
+            hint="fix what the error names",
         )
     return trajectory.episode_return
 

@@ -1,4 +1,4 @@
-"""EnvContract: what every environment promises, as tests to inherit."""
+"""EnvContract: the guarantees of every environment as tests to inherit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinkergym.testing.checks_subject import Subject
 
 
 class EnvContract:
-    """Inherit, name the environment, and pytest finds a test for each check of `tinkergym check`.
+    """Inherit it and set the environment; pytest then has a test for each check of `tinkergym check`.
 
     Example:
         >>> class TestBandit(EnvContract):
@@ -25,13 +25,13 @@ class EnvContract:
     kwargs: ClassVar[Mapping[str, Any]] = {}
 
     def make(self) -> gym.Env[Any, Any]:
-        """Create the environment; override it for one that is not registered."""
+        """Create the environment; override it for an unregistered one."""
         return make(self.environment_id, **self.kwargs)
 
     def actions(self, seed: int) -> list[str] | None:
-        """Return actions to play with, None for legal ones and words of the observations.
+        """Return actions to play with; None uses legal ones and words of the observations.
 
-        Override it where the environment names no `legal_actions()` and random words end it at once.
+        Override it if the environment has no `legal_actions()` and random words end it at once.
         """
         del seed
         return None
@@ -43,7 +43,7 @@ def _test_of(check: Check) -> Callable[[EnvContract], None]:
         subject = Subject(make=self.make, actions=actions)  # type: ignore[arg-type]
         (result,) = run_checks(subject, [check])
         if result.outcome is Outcome.SKIPPED:
-            # What pytest and unittest both understand.
+            # Supported by both pytest and unittest.
             raise unittest.SkipTest(result.message)
         assert result.outcome is Outcome.OK, f"{result.what}: {result.message} ({result.hint})"
 

@@ -19,7 +19,7 @@ def environment_server(environment_id: str, **settings: Any) -> Iterator[str]:
     """Serve an environment that this process knows, with `TOKEN`, and yield the server's URL.
 
     Args:
-        environment_id: As registered.
+        environment_id: The registered id.
         settings: Fields of `ServerSettings`.
     """
     import uvicorn

@@ -1,4 +1,4 @@
-"""Records of made-up episodes, for tests of what is done with them."""
+"""Records of made-up episodes, for tests that process them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stored_record(
     task_index: int | None = None,
     job_id: str = "job-1",
 ) -> bytes:
-    """Return an episode as the service stores it; `None` as reward is one whose environment raised."""
+    """Return an episode as the service stores it; a reward of `None` means that its environment raised."""
     stop_reason = StopReason.ENVIRONMENT_ERROR if reward is None else StopReason.TERMINATED
     once = one_turn_episode(0.0, stop_reason, seed=index)
     record = once.turns[0]

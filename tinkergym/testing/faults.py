@@ -1,7 +1,7 @@
-"""Environments that go wrong, each in one way: for tests of whatever plays episodes.
+"""Environments with one fault each, for tests of anything that plays episodes.
 
-Each goes wrong in those episodes whose seed is odd, so that the others show whether they were harmed. Classes
-at the top of a module, so that they can live in a process of their own.
+The fault occurs in episodes with an odd seed, so the others show whether they were affected. Module-level
+classes, so that they can run in their own processes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ HANG_SECONDS = 3600.0
 
 
 class Sound(TextEnv):
-    """Three turns, each of which pays 1; the base of those that go wrong."""
+    """Three turns with reward 1 each; the base of the faulty ones."""
 
     wrong = False
 
     def start(self, options: dict[str, Any]) -> str:
-        """Show how many turns are left."""
+        """Return how many turns are left."""
         self.left = 3
         self.wrong = bool(self.np_random_seed % 2)
         return "3 left"
@@ -39,7 +39,7 @@ class Sound(TextEnv):
         return f"{self.left} left", 1.0, self.left == 0
 
     def go_wrong(self) -> None:
-        """What happens in the second half of a wrong episode's first turn."""
+        """Called in the second half of a faulty episode's first turn."""
 
 
 class RaisesInReset(Sound):
@@ -62,11 +62,11 @@ class RaisesInStep(Sound):
 
 
 class LosesItsServer(Sound):
-    """What it runs on is gone."""
+    """Its infrastructure is gone."""
 
     def go_wrong(self) -> None:
         """Raise."""
-        raise EnvironmentInfrastructureError("the tool's server does not answer")
+        raise EnvironmentInfrastructureError("the tool's server does not respond")
 
 
 class HangsInReset(Sound):
@@ -98,7 +98,7 @@ class PaysNaN(Sound):
 
 
 class CannotScore(Sound):
-    """Cannot say its reward."""
+    """Cannot compute its reward."""
 
     def go_wrong(self) -> None:
         """Raise."""
@@ -106,7 +106,7 @@ class CannotScore(Sound):
 
 
 class Dies(Sound):
-    """Takes its process down: for environments in a process of their own only."""
+    """Ends its process: only for environments in their own processes."""
 
     def go_wrong(self) -> None:
         """End the process."""
@@ -114,31 +114,31 @@ class Dies(Sound):
 
 
 class NeverEnds(Sound):
-    """Goes on for ever."""
+    """Never ends."""
 
     def reply(self, action: str) -> tuple[str, float, bool]:
-        """Pay 1; in a wrong episode nothing else ever happens."""
+        """Pay 1; a faulty episode never ends."""
         return ("on and on", 1.0, False) if self.wrong else super().reply(action)
 
 
 class ReturnsGarbage(gym.Wrapper[Any, Any, Any, Any]):
-    """Returns what the Gymnasium interface does not allow."""
+    """Returns something that the Gymnasium interface does not allow."""
 
     def __init__(self) -> None:
-        """Stand around a sound environment."""
+        """Wrap a correct environment."""
         super().__init__(Sound())
 
     def step(self, action: Any) -> Any:
-        """Return four values, or what the environment returns."""
+        """Return four values, or the environment's result."""
         stepped = self.env.step(action)
         return stepped[:4] if self.get_wrapper_attr("wrong") else stepped
 
 
 class ReturnsTheUnsendable(ReturnsGarbage):
-    """Returns something that no process could send to another."""
+    """Returns something that cannot be sent between processes."""
 
     def step(self, action: Any) -> Any:
-        """Return a function as the observation, or what the environment returns."""
+        """Return a function as the observation, or the environment's result."""
         stepped = self.env.step(action)
         return (lambda: "3 left", *stepped[1:]) if self.get_wrapper_attr("wrong") else stepped
 
@@ -160,9 +160,9 @@ FAULTS: dict[str, type[gym.Env[Any, Any]]] = {
         ReturnsTheUnsendable,
     )
 }
-"""By name."""
+"""Environments by name."""
 
 
 def make_fault(reference: EnvironmentRef) -> gym.Env[Any, Any]:
-    """Create the environment whose class the reference names."""
+    """Create the environment named by the reference."""
     return FAULTS[reference.id]()

@@ -1,7 +1,7 @@
-"""Reward accounting of games: what the seats' records add up to, against the game's own account.
+"""Reward accounting of games: the totals of the seats' records, against the game's own account.
 
-Games are played at random through the same coordinator and agent loops as in training, many at once and in an
-order that is drawn, with illegal moves among the legal ones.
+Random games are played through the same coordinator and agent loops as in training, many at once in random
+order, with illegal moves among the legal ones.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _NONSENSE = ("", "zzz", "I resign", "9999")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountedGame:
-    """One game: who earned what, by the game and by the records."""
+    """One game: the returns by the game and by the records."""
 
     seed: int
     owed: Mapping[str, float]
-    """By agent, what the rules paid: seen where they pay, before any environment or coordinator."""
+    """By agent, rewards paid by the rules, recorded before any environment or coordinator."""
     recorded: Mapping[str, float]
-    """By agent, the rewards of its turns and what it earned before its first."""
+    """By agent, the rewards of its turns and those before its first turn."""
     stop_reason: str
 
     @property
     def agrees(self) -> bool:
-        """Whether the two are equal, exactly."""
+        """Whether the two are exactly equal."""
         return dict(self.owed) == dict(self.recorded)
 
 
@@ -59,10 +59,10 @@ def play_accounted(
     """Play random games and account for them twice.
 
     Args:
-        game_id: Of a `TextGame`, from a pack or `register_game`.
-        seeds: Of the games; they draw the moves too.
-        illegal_share: How often a move is nonsense.
-        settings: Of the game.
+        game_id: The id of a `TextGame`, from a pack or `register_game`.
+        seeds: Seeds of the games and of the moves.
+        illegal_share: The fraction of moves that are nonsense.
+        settings: Settings of the game.
     """
     renderer = Renderer.from_bundle(byte_bundle(context_length=_CONTEXT))
     waiting = list(seeds)
@@ -72,7 +72,7 @@ def play_accounted(
     while waiting or playing:
         while waiting and len(playing) < _AT_ONCE:
             playing.append(_begin(game_id, waiting.pop(0), renderer, settings))
-        # Whichever game is drawn goes on by one move; the others wait meanwhile.
+        # A randomly drawn game advances by one move while the others wait.
         one = playing[int(order.integers(len(playing)))]
         if one.request is not None:
             _go_on(one, renderer, illegal_share)
@@ -126,7 +126,7 @@ def _closed(one: _Play) -> AccountedGame:
 
 
 def _keep_book(game: Any, owed: dict[str, float]) -> None:
-    """Note what the rules pay: in `give`, which `eliminate` uses, and at the end."""
+    """Record what the rules pay: in `give`, which `eliminate` uses, and at the end."""
     agents = list(owed)
     give, payoff = game.give, game.payoff
 

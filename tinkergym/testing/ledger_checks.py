@@ -1,4 +1,4 @@
-"""What must hold of every trajectory's tokens, whatever the environment, the template and the policy do."""
+"""Invariants of every trajectory's tokens, whatever the environment, the template and the policy do."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tinkergym.trajectory.trajectory import Trajectory
 
 @dataclass(slots=True)
 class Session:
-    """What a sampler was asked and what it answered in one episode, in order."""
+    """The requests and completions of a sampler in one episode, in order."""
 
     requests: list[SampleRequest] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
 
 
 class RecordingSampler:
-    """Hands requests on to another sampler and remembers them with their answers.
+    """Passes requests to another sampler and records them with their completions.
 
     Example:
         >>> sampler = RecordingSampler(RandomTokenSampler(renderer.vocab_size))
@@ -37,7 +37,7 @@ class RecordingSampler:
         self._sessions: dict[str, Session] = {}
 
     def session(self, session_id: str) -> Session:
-        """Return what was recorded under a `session_id`: the lease's or, without one, the episode's id."""
+        """Return the record for a `session_id`: the lease's or, without one, the episode's id."""
         with self._lock:
             return self._sessions.setdefault(session_id, Session())
 
@@ -68,17 +68,18 @@ def ledger_violations(
     completions: Sequence[Completion],
     requests: Sequence[SampleRequest] = (),
 ) -> list[str]:
-    """Return what is wrong with a trajectory's tokens, in words; nothing if nothing is.
+    """Return what is wrong with a trajectory's tokens; empty if nothing is.
 
-    Checked are: a token is learned from (`loss_mask`) if and only if the policy sampled it, and then it has a
-    finite logprob; the tokens of each turn are those that the sampler returned, with their logprobs; turns
-    cover exactly the sampled tokens; and each answer stands behind exactly the prompt it was sampled after.
+    This checks that a token is trained on (`loss_mask`) if and only if the policy sampled it, and then has a
+    finite logprob; that the tokens of each turn are those that the sampler returned, with their logprobs;
+    that turns cover exactly the sampled tokens; and that each completion follows exactly the prompt it was
+    sampled after.
 
     Args:
-        trajectory: Of a finished episode. One that ended while the environment had an answer, by a failure,
-            may hold that answer without a turn.
-        completions: All that were sampled for it, in order; an answer that came too late may be left over.
-        requests: What those were sampled for, in order; without them the prompts are not checked.
+        trajectory: Of a finished episode. If it failed during a call of the environment, its last completion
+            may have no turn.
+        completions: All completions sampled for it, in order; one that came too late may be left over.
+        requests: Their requests, in order; without them the prompts are not checked.
     """
     return [
         *_of_segments(trajectory),
@@ -100,7 +101,7 @@ def _of_segments(trajectory: Trajectory) -> list[str]:
             if mask != (logprob is not None and math.isfinite(logprob)):
                 found.append(f"segment {number}, token {place}: loss_mask is {mask}, the logprob {logprob}")
         if not any(segment.loss_mask):
-            found.append(f"segment {number}: nothing in it was sampled")
+            found.append(f"segment {number}: it contains no sampled tokens")
     return found
 
 
@@ -115,14 +116,14 @@ def _of_turns(trajectory: Trajectory, completions: Sequence[Completion]) -> list
             continue
         segment, place = trajectory.segments[turn.segment], slice(turn.start, turn.end)
         if (turn.segment, turn.start) < end:
-            found.append(f"turn {number}: it begins before the turn before it ends")
+            found.append(f"turn {number}: it begins before the previous turn ends")
         end = turn.segment, turn.end
         if segment.token_ids[place] != completion.token_ids:
-            found.append(f"turn {number}: the tokens are not those that were sampled")
+            found.append(f"turn {number}: the tokens differ from the sampled ones")
         if segment.sampling_logprobs[place] != completion.sampling_logprobs:
-            found.append(f"turn {number}: the logprobs are not those that came with the tokens")
+            found.append(f"turn {number}: the logprobs differ from those sampled with the tokens")
         if turn.policy_version != completion.policy_version:
-            found.append(f"turn {number}: another policy version than the one that answered")
+            found.append(f"turn {number}: the policy version differs from the one that sampled")
     return found
 
 
@@ -144,7 +145,7 @@ def _of_cover(trajectory: Trajectory) -> list[str]:
 
 def _of_prompts(trajectory: Trajectory, requests: Sequence[SampleRequest]) -> list[str]:
     return [
-        f"turn {number}: what stands before it in its segment is not the prompt it was sampled after"
+        f"turn {number}: the tokens before it in its segment differ from its prompt"
         for number, (turn, request) in enumerate(zip(trajectory.turns, requests, strict=False))
         if turn.segment < len(trajectory.segments)
         and trajectory.segments[turn.segment].token_ids[: turn.start] != request.prompt_ids

@@ -1,4 +1,4 @@
-"""Samplers without a model: answers from a function, or random tokens. They answer at once."""
+"""Samplers without a model: answers from a function, or random tokens. They respond at once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tinkergym.schema.sampling import Completion, SampleRequest
 
 
 class ScriptedSampler:
-    """Answers with the text that a function makes of the prompt's text, with certainty (logprob 0).
+    """Answers with the text that a function returns for the prompt's text, with probability 1 (logprob 0).
 
     Example:
         >>> ScriptedSampler(renderer, lambda prompt: "4" if "2+2" in prompt else "?")
     """
 
     def __init__(self, renderer: Renderer, answer: Callable[[str], str]) -> None:
-        """Answer with `answer(prompt)`; the prompt is the whole conversation as the template writes it."""
+        """Answer with `answer(prompt)`; the prompt is the whole conversation as the template renders it."""
         self._renderer = renderer
         self._answer = answer
 

@@ -1,4 +1,4 @@
-"""Jobs without a learner: they hand out episodes, take results in, and count steps. No input or output."""
+"""Jobs without a learner: they issue episodes, accept results, and count steps. No input or output."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class ScriptedJob:
     waiting: list[EpisodeRequest] = field(default_factory=list)
     leased: dict[str, EpisodeRequest] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
-    """Workers that said that they end."""
+    """Workers that announced their end."""
     results: list[EpisodeResult] = field(default_factory=list)
     """Of the current step."""
     history: list[list[EpisodeResult]] = field(default_factory=list)
-    """Of the steps that are done."""
+    """Of finished steps."""
     checkpoints: list[CheckpointView] = field(default_factory=list)
     workers: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ class ScriptedJobs:
     """All jobs of a scripted service. Thread-safe; `changed` is notified of every change."""
 
     def __init__(self, environments: Sequence[str] = ()) -> None:
-        """Offer the environments that server-side jobs may name; those, and written data, end at once."""
+        """Set the environments for server-side jobs; such jobs, and jobs on datasets, end at once."""
         self.changed = threading.Condition(threading.RLock())
         self._environments = frozenset(environments)
         self._jobs: dict[str, ScriptedJob] = {}
@@ -85,7 +85,7 @@ class ScriptedJobs:
                 for environment in spec.own_environments.values():
                     if environment.id not in self._environments:
                         raise UnknownEnvironmentError(
-                            f"no pack registers {environment.id!r}", field="environment.id"
+                            f"there is no environment {environment.id!r}", field="environment.id"
                         )
             job_id = f"job-{len(self._jobs) + 1}"
             now = time.time()
@@ -110,13 +110,15 @@ class ScriptedJobs:
 
     def _refuse_unknown(self, environment_id: str) -> None:
         if environment_id not in self._environments:
-            raise UnknownEnvironmentError(f"no pack registers {environment_id!r}", field="environment.id")
+            raise UnknownEnvironmentError(
+                f"there is no environment {environment_id!r}", field="environment.id"
+            )
 
     def get(self, job_id: str) -> ScriptedJob:
         """Return a job."""
         with self.changed:
             if job_id not in self._jobs:
-                raise NotFoundError(f"no job is called {job_id!r}")
+                raise NotFoundError(f"there is no job {job_id!r}")
             return self._jobs[job_id]
 
     def newest_first(self) -> list[JobView]:
@@ -135,7 +137,7 @@ class ScriptedJobs:
             return job.view
 
     def pause(self, job_id: str) -> JobView:
-        """Pause a job at once; nobody gets episodes of it until `resume`."""
+        """Pause a job at once; its episodes are not issued until `resume`."""
         with self.changed:
             job = self.get(job_id)
             if job.view.state.final:
@@ -145,7 +147,7 @@ class ScriptedJobs:
             return job.view
 
     def resume(self, job_id: str) -> JobView:
-        """Let a paused job go on."""
+        """Let a paused job continue."""
         with self.changed:
             job = self.get(job_id)
             if job.view.state is JobState.PAUSED:
@@ -167,7 +169,7 @@ class ScriptedJobs:
             return job.view
 
     def delete(self, job_id: str) -> DeletedJob:
-        """Forget a job that has ended."""
+        """Delete a job that has ended."""
         with self.changed:
             job = self.get(job_id)
             if not job.view.state.final:
@@ -176,7 +178,7 @@ class ScriptedJobs:
             return DeletedJob(job_id=job_id, bytes=sum(sum(c.files.values()) for c in job.checkpoints))
 
     def lease(self, job_id: str, request: LeaseRequest) -> LeaseReply:
-        """Hand out episodes, waiting for some."""
+        """Issue episodes, waiting for some if necessary."""
         with self.changed:
             job = self.get(job_id)
             lost = [lease_id for lease_id in request.renew if lease_id not in job.leased]
@@ -213,7 +215,7 @@ class ScriptedJobs:
             self.changed.notify_all()
 
     def submit(self, job_id: str, results: Sequence[EpisodeResult]) -> SubmitReply:
-        """Take results in; the last one of a step finishes it."""
+        """Accept results; the last one of a step finishes it."""
         with self.changed:
             job = self.get(job_id)
             verdicts = [self._take(job, result) for result in results]

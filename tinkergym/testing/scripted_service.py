@@ -1,6 +1,6 @@
-"""A service without a model, over real HTTP on this machine: for tests of clients and of scripts that train.
+"""A service without a model, over real HTTP on this machine: for tests of clients and training scripts.
 
-Jobs learn nothing; the policy's answers come from a function. Everything else is as the real service does it.
+Jobs do not learn, and a function returns the policy's completions. Everything else is as in the real service.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MODELS = ("nano", "nano-instruct")
 
 
 class ScriptedService:
-    """Answers the routes of the gateway.
+    """Serves the gateway's routes.
 
     Example:
         >>> with ScriptedService(lambda prompt: "b2") as service:
@@ -67,9 +67,9 @@ class ScriptedService:
         """Start to listen on a free port of the loopback.
 
         Args:
-            answer: From the whole conversation, as the template writes it, to the policy's text.
-            environments: Ids that the service's packs register; jobs that play them there are done at once.
-            context_length: Of the model; its tokens are bytes.
+            answer: A function from the whole conversation, as the template renders it, to the policy's text.
+            environments: Ids of the service's environments; jobs that play them there are done at once.
+            context_length: The model's context; its tokens are bytes.
         """
         self.api_key = API_KEY
         self.jobs = ScriptedJobs(environments)
@@ -77,7 +77,7 @@ class ScriptedService:
         self.files: dict[str, bytes] = {}
         """Of every checkpoint."""
         self.sampled: list[list[SampleRequest]] = []
-        """Every batch that was asked for."""
+        """Every requested batch."""
         self.chunks: dict[str, bytes] = {}
         """Of written data, by hash."""
         self.calls: list[str] = []
@@ -113,9 +113,9 @@ class ScriptedService:
         """Let the next request whose `METHOD path` contains `call` fail.
 
         Args:
-            call: Part of it; `EVENT job-1` ends that job's event stream between two events.
-            status: Answered with, in our error format; 429 and 503 can be tried again, others cannot. None
-                drops the connection without an answer.
+            call: Part of `METHOD path`; `EVENT job-1` ends that job's event stream between two events.
+            status: The status of the response, in our error format; 429 and 503 can be retried, others
+                cannot. None drops the connection without a response.
         """
         kinds = {kind.http_status: kind for kind in (ServiceUnavailableError, TooManyRequestsError)}
         error = kinds.get(status or 0, TinkerGymError)("broken on purpose")
@@ -140,7 +140,7 @@ class ScriptedService:
         return lines
 
     def fault(self, call: str) -> Callable[[Any], None] | None:
-        """Take the fault that was prepared for this call, if any."""
+        """Take the fault prepared for this call, if any."""
         with self._lock:
             for index, (part, fail) in enumerate(self._faults):
                 if part in call:
@@ -151,14 +151,14 @@ class ScriptedService:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what went wrong, but not that a client hung up: programs end while they listen to events."""
+        """Log errors, except that a client disconnected: programs end while they listen to events."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Head and body go out in two writes; without this each answer waits 40 ms for an acknowledgement.
+    # Header and body go out in two writes; without this each response waits 40 ms for an acknowledgement.
     disable_nagle_algorithm = True
     service: ScriptedService
 
@@ -192,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         if len(body) < length:
-            # The client hung up while it was sending, as a rollout worker does that is stopped during a call.
+            # The client disconnected while sending, like a rollout worker that is stopped during a call.
             self.close_connection = True
             return
         self.service.calls.append(f"{method} {parts.path}")
@@ -310,7 +310,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _wished(jobs: ScriptedJobs, job_id: str, wish: str, body: bytes) -> JobView:
-    """Do to a job what its owner wants."""
+    """Apply an owner's action to a job."""
     match wish:
         case "/cancel":
             return jobs.end(job_id, JobState.CANCELLED, reason="cancelled by its owner")
@@ -323,7 +323,7 @@ def _wished(jobs: ScriptedJobs, job_id: str, wish: str, body: bytes) -> JobView:
 
 
 def _policy_view(jobs: ScriptedJobs, reference: str) -> PolicyView:
-    """Say which version a reference names; nothing is trained here, so every version is kept."""
+    """Resolve a reference to its version; nothing is trained here, so every version is stored."""
     ref = PolicyRef.parse(reference, field="reference")
     view = jobs.get(ref.owner).view
     newest = view.policy_version
@@ -339,7 +339,7 @@ def _policy_view(jobs: ScriptedJobs, reference: str) -> PolicyView:
 
 
 def _renderer(service: ScriptedService, body: bytes, model: str) -> RendererBundle:
-    """Return what was asked for by a body, or by the name of a model or a job."""
+    """Return what a body, or the name of a model or a job, refers to."""
     template = ""
     if body:
         wanted = WantedRenderer.model_validate_json(body)
@@ -349,7 +349,7 @@ def _renderer(service: ScriptedService, body: bytes, model: str) -> RendererBund
         model, template = spec.model, spec.chat_template
     if model not in MODELS and not Path(model).is_absolute():
         raise UnknownModelError(
-            f"unknown model {model!r}", hint=f"offered are: {', '.join(MODELS)}", field="model"
+            f"unknown model {model!r}", hint=f"available: {', '.join(MODELS)}", field="model"
         )
     own = {"chat_template": template} if template else {}
     return service.bundle.model_copy(update={"model": model, **own})

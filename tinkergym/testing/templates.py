@@ -1,7 +1,7 @@
-"""Chat templates of four shapes, and bundles with them: for tests that must hold for any model.
+"""Chat templates of four families, and bundles with them: for tests that must hold for any model.
 
-Written for this project after what such templates do, not copied: the roles' marks, what is trimmed, where a
-system prompt goes, and what is left out of the past.
+Written for this project after the behaviour of such templates, not copied: role markers, trimming, the place
+of the system prompt, and what is dropped from the past.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tinkergym.schema.views import RendererBundle
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How one kind of model writes conversations."""
+    """How one family of models renders conversations."""
 
     template: str
     special_tokens: tuple[str, ...]
     stop: str
-    """The special token that ends an answer."""
+    """The special token that ends a completion."""
     bos: str = ""
 
 
 FAMILIES: dict[str, Family] = {
-    # Thinking stays only in the answers after the last question. A default system prompt; tools' answers
-    # stand in the user's name.
+    # Reasoning is kept only in answers after the last question. A default system prompt; tool results are
+    # user messages.
     "qwen": Family(
         r"""
 {%- set last = messages | selectattr("role", "equalto", "user") | list | length %}
@@ -49,7 +49,7 @@ FAMILIES: dict[str, Family] = {
         ("<|im_start|>", "<|im_end|>", "<|endoftext|>"),
         "<|im_end|>",
     ),
-    # A token that begins the text, headers between tokens of their own, and everything trimmed.
+    # A token that begins the text, headers between special tokens, and everything trimmed.
     "llama": Family(
         r"""
 {{- bos_token }}
@@ -62,7 +62,7 @@ FAMILIES: dict[str, Family] = {
         "<|eot_id|>",
         "<|begin_of_text|>",
     ),
-    # The system prompt always stands in the newest question, so the past is rewritten turn by turn.
+    # The system prompt is always in the newest question, so the past is rewritten in each turn.
     "mistral": Family(
         r"""
 {%- if messages[0].role == "system" %}
@@ -87,7 +87,7 @@ FAMILIES: dict[str, Family] = {
         "</s>",
         "<s>",
     ),
-    # No system role at all; the policy is called model, and everything is trimmed.
+    # No system role; the policy is called model, and everything is trimmed.
     "gemma": Family(
         r"""
 {{- bos_token }}
@@ -105,25 +105,26 @@ FAMILIES: dict[str, Family] = {
         "<bos>",
     ),
 }
-"""By name. `qwen` drops earlier thinking and `mistral` moves the system prompt: they rewrite the past."""
+"""Families by name. `qwen` drops earlier reasoning and `mistral` moves the system prompt: they rewrite the
+past."""
 
 _TEXT = (
     "the move is a1, b2 or c3. what is 12 + 34? <think>\nlet me think.\n</think>\n\nthe answer is 46. "
     "you win, you lose, your turn: pull arm 0, arm 1. reward, board, empty, row and column, illegal move. "
 )
-"""What the merges are learned from: enough that a text has several spellings in tokens."""
+"""Training text for the merges: enough that a text can be tokenized in several ways."""
 
-# Words with the space before them, numbers by digits, newlines at an end of a run apart: what byte-level
-# tokenizers of today do, and what makes a text's tokens depend on what follows it.
+# Words with the space before them, numbers by digits, trailing newlines separate: as in current byte-level
+# tokenizers, so that a text's tokens depend on what follows it.
 _PIECES = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def family_bundle(name: str, *, context_length: int = 1024) -> RendererBundle:
-    """Return a bundle in the shape of a model family, with a small byte-level tokenizer that merges.
+    """Return a bundle in the style of a model family, with a small byte-level BPE tokenizer.
 
     Args:
         name: One of `FAMILIES`.
-        context_length: Most tokens of prompt and answer together.
+        context_length: Most tokens of prompt and completion together.
     """
     family = FAMILIES[name]
     tokenizer = Tokenizer(models.BPE())

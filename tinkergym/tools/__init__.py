@@ -1,4 +1,4 @@
-"""Tools that a policy may call: functions, methods of an environment, a Python sandbox, MCP servers."""
+"""Tools for policies: functions, methods of an environment, a Python sandbox, MCP servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tools an environment offers: its own methods, and those it was given as objects or by name."""
+"""The tools of an environment: its own methods, and those given as objects or by name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tinkergym.errors import InvalidToolError
 from tinkergym.tools.definition import FunctionTool, Tool, named
 
 ToolSource = Tool | Callable[..., Any] | str | Mapping[str, Any]
-"""A tool; a function to make one of; the name of either as `module:name`; or the name of something that makes
-one or several, with its arguments: `{"tool": "tinkergym.tools:PythonTool", "wall_seconds": 2}`."""
+"""A tool; a function to make into one; the name of either as `module:name`; or the name of a factory of one
+or several, with its arguments: `{"tool": "tinkergym.tools:PythonTool", "wall_seconds": 2}`."""
 
 
 def methods_of(env: gym.Env[Any, Any]) -> list[Tool]:
@@ -31,10 +31,10 @@ def methods_of(env: gym.Env[Any, Any]) -> list[Tool]:
 
 
 def named_tools(sources: Iterable[ToolSource]) -> tuple[list[Tool], list[Tool]]:
-    """Return the tools that sources stand for, and those among them that were made here and must be closed.
+    """Return the tools for the sources, and those among them that were created here and must be closed.
 
     Raises:
-        InvalidToolError: A source is no tool.
+        InvalidToolError: A source is not a tool.
     """
     tools: list[Tool] = []
     made: list[Tool] = []
@@ -50,13 +50,13 @@ def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     """Return tools by their names.
 
     Raises:
-        InvalidToolError: There is none, or two have one name.
+        InvalidToolError: There is none, or two have the same name.
     """
     found: dict[str, Tool] = {}
     for tool in tools:
         if tool.name in found:
-            hint = "give one another name: @tool(name=...)"
-            raise InvalidToolError(f"two tools are called {tool.name}", hint=hint, field="tools")
+            hint = "rename one: @tool(name=...)"
+            raise InvalidToolError(f"two tools have the name {tool.name}", hint=hint, field="tools")
         found[tool.name] = tool
     if not found:
         hint = "pass tools=[...], or mark methods of the environment with @tool"
@@ -65,7 +65,7 @@ def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 
 def recorded(sources: Iterable[ToolSource]) -> list[Any]:
-    """Return the sources as an environment's spec keeps them: as JSON wherever there is a name."""
+    """Return the sources for an environment's spec, as JSON if they have a name."""
     return [source.recorded() if isinstance(source, Tool) else source for source in sources]
 
 
@@ -77,21 +77,21 @@ def _found(source: ToolSource) -> Iterator[Tool]:
         value = settings.pop("tool", None)
         if not isinstance(value, str):
             raise InvalidToolError(
-                "a mapping needs the name of what makes the tool under 'tool'", field="tools"
+                "a mapping needs the name of the tool's factory under 'tool'", field="tools"
             )
     if isinstance(value, str):
         value = named(value)
         if isinstance(source, Mapping) or not isinstance(value, Tool):
             if not callable(value):
-                raise InvalidToolError(f"{source!r} is no tool and makes none", field="tools")
+                raise InvalidToolError(f"{source!r} is not a tool and does not create one", field="tools")
             value = value(**settings) if isinstance(value, type) or settings or _makes_tools(value) else value
     if callable(value) and not isinstance(value, Tool):
         value = FunctionTool(value)
     for tool in value if isinstance(value, list | tuple) else [value]:
         if not isinstance(tool, Tool):
-            raise InvalidToolError(f"{type(tool).__name__} is no tool", hint="use @tool", field="tools")
+            raise InvalidToolError(f"{type(tool).__name__} is not a tool", hint="use @tool", field="tools")
         if isinstance(tool, FunctionTool) and tool.unbound:
-            hint = "leave it out: it is found on the environment by itself"
+            hint = "leave it out; methods of the environment are found automatically"
             raise InvalidToolError(
                 f"{tool.name} is a method without its environment", hint=hint, field="tools"
             )
@@ -99,5 +99,5 @@ def _found(source: ToolSource) -> Iterator[Tool]:
 
 
 def _makes_tools(function: Callable[..., Any]) -> bool:
-    """Whether a function without arguments says that it returns tools."""
+    """Whether a function without arguments is annotated as returning tools."""
     return "Tool" in str(inspect.signature(function).return_annotation)

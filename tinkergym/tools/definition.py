@@ -1,4 +1,4 @@
-"""Tool: something that a policy may call, with what a model must know of it."""
+"""Tool: something that a policy may call, with its description for a model."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 
 
 class Tool:
-    """A name, a description, a JSON schema of the arguments, and what happens when it is called.
+    """A name, a description, a JSON schema of the arguments, and a function to call.
 
-    `tool` makes one of a function. A subclass sets the three attributes and overrides `call`, and `close` if
-    it holds something open.
+    `tool` makes one from a function. A subclass sets the three attributes and overrides `call`, and `close`
+    if it holds resources.
     """
 
     name: str
     description: str
-    """For the model."""
+    """Shown to the model."""
     parameters: dict[str, Any]
     """JSON schema of the arguments: an object."""
     timeout_seconds: float | None = None
-    """After which a call is given up; None leaves it to the limits of the episode."""
+    """Time limit of a call; None leaves it to the limits of the episode."""
     runs_beside: bool = True
-    """Whether a call may run in another thread than the environment, which a time limit needs."""
+    """Whether a call may run in a different thread than the environment, which a time limit requires."""
 
     def call(self, arguments: Mapping[str, Any]) -> str:
-        """Do it and return the result as text.
+        """Run the tool and return the result as text.
 
         Args:
-            arguments: JSON values by name, as the model gave them.
+            arguments: JSON values by name, from the model.
 
         Raises:
-            ToolArgumentsError: They do not fit the schema.
-            ToolError: It failed; the text is for the model.
-            EnvironmentInfrastructureError: What it runs on failed, which is no fault of the policy.
+            ToolArgumentsError: They do not match the schema.
+            ToolError: It failed; the text is shown to the model.
+            EnvironmentInfrastructureError: Its infrastructure failed, which is not the policy's fault.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method call(arguments)")
 
     def close(self) -> None:
-        """Let go of what the tool holds; may be called twice."""
+        """Release resources; may be called twice."""
 
     def recorded(self) -> Any:
-        """Return what stands for the tool in an environment's spec, best as JSON; see `named_tools`."""
+        """Return the tool's form in an environment's spec, preferably as JSON; see `named_tools`."""
         return self
 
     def schema(self) -> dict[str, Any]:
-        """Return what a model is told, in the form that chat templates and APIs share."""
+        """Return the description for a model, in the format of chat templates and APIs."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
 
 class FunctionTool(Tool):
-    """A function, or a method of an environment, as a tool; called directly it is still the function."""
+    """A function, or a method of an environment, as a tool. Called directly, it is still the function."""
 
     def __init__(
         self, function: Callable[..., Any], *, name: str = "", timeout_seconds: float | None = None
@@ -69,19 +69,20 @@ class FunctionTool(Tool):
         """Read the function's signature and docstring.
 
         Raises:
-            InvalidToolError: A model could not be told how to call it.
+            InvalidToolError: It cannot be described to a model.
         """
         self.name = name or function.__name__
         if not _NAME.fullmatch(self.name):
             raise InvalidToolError(
-                f"{self.name!r} is no name for a tool", hint="use letters, digits and _ and pass name=..."
+                f"{self.name!r} is not a valid tool name", hint="use letters, digits and _ and pass name=..."
             )
         self.function = function
         self._is_method = next(iter(inspect.signature(function).parameters), "") == "self"
         if self._is_method and timeout_seconds is not None:
             raise InvalidToolError(
-                f"{self.name} is a method of an environment and cannot have a time limit of its own",
-                hint="it could go on changing the environment; set limits.step_timeout_seconds of the job",
+                f"{self.name} is a method of an environment and cannot have its own time limit",
+                hint="it could continue to change the environment; set limits.step_timeout_seconds of the "
+                "job",
             )
         self._signature = Signature(function, name=self.name, is_method=self._is_method)
         self.description, self.parameters = self._signature.description, self._signature.parameters
@@ -106,7 +107,7 @@ class FunctionTool(Tool):
         return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function as it was written."""
+        """Call the original function."""
         return self.function(*([] if self._instance is None else [self._instance]), *args, **kwargs)
 
     def __reduce__(self) -> Any:
@@ -116,7 +117,7 @@ class FunctionTool(Tool):
         return self.__qualname__
 
     def recorded(self) -> Any:
-        """Return `module:name` where that leads to this tool, else the tool itself."""
+        """Return `module:name` if that is this tool, else the tool itself."""
         path = f"{self.__module__}:{self.__qualname__}"
         try:
             return path if named(path) is self else self
@@ -126,7 +127,7 @@ class FunctionTool(Tool):
     def call(self, arguments: Mapping[str, Any]) -> str:
         """Check the arguments, call the function, and return its result as text."""
         if self.unbound:
-            raise InvalidToolError(f"{self.name} is a method: take it from an instance")
+            raise InvalidToolError(f"{self.name} is a method; use it through an instance")
         return as_text(self(**self._signature.bind(arguments)))
 
 
@@ -139,19 +140,20 @@ def tool(
 def tool(
     function: Callable[..., Any] | None = None, /, *, name: str = "", timeout_seconds: float | None = None
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
-    """Make a tool of a function or of an environment's method.
+    """Make a tool from a function or an environment's method.
 
-    The model is told the name, the docstring up to its sections, and the arguments with their annotations and
+    The model sees the name, the docstring up to its sections, and the arguments with their annotations and
     their lines under `Args:`.
 
     Args:
         function: Annotated with str, int, float, bool, list, dict, Literal, Optional, Enum, pydantic models.
-        name: Another name than the function's.
-        timeout_seconds: After which a call is given up and the model told so. The function goes on in its
-            thread, since nothing can stop it; so this suits functions that wait, not such that compute.
+        name: A name that replaces the function's.
+        timeout_seconds: Time limit of a call; the model is told when it is exceeded. The function continues
+            in its thread, because nothing can stop it, so this is for functions that wait, not for
+            computations.
 
     Raises:
-        InvalidToolError: A model could not be told how to call it; the text says what to change.
+        InvalidToolError: It cannot be described to a model; the text says what to change.
 
     Example:
         >>> @tool
@@ -170,10 +172,10 @@ def tool(
 
 
 def named(path: str) -> Any:
-    """Return what `module:name` stands for.
+    """Return the object named by `module:name`.
 
     Raises:
-        InvalidToolError: There is no such thing.
+        InvalidToolError: There is no such object.
     """
     module_name, _, name = path.partition(":")
     try:
@@ -185,7 +187,7 @@ def named(path: str) -> Any:
 
 
 def as_text(value: object) -> str:
-    """Return what a model reads of a tool's result: text as it is, all else as JSON."""
+    """Return a tool's result as text for a model: text unchanged, anything else as JSON."""
     if value is None:
         return "done"
     if isinstance(value, str):

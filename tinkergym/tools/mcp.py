@@ -1,7 +1,7 @@
 """Tools of an MCP server: a program that speaks the Model Context Protocol on its standard input and output.
 
-Needs the extra `mcp`. The server runs as a child process, the connection in a thread of its own, so that
-tools are called like any others, from any thread.
+Needs the extra `mcp`. The server runs as a child process and the connection in its own thread, so its tools
+can be called from any thread, like others.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def mcp_tools(
 
     Args:
         command: The program and its arguments, such as `["python", "my_server.py"]`.
-        env: Variables for the server. It inherits only a few harmless ones, so an API key must be named here.
-        cwd: The folder that it runs in.
-        timeout_seconds: For the start, and for each call.
+        env: Variables for the server. It inherits only a few harmless ones, so pass API keys here.
+        cwd: The server's working folder.
+        timeout_seconds: Time limit for the start, and for each call.
         only: Names of the tools to offer; None for all.
 
     Raises:
@@ -57,7 +57,7 @@ def mcp_tools(
     """
     command = list(command)
     if not command or not all(isinstance(part, str) for part in command):
-        raise InvalidRequestError("must be a program and its arguments: a list of texts", field="command")
+        raise InvalidRequestError("must be a list of strings: a program and its arguments", field="command")
     connection = _Connection(command, dict(env or {}), cwd, timeout_seconds)
     tools = McpTools(connection)
     missing = sorted(set(only or ()) - {tool.name for tool in tools})
@@ -71,10 +71,10 @@ def mcp_tools(
 
 
 class McpTools(list[Tool]):
-    """The tools of one server, and its end."""
+    """The tools of one server, which can be closed."""
 
     def __init__(self, connection: _Connection) -> None:
-        """Take the tools from a server that runs."""
+        """Use the tools of a running server."""
         super().__init__(McpTool(connection, listed) for listed in connection.listed)
         self._connection = connection
 
@@ -96,11 +96,11 @@ class McpTools(list[Tool]):
 class McpTool(Tool):
     """One tool of a server."""
 
-    # The connection has its own thread and its own time limit.
+    # The connection has its own thread and time limit.
     runs_beside = False
 
     def __init__(self, connection: _Connection, listed: Any) -> None:
-        """Take what the server says of the tool."""
+        """Read the server's description of the tool."""
         import jsonschema
 
         self.name = listed.name
@@ -110,7 +110,7 @@ class McpTool(Tool):
         self._validator = jsonschema.validators.validator_for(self.parameters)(self.parameters)
 
     def call(self, arguments: Mapping[str, Any]) -> str:
-        """Ask the server."""
+        """Call the server."""
         fault = next(self._validator.iter_errors(dict(arguments)), None)
         if fault is not None:
             where = ".".join(map(str, fault.absolute_path)) or "the arguments"
@@ -118,7 +118,7 @@ class McpTool(Tool):
         result = self._connection.call(self.name, dict(arguments))
         text = "\n".join(map(_text, result.content))
         if result.is_error:
-            raise ToolError(text or f"{self.name} failed and did not say why")
+            raise ToolError(text or f"{self.name} failed without a message")
         return text or "done"
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class McpTool(Tool):
 
 
 class _Connection:
-    """A server, and the thread in which we speak with it."""
+    """A server, and the thread of its connection."""
 
     def __init__(self, command: list[str], env: dict[str, str], cwd: str | None, seconds: float) -> None:
         try:
@@ -143,7 +143,7 @@ class _Connection:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
-        # What the server logs, to show when it fails.
+        # The server's log, to show when it fails.
         self._log: TextIO = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._thread = threading.Thread(target=self._run, name=f"mcp {Path(command[0]).name}", daemon=True)
         self._thread.start()
@@ -155,7 +155,7 @@ class _Connection:
             if not isinstance(error, Exception):
                 raise
             late = isinstance(error, TimeoutError)
-            why = f"it said nothing for {seconds:g} s" if late else f"{type(error).__name__}: {error}"
+            why = f"it did not respond for {seconds:g} s" if late else f"{type(error).__name__}: {error}"
             raise EnvironmentInfrastructureError(
                 f"the MCP server `{' '.join(command)}` did not start: {why}{self._last_words()}"
             ) from error
@@ -183,7 +183,9 @@ class _Connection:
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
-        except BaseException as error:  # told to whoever waits for the start; later, a call finds us gone
+        except (
+            BaseException
+        ) as error:  # Reported to the caller that waits for the start; later, a call notices the end.
             if not self._ready.done():
                 self._ready.set_exception(_first(error))
         finally:
@@ -223,16 +225,16 @@ class _Connection:
 
 
 def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading.Thread) -> None:
-    """End a connection; knows only its parts, so that it may run when the connection is forgotten."""
+    """End a connection. Takes only its parts, so that it can run when the connection is garbage-collected."""
     try:
         loop.call_soon_threadsafe(stop.set)
-    except RuntimeError:  # the loop is closed: the server ended by itself
+    except RuntimeError:  # The loop is closed: the server has ended.
         return
     thread.join(_CLOSING_SECONDS)
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return what went wrong, out of the groups that it comes wrapped in."""
+    """Return the first error inside exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

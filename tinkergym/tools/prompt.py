@@ -1,4 +1,4 @@
-"""What a model is told of its tools, in the syntax in which it shall call them."""
+"""The description of tools for a model, in the syntax of its calls."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _CONTRACT = (
 def describe_tools(tools: Sequence[Tool], syntax: Syntax, *, max_calls: int | None = None) -> str:
     """Return the part of a system prompt that offers tools.
 
-    A job's own system prompt takes the place of the environment's; put this into it then.
+    A job's own system prompt replaces the environment's; include this in it.
 
     Args:
-        tools: What is offered.
-        syntax: How calls are to be written.
-        max_calls: How many there may be in an episode; None for as many as the episode's limits allow.
+        tools: The offered tools.
+        syntax: The syntax of calls.
+        max_calls: The most calls in an episode; None means only the episode's limits apply.
     """
     schemas = [json.dumps(tool.schema(), ensure_ascii=False) for tool in tools]
     lines = "\n".join(schemas)

@@ -18,18 +18,18 @@ _MOST_CODE_CHARACTERS = 200_000
 
 
 class PythonTool(Tool):
-    """Runs code in a process of its own, with limits; see `tinkergym.tools.sandbox` for what keeps it in.
+    """Runs code in its own process, with limits; `tinkergym.tools.sandbox` explains the isolation.
 
-    Code that raises, or uses up its time or memory, is an error that the policy is told; a sandbox that
-    cannot be started ends the episode. Equal code gives equal output, as long as it asks neither clock nor
-    chance.
+    If code raises or exceeds its time or memory, the policy gets an error; a sandbox that cannot be started
+    ends the episode. The same code gives the same output, as long as it uses neither the clock nor
+    randomness.
 
     Example:
         >>> PythonTool(wall_seconds=2).call({"code": "2**100"})
         '1267650600228229401496703205376'
     """
 
-    # It ends its calls itself, and blocks no longer than it may.
+    # It ends its calls itself, and never blocks longer than allowed.
     runs_beside = False
 
     def __init__(
@@ -43,9 +43,9 @@ class PythonTool(Tool):
         """Set the limits.
 
         Args:
-            name: For the model.
-            isolation: What must keep the code in: `namespaces`, or `limits` if that is enough; None takes the
-                best that the machine has.
+            name: The tool's name for the model.
+            isolation: The required isolation: `namespaces`, or `limits` if that is enough; None uses the best
+                available.
             site_packages: Whether the code may import the packages of this environment, not just the standard
                 library.
             limits: `wall_seconds`, `cpu_seconds`, `memory_megabytes`, `file_megabytes`, `processes` and
@@ -63,9 +63,7 @@ class PythonTool(Tool):
             self.limits = Limits(**limits)
         except TypeError:
             known = ", ".join(asdict(Limits()))
-            raise InvalidToolError(
-                f"a limit is unknown: {', '.join(limits)}", hint=f"there are {known}"
-            ) from None
+            raise InvalidToolError(f"unknown limit: {', '.join(limits)}", hint=f"there are {known}") from None
         for limit, value in asdict(self.limits).items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise InvalidToolError(f"must be more than 0, not {value!r}", field=limit)
@@ -82,11 +80,11 @@ class PythonTool(Tool):
 
     @property
     def isolation(self) -> Isolation:
-        """What keeps the code in on this machine."""
+        """The isolation of code on this machine."""
         return self._wanted or best_isolation()
 
     def recorded(self) -> Any:
-        """Return the settings, from which the tool is made again."""
+        """Return the settings to recreate the tool."""
         return {
             "tool": "tinkergym.tools:PythonTool",
             **{k: v for k, v in self._settings.items() if v is not None},
@@ -96,10 +94,10 @@ class PythonTool(Tool):
         """Run `arguments["code"]`."""
         code = arguments.get("code")
         if not isinstance(code, str) or len(arguments) != 1:
-            raise ToolArgumentsError(f'{self.name} takes one argument, "code", which is a text')
+            raise ToolArgumentsError(f'{self.name} takes one argument, "code", which must be text')
         if len(code) > _MOST_CODE_CHARACTERS:
             raise ToolArgumentsError(
-                f"the code has {len(code)} characters of {_MOST_CODE_CHARACTERS} allowed"
+                f"the code has {len(code)} characters, more than the limit of {_MOST_CODE_CHARACTERS}"
             )
         run = run_python(code, self.limits, isolation=self._wanted, site_packages=self._site_packages)
         output = run.output.rstrip("\n")
@@ -120,5 +118,5 @@ class PythonTool(Tool):
 
 
 def python_tool(**settings: Any) -> PythonTool:
-    """Return a `PythonTool`; it takes the same settings."""
+    """Return a `PythonTool` with these settings."""
     return PythonTool(**settings)

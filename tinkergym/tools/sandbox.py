@@ -1,11 +1,11 @@
-"""A sandbox: Python code in a process of its own, with limits. Knows nothing of tools.
+"""A sandbox: Python code in its own process, with limits. Independent of tools.
 
-`isolation` says what keeps the code in:
+`isolation` is one of:
 
 - `namespaces` (Linux): no network, no other process, and no file but a read-only interpreter, the system's
-  libraries and an empty folder in memory. Everything that was started dies with the process.
-- `limits`: the same limits on time, memory and output, but only an audit hook of Python between the code and
-  your files and network. It stops accidents. It does not stop code that means to get out.
+  libraries and an empty folder in memory. All processes that it started are killed with it.
+- `limits`: the same limits on time, memory and output, but only Python's audit hook between the code and your
+  files and network. It stops accidents. It does not stop code that tries to escape.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Ending = Literal["finished", "raised", "timeout", "cpu", "memory", "killed"]
 
 _LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
 _GRACE_SECONDS = 20.0
-"""What starting and ending the process may take on a busy machine, beside the time of the code."""
+"""Extra time for starting and ending the process on a busy machine."""
 _ENDING_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 _MEGABYTE = 1 << 20
@@ -41,38 +41,40 @@ _MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one run may use."""
+    """The limits of one run."""
 
     wall_seconds: float = 10.0
     cpu_seconds: int = 5
     memory_megabytes: int = 512
-    """For all processes of the run together; of one process also its address space, the interpreter's 50
-    included."""
+    """Of all processes of the run together; also the address space of each process, including the
+    interpreter's 50."""
     file_megabytes: int = 16
     """Of one file, and with namespaces of all files together."""
     processes: int = 16
-    """Threads included; kept with namespaces only, without them new processes are refused."""
+    """Including threads. Only with namespaces; without them new processes are refused."""
     output_characters: int = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """How a run ended."""
+    """The result of a run."""
 
     ending: Ending
     output: str
-    """What the code wrote, its traceback included; cut in the middle if it is long."""
+    """The code's output, including its traceback; cut in the middle if it is long."""
     isolation: Isolation
 
 
 @cache
 def best_isolation() -> Isolation:
-    """Return the best that this machine offers; found out by trying, once."""
+    """Return the best isolation that this machine offers; tried once."""
     report, output = _launch("", Limits(), "namespaces", site_packages=False)
     if report.get("status") == "exited" and report.get("exit") == 0:
         return "namespaces"
     why = report.get("reason") or output[-500:]
-    _log.warning("no namespaces for sandboxed code, only limits (see docs/guides/tools.md): %s", why)
+    _log.warning(
+        "namespaces are not available for sandboxed code, only limits (see docs/guides/tools.md): %s", why
+    )
     return "limits"
 
 
@@ -83,24 +85,24 @@ def run_python(
     isolation: Isolation | None = None,
     site_packages: bool = False,
 ) -> Run:
-    """Run code in a fresh process and return what it wrote.
+    """Run code in a new process and return its output.
 
     Args:
         code: Python; the value of a last expression is shown as in an interpreter.
-        limits: What it may use.
-        isolation: What must keep it in; None for the best there is.
+        limits: Its limits.
+        isolation: The required isolation; None uses the best available.
         site_packages: Whether it may import the packages of this environment.
 
     Raises:
-        EnvironmentInfrastructureError: The process could not be started or lost, or `isolation` is not to be
-            had on this machine.
+        EnvironmentInfrastructureError: The process could not be started or was lost, or `isolation` is not
+            available on this machine.
     """
     limits = limits or Limits()
     wanted = isolation or best_isolation()
     report, output = _launch(code, limits, wanted, site_packages=site_packages)
     if report.get("status") == "unavailable":
         raise EnvironmentInfrastructureError(
-            f"this machine gives sandboxed code no namespaces: {report.get('reason')}",
+            f"namespaces are not available for sandboxed code on this machine: {report.get('reason')}",
             hint="allow user namespaces, or accept less with isolation='limits'",
         )
     if report.get("status") not in {"exited", "timeout", "memory"}:
@@ -123,7 +125,7 @@ def _ending(report: dict[str, Any], limits: Limits) -> Ending:
 def _launch(
     code: str, limits: Limits, isolation: Isolation, *, site_packages: bool
 ) -> tuple[dict[str, Any], str]:
-    """Start the launcher, feed it, and return its report and the code's output."""
+    """Start the launcher, send its input, and return its report and the code's output."""
     folder = tempfile.mkdtemp(prefix="tinkergym-sandbox-")
     try:
         return _talk(code, limits, isolation, folder, site_packages)
@@ -152,7 +154,8 @@ def _talk(
     }
     try:
         process = subprocess.Popen(
-            # As -I, but for PYTHONHASHSEED, which -I ignores: equal code prints equal sets.
+            # Like -I, except for PYTHONHASHSEED, which -I ignores: the same code prints sets in the same
+            # order.
             [
                 sys.executable,
                 "-s",
@@ -177,13 +180,13 @@ def _talk(
     assert process.stdout is not None
     output = _Output(limits.output_characters)
     try:
-        # A thread of its own: a launcher that reads nothing must not hold us up.
+        # In a thread: a launcher that does not read must not block us.
         feeder = threading.Thread(target=_feed, args=(process.stdin, settings, source), daemon=True)
         feeder.start()
         report = _listen(process.stdout.fileno(), reader, output, limits.wall_seconds + _GRACE_SECONDS)
     finally:
         os.close(reader)
-        # The launcher takes this for our end, and ends the code before itself.
+        # The launcher takes this as our end, and ends the code before itself.
         with contextlib.suppress(OSError):
             process.stdin.close()
         try:
@@ -196,14 +199,14 @@ def _talk(
 
 
 def _feed(stdin: Any, settings: dict[str, Any], source: bytes) -> None:
-    # Left open: the launcher takes its end for ours.
+    # Left open: the launcher takes its end as ours.
     with contextlib.suppress(OSError, ValueError):
         stdin.write(json.dumps(settings).encode() + b"\n" + source)
         stdin.flush()
 
 
 def _listen(stdout: int, reader: int, output: _Output, seconds: float) -> dict[str, Any]:
-    """Read until the report is whole and nothing more is written, or time is up."""
+    """Read until the report is complete and the output has ended, or the time is up."""
     ends_at = time.monotonic() + seconds
     report = b""
     with selectors.DefaultSelector() as selector:
@@ -215,7 +218,7 @@ def _listen(stdout: int, reader: int, output: _Output, seconds: float) -> dict[s
                 if not data:
                     selector.unregister(key.fd)
                     if key.fd == reader:
-                        # A process that got away may hold the other end of the output for ever.
+                        # A process that escaped may keep the other end of the output open forever.
                         ends_at = min(ends_at, time.monotonic() + 1.0)
                 elif key.fd == reader:
                     report += data
@@ -229,7 +232,7 @@ def _listen(stdout: int, reader: int, output: _Output, seconds: float) -> dict[s
 
 
 class _Output:
-    """Keeps the beginning and the end of what comes."""
+    """Keeps the beginning and the end of the input."""
 
     def __init__(self, most_characters: int) -> None:
         self._half = most_characters // 2

@@ -1,8 +1,8 @@
-"""Runs one piece of Python code in a process that can do little; `sandbox.py` starts it as a script.
+"""Runs Python code in a process with few rights; `sandbox.py` starts it as a script.
 
-This process is trusted. It builds the walls, forks the process that runs the code, kills it when its time is
-over or when whoever started this is gone, and reports how it ended on file descriptor `report`. It imports
-nothing of tinkergym and, but for ctypes, only small modules: it starts once per call.
+This process is trusted. It sets up the isolation, forks the process that runs the code, kills it when its
+time is over or its caller is gone, and reports the result on file descriptor `report`. It imports nothing of
+tinkergym and, except for ctypes, only small modules, because it starts once per call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tinkergym.tools.sandbox_memory import ProcessTree
-else:  # a script, started without any folder of its own to import from
+else:  # Run as a script, without its own folder on the import path.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - as below
     from sandbox_memory import ProcessTree
 
@@ -44,17 +44,17 @@ _MEMORY_OF_NO_PROCESS = {
     "x86_64": (29, 64, 68, 240, 319, 321, 425, 447),
     "aarch64": (194, 190, 186, 180, 279, 280, 425, 447),
 }
-"""shmget, semget, msgget, mq_open, memfd_create, bpf, io_uring_setup, memfd_secret: what they hold belongs to
+"""shmget, semget, msgget, mq_open, memfd_create, bpf, io_uring_setup, memfd_secret: their memory belongs to
 no address space, so no limit counts it."""
 _MMAP = {"x86_64": 9, "aarch64": 222}
 _SHARED_AND_ANONYMOUS = 0x21
-"""Such a mapping keeps its pages when a process lets go of them, and then nobody is seen to use them."""
+"""Such a mapping keeps its pages when a process unmaps them, and then no process appears to use them."""
 _FIRST_X32_CALL = 0x40000000
 _MOST_FILES = 10_000
 _LOOK_SECONDS = 0.02
-"""Between two looks at the memory of all processes."""
+"""Interval between checks of the memory of all processes."""
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache")
-# Not /dev/zero: mapped and shared it is memory of no process, too.
+# Not /dev/zero: mapped and shared, it is also memory of no process.
 _DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
 
 Settings = dict[str, Any]
@@ -64,7 +64,7 @@ Settings = dict[str, Any]
 
 
 class Kernel:
-    """The system calls that Python has no names for."""
+    """System calls without a Python wrapper."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -92,31 +92,31 @@ class Kernel:
         self._done(self._libc.syscall(_MOUNT_SETATTR, *arguments), "mount_setattr")
 
     def enter_root(self, path: str) -> None:
-        """Make a mount the root, and let go of the old one."""
+        """Make a mount the root, and detach the old one."""
         os.chdir(path)
         self._done(self._libc.syscall(_PIVOT_ROOT[self._machine], b".", b"."), "pivot_root")
         self._done(self._libc.umount2(b".", _MNT_DETACH), "umount")
         os.chdir("/")
 
     def give_up_privileges(self) -> None:
-        """Drop all capabilities for good."""
+        """Drop all capabilities permanently."""
         self._done(self._libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
         version_3 = struct.pack("Ii", 0x20080522, 0)
         self._done(self._libc.syscall(_CAPSET[self._machine], version_3, bytes(24)), "capset")
 
     def refuse_hidden_memory(self) -> None:
-        """Let the system calls that get memory outside of any address space fail with EPERM."""
+        """Make system calls that allocate memory outside any address space fail with EPERM."""
         calls = _MEMORY_OF_NO_PROCESS[self._machine]
         load, equal, at_least, and_, end = 0x20, 0x15, 0x35, 0x54, 0x06
-        refuse = len(calls) + 9  # the last step; a jump counts from the one behind it
+        refuse = len(calls) + 9  # The last instruction; a jump counts from the next one.
         steps = [
-            (load, 0, 0, 4),  # the machine whose numbers of system calls are meant
+            (load, 0, 0, 4),  # The architecture that the system call numbers belong to.
             (equal, 0, refuse - 2, _MACHINES[self._machine]),
             (load, 0, 0, 0),  # the number
             (at_least, refuse - 4, 0, _FIRST_X32_CALL),
             *((equal, refuse - 5 - place, 0, call) for place, call in enumerate(calls)),
             (equal, 0, 3, _MMAP[self._machine]),
-            (load, 0, 0, 16 + 3 * 8),  # the flags, the lower half of the fourth argument
+            (load, 0, 0, 16 + 3 * 8),  # The flags, in the lower half of the fourth argument.
             (and_, 0, 0, _SHARED_AND_ANONYMOUS),
             (equal, 1, 0, _SHARED_AND_ANONYMOUS),
             (end, 0, 0, 0x7FFF0000),  # allow
@@ -134,7 +134,7 @@ def build_walls(kernel: Kernel, settings: Settings) -> bool:
     if is_root:
         try:
             kernel.unshare(_ALL & ~_NEW["user"])
-        except PermissionError:  # root without its powers, as in many containers
+        except PermissionError:  # Root without its powers, as in many containers.
             is_root = False
     if not is_root:
         kernel.unshare(_ALL)
@@ -152,14 +152,14 @@ def build_walls(kernel: Kernel, settings: Settings) -> bool:
     for path in [*_SYSTEM, *settings["paths"], *_DEVICES]:
         if os.path.lexists(path) and not any(f"{path}/".startswith(f"{parent}/") for parent in shown):
             shown.append(path)
-    # What lies in /tmp, as a virtual environment may, has to wait for the sandbox's own /tmp.
+    # Paths in /tmp, such as a virtual environment, must wait for the sandbox's own /tmp.
     inside = [path for path in shown if path.startswith("/tmp/")]
     for path in shown:
         if path not in inside:
             _show(kernel, path, root)
     os.mkdir(f"{root}/tmp")  # noqa: PTH102 - as above
     kernel.make_read_only(root)
-    # Empty files have no size, and each takes a kilobyte of the kernel's memory.
+    # Empty files have no size, but each takes a kilobyte of kernel memory.
     options = f"size={settings['file_bytes']},nr_inodes={_MOST_FILES},mode=777"
     kernel.mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     for path in inside:
@@ -191,7 +191,7 @@ _CHANGES += ("os.rmdir", "os.symlink", "os.truncate", "os.utime", "shutil.")
 
 
 def refuse_by_audit(folder: str) -> None:
-    """Refuse sockets and programs, and changes of files outside the folder, as long as the code is honest."""
+    """Refuse sockets, programs and file changes outside the folder. Stops accidents, not attacks."""
     inside = os.path.realpath(folder) + os.sep
 
     def check(event: str, arguments: tuple[Any, ...]) -> None:
@@ -213,7 +213,7 @@ def refuse_by_audit(folder: str) -> None:
 
 
 def limit(settings: Settings) -> None:
-    """Set the limits that the kernel keeps."""
+    """Set the limits that the kernel enforces."""
     memory, size = settings["memory_bytes"], settings["file_bytes"]
     for what, wanted in (
         (resource.RLIMIT_CPU, settings["cpu_seconds"]),
@@ -269,7 +269,7 @@ def die_with_parent() -> None:
 
 
 def confined(kernel: Kernel | None, settings: Settings, code: str, is_root: bool, ready: int) -> int:
-    """Give up everything, say so on file descriptor `ready`, then run the code."""
+    """Drop all rights, report it on file descriptor `ready`, then run the code."""
     os.setsid()
     os.dup2(ready, 3)
     nothing = os.open("/dev/null", os.O_RDONLY)
@@ -282,7 +282,8 @@ def confined(kernel: Kernel | None, settings: Settings, code: str, is_root: bool
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
-            # The kernel counts a user's processes per namespace: other sandboxes are not counted with us.
+            # The kernel counts a user's processes per namespace, so other sandboxes are not counted with
+            # ours.
             try:
                 kernel.unshare(_NEW["user"])
             except OSError:
@@ -321,7 +322,7 @@ def main() -> None:
             report["isolation"] = "namespaces"
         except (OSError, AttributeError, KeyError) as error:
             report["reason"] = f"{type(error).__name__}: {error}"
-            # Half-built walls are not taken down: whoever asked starts again without them.
+            # Half-built isolation is not undone: the caller starts again without it.
             tell(settings, {**report, "status": "unavailable"})
             return
     ready, is_ready = os.pipe()
@@ -345,19 +346,19 @@ def main() -> None:
     tree = ProcessTree(proc, child) if proc is not None else None
     report |= watch(child, reader, settings, tree)
     if kernel is None:
-        kill(child)  # what it may have started; a namespace ends by itself
+        kill(child)  # Processes it may have started; a namespace ends by itself.
     try:
         os.read(ready, 1)
-    except BlockingIOError:  # the code never began
+    except BlockingIOError:  # The code never started.
         report["status"] = "failed"
     tell(settings, report)
 
 
 def watch(child: int, child_signals: int, settings: Settings, tree: ProcessTree | None) -> dict[str, Any]:
-    """Wait for the process and kill it when its time or its memory is used up; return how it ended."""
+    """Wait for the process and kill it when its time or memory is used up; return how it ended."""
     ends_at, ending = time.monotonic() + settings["wall_seconds"], "timeout"
     while (left := ends_at - time.monotonic()) > 0:
-        # Standard input ends when whoever started us is gone.
+        # Standard input ends when the caller is gone.
         wait = left if tree is None else min(left, _LOOK_SECONDS)
         news, _, _ = select.select([0, child_signals], [], [], wait)
         pid, status, usage = os.wait4(child, os.WNOHANG)
@@ -381,7 +382,7 @@ def _ending(status: str, exit_status: int, usage: resource.struct_rusage) -> dic
 
 
 def kill(child: int) -> None:
-    """Kill the process and its group; in a namespace of its own, everything it started dies with it."""
+    """Kill the process and its group; in its own namespace, everything it started is killed with it."""
     for end in (os.killpg, os.kill):
         try:
             end(child, signal.SIGKILL)
@@ -395,7 +396,7 @@ def tell(settings: Settings, report: dict[str, Any]) -> None:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Let `set_wakeup_fd` do the work."""
+    """A handler that does nothing, for `set_wakeup_fd`."""
 
 
 if __name__ == "__main__":

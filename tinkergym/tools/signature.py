@@ -25,7 +25,7 @@ _MOST_CHARACTERS = 80
 
 
 class Signature:
-    """What a function takes, for a model to read and for us to check."""
+    """The arguments of a function, described for a model and validated for us."""
 
     def __init__(self, function: Callable[..., Any], *, name: str, is_method: bool) -> None:
         """Read the function.
@@ -47,12 +47,12 @@ class Signature:
             _check(hints[parameter.name], where)
             default = ... if parameter.default is parameter.empty else parameter.default
             info = Field(default, alias=parameter.name, description=described.pop(parameter.name, None))
-            # Under names of our own: an argument called `json` would hide a method of the model.
+            # Under our own names: an argument called `json` would hide a method of the model.
             fields[f"argument_{number}"] = (hints[parameter.name], info)
         if described:
             raise InvalidToolError(
-                f"the docstring of {name} describes {', '.join(described)}, which is no argument",
-                hint="give the section Args the names of the signature",
+                f"the docstring of {name} describes {', '.join(described)}, which is not an argument",
+                hint="use the names of the signature in the section Args",
             )
         config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
         try:
@@ -60,10 +60,12 @@ class Signature:
             self.parameters = _simplified(self._model.model_json_schema())
             self._model.model_validate({p.name: p.default for p in parameters if p.default is not p.empty})
         except ValidationError as error:
-            # That required arguments are missing here is no fault.
+            # Missing required arguments are not an error here.
             wrong = [e for e in error.errors() if e["type"] != "missing"]
             if wrong:
-                raise InvalidToolError(f"a default of {name} does not fit: {wrong[0]['msg']}") from None
+                raise InvalidToolError(
+                    f"a default of {name} does not match its annotation: {wrong[0]['msg']}"
+                ) from None
         except (PydanticUserError, PydanticSerializationError, RecursionError) as error:
             raise InvalidToolError(f"{name} cannot be described as JSON schema: {error}") from error
         self.names = tuple(parameter.name for parameter in parameters)
@@ -73,7 +75,7 @@ class Signature:
         """Return the arguments as Python values.
 
         Raises:
-            ToolArgumentsError: They do not fit; the text tells the model what to change.
+            ToolArgumentsError: They do not match; the text tells the model what to change.
         """
         try:
             model = self._model.model_validate(dict(arguments))
@@ -104,12 +106,12 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     except (NameError, TypeError, SyntaxError) as error:
         raise InvalidToolError(
             f"the annotations of {name} cannot be read: {error}",
-            hint="name types that the module of the function knows",
+            hint="use types that are defined in the function's module",
         ) from error
 
 
 def _check(annotation: Any, where: str) -> None:
-    """Refuse annotations that a model's JSON cannot fill."""
+    """Refuse annotations that cannot be filled from JSON."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in (*_PLAIN, list, dict):
         return
@@ -124,13 +126,13 @@ def _check(annotation: Any, where: str) -> None:
     if origin in (Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
         return _check(next(a for a in arguments if a is not type(None)), where)
     raise InvalidToolError(
-        f"{where} is annotated with {inspect.formatannotation(annotation)}, which a model cannot fill in",
+        f"{where} is annotated with {inspect.formatannotation(annotation)}, which cannot be filled from JSON",
         hint=f"use {_ALLOWED}",
     )
 
 
 def _read_docstring(text: str, name: str) -> tuple[str, dict[str, str]]:
-    """Return what stands before the sections, and the descriptions of the arguments by name."""
+    """Return the text before the sections, and the descriptions of the arguments by name."""
     description: list[str] = []
     arguments: dict[str, str] = {}
     section, entry = "", ""
@@ -155,7 +157,7 @@ def _read_docstring(text: str, name: str) -> tuple[str, dict[str, str]]:
 
 
 def _simplified(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without titles and references: short, and for a model easier to read."""
+    """Return a schema without titles and references: shorter, and easier for a model to read."""
     definitions = schema.pop("$defs", {})
 
     def simplify(node: Any, inside: tuple[str, ...]) -> Any:

@@ -1,8 +1,8 @@
-"""How a model writes tool calls: text to calls and back. Pure, and it takes any text without raising.
+"""Syntaxes for tool calls: text to calls and back. Pure; accepts any text without raising.
 
 Three syntaxes: `hermes` (`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`), `xml` (`<tool_call>`
 with `<function=...>` and `<parameter=...>` inside) and `json` (an object on lines of its own). A parser reads
-each character a bounded number of times, so a hostile answer costs no more than its length.
+each character a bounded number of times, so its time is proportional to the length of the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tinkergym.messages import is_unicode
 Syntax = Literal["hermes", "xml", "json"]
 
 MOST_CALLS = 64
-"""Calls that are read from one answer; what follows them is reported as one malformed call."""
+"""The most calls read from one answer; the rest is reported as one malformed call."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _THINKING, _THOUGHT = "<think>", "</think>"
@@ -26,7 +26,7 @@ _FUNCTION = re.compile(r"\s*<function=([^<>\s]{1,128})>")
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]{1,128})>")
 _PARAMETER_END = "</parameter>"
 _FUNCTION_END = re.compile(r"\s*</function>")
-# Words that begin a call and no answer: an answer such as {1, 2} must pass as one.
+# Keys of a call: an answer such as {1, 2} must not be taken for one.
 _BARE = re.compile(
     r'^[ \t]*(?=(?:\[\s*)?\{\s*"(?:name|arguments|parameters|type|function)"\s*:)', re.MULTILINE
 )
@@ -35,29 +35,29 @@ _PROBLEM_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that could be read; whether there is such a tool is not known here."""
+    """A parsed call. Whether there is such a tool is not known here."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
-    """JSON values; in the `xml` syntax texts, which the tool reads by its schema."""
+    """JSON values; in the `xml` syntax text, which is parsed by the tool's schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
-    """Something that was meant as a call and cannot be read."""
+    """Text that was meant as a call but cannot be parsed."""
 
     problem: str
-    """What is wrong, in words for the model."""
+    """The problem, in words for the model."""
 
 
 def parse_calls(text: str, syntax: Syntax) -> list[ToolCall | MalformedCall]:
-    """Return the calls of an answer in their order; an answer without any is a plain answer.
+    """Return the calls of an answer in order; none for a plain answer.
 
-    What a model thinks before `</think>` is not read: there it may weigh a call that it does not make.
+    Reasoning before `</think>` is ignored, because it may mention calls that are not made.
 
     Args:
         text: Any text.
-        syntax: How the model was told to write calls.
+        syntax: The syntax that the model was told to use.
     """
     before, thought, after = text.partition(_THOUGHT)
     if thought:
@@ -67,30 +67,30 @@ def parse_calls(text: str, syntax: Syntax) -> list[ToolCall | MalformedCall]:
     calls: list[ToolCall | MalformedCall] = []
     for call in _PARSERS[syntax](text):
         if len(calls) == MOST_CALLS:
-            calls.append(MalformedCall(f"more than {MOST_CALLS} calls in one answer; the rest was not read"))
+            calls.append(MalformedCall(f"more than {MOST_CALLS} calls in one answer; the rest was ignored"))
             break
         calls.append(call)
     return calls
 
 
 def render_calls(calls: Sequence[ToolCall], syntax: Syntax) -> str:
-    """Write calls as a model should: `parse_calls` reads the same calls from it.
+    """Write calls as a model should; `parse_calls` is the inverse.
 
     Raises:
-        ValueError: A text holds what ends it in the `xml` syntax, which knows no escapes.
+        ValueError: A text contains its own end tag in the `xml` syntax, which has no escapes.
     """
     return "\n".join(_WRITERS[syntax](call) for call in calls)
 
 
 def render_result(name: str, text: str, syntax: Syntax) -> str:
-    """Write what a call returned, for an observation that is one text."""
+    """Write the result of a call, for an observation that is one text."""
     if syntax == "json":
         return json.dumps({"tool": name, "result": text}, ensure_ascii=False)
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
 def typed_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the texts of an `xml` call as JSON wherever a tool's schema asks for something else than text.
+    """Parse the texts of an `xml` call as JSON if the tool's schema expects something other than text.
 
     Args:
         arguments: Texts by name.
@@ -104,21 +104,21 @@ def typed_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any])
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
-# Not strict: models write line breaks into strings as they are, most of all in code.
+# Not strict: models write line breaks into strings, most often in code.
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant)
 
 
 class _UnreadableError(Exception):
-    """No JSON value stands here."""
+    """There is no JSON value here."""
 
     def __init__(self, problem: str, read_to: int | None) -> None:
         super().__init__(problem)
         self.problem = problem
         self.read_to = read_to
-        """How far the text was read; None if nobody knows, and then nothing after it is read either."""
+        """How far the text was read; None if unknown, and then the rest is not read either."""
 
 
 def _decode(text: str, position: int) -> tuple[Any, int]:
@@ -129,24 +129,24 @@ def _decode(text: str, position: int) -> tuple[Any, int]:
         value, end = _DECODER.raw_decode(text, position)
     except json.JSONDecodeError as error:
         around = text[max(position, error.pos - 20) : error.pos + 20]
-        problem = f"the JSON is wrong at {around!r}: {error.msg}" if around else "there is no JSON"
+        problem = f"the JSON is invalid at {around!r}: {error.msg}" if around else "there is no JSON"
         raise _UnreadableError(problem, error.pos) from None
     except RecursionError:
         raise _UnreadableError("the JSON is nested too deeply", None) from None
-    except ValueError as error:  # an endless number, or NaN
-        raise _UnreadableError(f"the JSON is wrong: {error}"[:_PROBLEM_CHARACTERS], None) from None
+    except ValueError as error:  # A very long number, or NaN.
+        raise _UnreadableError(f"the JSON is invalid: {error}"[:_PROBLEM_CHARACTERS], None) from None
     return value, end
 
 
 def _call_of(value: Any) -> ToolCall | MalformedCall:
-    """Read a decoded object as a call."""
+    """Parse a decoded object as a call."""
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
     if not isinstance(value, dict):
-        return MalformedCall('a call is an object: {"name": ..., "arguments": {...}}')
+        return MalformedCall('a call must be an object: {"name": ..., "arguments": {...}}')
     name = value.get("name")
     if not isinstance(name, str) or not name:
-        return MalformedCall('the call has no "name" that is a text')
+        return MalformedCall('the call has no text "name"')
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):
         try:
@@ -154,11 +154,11 @@ def _call_of(value: Any) -> ToolCall | MalformedCall:
         except _UnreadableError as error:
             return MalformedCall(f'"arguments": {error.problem}')
     if not isinstance(arguments, dict):
-        return MalformedCall('"arguments" is no object')
+        return MalformedCall('"arguments" is not an object')
     try:
         json.dumps([name, arguments], ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError):
-        return MalformedCall("the call cannot be written as Unicode text")
+        return MalformedCall("the call is not valid Unicode text")
     return ToolCall(name, arguments)
 
 
@@ -180,9 +180,9 @@ def _hermes(text: str) -> Iterator[ToolCall | MalformedCall]:
             closing = text.find(_CLOSE, end)
             between = text[end : closing if closing >= 0 else end + _PROBLEM_CHARACTERS]
             if between.strip():
-                yield MalformedCall(f"after the JSON object comes {between.strip()[:40]!r}, not {_CLOSE}")
+                yield MalformedCall(f"the JSON object is followed by {between.strip()[:40]!r}, not {_CLOSE}")
             else:
-                # An answer may end with the stop token in place of the closing tag.
+                # An answer may end with the stop token instead of the closing tag.
                 yield _call_of(value)
         closing = text.find(_CLOSE, end)
         if closing < 0:
@@ -202,10 +202,10 @@ def _xml(text: str) -> Iterator[ToolCall | MalformedCall]:
 
 
 def _xml_call(text: str, position: int) -> tuple[ToolCall | MalformedCall, int]:
-    """Read one call and return it with where reading stopped."""
+    """Parse one call and return it with where parsing stopped."""
     function = _FUNCTION.match(text, position)
     if function is None:
-        return MalformedCall(f"after {_OPEN} comes no <function=name>"), position
+        return MalformedCall(f"{_OPEN} is not followed by <function=name>"), position
     position = function.end()
     arguments: dict[str, Any] = {}
     while (parameter := _PARAMETER.match(text, position)) is not None:
@@ -218,9 +218,11 @@ def _xml_call(text: str, position: int) -> tuple[ToolCall | MalformedCall, int]:
         position = end + len(_PARAMETER_END)
     closing = _FUNCTION_END.match(text, position)
     if closing is None:
-        return MalformedCall("after the parameters comes no </function>"), position
+        return MalformedCall("the parameters are not followed by </function>"), position
     if not is_unicode("".join([*arguments, *arguments.values()])):
-        return MalformedCall("the call holds a lone surrogate, which is no Unicode text"), closing.end()
+        return MalformedCall(
+            "the call contains a lone surrogate, which is not valid Unicode text"
+        ), closing.end()
     return ToolCall(function[1], arguments), closing.end()
 
 
@@ -251,7 +253,9 @@ def _write_xml(call: ToolCall) -> str:
     for name, value in call.arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
         if _PARAMETER_END in text:
-            raise ValueError(f"the argument {name} holds {_PARAMETER_END}, which the xml syntax cannot carry")
+            raise ValueError(
+                f"the argument {name} contains {_PARAMETER_END}, which the xml syntax cannot represent"
+            )
         lines += [f"<parameter={name}>", text, _PARAMETER_END]
     return "\n".join([*lines, "</function>", _CLOSE])
 

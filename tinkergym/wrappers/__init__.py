@@ -35,7 +35,7 @@ __all__ = [
     "read_transcripts",
 ]
 
-# Where each name lives. On first use: `import tinkergym` must load neither httpx nor Gymnasium.
+# Loaded on first use: `import tinkergym` must load neither httpx nor Gymnasium.
 _HOMES = {
     "AgainstOpponent": "tinkergym.games.against_opponent",
     "ExtractAnswer": "tinkergym.wrappers.extract_answer",

@@ -15,9 +15,9 @@ _BOXED = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 
 
 class ExtractAnswer(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
-    r"""Hand on only what a policy marked as its answer.
+    r"""Pass on only what a policy marked as its answer.
 
-    The last mark counts: models often name a draft first. Where none is found the environment sees "", or
+    The last mark counts, because models often write a draft first. Without a mark the environment sees "", or
     with `missing="whole"` the whole text, and `info["metrics"]["answer_missing"]` is 1.
 
     Example:
@@ -34,26 +34,26 @@ class ExtractAnswer(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         boxed: bool = False,
         missing: str = "empty",
     ) -> None:
-        r"""Wrap an environment; exactly one of `pattern`, `tag` and `boxed` says what marks an answer.
+        r"""Wrap an environment; pass exactly one of `pattern`, `tag` and `boxed`.
 
         Args:
             env: The environment.
             pattern: A regular expression of Python; the answer is its first group, or the whole match if it
-                has none. `.` matches line ends too. It is searched in whatever a policy writes, so write one
-                that does not backtrack for ever.
+                has none. `.` also matches line breaks. It is searched in arbitrary text, so avoid patterns
+                that backtrack excessively.
             tag: A name, as `answer` for `<answer>7</answer>`.
-            boxed: The answer stands in `\boxed{...}`, in which braces may nest.
-            missing: What the environment sees where there is no answer: `empty` or `whole`.
+            boxed: The answer is in `\boxed{...}`, in which braces may nest.
+            missing: What the environment sees if there is no answer: `empty` or `whole`.
 
         Raises:
-            InvalidRequestError: None or several were given, or one is wrong; its `field` says which.
+            InvalidRequestError: None or several were given, or one is invalid; see `field`.
         """
         RecordConstructorArgs.__init__(self, pattern=pattern, tag=tag, boxed=boxed, missing=missing)
         super().__init__(env)
         if (pattern is not None) + (tag is not None) + bool(boxed) != 1:
             raise InvalidRequestError(
-                "say in one way what marks an answer",
-                hint="give one of pattern, tag and boxed=True",
+                "exactly one of pattern, tag and boxed is needed",
+                hint="pass one of pattern, tag and boxed=True",
                 field="pattern",
             )
         if missing not in ("empty", "whole"):
@@ -66,7 +66,7 @@ class ExtractAnswer(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
             self._find = _Tag(tag)
 
     def step(self, action: str) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take the answer as the action."""
+        """Return the answer as the action."""
         answer = self._find(action)
         missing = answer is None
         if answer is None:
@@ -77,9 +77,9 @@ class ExtractAnswer(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return what the last complete `\boxed{...}` holds, stripped; None if there is none.
+    r"""Return the contents of the last complete `\boxed{...}`, stripped; None if there is none.
 
-    In one pass: a text of nothing but opening braces takes no longer than any other.
+    In one pass, so a text of opening braces takes no longer than any other.
     """
     begins: list[int | None] = []
     found: str | None = None
@@ -103,13 +103,15 @@ class _Pattern:
         try:
             self._pattern = re.compile(pattern, re.DOTALL)
         except (re.error, TypeError) as error:
-            raise InvalidRequestError(f"is no regular expression: {error}", field="pattern") from error
+            raise InvalidRequestError(
+                f"is not a valid regular expression: {error}", field="pattern"
+            ) from error
         self._group = min(1, self._pattern.groups)
 
     def __call__(self, text: str) -> str | None:
         found: str | None = None
         for match in self._pattern.finditer(text):
-            # A group that took no part in the match marks nothing.
+            # A group that did not participate in the match marks nothing.
             found = match.group(self._group) if match.group(self._group) is not None else found
         return found
 
@@ -119,7 +121,7 @@ class _Tag:
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not re.fullmatch(r"[\w:.-]+", name):
-            raise InvalidRequestError(f"{name!r} is no name of a tag", field="tag")
+            raise InvalidRequestError(f"{name!r} is not a valid tag name", field="tag")
         self._open, self._close = f"<{name}>", f"</{name}>"
 
     def __call__(self, text: str) -> str | None:

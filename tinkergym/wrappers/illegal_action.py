@@ -1,4 +1,4 @@
-"""IllegalAction: what becomes of an action that an environment does not allow."""
+"""IllegalAction: how an action that an environment does not allow is handled."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tinkergym.wrappers.observed_text import replaced_text, require_text_observa
 class IllegalAction(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Let an illegal action lose, be replaced by a random legal one, or be tried again.
 
-    For environments that name their `legal_actions()`; where they answer None, the action goes through as it
-    is. `info["metrics"]["illegal_moves"]` is 1 in a step whose action was illegal, else 0. A `TextGame` has
-    this setting of its own, `on_illegal`, which holds for its opponents too.
+    For environments with `legal_actions()`; if they return None, the action passes unchanged.
+    `info["metrics"]["illegal_moves"]` is 1 in a step whose action was illegal, else 0. A `TextGame` has its
+    own setting `on_illegal`, which also applies to its opponents.
 
-    Put it directly around the environment: it judges the action as the environment would see it.
+    Put it directly around the environment, so that it sees the same action as the environment.
 
     Example:
         >>> env = IllegalAction(tg.make("board/TicTacToeVs-v0"), on_illegal="retry:3")
@@ -32,12 +32,12 @@ class IllegalAction(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Set the rule.
 
         Args:
-            env: The environment; `legal_actions()` of its innermost one is asked before each step.
-            on_illegal: `lose`, `random` or `retry:N`, N further tries in a turn.
-            reward: What losing by an illegal action pays.
+            env: The environment; `legal_actions()` of the innermost one is called before each step.
+            on_illegal: `lose`, `random` or `retry:N` (N more tries per turn).
+            reward: The reward for losing by an illegal action.
 
         Raises:
-            InvalidRequestError: It is no such rule, or the environment cannot name its legal actions.
+            InvalidRequestError: It is not such a rule, or the environment cannot list its legal actions.
         """
         RecordConstructorArgs.__init__(self, on_illegal=on_illegal, reward=reward)
         super().__init__(env)
@@ -45,8 +45,8 @@ class IllegalAction(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         offered: Callable[[], list[str] | None] | None = getattr(env.unwrapped, "legal_actions", None)
         if offered is None:
             raise InvalidRequestError(
-                f"{type(env.unwrapped).__name__} does not name its legal actions",
-                hint="give it a method legal_actions() that returns a list of texts, or None if unknown now",
+                f"{type(env.unwrapped).__name__} does not list its legal actions",
+                hint="define legal_actions(), which returns a list of strings, or None if unknown",
                 field="environment",
             )
         require_text_observations(env, "on_illegal")
@@ -63,13 +63,13 @@ class IllegalAction(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         if seed is not None or self._rng is None:
-            # A stream of its own: the environment's chance is the same with and without this wrapper.
+            # Its own stream, so that the environment draws the same numbers with and without this wrapper.
             self._rng = np.random.default_rng(None if seed is None else zlib.crc32(b"illegal %d" % seed))
         self._lost, self._tries, self._last = False, 0, observation
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step with a legal action, or do what the rule says.
+        """Step with a legal action, or apply the rule.
 
         Raises:
             EpisodeProtocolError: The episode was lost by an illegal action.

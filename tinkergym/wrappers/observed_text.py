@@ -1,4 +1,4 @@
-"""The text of an observation, changed in place: for wrappers that add a line to what an environment shows."""
+"""Change the text of an observation: for wrappers that add a line to it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def require_text_observations(env: gym.Env[Any, Any], field: str) -> None:
     """Refuse an environment whose observations are neither text nor mappings with text under `text`.
 
     Raises:
-        InvalidRequestError: They are something else; `field` is the setting that needs text.
+        InvalidRequestError: They are not; `field` is the setting that needs text.
     """
     space = env.observation_space
     if isinstance(space, spaces.Dict):
         space = space.spaces.get("text", space)
     if not isinstance(space, spaces.Text):
         raise InvalidRequestError(
-            f"adds a line to the text of an observation, but {env} shows {space}",
-            hint="put the observations into words first, with tinkergym.wrappers.Verbalize",
+            f"adds a line to the text of an observation, but observations of {env} are {space}",
+            hint="convert the observations to text first, with tinkergym.wrappers.Verbalize",
             field=field,
         )
 
@@ -36,5 +36,5 @@ def with_text(observation: Any, *, above: str = "", below: str = "") -> Any:
 
 
 def replaced_text(observation: Any, text: str) -> Any:
-    """Return an observation like this one that says `text`."""
+    """Return a copy of the observation with this text."""
     return {**observation, "text": text} if isinstance(observation, Mapping) else text

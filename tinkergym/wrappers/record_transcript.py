@@ -1,4 +1,4 @@
-"""RecordTranscript: what was said in each episode, as JSON lines."""
+"""RecordTranscript: the text of each episode, as JSON lines."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tinkergym.errors import (
 )
 from tinkergym.user_code.quoting import quoted
 
-# EFBIG: the file has reached the size that the process may write.
+# EFBIG: the file has reached the size limit of the process.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class RecordTranscript(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Append each episode to a file, one JSON object per line, when it ends.
 
-    Several processes may write to one file: an episode is written at once, under a lock, or not at all.
+    Several processes may write to one file: an episode is written atomically, under a lock.
 
     An object has `episode_id`, `environment`, `seed`, `options`, `observation` (the first), `steps` (each
     with `action`, `observation`, `reward`, `terminated`, `truncated`, `metrics`), `return` and `ended`:
@@ -46,9 +46,9 @@ class RecordTranscript(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
         Args:
             env: The environment.
-            path: The file; made if it is not there, appended to if it is.
+            path: The file; created if missing, else appended to.
             strict: Raise from `step` if an episode cannot be written. Otherwise there is one warning, `lost`
-                counts the episodes that are missing, and play goes on.
+                counts the missing episodes, and play continues.
 
         Raises:
             InvalidRequestError: The file cannot be opened for writing.
@@ -59,13 +59,13 @@ class RecordTranscript(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._strict = strict
         self._episode: dict[str, Any] | None = None
         self.lost = 0
-        """Episodes that could not be written."""
+        """Number of episodes that could not be written."""
         try:
             self._path.open("ab").close()
         except OSError as error:
             raise InvalidRequestError(
                 f"{self._path} cannot be written: {error.strerror}",
-                hint="name a file in a folder that is there",
+                hint="use a file in an existing folder",
                 field="path",
             ) from error
 
@@ -89,7 +89,7 @@ class RecordTranscript(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Take a step; the last one of an episode writes it.
 
         Raises:
-            StorageFullError: With `strict`, no space is left for the episode.
+            StorageFullError: With `strict`, the disk is full.
             EnvironmentInfrastructureError: With `strict`, the file cannot be written for another reason.
         """
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -98,7 +98,7 @@ class RecordTranscript(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
                 {
                     "action": action,
                     "observation": observation,
-                    "reward": float(reward) if math.isfinite(reward) else None,  # JSON knows no NaN
+                    "reward": float(reward) if math.isfinite(reward) else None,  # JSON has no NaN.
                     "terminated": bool(terminated),
                     "truncated": bool(truncated),
                     "metrics": dict(info.get("metrics", {})),
@@ -109,7 +109,7 @@ class RecordTranscript(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Write an episode that is under way and close the environment."""
+        """Write an unfinished episode and close the environment."""
         try:
             self._write("abandoned")
         finally:
@@ -130,32 +130,32 @@ class RecordTranscript(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             if self._strict:
                 raise
             if self.lost == 1:
-                warnings.warn(f"{error}; the episode is missing there, play goes on", stacklevel=3)
+                warnings.warn(f"{error}; the episode was not recorded, play continues", stacklevel=3)
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file that other processes may be appending to.
+    """Append a line to a file to which other processes may be appending.
 
     Raises:
-        StorageFullError: No space is left; the file is as it was.
+        StorageFullError: The disk is full; the file is unchanged.
         EnvironmentInfrastructureError: The file cannot be written for another reason.
     """
     import fcntl
 
     try:
-        # Unbuffered: a buffer's rest would be written later, outside the lock.
+        # Unbuffered: the rest of a buffer would be written later, outside the lock.
         with path.open("a+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             size = file.seek(0, os.SEEK_END)
             data = line.encode() + b"\n"
-            # A writer that was killed may have left half a line; ours must not become its end.
+            # A killed writer may have left a partial line; ours must not be appended to it.
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
                 data = b"\n" + data
             try:
                 while data:
                     data = data[file.write(data) or 0 :]
             except OSError:
-                with contextlib.suppress(OSError):  # a device, such as /dev/full, has no size to go back to
+                with contextlib.suppress(OSError):  # A device, such as /dev/full, has no size to restore.
                     file.truncate(size)
                 raise
     except OSError as error:
@@ -167,7 +167,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_transcripts(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the episodes of a file; half a line, which a killed process may have left, is passed over."""
+    """Yield the episodes of a file. A partial line, left by a killed process, is skipped."""
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:

@@ -1,4 +1,4 @@
-"""RewardTerms: more terms in the reward, or next to it."""
+"""RewardTerms: more terms in the reward, or logged next to it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tinkergym.rubrics.rubric import PREFIX, Term, finite
 from tinkergym.tools.definition import named
 
 OWN = f"{PREFIX}environment"
-"""The metric that keeps the environment's own reward."""
+"""The metric with the environment's own reward."""
 
 
 def action_characters(action: object) -> float:
-    """How long the action is."""
+    """The length of the action."""
     return float(len(action)) if isinstance(action, str) else 0.0
 
 
 def step() -> float:
-    """1 for each step: with a negative weight, a price on time."""
+    """1 for each step: with a negative weight, a cost per step."""
     return 1.0
 
 
@@ -33,13 +33,13 @@ BUILT_IN: dict[str, Callable[..., Any]] = {"action_characters": action_character
 class RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Add weighted terms to each step's reward, and log them.
 
-    A term is a function that names what it wants to know of the step: `observation`, `action`,
+    A term is a function whose parameters name what it needs from the step: `observation`, `action`,
     `next_observation`, `reward`, `terminated`, `truncated`, `info`. With weight 0 it is only logged. The
-    environment's own reward counts in full and stays visible as `reward/environment`; the terms stand beside
-    it in `info["metrics"]` as `reward/<term>`, unweighted.
+    environment's own reward counts in full and is logged as `reward/environment`; the terms are logged in
+    `info["metrics"]` as `reward/<term>`, unweighted.
 
-    A term that raises or gives no finite number makes the reward invalid: the episode ends as
-    `invalid_reward`, and nothing is learned from it.
+    A term that raises or does not return a finite number makes the reward invalid: the episode ends as
+    `invalid_reward` and is not trained on.
 
     Example:
         >>> env = RewardTerms(env, weights={"action_characters": -0.001})
@@ -56,9 +56,9 @@ class RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
         Args:
             env: Any environment.
-            terms: Functions by the name of their term, as `module:name` or as they are; only the first kind
-                can be written down in a spec. `action_characters` and `step` are there without.
-            weights: By term; a term without one is only logged.
+            terms: Functions by the name of their term, as `module:name` or as objects; only the former can be
+                stored in a spec. `action_characters` and `step` are built in.
+            weights: Weights by term; a term without one is only logged.
 
         Raises:
             InvalidRequestError: A weight has no term, or a function cannot be found.
@@ -72,13 +72,13 @@ class RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         unknown = sorted(set(weights) - set(functions))
         if unknown or not functions:
             have = ", ".join([*functions, *sorted(set(BUILT_IN) - set(functions))])
-            problem = f"{unknown[0]} is no term" if unknown else "there are no terms"
+            problem = f"{unknown[0]} is not a term" if unknown else "there are no terms"
             raise InvalidRequestError(
-                problem, hint=f"pass its function in terms; there are: {have}", field="weights"
+                problem, hint=f"pass its function in terms; known terms: {have}", field="weights"
             )
         self._terms = [Term(name, function, weights.get(name, 0.0)) for name, function in functions.items()]
         if any(term.name == OWN.removeprefix(PREFIX) for term in self._terms):
-            raise InvalidRequestError("the name environment is taken", field="terms")
+            raise InvalidRequestError("the name environment is reserved", field="terms")
         self._observation: Any = None
         self._playing = False
 
@@ -94,7 +94,7 @@ class RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Take the step and add the terms.
 
         Raises:
-            InvalidRewardError: A term cannot be had, or the environment's reward is no finite number.
+            InvalidRewardError: A term failed, or the environment's reward is not a finite number.
             EpisodeProtocolError: No episode is running.
         """
         if not self._playing:
@@ -112,7 +112,7 @@ class RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             "info": info,
         }
         total = finite(reward, OWN.removeprefix(PREFIX))
-        # Of two such wrappers the inner one knows the environment's own reward.
+        # If two such wrappers are nested, the inner one knows the environment's own reward.
         metrics = {OWN: total, **(info.get("metrics") or {})}
         for term in self._terms:
             value = term.value(facts)

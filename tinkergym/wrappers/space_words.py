@@ -1,6 +1,6 @@
-"""Values of Gymnasium's spaces in words, and words read back as values.
+"""Values of Gymnasium's spaces as text, and text parsed back into values.
 
-Knows spaces and text; nothing of environments, episodes or names of actions.
+Independent of environments, episodes and names of actions.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from gymnasium import spaces
 from tinkergym.errors import InvalidEnvironmentError
 
 MOST_NUMBERS = 1000
-"""A space of more numbers than this is a picture; in words it would fill a model's context."""
+"""A space with more numbers is an image; as text it would fill a model's context."""
 
 _LONGEST_ANSWER = 20_000
-"""Characters; a longer text names no value of a space with `MOST_NUMBERS` numbers or fewer."""
+"""Characters; longer text cannot be a value of a space with at most `MOST_NUMBERS` numbers."""
 
 _ARRAYS = (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 
 
 def refuse_unspeakable(space: gym.Space[Any], role: str) -> None:
-    """Raise unless values of the space can be put into words.
+    """Raise unless values of the space can be written as text.
 
     Args:
         space: Any space.
         role: "observation" or "action", for the message.
 
     Raises:
-        InvalidEnvironmentError: The space, or one inside it, is of another kind or too large.
+        InvalidEnvironmentError: The space, or one inside it, is not supported or too large.
     """
     if isinstance(space, spaces.Tuple | spaces.Dict):
         for part in space.spaces if isinstance(space, spaces.Tuple) else space.spaces.values():
@@ -44,26 +44,26 @@ def refuse_unspeakable(space: gym.Space[Any], role: str) -> None:
         numbers = math.prod(space.shape)
         if numbers > MOST_NUMBERS:
             raise InvalidEnvironmentError(
-                f"an {role} of {numbers} numbers cannot be put into words",
-                hint=f"Verbalize takes up to {MOST_NUMBERS}; pictures are shown with tinkergym.spaces.Image",
+                f"an {role} with {numbers} numbers cannot be written as text",
+                hint=f"Verbalize supports up to {MOST_NUMBERS}; show images with tinkergym.spaces.Image",
                 field="env",
             )
     elif not isinstance(space, spaces.Discrete | spaces.Text):
         raise InvalidEnvironmentError(
-            f"Verbalize has no words for an {role} of {type(space).__name__}",
-            hint="it knows Discrete, Box, MultiDiscrete, MultiBinary, Text, and Tuple and Dict of these; "
-            "put the rest into words in a wrapper of your own",
+            f"Verbalize does not support an {role} of type {type(space).__name__}",
+            hint="it supports Discrete, Box, MultiDiscrete, MultiBinary, Text, and Tuple and Dict of these; "
+            "write your own wrapper for others",
             field="env",
         )
 
 
 def say(space: gym.Space[Any], value: Any, decimals: int) -> str:
-    """Return a value in words: numbers with spaces between, one line per row or part.
+    """Return a value as text: numbers with spaces between, one line per row or part.
 
     Args:
-        space: What the value belongs to.
+        space: The space of the value.
         value: The value.
-        decimals: Digits after the point of every number that is not whole by its type.
+        decimals: Digits after the point of floating-point numbers.
     """
     if isinstance(space, spaces.Dict):
         return "\n".join(f"{key}: {_in_one_line(part, value[key], decimals)}" for key, part in space.items())
@@ -80,9 +80,9 @@ def say(space: gym.Space[Any], value: Any, decimals: int) -> str:
 
 
 def read(space: gym.Space[Any], text: str) -> Any | None:
-    """Return the value that a text says, None if it says none of this space.
+    """Return the value that a text represents; None if it is not one of this space.
 
-    A number, numbers with spaces or commas between, or JSON where a space has parts or rows. Never raises.
+    A number, numbers with spaces or commas between, or JSON if a space has parts or rows. Never raises.
     """
     if len(text) > _LONGEST_ANSWER:
         return None
@@ -97,14 +97,14 @@ def read(space: gym.Space[Any], text: str) -> Any | None:
     else:
         try:
             plain = json.loads(text, parse_constant=_no_constant)
-        # A thousand brackets, one in another, end in a RecursionError.
+        # A thousand nested brackets cause a RecursionError.
         except (ValueError, RecursionError):
             return None
     return _value(space, plain)
 
 
 def how_to_say(space: gym.Space[Any], decimals: int) -> str:
-    """Return what a text must be to be read as a value of the space, as the end of "Answer with ..."."""
+    """Return the text format of a value of the space, as the end of "Answer with ..."."""
     if isinstance(space, spaces.Discrete):
         first, last = int(space.start), int(space.start + space.n - 1)
         if space.n <= 10:
@@ -127,7 +127,7 @@ def _in_one_line(space: gym.Space[Any], value: Any, decimals: int) -> str:
 
 
 def say_as_json(space: gym.Space[Any], value: Any, decimals: int) -> str:
-    """Return a value in one line, as JSON but for numbers that JSON does not know, such as `inf`."""
+    """Return a value in one line, as JSON except for numbers that JSON does not support, such as `inf`."""
     if isinstance(space, spaces.Dict):
         parts = (f"{json.dumps(k)}: {say_as_json(part, value[k], decimals)}" for k, part in space.items())
         return "{" + ", ".join(parts) + "}"
@@ -148,7 +148,7 @@ def _nested(array: Any, decimals: int) -> str:
 def _number(value: Any, decimals: int) -> str:
     if np.issubdtype(np.asarray(value).dtype, np.floating):
         words = f"{float(value):.{decimals}f}"
-        # -0.000 reads as if it told something.
+        # -0.000 would look like information.
         return words.removeprefix("-") if not words.strip("-0.") else words
     return str(int(value))
 
@@ -163,7 +163,7 @@ def _plain_number(word: str) -> int | float | None:
 
 
 def _value(space: gym.Space[Any], plain: Any) -> Any | None:
-    """Return the space's value for a value of JSON, None where they do not fit."""
+    """Return the space's value for a JSON value; None if they do not match."""
     if isinstance(space, spaces.Dict):
         keys = list(space.spaces)
         if not isinstance(plain, dict) or set(plain) != set(keys):
@@ -191,12 +191,12 @@ def _array(space: gym.Space[Any], plain: Any) -> Any | None:
         return None
     try:
         exact = np.asarray(plain, dtype=np.float64)
-    except (ValueError, OverflowError):  # rows of unlike length, a number with 400 digits
+    except (ValueError, OverflowError):  # Rows of different length, or a number with 400 digits.
         return None
     if exact.shape != space.shape or not np.isfinite(exact).all():
         return None
     whole = np.issubdtype(space.dtype, np.integer)
-    # Compared before the cast, which would wrap round.
+    # Compared before the cast, which would wrap around.
     if whole and not ((exact == np.floor(exact)) & (np.abs(exact) < 2**53)).all():
         return None
     with np.errstate(over="ignore"):
@@ -240,4 +240,4 @@ def _schema(space: gym.Space[Any], decimals: int) -> str:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")

@@ -1,4 +1,4 @@
-"""StripReasoning: the environment sees the answer without the thinking before it."""
+"""StripReasoning: the environment sees the answer without the reasoning before it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tinkergym.errors import InvalidRequestError
 
 
 class StripReasoning(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
-    """Cut reasoning out of each action before the environment inside sees it.
+    """Remove reasoning from each action before the inner environment sees it.
 
-    Only the environment is spared the reasoning. Its tokens stay in the episode and are learned from, and
-    whether later turns still show it to the model is for the job's renderer to say.
+    Only the environment does not see the reasoning. Its tokens stay in the episode and are trained on, and
+    the job's `reasoning` setting decides whether later turns show it to the model.
 
-    What counts as reasoning: everything between `open` and `close`; everything before a first `close` without
+    Reasoning is everything between `open` and `close`; everything before a first `close` without
     an `open` (chat templates often end the prompt with the opening mark); and everything after an `open` that
-    is never closed, so that a model cut off while thinking has answered nothing.
+    is never closed, so that a model cut off while reasoning has answered nothing.
 
-    `info["metrics"]["reasoning_characters"]` counts what was cut out.
+    `info["metrics"]["reasoning_characters"]` counts the removed characters.
 
     Example:
         >>> env = StripReasoning(tg.make("math/Arithmetic-v0"))
@@ -53,7 +53,7 @@ class StripReasoning(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         self._open, self._close = open, close
 
     def step(self, action: str) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take the action without its reasoning."""
+        """Return the action without its reasoning."""
         answer = without_reasoning(action, self._open, self._close)
         observation, reward, terminated, truncated, info = self.env.step(answer)
         metrics = {**info.get("metrics", {}), "reasoning_characters": float(len(action) - len(answer))}

@@ -1,4 +1,4 @@
-"""SystemPrompt: what stands before the first observation."""
+"""SystemPrompt: the text before the first observation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tinkergym.messages import is_unicode
 
 
 class SystemPrompt(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Give an environment a system prompt, in place of the one it may bring.
+    """Set an environment's system prompt, replacing its own.
 
-    The prompt is metadata, not an observation: the loop puts it where the model's chat template wants it. A
-    job's own `system_prompt` still comes before it.
+    The prompt is metadata, not an observation: the loop puts it where the model's chat template expects it. A
+    job's own `system_prompt` still takes precedence.
 
     Example:
         >>> env = SystemPrompt(tg.make("math/Arithmetic-v0"), "Answer with the number only.")
@@ -25,7 +25,7 @@ class SystemPrompt(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Set the prompt.
 
         Raises:
-            InvalidRequestError: It is no Unicode text.
+            InvalidRequestError: It is not Unicode text.
         """
         RecordConstructorArgs.__init__(self, text=text)
         super().__init__(env)

@@ -21,12 +21,12 @@ Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
 
 class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
-    """Runs the tool calls that an action holds, and shows what they returned as the next observation.
+    """Runs the tool calls of an action, and returns their results as the next observation.
 
-    An action without a call is the answer and goes to the environment inside as it is. Calls of one action
-    run in order. What goes wrong with a call - it cannot be read, there is no such tool, its arguments do not
-    fit, the tool raises or takes too long - is told to the policy in that observation and counted. Only when
-    what a tool runs on fails (`EnvironmentInfrastructureError`) the episode ends with an error.
+    An action without a call is the answer and goes to the inner environment unchanged. Calls of one action
+    run in order. If a call fails (it cannot be parsed, there is no such tool, its arguments do not match, the
+    tool raises or takes too long), the observation tells the policy, and the failure is counted. Only if a
+    tool's infrastructure fails (`EnvironmentInfrastructureError`) does the episode end with an error.
 
     The tools are described in `metadata["system_prompt"]`, after the environment's own prompt. In an
     environment whose observations are chats, results are messages with the role `tool`; in others, text.
@@ -50,24 +50,24 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         timeout_seconds: float | None = None,
         max_result_characters: int = 10_000,
     ) -> None:
-        """Wrap an environment. Its methods that are marked with `@tool` are offered by themselves.
+        """Wrap an environment. Its methods that are marked with `@tool` are offered automatically.
 
         Args:
-            env: Takes text, shows text or chats.
-            tools: More tools; see `tinkergym.tools.collection.ToolSource` for how they can be named.
+            env: An environment with text actions and text or chat observations.
+            tools: More tools; see `tinkergym.tools.collection.ToolSource` for the possible forms.
             syntax: How the model writes calls: `hermes`, `xml` or `json`.
-            max_calls: Calls that are run in an episode; None leaves it to the limits of the episode.
-            timeout_seconds: After which a call of a function is given up, unless the tool has a limit of its
-                own. Methods of the environment have none: they run in the environment's thread.
-            max_result_characters: Of a longer result, only the beginning and the end are shown.
+            max_calls: The most calls in an episode; None leaves it to the limits of the episode.
+            timeout_seconds: Time limit of a function's call, unless the tool has its own. Methods of the
+                environment have none: they run in the environment's thread.
+            max_result_characters: Longer results are cut to their beginning and end.
 
         Raises:
-            InvalidToolError: There are no tools, two have one name, or one is none.
-            InvalidRequestError: A setting is out of its range.
+            InvalidToolError: There are no tools, two have the same name, or one is invalid.
+            InvalidRequestError: A setting is out of range.
         """
         RecordConstructorArgs.__init__(
             self,
-            _disable_deepcopy=True,  # a tool may hold a process or a connection
+            _disable_deepcopy=True,  # A tool may hold a process or a connection.
             tools=recorded(tools),
             syntax=syntax,
             max_calls=max_calls,
@@ -76,7 +76,9 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         )
         super().__init__(env)
         if syntax not in get_args(Syntax):
-            raise InvalidRequestError(f"{syntax!r} is none of {', '.join(get_args(Syntax))}", field="syntax")
+            raise InvalidRequestError(
+                f"{syntax!r} is not one of {', '.join(get_args(Syntax))}", field="syntax"
+            )
         for field, value, least in (
             ("max_calls", max_calls, 1),
             ("timeout_seconds", timeout_seconds, 0),
@@ -108,13 +110,13 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         """Start an episode with all its calls left.
 
         Raises:
-            InvalidEnvironmentError: The observation can hold no text, and so no result of a tool.
+            InvalidEnvironmentError: The observation cannot contain text, and so no result of a tool.
         """
         observation, info = self.env.reset(seed=seed, options=options)
         if not isinstance(observation, str | list | Mapping):
             raise InvalidEnvironmentError(
                 f"tools answer in text, but the observation is {type(observation).__name__}",
-                hint="put it into words first, with tinkergym.wrappers.Verbalize",
+                hint="convert it to text first, with tinkergym.wrappers.Verbalize",
                 field="environment",
             )
         self._runner.begin()
@@ -122,11 +124,11 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         return observation, info
 
     def step(self, action: str) -> Step:
-        """Run the calls of the action, or hand it on as the answer.
+        """Run the calls of the action, or pass it on as the answer.
 
         Raises:
             EpisodeProtocolError: No episode is running.
-            EnvironmentInfrastructureError: What a tool runs on failed.
+            EnvironmentInfrastructureError: A tool's infrastructure failed.
         """
         if not self._playing:
             raise EpisodeProtocolError("no episode is running", hint="call reset before step")
@@ -140,7 +142,7 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         return observation, reward, terminated, truncated, {**info, "metrics": metrics}
 
     def close(self) -> None:
-        """Close the environment, and the tools that were made for it by name."""
+        """Close the environment, and the tools that were created for it by name."""
         for tool in self._made:
             tool.close()
         super().close()
@@ -154,7 +156,7 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         if isinstance(self._last, Mapping):
             if "messages" in self._last:
                 return {**self._last, "messages": [self._message(name, text) for name, text in results]}
-            # The other keys belong to the space and still hold: no call changed them.
+            # The other keys belong to the space and are still valid: no call changed them.
             return {**self._last, "text": text}
         return text
 

@@ -1,6 +1,6 @@
 """TrainRemotely: a script's own `reset`/`step` loop becomes a training job's rollout worker.
 
-Knows the Gymnasium interface and the agent loop. Tokens stay in the loop, HTTP in `tinkergym.remote`.
+Uses the Gymnasium interface and the agent loop. Tokens stay in the loop, and HTTP in `tinkergym.remote`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tinkergym.schema.parsing import parse_spec
 from tinkergym.trajectory.trajectory import StopReason
 
 DEFAULT_STEPS = 100
-"""A loop of one's own often ends by itself; the job then stays and can be taken up again."""
+"""A script's own loop often ends early; the job then stays and can be continued."""
 
 StepReturn = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 
@@ -50,19 +50,19 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                 over = terminated or truncated
         env.close()
 
-    What is recorded: the text given to `act` (which may describe an observation that is no text), the tokens
-    that the policy sampled, and what `step` paid. The action given to `step` may be made from the policy's
-    text, as `env.step(int(text))`.
+    Training uses the text given to `act` (which may describe an observation that is not text), the sampled
+    tokens, and the reward from `step`. The action given to `step` may be derived from the policy's text, as
+    in `env.step(int(text))`.
 
     `env.training` waits until the service has another episode, and is False once the job's steps are done. A
-    loop that goes on after that plays with the trained policy, unrecorded, and is warned once.
+    loop that continues after that plays with the trained policy without recording, and gets one warning.
 
-    `reset()` uses the seed that the service gave out, so that the episodes of a group start equal; a seed of
-    the script's own is refused unless `baseline="batch"`. A `reset` in the middle of an episode abandons it.
-    When a limit of the job cuts the episode, `step` returns `truncated=True` and says which under
-    `info["tinkergym"]`; met while reading an observation, `act` answers "" and the next `step` says so
-    without touching the environment. Time limits are looked at between two calls, since nobody else can
-    interrupt the script's own thread.
+    `reset()` uses the service's seed, so that the episodes of a group start equal; the script's own seed is
+    refused unless `baseline="batch"`. A `reset` in the middle of an episode abandons it. When a limit of the
+    job cuts the episode off, `step` returns `truncated=True` and names the limit under `info["tinkergym"]`.
+    If the limit is reached while reading an observation, `act` returns "" and the next `step` reports it
+    without calling the environment. Time limits are checked between calls, because the script's own thread
+    cannot be interrupted.
 
     `close()` waits for the train step that is being computed. If the job then still needs episodes it stays,
     and `TrainRemotely(env, job_id=...)` goes on with it.
@@ -95,22 +95,22 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         job_id: str | None = None,
         **settings: Any,
     ) -> None:
-        """Start the job, or take up the one named by `job_id`.
+        """Start the job, or continue the one named by `job_id`.
 
         Args:
             env: Any Gymnasium environment.
             steps: Train steps; each takes `group_size * groups_per_step` episodes. None means
                 100 for a new job.
-            client: None makes one, see `Client`.
-            model: A name that the service offers, a model directory on its machine, or a hub id.
-            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None is `GRPO()`.
-            adapter: `LoRA(...)` or `FullParameters()`; None is `LoRA()`.
-            job_id: Go on with a job that an earlier script left; its settings are its own, and given ones are
+            client: None creates one, see `Client`.
+            model: A model name of the service, a model directory on its machine, or a hub id.
+            algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None means `GRPO()`.
+            adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
+            job_id: Continue a job that an earlier script left. It keeps its settings, and passing others is
                 refused.
             **settings: Any other field of `JobSpec`.
 
         Raises:
-            InvalidRequestError: a setting is wrong; nothing was started.
+            InvalidRequestError: A setting is invalid; nothing was started.
         """
         super().__init__(env)
         given = {"steps": steps, "algorithm": algorithm, "adapter": adapter, **settings}
@@ -124,7 +124,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                 how = f"rollout={known.rollout!r}" if isinstance(known, PlayedSpec) else "nobody"
                 raise InvalidRequestError(
                     f"the episodes of {job_id} are played by {how}",
-                    hint="take it up with Client.attach",
+                    hint="use Client.attach",
                     field="job_id",
                 )
             self._spec = known
@@ -143,7 +143,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             )
             self.job = self._client.submit(self._spec)
         self.policy = ScriptPolicy(self)
-        """Answers observations; what it answers is what the job learns from."""
+        """Acts on observations; its actions are what the job trains on."""
         transport = self._client.rollout_transport(self.job.id)
         self._renderer = Renderer.from_bundle(transport.renderer(self._spec.rendered_by(self.job.id)))
         self._episodes = ScriptEpisodes(
@@ -160,7 +160,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         """Whether the job needs another episode; waits while the service computes a train step.
 
         Raises:
-            JobFailedError: the job ended without success.
+            JobFailedError: The job failed.
         """
         if self._closed:
             return False
@@ -176,18 +176,18 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin the next episode that the service asks for, with its seed.
+        """Begin the next episode that the service requests, with its seed.
 
         Raises:
-            EpisodeProtocolError: it is closed.
-            InvalidRequestError: a seed was given, and the episodes of a group must start equal.
-            JobFailedError: the job ended without success.
+            EpisodeProtocolError: It is closed.
+            InvalidRequestError: A seed was given, but the episodes of a group must start equal.
+            JobFailedError: The job failed.
         """
         self._refuse_if_closed("reset")
         if seed is not None and self._spec.algorithm.compares_siblings and not self._done:
             raise InvalidRequestError(
-                "reset() takes the service's seed: episodes that are compared must start equal",
-                hint="leave the seed out, or train with GRPO(baseline='batch')",
+                "reset() uses the service's seed, because the episodes of a group must start equal",
+                hint="leave out the seed, or train with GRPO(baseline='batch')",
                 field="seed",
             )
         self._abandon()
@@ -210,17 +210,17 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         return observation, info
 
     def step(self, action: Any) -> StepReturn:
-        """Take the policy's action in the environment and record what it paid.
+        """Apply the policy's action to the environment and record its reward.
 
         Raises:
-            EpisodeProtocolError: there is no answer of the policy to take a step with, or it is closed.
+            EpisodeProtocolError: The policy has not acted, or it is closed.
         """
         self._refuse_if_closed("step")
         if self._done:
             return self.env.step(action)
         self._raise_if_ended_badly()
         episode = self._current("step")
-        if episode.over:  # a limit was met in reset(), or while act() read the observation
+        if episode.over:  # A limit was reached in reset(), or while act() read the observation.
             return episode.observation, 0.0, False, True, self._end({})
         episode.expect_an_answer()
         began = time.monotonic()
@@ -238,7 +238,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated or not terminated, self._end(info)
 
     def close(self) -> None:
-        """Hand in what is open, wait for the train step being computed, and close the environment."""
+        """Submit finished episodes, wait for the running train step, and close the environment."""
         if self._closed:
             return
         try:
@@ -246,8 +246,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             if self.training:
                 view = self.job.view()
                 warnings.warn(
-                    f"{view.job_id} is at step {view.step} of {view.spec.steps} and waits for "
-                    f"episodes; go on with TrainRemotely(env, job_id={view.job_id!r}) or end it with "
+                    f"{view.job_id} is at step {view.step} of {view.spec.steps} and waits for episodes; "
+                    f"continue with TrainRemotely(env, job_id={view.job_id!r}) or end it with "
                     f"`tinkergym jobs cancel {view.job_id}`",
                     stacklevel=2,
                 )
@@ -279,7 +279,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if self._closed:
             raise EpisodeProtocolError(
                 f"{call}() was called after close()",
-                hint=f"if {self.job.id} needs more episodes, go on with "
+                hint=f"if {self.job.id} needs more episodes, continue with "
                 f"TrainRemotely(env, job_id={self.job.id!r})",
             )
 
@@ -308,7 +308,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if not self._episodes.submit(episode.request, [episode.trajectory()]):
             warnings.warn(
                 "the episode does not count: the service has given it to another worker, because this one "
-                "was silent for too long",
+                "did not respond for too long",
                 stacklevel=4,
             )
 
@@ -328,8 +328,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"{self.job.id} has done all of its steps: from here on the trained "
-                "policy plays and nothing is recorded; `while env.training:` ends the loop here",
+                f"{self.job.id} has done all of its steps: from here on the trained policy plays without "
+                f"recording; `while env.training:` ends the loop here",
                 stacklevel=3,
             )
         self._trained.reset()
@@ -337,23 +337,23 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class ScriptPolicy:
-    """The policy in training, as a script's loop sees it."""
+    """The policy in training, for a script's loop."""
 
     def __init__(self, env: TrainRemotely) -> None:
         self._env = env
 
     def act(self, observation: Observation) -> str:
-        """Answer an observation of the episode under way.
+        """Act on an observation of the running episode.
 
         Args:
-            observation: Text or messages that show what `reset` or `step` returned.
+            observation: Text or messages that describe what `reset` or `step` returned.
 
         Returns:
-            The policy's text; "" when a limit of the job has ended the episode, which `step` then reports.
+            The policy's text; "" if a limit of the job has ended the episode, which `step` then reports.
 
         Raises:
-            EpisodeProtocolError: called before `reset`, or twice without a `step` between.
-            JobFailedError: the job ended without success.
+            EpisodeProtocolError: Called before `reset`, or twice without a `step` in between.
+            JobFailedError: The job failed.
         """
         return self._env._act(observation)
 
@@ -361,21 +361,21 @@ class ScriptPolicy:
 def _refuse_impossible(given: set[str], job_id: str | None, settings: Mapping[str, Any]) -> None:
     if job_id is not None and given:
         raise InvalidRequestError(
-            f"{job_id} has its settings already, {', '.join(sorted(given))} would change nothing",
-            hint="leave them out, or start a job of its own without job_id",
+            f"{job_id} already has its settings, so {', '.join(sorted(given))} would have no effect",
+            hint="leave them out, or start a new job without job_id",
             field=min(given),
         )
     refuse_environment_prompt(settings)
     if settings.get("rollout", "script") != "script":
         raise InvalidRequestError(
             f"this wrapper's episodes are played by your own loop, not by {settings['rollout']!r}",
-            hint="leave rollout out, or hand the environment to Client.train",
+            hint="leave out rollout, or pass the environment to Client.train",
             field="rollout",
         )
 
 
 def _environment_of(env: gym.Env[Any, Any]) -> dict[str, Any]:
-    """Name the environment as its creator does; what cannot be written as JSON is left out of the name."""
+    """Name the environment as its constructor does; arguments that are not JSON are left out."""
     if env.spec is None:
         return {"id": f"{LOCAL}{type(env.unwrapped).__name__}-v0"}
     kwargs = {key: value for key, value in env.spec.kwargs.items() if _is_json(value)}

@@ -1,4 +1,4 @@
-"""TurnLimit: an episode of no more than so many turns."""
+"""TurnLimit: limits the turns of an episode."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tinkergym.wrappers.observed_text import require_text_observations, with_tex
 
 
 class TurnLimit(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Truncate an episode after so many turns, and say how many are left if wanted.
+    """Truncate an episode after this many turns, and optionally announce how many are left.
 
-    The limit is truncation, not the end of the task: what the policy would still have earned is unknown, and
-    the learner is told so. A task that must be solved in so many turns should terminate by its own rules.
+    The limit truncates; it does not end the task: what the policy would still have earned is unknown, and the
+    learner is told so. A task that must be solved in a number of turns should terminate by its own rules.
 
     Example:
         >>> env = TurnLimit(tg.make("board/GomokuVs-v0"), turns=6, announce=True)
@@ -27,7 +27,7 @@ class TurnLimit(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         Args:
             env: The environment.
             turns: Most steps of an episode, 1 or more.
-            announce: End each observation with a line that says how many turns are left.
+            announce: Add a line to each observation with the number of turns left.
 
         Raises:
             InvalidRequestError: A setting is out of range, or there is no text to add a line to.
@@ -50,7 +50,7 @@ class TurnLimit(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return self._shown(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step; the last turn truncates unless the task ended with it."""
+        """Step. The last turn truncates unless the task ended with it."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._taken += 1
         if not terminated and self._taken >= self._turns:

@@ -20,10 +20,10 @@ StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 class Verbalize(gym.Wrapper[str, str, Any, Any], RecordConstructorArgs):
-    """Put observations into words and read actions from text; rewards and endings stay as they are.
+    """Convert observations to text and parse actions from text; rewards and endings stay unchanged.
 
-    For the same seed and the same actions the environment inside plays exactly as it does bare: reading and
-    choosing for the policy draw nothing from its generator.
+    For the same seed and actions the inner environment plays exactly as without the wrapper, which does not
+    use its generator.
 
     Example:
         >>> env = Verbalize(gym.make("MountainCar-v0"), action_names=["left", "none", "right"])
@@ -47,19 +47,19 @@ class Verbalize(gym.Wrapper[str, str, Any, Any], RecordConstructorArgs):
 
         Args:
             env: The environment.
-            wording: `module:Class`, a subclass of `Wording`; plain numbers without it.
+            wording: `module:Class`, a subclass of `Wording`; by default plain numbers.
             action_names: Names of the actions of a Discrete action space, in its order.
             decimals: Digits after the point.
-            on_illegal: What follows an action that cannot be read. `lose` ends the episode with
-                `lose_reward`; `random` takes a random action in its place; `retry:N` says what an action is
-                and lets the policy try again, up to N times in a row, and then it loses.
-            lose_reward: The reward of an episode that illegal actions ended. Choose one that is no better
-                than the worst that the environment itself pays, or policies learn to end episodes this way.
+            on_illegal: How an action that cannot be parsed is handled. `lose` ends the episode with
+                `lose_reward`; `random` takes a random action instead; `retry:N` explains the format and lets
+                the policy try again, up to N times in a row, and then it loses.
+            lose_reward: The reward when illegal actions end an episode. It should be no better than the
+                environment's worst return, or policies learn to end episodes this way.
             instructions: Put the rules and the actions into the system prompt.
 
         Raises:
-            InvalidEnvironmentError: There are no words for one of the spaces.
-            InvalidRequestError: A setting is wrong; its `field` says which.
+            InvalidEnvironmentError: One of the spaces is not supported.
+            InvalidRequestError: A setting is invalid; see `field`.
         """
         names = list(action_names) if action_names is not None else None
         RecordConstructorArgs.__init__(
@@ -82,7 +82,7 @@ class Verbalize(gym.Wrapper[str, str, Any, Any], RecordConstructorArgs):
         self.metadata = {"turns": "multi", "data": "free", **env.metadata}
         if instructions:
             self.metadata["system_prompt"] = self.wording.system_prompt
-        # A copy, whose generator is ours: the environment's own must be drawn from by nobody else.
+        # A copy with our own generator: the environment's own must not be used by the wrapper.
         self._choices = copy.deepcopy(env.action_space)
         self._misses = 0
         self._playing = False
@@ -90,7 +90,7 @@ class Verbalize(gym.Wrapper[str, str, Any, Any], RecordConstructorArgs):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode of the environment inside."""
+        """Begin an episode of the inner environment."""
         observation, info = self.env.reset(seed=seed, options=options)
         if seed is not None:
             self._choices.seed(seed)
@@ -98,9 +98,9 @@ class Verbalize(gym.Wrapper[str, str, Any, Any], RecordConstructorArgs):
         return self.wording.opening(observation, info), plain(info)
 
     def step(self, action: str) -> StepReturn:
-        """Read the action and take it, or do what `on_illegal` says.
+        """Parse the action and take it, or apply `on_illegal`.
 
-        `info["metrics"]["illegal_moves"]` is 1 if the text was no action, else 0.
+        `info["metrics"]["illegal_moves"]` is 1 if the text was not an action, else 0.
 
         Raises:
             EpisodeProtocolError: No episode is running.
@@ -120,17 +120,17 @@ class Verbalize(gym.Wrapper[str, str, Any, Any], RecordConstructorArgs):
         return words, float(reward), bool(terminated), bool(truncated), _counted(plain(info), illegal)
 
     def legal_actions(self) -> list[str] | None:
-        """Return every action that can be taken now, None where they cannot be counted."""
+        """Return all possible actions; None if they cannot be listed."""
         return self.wording.legal_actions()
 
     def gold_action(self) -> str | None:
-        """Return the best action now, None where the wording does not know it."""
+        """Return the best action; None if the wording does not know it."""
         return self.wording.gold_action()
 
     def _missed(self, action: str) -> StepReturn:
         assert self._retries is not None
         self._misses += 1
-        what = f"{action[:_QUOTED_CHARACTERS]!a} is no action."
+        what = f"{action[:_QUOTED_CHARACTERS]!a} is not an action."
         if self._misses <= self._retries:
             return f"{what} {self.wording.how_to_answer}", 0.0, False, False, _counted({}, True)
         self._playing = False
@@ -138,7 +138,7 @@ class Verbalize(gym.Wrapper[str, str, Any, Any], RecordConstructorArgs):
 
 
 def plain(value: Any) -> Any:
-    """Return a copy in which numpy's arrays and numbers are lists and numbers, as JSON knows them."""
+    """Return a copy with numpy's arrays and numbers as lists and numbers."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -160,7 +160,7 @@ def _retries(on_illegal: str) -> int | None:
     if on_illegal in ("lose", "random"):
         return 0 if on_illegal == "lose" else None
     raise InvalidRequestError(
-        f"{on_illegal!r} is no rule for illegal actions",
-        hint="choose lose, random or retry:N, as in retry:2",
+        f"{on_illegal!r} is not a rule for illegal actions",
+        hint="use lose, random or retry:N, such as retry:2",
         field="on_illegal",
     )

@@ -1,4 +1,4 @@
-"""Wording: how one environment's observations and actions are said."""
+"""Wording: how one environment's observations and actions are written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tinkergym.wrappers.space_words import how_to_say, read, refuse_unspeakable,
 
 
 class Wording:
-    """The words for any environment of plain spaces; subclass it to say one environment better.
+    """The wording for any environment with plain spaces; subclass it for a specific environment.
 
-    A subclass most often sets `rules` and `names` and overrides `observation`. It may look at
-    `self.env.unwrapped`, but it must not change it or draw from its generator.
+    A subclass usually sets `rules` and `names` and overrides `observation`. It may read `self.env.unwrapped`,
+    but must not change it or use its generator.
 
     Example:
         >>> class CliffWords(Wording):
@@ -29,19 +29,19 @@ class Wording:
     """
 
     rules: ClassVar[str] = ""
-    """Stands in the system prompt, in front of how to answer."""
+    """Part of the system prompt, before the answer format."""
 
     names: ClassVar[Sequence[str]] = ()
-    """The actions by name, in the order of a `Discrete` action space; without names they are numbers."""
+    """Names of the actions, in the order of a `Discrete` action space; without names they are numbers."""
 
     def __init__(
         self, env: gym.Env[Any, Any], *, names: Sequence[str] | None = None, decimals: int = 3
     ) -> None:
-        """Take the environment that is put into words.
+        """Set the environment to describe.
 
         Raises:
-            InvalidEnvironmentError: There are no words for one of its spaces.
-            InvalidRequestError: The names do not fit the action space, or two are alike.
+            InvalidEnvironmentError: One of its spaces is not supported.
+            InvalidRequestError: The names do not match the action space, or two are the same.
         """
         self.env = env
         self.decimals = decimals
@@ -54,19 +54,19 @@ class Wording:
             count = int(space.n) if isinstance(space, spaces.Discrete) else None
             if len(self._numbers) != len(self.action_names) or count != len(self.action_names):
                 raise InvalidRequestError(
-                    f"{list(self.action_names)} are no names for the actions of {space}",
+                    f"{list(self.action_names)} are not valid names for the actions of {space}",
                     hint="give each action of a Discrete space one name, all different",
                     field="action_names",
                 )
 
     @property
     def system_prompt(self) -> str:
-        """The rules and how to answer."""
+        """The rules and the answer format."""
         return f"{self.rules} {self.how_to_answer}".strip()
 
     @property
     def how_to_answer(self) -> str:
-        """A sentence that says what an action is."""
+        """A sentence with the action format."""
         if self.action_names:
             return f"Answer with one of: {', '.join(self.action_names)}."
         return f"Answer with {how_to_say(self.env.action_space, self.decimals)}."
@@ -76,14 +76,14 @@ class Wording:
         return self.observation(observation, info)
 
     def observation(self, observation: Any, info: Mapping[str, Any]) -> str:
-        """Return what an action led to in words."""
+        """Return the observation after an action in words."""
         del info
         return say(self.env.observation_space, observation, self.decimals)
 
     def action(self, text: str) -> Any | None:
-        """Return the action that a text names, None if it names none.
+        """Return the action that a text names; None if it is not one.
 
-        Space around a name and capital letters are forgiven, other words beside it are not.
+        Surrounding whitespace and case are ignored, but additional words are not accepted.
         """
         if not self.action_names:
             return read(self.env.action_space, text)
@@ -95,7 +95,7 @@ class Wording:
         return space.dtype.type(space.start + number)
 
     def action_text(self, action: Any) -> str:
-        """Return the text that `action` reads as this action (a number that is not whole: rounded)."""
+        """Return the text that `action` parses as this action (floats are rounded)."""
         space = self.env.action_space
         if self.action_names:
             assert isinstance(space, spaces.Discrete)
@@ -105,14 +105,14 @@ class Wording:
         return say(space, action, self.decimals)
 
     def legal_actions(self) -> list[str] | None:
-        """Return every action that can be taken now as text, None where they cannot be counted."""
+        """Return all possible actions as text; None if they cannot be listed."""
         space = self.env.action_space
         if not isinstance(space, spaces.Discrete):
             return None
         return [self.action_text(space.start + number) for number in range(int(space.n))]
 
     def gold_action(self) -> str | None:
-        """Return the best action now as text, None where it is not known."""
+        """Return the best action as text; None if it is unknown."""
         return None
 
 
@@ -120,7 +120,7 @@ def load_wording(name: str) -> type[Wording]:
     """Return the class that `module:Class` names.
 
     Raises:
-        InvalidRequestError: There is no such class, or it is no `Wording`.
+        InvalidRequestError: There is no such class, or it is not a `Wording`.
     """
     module, _, attribute = name.partition(":")
     try:
@@ -130,10 +130,12 @@ def load_wording(name: str) -> type[Wording]:
             f"{name!r} cannot be loaded: {error}", hint="write `module:Class`", field="wording"
         ) from error
     if not (isinstance(found, type) and issubclass(found, Wording)):
-        raise InvalidRequestError(f"{name!r} is no subclass of tinkergym.wrappers.Wording", field="wording")
+        raise InvalidRequestError(
+            f"{name!r} is not a subclass of tinkergym.wrappers.Wording", field="wording"
+        )
     return found
 
 
 def _normal(text: str) -> str:
-    # Names are short: the rest of a long text need not be looked at.
+    # Names are short, so the rest of a long text is irrelevant.
     return text.strip().casefold() if len(text) < 1000 else text
