@@ -1,4 +1,4 @@
-"""The operator's settings: one schema, read once by `serve` and handed on to every process it starts.
+"""The operator's settings: one schema, read once by `serve` and passed to every process it starts.
 
 From a TOML file and from `--set key=value`. A setting takes effect or is refused.
 """
@@ -34,7 +34,7 @@ _LONGEST_SOCKET = "ray/session_2026-01-31_23-59-59_000000_4194304/sockets/plasma
 """The longest path of a socket below `run_dir`: Ray's. The last number is the largest process id."""
 
 LONGEST_RUN_DIR = 107 - len("/" + _LONGEST_SOCKET)
-"""In bytes: the kernel's `sockaddr_un` takes 107 and a closing zero."""
+"""In bytes: the kernel's `sockaddr_un` takes 107 and a terminating zero."""
 
 
 class Settings(BaseModel):
@@ -54,16 +54,16 @@ class GatewayLimits(Settings):
     `Retry-After`."""
     connections: int = Field(1000, ge=10)
     """Open connections. Further ones get 503. One key may have half as many open requests, event streams
-    included; further ones get 429. A client that reads nothing of a response for 60 s is disconnected."""
+    included; further ones get 429. A client that does not read its response for 60 s is disconnected."""
     request_seconds: float = Field(10.0, gt=0)
-    """Time for a request's head to arrive (at most 10 s), and again for its body, plus a second per 32
+    """Time for a request's header to arrive (at most 10 s), and again for its body, plus a second per 32
     KiB."""
     job_check_seconds: float = Field(15.0, gt=0)
-    """Time to make and reset an installed environment when a job is submitted."""
+    """Time to create and reset an installed environment when a job is submitted."""
     job_checks_at_once: int = Field(2, ge=1)
-    """Job checks at once, each in a process of its own."""
+    """Job checks at once, each in its own process."""
     evaluations_at_once: int = Field(2, ge=1)
-    """Evaluations that the service plays at once, each in a process of its own, one per tenant."""
+    """Evaluations that the service plays at once, each in its own process, one per tenant."""
     evaluation_seconds: float = Field(3600.0, gt=0)
     """Time for one evaluation."""
     data_bytes: int = Field(4 * 2**30, ge=1024)
@@ -73,8 +73,8 @@ class GatewayLimits(Settings):
     image_pixels: int = Field(16_000_000, ge=1)
     """Most pixels of an image: height times width."""
     images_bytes: int = Field(4 * 2**30, ge=1024)
-    """Images that one tenant may keep on the service's disk. While none of its jobs is unfinished, images
-    that are older than an hour make room for new ones."""
+    """Images that one tenant may keep on the service's disk. When all its jobs have finished, images older
+    than an hour are deleted to make room for new ones."""
     prompt_images: int = Field(64, ge=1)
     """Most images in one prompt."""
     job_bytes: int = Field(256 * 1024, ge=1024)
@@ -91,18 +91,18 @@ class GatewayLimits(Settings):
         if self.bodies_bytes < self.body_bytes:
             raise ValueError(
                 f"bodies_bytes must be at least body_bytes = {self.body_bytes}, or the largest body never "
-                "has room; raise it"
+                f"fits; raise it"
             )
         if "image_bytes" in self.model_fields_set and self.image_bytes > self.body_bytes:
             raise ValueError(
                 f"image_bytes must be at most body_bytes = {self.body_bytes}, or the largest image is "
-                "refused as a body; raise that too"
+                f"refused as a body; raise that as well"
             )
         return self
 
 
 VLLM_LEAST_TEMPERATURE = 0.01
-"""vLLM raises smaller ones to this without telling; then the logprobs would be of another temperature."""
+"""vLLM silently raises smaller temperatures to this; then the logprobs would be of another temperature."""
 
 
 class VllmSettings(Settings):
@@ -133,7 +133,7 @@ class VllmSettings(Settings):
     frees the cache; on a CPU it only empties the cache. `end` stops vLLM and starts it again on the next
     request. `auto` is `offload` on a GPU and `end` on a CPU."""
     canary_seconds: float = Field(20.0, gt=0)
-    """After this much silence vLLM is asked for one token."""
+    """After this long without output vLLM is asked for one token."""
     canary_deadline_seconds: float = Field(60.0, gt=0)
     """If that token does not arrive in this time, vLLM is restarted."""
 
@@ -156,7 +156,7 @@ class ServiceConfig(Settings):
     """Address to listen on. Keys travel unencrypted: beyond 127.0.0.1, put a TLS proxy in front."""
 
     port: int = Field(8265, ge=0, le=65535)
-    """Port to listen on. 0 takes a free one; `local.json` says which."""
+    """Port to listen on. 0 takes a free one, which is recorded in `local.json`."""
 
     database_url: str = ""
     """`sqlite:////absolute/path`. Empty means `tinkergym.sqlite3` in `data_dir`."""
@@ -170,13 +170,13 @@ class ServiceConfig(Settings):
     `models`. Other keys never may."""
 
     download_bytes: int = Field(100 * 2**30, ge=0)
-    """Largest model that is downloaded from the hub although `models` does not list it."""
+    """Largest model that is downloaded from the hub if `models` does not list it."""
 
     preload: list[str] = ["nano"]
     """Models that are loaded when the service starts."""
 
     lease_seconds: float = Field(30.0, gt=0)
-    """How long a worker may stay silent before its job or episode is given to another."""
+    """How long a worker may go without a heartbeat before its job or episode is given to another."""
 
     heartbeat_seconds: float = Field(5.0, gt=0)
     """How often a worker sends a heartbeat. At most half of `lease_seconds`."""
@@ -206,8 +206,8 @@ class ServiceConfig(Settings):
 
     environment_stall_seconds: float = Field(10.0, gt=0)
     """How long one environment call may hold Python's lock, as a catastrophic regular expression does.
-    After that its process is ended and its episodes are played again, those in a call in processes of
-    their own."""
+    After that its process is ended and its episodes are played again, those in a call in separate
+    processes."""
 
     jobs_per_pool: int = Field(4, ge=1)
     """Jobs that train on one loaded model at once. More wait in the queue."""
@@ -217,8 +217,8 @@ class ServiceConfig(Settings):
     tenants, and unlimited otherwise."""
 
     client_place_seconds: float = Field(60.0, gt=0)
-    """A job that a client plays gives up its place after this much silence, and queues again when a
-    client attaches."""
+    """A job that a client plays gives up its place after this long without a client, and queues again when
+    one attaches."""
 
     pool_idle_seconds: float = Field(600.0, gt=0)
     """A model outside `preload` is unloaded after this long without a job or a sample."""
@@ -245,15 +245,15 @@ class ServiceConfig(Settings):
     in float32."""
 
     engine: Literal["transformers", "vllm", "scripted"] = "transformers"
-    """What samples: `transformers` in the pool worker, `vllm` in a process of its own, or `scripted`,
-    which draws tokens uniformly, to try out the service."""
+    """What samples: `transformers` in the pool worker, `vllm` in its own process, or `scripted`, which draws
+    tokens uniformly, for trying out the service."""
 
     vllm: VllmSettings = VllmSettings()
     """Only read with `engine="vllm"`."""
 
     sleep_while_learning: bool = False
     """Free the engine's memory while a job learns, if nothing else samples. Waking takes time after each
-    update of an RL or distillation job, and at each publish of others. Has no effect on jobs with
+    update of an RL or distillation job, and at each publish of other jobs. Has no effect on jobs with
     `max_staleness`."""
 
     torch_threads: int = Field(default_factory=_cores, ge=1)
@@ -275,14 +275,14 @@ class ServiceConfig(Settings):
     @field_validator("data_dir", mode="before")
     @classmethod
     def _named(cls, value: object) -> object:
-        if value == "":  # which would be the folder that the service happens to be started in
-            raise ValueError("is empty; name a folder, or leave the setting out")
+        if value == "":  # That would be the folder in which the service happens to be started.
+            raise ValueError("is empty; name a folder, or leave out the setting")
         return value
 
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
-        # Every process of the service must mean the same folder, whatever it was started in.
+        # Every process of the service must use the same folder, whatever its working directory.
         return value.expanduser().absolute()
 
     @field_validator("environment_urls")
@@ -304,8 +304,8 @@ class ServiceConfig(Settings):
     def _one_lost_heartbeat_is_survivable(self) -> Self:
         if 2 * self.heartbeat_seconds > self.lease_seconds:
             raise ValueError(
-                "lease_seconds must be at least twice heartbeat_seconds; raise it, or one late heartbeat "
-                "takes the job away from a healthy worker"
+                "lease_seconds must be at least twice heartbeat_seconds; raise it, or a healthy worker "
+                "loses its job after one late heartbeat"
             )
         return self
 
@@ -313,14 +313,14 @@ class ServiceConfig(Settings):
     def _preloaded_models_are_known(self) -> Self:
         for name in self.preload:
             if name not in self.models and not self.allow_any_model:
-                raise ValueError(f"preload names {name!r}, which models does not; add it there")
+                raise ValueError(f"preload contains {name!r}, which is not in models; add it there")
         return self
 
     @model_validator(mode="after")
     def _ranks_have_devices_of_their_own(self) -> Self:
         if self.learner_ranks > 1 and ":" in self.device:
             raise ValueError(
-                f"device={self.device!r} is one GPU, and learner_ranks={self.learner_ranks} want one each; "
+                f"device={self.device!r} is one GPU, but learner_ranks={self.learner_ranks} need one each; "
                 "set device=cuda, or learner_ranks=1"
             )
         return self
@@ -341,17 +341,17 @@ class ServiceConfig(Settings):
 
     @property
     def job_files(self) -> Blobs:
-        """What jobs keep as files: checkpoints, under the job's id."""
+        """Files of jobs: checkpoints, under the job's id."""
         return LocalBlobs(self.jobs_dir)
 
     @property
     def uploads(self) -> Blobs:
-        """What clients uploaded."""
+        """Uploaded data."""
         return LocalBlobs(self.data_dir / "uploads")
 
     @property
     def images(self) -> Blobs:
-        """Images that clients sent, each tenant's apart."""
+        """Uploaded images, separated by tenant."""
         return LocalBlobs(self.data_dir / "images")
 
     @property
@@ -361,7 +361,7 @@ class ServiceConfig(Settings):
 
     @property
     def log_dir(self) -> Path:
-        """What the service's processes print."""
+        """Output of the service's processes."""
         return self.data_dir / "logs"
 
     @property
@@ -371,7 +371,7 @@ class ServiceConfig(Settings):
 
     @property
     def tokens_dir(self) -> Path:
-        """Tokens of environment servers that jobs brought along; readable by its owner only."""
+        """Tokens of environment servers from jobs; readable by its owner only."""
         return self.data_dir / "env-tokens"
 
     @property
@@ -379,7 +379,7 @@ class ServiceConfig(Settings):
         """For Unix sockets, Ray's included; private to the user who runs the service.
 
         In `data_dir`, unless the path would be too long for a socket: then in the system's temporary folder,
-        under a name that follows from `data_dir`.
+        under a name derived from `data_dir`.
         """
         inside = self.data_dir / "run"
         if len(os.fsencode(inside)) <= LONGEST_RUN_DIR:
@@ -388,12 +388,12 @@ class ServiceConfig(Settings):
 
     @property
     def early_worker_socket(self) -> Path:
-        """Where the first pool's process waits until Ray is there."""
+        """Where the first pool's process waits until Ray is ready."""
         return self.run_dir / "early.sock"
 
     @property
     def ray_dir(self) -> Path:
-        """For Ray's sockets and logs; the scheduler's host makes it.
+        """For Ray's sockets and logs; created by the scheduler's host.
 
         Ray makes its folders writable for everyone, so they need a private parent.
         """
@@ -401,7 +401,7 @@ class ServiceConfig(Settings):
 
     @property
     def digest(self) -> str:
-        """A short name that follows from `data_dir`, for what cannot be in it."""
+        """A short name derived from `data_dir`, for things that cannot be in it."""
         return hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()[:12]
 
     def environment(self) -> dict[str, str]:
@@ -416,7 +416,7 @@ class ServiceConfig(Settings):
 
 
 def load_config(file: Path | None = None, settings: Sequence[str] = ()) -> ServiceConfig:
-    """Read a TOML file and `key=value` settings, which win; dots lead into sections (`limits.body_bytes=9`).
+    """Read a TOML file and `key=value` settings, which take precedence; dots lead into sections.
 
     Raises:
         ConfigError: A file that cannot be read, an unknown key (with close matches), an impossible value.
@@ -428,7 +428,7 @@ def load_config(file: Path | None = None, settings: Sequence[str] = ()) -> Servi
         except OSError as error:
             raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file} is no TOML: {error}") from error
+            raise ConfigError(f"{file} is not valid TOML: {error}") from error
     for setting in settings:
         _put(values, setting)
     try:
@@ -440,18 +440,18 @@ def load_config(file: Path | None = None, settings: Sequence[str] = ()) -> Servi
 def _put(values: dict[str, Any], setting: str) -> None:
     key, equals, text = setting.partition("=")
     if not equals or not all(key.split(".")):
-        raise ConfigError(f"{setting!r} is no setting", hint="write it as key=value, e.g. port=9000")
+        raise ConfigError(f"{setting!r} is not a valid setting", hint="write it as key=value, e.g. port=9000")
     *sections, name = key.split(".")
     for section in sections:
         inner = values.setdefault(section, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"{section!r} is no section, so {key!r} means nothing", field=key)
+            raise ConfigError(f"{section!r} is not a section, so {key!r} cannot be set", field=key)
         values = inner
     values[name] = _value(text)
 
 
 def _value(text: str) -> object:
     try:
-        return tomllib.loads(f"value = {text}")["value"]  # numbers, true, lists
+        return tomllib.loads(f"value = {text}")["value"]  # Numbers, true, lists.
     except tomllib.TOMLDecodeError:
         return text

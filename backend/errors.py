@@ -1,30 +1,30 @@
-"""Errors that only the service's own processes see; those that reach a client stand in `tinkergym.errors`."""
+"""Errors inside the service; those that reach a client are in `tinkergym.errors`."""
 
 from __future__ import annotations
 
 from tinkergym.errors import ConflictError, TinkerGymError
 
 SERVICE_LOG = "logs/scheduler.log in the service's data_dir"
-"""Where the tracebacks of pools, engines and jobs are; for hints."""
+"""Where to find the tracebacks of pools, engines and jobs; for hints."""
 
 
 class LeaseLostError(ConflictError):
-    """A worker wrote under a lease that it no longer holds; nothing of the write was kept."""
+    """A worker wrote under a lease that it no longer holds. Nothing was stored."""
 
 
 class ConfigError(TinkerGymError):
-    """The operator's settings cannot be used; the service does not start."""
+    """The operator's settings are invalid; the service does not start."""
 
 
 class StartError(TinkerGymError):
-    """The service cannot start on this machine as it is: port taken, folder not writable, already running."""
+    """The service cannot start on this machine: port in use, folder not writable, already running."""
 
 
 class RequestTimeoutError(TinkerGymError):
-    """A request was begun and then not sent to its end."""
+    """A request was started but not sent completely."""
 
     http_status = 408
 
 
 class RankLostError(TinkerGymError):
-    """A process of a data-parallel group died or fell silent, and with it the group."""
+    """A process of a data-parallel group died or stopped responding, and with it the group."""

@@ -1,7 +1,7 @@
-"""An answer of JSON lines, each sent as soon as it is there; nobody goes on working for who hung up.
+"""A response of JSON lines, each sent as soon as it is available. Work stops when the client disconnects.
 
-Ours instead of Starlette's: that one starts a task group per answer and sends an empty chunk behind the last
-line, which together was a fifth of what the gateway computes for a request.
+Our own instead of Starlette's, which starts a task group per response and sends an empty chunk after the last
+line; together this took a fifth of the gateway's computing per request.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class LinesResponse(StreamingResponse):
         """Prepare.
 
         Args:
-            chunks: Closed at the end, also if the client hangs up before it.
-            lines: How many there will be; with the last one the answer is complete. Infinity if that is not
-                known: then it is when `chunks` end.
-            held: Left at the end, whenever that is: who hangs up before the first chunk is asked for closes
-                `chunks` before it began, and then nothing that is written in it runs, its `finally` neither.
+            chunks: Closed at the end, also if the client disconnects before.
+            lines: The number of lines; with the last one the response is complete. Infinity if unknown: then
+                it is complete when `chunks` end.
+            held: Exited at the end in any case. If a client disconnects before the first chunk is requested,
+                `chunks` is closed before it started, and then none of its code runs, not even its `finally`.
         """
         super().__init__(chunks)
         self._chunks = chunks
@@ -37,7 +37,7 @@ class LinesResponse(StreamingResponse):
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the head, and each chunk as it comes; stop when the client hangs up."""
+        """Send the header, and each chunk as it arrives; stop when the client disconnects."""
         sending = asyncio.current_task()
         assert sending is not None
         hung_up = False
@@ -57,10 +57,10 @@ class LinesResponse(StreamingResponse):
                 async for chunk in self._chunks:
                     self._left -= chunk.count(b"\n")
                     if self._left <= 0:
-                        # From now on a hang-up stops nothing: whoever made the chunks may end in peace.
+                        # From now on a disconnect stops nothing, so the producer of the chunks may finish.
                         watcher.cancel()
                     await send({"type": "http.response.body", "body": chunk, "more_body": self._left > 0})
-                if self._left > 0:  # they broke off before the last line
+                if self._left > 0:  # They ended before the last line.
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
         except asyncio.CancelledError:
             if not hung_up:

@@ -1,4 +1,4 @@
-"""A folder that only this user can enter, so that whatever lies below it is out of other users' reach."""
+"""A folder that only this user can enter, so that other users cannot reach anything below it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from backend.errors import StartError
 
 
 def make_private(folder: Path) -> Path:
-    """Make the folder with mode 0700, or check that an existing one is ours alone.
+    """Create the folder with mode 0700, or check that an existing one is private.
 
-    Under a shared parent, such as the system's temporary folder, another user may have made it first.
+    Under a shared parent, such as the system's temporary folder, another user may have created it first.
 
     Raises:
         StartError: It is a link, or belongs to or can be entered by other users.
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:

@@ -24,7 +24,7 @@ def new_url(transport: str, run_dir: Path, name: str) -> str:
     Args:
         transport: `unix` for a socket in `run_dir`, `tcp` for a free port of the loopback interface.
         run_dir: A folder that only this user can enter.
-        name: The worker's.
+        name: The worker's name.
     """
     if transport == "unix":
         return unix_url(run_dir / f"{name}.sock")
@@ -39,7 +39,7 @@ def unix_url(path: Path) -> str:
 
 
 def socket_path(url: str) -> Path | None:
-    """Return the path of a Unix socket's URL, None for a URL of another kind.
+    """Return the path of a Unix socket's URL, None for another kind of URL.
 
     Raises:
         StartError: It is not a worker's URL.
@@ -55,7 +55,7 @@ def socket_path(url: str) -> Path | None:
 
 
 def listen(url: str) -> socket.socket:
-    """Return a socket that listens there. A Unix socket that a killed worker left behind is replaced.
+    """Return a socket that listens there. A Unix socket left behind by a killed worker is replaced.
 
     Raises:
         StartError: It is not a worker's URL, or the port is taken.
@@ -89,7 +89,7 @@ def is_answered(url: str) -> bool:
 
 
 def remove(url: str) -> None:
-    """Remove what a worker that ended leaves behind: of a Unix socket, its file."""
+    """Remove what a finished worker leaves behind: the file of a Unix socket."""
     path = socket_path(url)
     if path is not None:
         with suppress(OSError):
@@ -98,5 +98,5 @@ def remove(url: str) -> None:
 
 def _host_and_port(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
-    assert parts.hostname is not None and parts.port is not None, "socket_path has looked at the URL"
+    assert parts.hostname is not None and parts.port is not None, "socket_path has validated the URL"
     return parts.hostname, parts.port

@@ -1,4 +1,4 @@
-"""What is checked of a job that learns from written data before it is accepted."""
+"""Checks of a job that trains on a dataset, before it is accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinkergym.schema.jobs import SFTSpec, WrittenDataSpec
 def check(
     catalog: ModelCatalog, uploaded: Blobs, images_sent: Blobs, tenant: TenantStore, spec: WrittenDataSpec
 ) -> None:
-    """Make sure that the data is there, of the right kind, and fits the model.
+    """Check that the data exists, has the right kind, and fits the model.
 
     Raises:
         NotFoundError: It was never uploaded by this tenant.
@@ -31,10 +31,10 @@ def check(
             continue
         view = uploads.view(data_id)
         if view.kind != kind:
-            raise InvalidDataError(f"is data for {view.kind!r}, and the job is {kind!r}", field=field)
+            raise InvalidDataError(f"is data for {view.kind!r}, but the job is {kind!r}", field=field)
         if view.longest > bundle.context_length:
             raise InvalidDataError(
-                f"its longest record has {view.longest} tokens, the context of {spec.model!r} "
+                f"its longest record has {view.longest} tokens, but the context of {spec.model!r} "
                 f"{bundle.context_length}",
                 hint="shorten or drop such records, or choose a model with a longer context",
                 field=field,
@@ -42,7 +42,7 @@ def check(
         if images := uploads.images(data_id):
             if bundle.images is None:
                 raise InvalidDataError(
-                    f"it shows {len(images)} images, and {spec.model!r} takes text only",
+                    f"it contains {len(images)} images, but {spec.model!r} supports only text",
                     hint="choose a vision-language model such as nano-vl",
                     field=field,
                 )
@@ -53,7 +53,7 @@ def check(
         raise nothing_left(spec, records)
     if spec.batch_size > left:
         raise InvalidRequestError(
-            f"{spec.batch_size} records per step, and there are {left} to train on",
+            f"{spec.batch_size} records per step, but there are only {left} to train on",
             hint=f"set it to {left} or lower",
             field="batch_size",
         )

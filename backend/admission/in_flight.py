@@ -1,4 +1,4 @@
-"""How many requests for tokens each tenant has in flight, and how many it may have.
+"""Sampling requests of each tenant in flight, and their limit.
 
 Belongs to one event loop.
 """
@@ -15,15 +15,15 @@ from tinkergym.errors import TooManyRequestsError
 
 @dataclass(slots=True)
 class Batch:
-    """Requests of one tenant that came together."""
+    """Requests of one tenant that arrived together."""
 
     tenant_id: str
     left: int
-    """Not answered yet."""
+    """Number of unanswered requests."""
     by_tenant: Counter[str]
 
     def answered(self, count: int) -> None:
-        """Count requests out."""
+        """Count finished requests."""
         count = min(count, self.left)
         self.left -= count
         self.by_tenant[self.tenant_id] -= count
@@ -32,7 +32,7 @@ class Batch:
 
 
 class InFlight:
-    """Requests under way, by tenant."""
+    """Requests in flight, by tenant."""
 
     def __init__(self, most: int) -> None:
         """Allow every tenant `most`, or one batch of any size if it has nothing else in flight."""
@@ -41,7 +41,7 @@ class InFlight:
 
     @contextmanager
     def entered(self, tenant_id: str, count: int) -> Iterator[Batch]:
-        """Count a batch in; what is not answered at the end is counted out then.
+        """Count a batch in; unanswered requests are counted out at the end.
 
         Raises:
             TooManyRequestsError: The tenant has too many already.
@@ -49,9 +49,9 @@ class InFlight:
         held = self._by_tenant[tenant_id]
         if held and held + count > self._most:
             raise TooManyRequestsError(
-                f"{held} of your requests for tokens are in flight, and the service takes {self._most} "
-                "at a time",
-                hint="send more when some are answered; the operator can raise limits.samples_in_flight",
+                f"{held} of your sampling requests are in flight, and the service allows {self._most} at a "
+                f"time",
+                hint="send more when some have finished; the operator can raise limits.samples_in_flight",
             )
         self._by_tenant[tenant_id] += count
         batch = Batch(tenant_id, count, self._by_tenant)

@@ -1,4 +1,4 @@
-"""What the service's learner cannot do for a job, known from its settings: refused at submission."""
+"""Limits of the service's learner that are known from its settings: jobs beyond them are refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tinkergym.schema.jobs import AnyJobSpec
 
 
 def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCatalog) -> None:
-    """Check a job against the model's layers, and its optimizer against what is installed.
+    """Check a job's adapter against the model's layers, and its optimizer against installed packages.
 
     Raises:
-        InvalidRequestError: An adapter names layers that the model does not have, or moments of 8 bits are
-            asked for where several ranks divide a policy, or without bitsandbytes.
+        InvalidRequestError: An adapter names layers that the model does not have, or 8-bit moments are
+            requested with several ranks or without bitsandbytes.
         UnknownModelError: There is no such model.
     """
     adapters: list[tuple[Adapter, str]] = [(spec.adapter, spec.model)]
@@ -31,7 +31,7 @@ def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCat
 
 
 def _require_layers(adapter: LoRA, matrices: frozenset[str]) -> None:
-    # What a path is in the model is known once it is loaded: the learner looks again, at all patterns.
+    # Full paths are known only once the model is loaded: the learner checks all patterns again.
     for pattern in adapter.target_modules:
         if "." not in pattern and matrices and not any(names(pattern, name) for name in matrices):
             raise no_such_layer(pattern, matrices)
@@ -40,14 +40,14 @@ def _require_layers(adapter: LoRA, matrices: frozenset[str]) -> None:
 def _require_eight_bits(config: ServiceConfig) -> None:
     if config.learner_ranks > 1:
         raise InvalidRequestError(
-            "this service trains with several ranks, which may divide a policy; moments of 8 bits are not "
-            "divided",
+            "this service trains with several ranks, which may shard a policy; 8-bit moments cannot be "
+            "sharded",
             hint="use state_bits=32",
             field="optimizer.state_bits",
         )
     if importlib.util.find_spec("bitsandbytes") is None:
         raise InvalidRequestError(
             "an optimizer with state_bits=8 needs the package bitsandbytes, which this service does not have",
-            hint="use state_bits=32, or let the operator run pip install bitsandbytes",
+            hint="use state_bits=32, or ask the operator to run pip install bitsandbytes",
             field="optimizer.state_bits",
         )

@@ -1,4 +1,4 @@
-"""The models that the operator offers, read from their files without loading a weight."""
+"""The operator's models, read from their files without loading weights."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from tinkergym.errors import TinkerGymError, UnknownModelError
 from tinkergym.schema.views import ModelView, RendererBundle
 
 _REMEMBERED = 32
-"""Renderers that are kept, of some hundred kilobytes each: jobs may name a folder in ever new ways."""
+"""The number of cached renderers, some hundred kilobytes each; without a limit, jobs could add ever new
+ones."""
 
 _LONGEST_NAME = 500
-"""Characters; a job may not name a longer one."""
+"""The longest model name, in characters."""
 
 
 def require_offered(config: ServiceConfig, tenant: TenantStore, model: str, field: str = "model") -> None:
-    """Refuse a model that this tenant may not name, without a look at the disk or the hub.
+    """Refuse a model that this tenant may not name, without accessing the disk or the hub.
 
     Raises:
-        UnknownModelError: It is not in the operator's list, and beyond that only the local owner may choose.
+        UnknownModelError: It is not in the operator's list, and only the local owner may use others.
     """
     if not may_name(config, tenant, model):
         raise UnknownModelError(
             f"the service does not offer the model {model!r}",
-            hint=f"choose one of {', '.join(sorted(config.models))}, or let the operator add it to `models`",
+            hint=f"choose one of {', '.join(sorted(config.models))}, or ask the operator to add it to "
+            f"`models`",
             field=field,
         )
 
 
 def may_name(config: ServiceConfig, tenant: TenantStore, model: str) -> bool:
-    """Say whether a tenant's requests may name a model: a listed one, or any if it is the local owner."""
+    """Return whether a tenant may name a model: a listed one, or any if it is the local owner."""
     return model in config.models or (config.allow_any_model and tenant.is_local_owner)
 
 
 _Look = tuple[tuple[str, int, int], ...]
-"""What changes with a model's files: their names, sizes, and when they were written."""
+"""Return the state of a model's files: their names, sizes, and modification times."""
 
 
 def _look_of(directory: Path) -> _Look:
     found = []
     for file in sorted(directory.iterdir()):
-        with suppress(OSError):  # a link that leads nowhere
+        with suppress(OSError):  # A broken link.
             stat = file.stat()
             found.append((file.name, stat.st_size, stat.st_mtime_ns))
     return tuple(found)
@@ -59,25 +61,25 @@ class FileCatalog:
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        # By name and template, with the files' state: an operator may exchange a model in place.
+        # By name and template, with the files' state, because an operator may replace a model in place.
         self._bundles: OrderedDict[tuple[str, str], tuple[_Look, RendererBundle]] = OrderedDict()
-        # One model at a time is looked at: it may take a second of a core, and reads a GiB from the disk.
+        # One model at a time is checked: it may take a second of a core, and reads a GiB from disk.
         self._looking = threading.Lock()
         self._fit: OrderedDict[str, _Look] = OrderedDict()
 
     def listed(self) -> list[ModelView]:
-        """Return the models that are offered by name; one that cannot be read says so in its description."""
+        """Return the named models; the description of an unreadable one has the reason."""
         return [self._view(name) for name in sorted(self._config.models)]
 
     def known_as(self, model: str) -> str:
-        """Return a folder's absolute path without links; offered names, hub ids and unknown ones stay."""
-        # Where only offered names count, nobody learns from an answer where a link leads.
+        """Return a folder's absolute path without links; other names stay unchanged."""
+        # If only listed names are allowed, the response must not reveal where a link leads.
         if model in self._config.models or not self._config.allow_any_model:
             return model
         try:
             directory = Path(model).expanduser()
             path = str(directory.resolve()) if directory.is_dir() else model
-        except (OSError, RuntimeError, ValueError):  # no path at all
+        except (OSError, RuntimeError, ValueError):  # Not a valid path.
             return model
         return path if len(path) <= _LONGEST_NAME else model
 
@@ -86,9 +88,9 @@ class FileCatalog:
 
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.
-            InvalidRequestError: It is no model that can be trained, or its weights are not finite.
+            InvalidRequestError: The model cannot be trained, or its weights are not finite.
         """
-        # Whether its architecture can be trained is checked first, and then whether its weights are there.
+        # First check whether its architecture can be trained, then whether its weights are complete.
         directory = self._directory(model, with_weights=False)
         look = _look_of(directory)
         self._require_fit(model, directory, look)
@@ -96,7 +98,7 @@ class FileCatalog:
         with self._lock:
             known = self._bundles.get(name)
         if known is None or known[0] != look:
-            # Without the lock: it renders the template, which comes with a job and may take seconds.
+            # Without the lock: this renders the template, which comes from a job and may take seconds.
             known = look, load_renderer_bundle(model, directory, chat_template)
         with self._lock:
             self._bundles[name] = known
@@ -106,11 +108,11 @@ class FileCatalog:
             return known[1]
 
     def _require_fit(self, model: str, directory: Path, look: _Look) -> None:
-        """Look at a model's files, unless they are those that were seen to be well before."""
+        """Check a model's files, unless they are unchanged since a successful check."""
         if self._is_fit(directory, look):
             return
         with self._looking:
-            if self._is_fit(directory, look):  # while this one waited
+            if self._is_fit(directory, look):  # Checked while this thread waited.
                 return
             refuse_unfit(model, directory, most_scanned_bytes=MOST_SCANNED_BYTES)
             with self._lock:
@@ -123,7 +125,7 @@ class FileCatalog:
             return self._fit.get(str(directory)) == look
 
     def facts(self, model: str) -> ModelFacts:
-        """Return what the model's files say of it.
+        """Return what the model's files describe.
 
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.
@@ -133,8 +135,8 @@ class FileCatalog:
     def _directory(self, model: str, *, with_weights: bool = True) -> Path:
         if model not in self._config.models and self._holds(model):
             raise UnknownModelError(
-                f"unknown model {model!r}: the service's own folder holds no models for jobs",
-                hint="download the checkpoint and name the folder that you put it into",
+                f"unknown model {model!r}: the service's own folder has no models for jobs",
+                hint="download the checkpoint and use that folder",
                 field="model",
             )
         return resolve_model(
@@ -146,10 +148,10 @@ class FileCatalog:
         )
 
     def _holds(self, model: str) -> bool:
-        """Whether a path leads into the data folder: there lie the checkpoints of all tenants."""
+        """Whether a path leads into the data folder, which holds the checkpoints of all tenants."""
         try:
             return Path(model).expanduser().resolve().is_relative_to(self._config.data_dir.resolve())
-        except (OSError, RuntimeError, ValueError):  # no path at all
+        except (OSError, RuntimeError, ValueError):  # Not a valid path.
             return False
 
     def _view(self, name: str) -> ModelView:

@@ -1,4 +1,4 @@
-"""Resolves and checks the frozen opponents of a game: which version of whose policy plays a seat."""
+"""Resolve and check the frozen opponents of a game: which version of which policy plays a seat."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tinkergym.schema.policy_refs import PolicyRef
 
 
 def definite_opponents(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
-    """Return the settings that change when every frozen opponent names its version.
+    """Return the settings in which every frozen opponent has a version.
 
     Raises:
-        NotFoundError: Such a policy is not this tenant's, or that version is not kept.
+        NotFoundError: Such a policy is not this tenant's, or that version is not stored.
         ConflictError: It is on another base model than the job.
     """
     for agent, job_id in spec.replayed_jobs.items():
@@ -64,16 +64,15 @@ def _definite(tenant: TenantStore, spec: JobSpec, frozen: Frozen, field: str) ->
     found = tenant.find_policy(ref, field=field)
     if found.policy.model != spec.model:
         raise ConflictError(
-            f"{ref.whose} trained the model {found.policy.model!r}, and this job's seats are played by "
-            f"{spec.model!r}",
-            hint=f"choose an opponent of that model, or give this job model={found.policy.model!r}",
+            f"{ref.whose} trained the model {found.policy.model!r}, but this job's seats use {spec.model!r}",
+            hint=f"choose an opponent on this job's model, or set model={found.policy.model!r}",
             field=field,
         )
     return frozen.model_copy(update={"policy": str(ref.at(found.version(field=field)))})
 
 
 def _without_secrets(ref: EnvironmentRef) -> EnvironmentRef:
-    """Return a reference to compare and to show: a stored job holds names in the place of secrets."""
+    """Return a reference for comparison and display: a stored job has names instead of secrets."""
     shown = judges.without_key(ref)
     return without_token(shown) if is_remote(shown) else shown
 
@@ -89,8 +88,8 @@ def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: 
     theirs = job.spec
     if not isinstance(theirs, JobSpec) or agent not in theirs.learning_seats:
         raise ConflictError(
-            f"{job_id} trained no policy at the seat {agent!r}",
-            hint="name a job that did",
+            f"{job_id} did not train a policy at the seat {agent!r}",
+            hint="use a job that did",
             field=field,
         )
     same = {
@@ -103,19 +102,19 @@ def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: 
     for name, (there, here) in same.items():
         if there != here:
             raise ConflictError(
-                f"{job_id} has {name} {there!r:.200}, and this job {here!r:.200}, so their games differ",
-                hint=f"give this job the same {name}",
+                f"{job_id} has {name} {there!r:.200}, but this job has {here!r:.200}, so their games differ",
+                hint=f"use the same {name}",
                 field=field,
             )
     if theirs.keep_episodes is not None and theirs.keep_episodes < job.step:
         raise ConflictError(
-            f"{job_id} kept the actions of its last {theirs.keep_episodes} steps only (keep_episodes)",
-            hint="replay a job that keeps all of its episodes",
+            f"{job_id} only kept the actions of its last {theirs.keep_episodes} steps (keep_episodes)",
+            hint="use a job that keeps all of its episodes",
             field=field,
         )
     if job.step < spec.steps:
         raise ConflictError(
-            f"{job_id} recorded {job.step} steps, and this job has {spec.steps}",
-            hint=f"set steps to {job.step} at most",
+            f"{job_id} recorded {job.step} steps, but this job has {spec.steps}",
+            hint=f"set steps to at most {job.step}",
             field=field,
         )

@@ -1,4 +1,4 @@
-"""What jobs build on, made definite and checked: their model, whose policy they begin with or learn from."""
+"""Resolve and check what a job builds on: its model, its initial policy and its teacher."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tinkergym.schema.policy_refs import PolicyRef
 
 
 def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJobSpec) -> AnyJobSpec:
-    """Return the job with its model by its one name, and the versions of the policies that it builds on.
+    """Return the job with its model by its canonical name, and the versions of the policies it uses.
 
     Raises:
-        NotFoundError: Such a policy is not this tenant's, or no checkpoint holds that version.
-        ConflictError: It is on another model or adapter than the job.
-        InvalidRequestError: The teacher has another tokenizer than the student, or cannot read all that the
-            student may write.
+        NotFoundError: Such a policy is not this tenant's, or there is no checkpoint of that version.
+        ConflictError: Its model or adapter differs from the job's.
+        InvalidRequestError: The teacher's tokenizer differs from the student's, or it cannot score everything
+            that the student may write.
     """
-    # A pool serves a name: a folder that is written in many ways would be loaded as often.
+    # A pool serves one name: a folder written in several ways would be loaded several times.
     changes: dict[str, Any] = {"model": catalog.known_as(spec.model)}
     if isinstance(spec, JobSpec):
         changes["agents"] = {
@@ -58,11 +58,11 @@ def _other_model(catalog: ModelCatalog, spec: JobSpec, seat: Train) -> str | Non
 
 
 def _beginnings(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
-    """Return the seats with the version that each policy begins with."""
+    """Return the seats with the version that each policy starts from."""
     agents = dict(spec.agents)
     for agent, begins in spec.beginnings.items():
         seat = agents[agent]
-        assert isinstance(seat, Train), "only such seats have a policy that begins"
+        assert isinstance(seat, Train), "only such seats have an initial policy"
         field = f"agents.{agent}.initial_policy" if seat.initial_policy else "initial_policy"
         definite, begun_with = _policy(tenant, begins, field)
         _refuse_other_shape(spec.for_agent(agent), definite, begun_with)
@@ -71,7 +71,7 @@ def _beginnings(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
 
 
 def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[PolicyRef, PolicyRecord]:
-    """Return the reference with the version that it means now, and the policy."""
+    """Return the reference with its current version, and the policy."""
     ref = PolicyRef.parse(policy, field=field)
     found = tenant.find_policy(ref, field=field)
     return ref.at(found.checkpoint(field=field).policy_version), found.policy
@@ -79,12 +79,12 @@ def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[PolicyRef, Po
 
 def _refuse_other_shape(spec: AnyJobSpec, ref: PolicyRef, begun_with: PolicyRecord) -> None:
     for theirs, ours, to_write in (
-        (begun_with.model, spec.model, f"give this job model={begun_with.model!r}"),
-        (begun_with.adapter, spec.adapter, f"give this job {_to_write(begun_with.adapter)}"),
+        (begun_with.model, spec.model, f"set model={begun_with.model!r}"),
+        (begun_with.adapter, spec.adapter, f"use {_to_write(begun_with.adapter)}"),
     ):
         if theirs != ours:
             raise ConflictError(
-                f"{ref.whose} trained {_in_words(theirs)}, and this job is to train {_in_words(ours)}",
+                f"{ref.whose} trained {_in_words(theirs)}, but this job trains {_in_words(ours)}",
                 hint=to_write,
                 field="initial_policy",
             )
@@ -113,7 +113,7 @@ def _to_write(adapter: Adapter) -> str:
 
 
 def _teacher(catalog: ModelCatalog, tenant: TenantStore, spec: DistillationSpec) -> str:
-    """Return the teacher by its one name, with its version if it is a job's policy."""
+    """Return the teacher by its canonical name, with its version if it is a job's policy."""
     named = model = catalog.known_as(spec.teacher)
     if PolicyRef.is_meant(spec.teacher):
         definite, teacher = _policy(tenant, spec.teacher, "teacher")
@@ -125,9 +125,9 @@ def _teacher(catalog: ModelCatalog, tenant: TenantStore, spec: DistillationSpec)
         raise
     if theirs.tokenizer_json != catalog.renderer(spec.model, spec.chat_template).tokenizer_json:
         raise InvalidRequestError(
-            f"{model!r} has another tokenizer than {spec.model!r}, so it cannot say how likely the student's "
-            "tokens are",
-            hint="choose a teacher of the student's family",
+            f"{model!r} has a different tokenizer than {spec.model!r}, so it cannot score the student's "
+            f"tokens",
+            hint="choose a teacher from the student's family",
             field="teacher",
         )
     _refuse_narrower(catalog, spec, model)
@@ -140,17 +140,17 @@ def _refuse_narrower(catalog: ModelCatalog, spec: DistillationSpec, teacher: str
     longest = min(ours.context_length, spec.limits.max_context_tokens or ours.context_length)
     if longest > theirs.context_length:
         raise InvalidRequestError(
-            f"the context of {teacher!r} is {theirs.context_length} tokens, and episodes may have {longest}",
+            f"the context of {teacher!r} is {theirs.context_length} tokens, but episodes may have {longest}",
             hint=f"set limits.max_context_tokens to {theirs.context_length} or lower, or choose a teacher "
             "with a longer context",
             field="teacher",
         )
-    # Families pad the vocabulary of their larger models further; a student may sample from the padding. A
-    # size of 0 is one that the configuration does not tell.
+    # Families pad the vocabulary of their larger models further, and a student may sample from the padding. A
+    # size of 0 is unknown.
     if 0 < theirs.vocabulary_size < ours.vocabulary_size:
         raise InvalidRequestError(
-            f"{teacher!r} has {theirs.vocabulary_size} token ids, and {spec.model!r} may sample any of "
+            f"{teacher!r} has {theirs.vocabulary_size} token ids, but {spec.model!r} may sample any of "
             f"{ours.vocabulary_size}",
-            hint="choose a teacher with as many",
+            hint="choose a teacher with at least as many",
             field="teacher",
         )

@@ -1,6 +1,6 @@
-"""What would make a job fail at its first step, found before it is accepted.
+"""Find out what would make a job fail at its first step, before it is accepted.
 
-A pack is foreign code: it is made and reset in a process of its own, which may crash or hang as it likes.
+A pack is foreign code: it is created and reset in its own process, which may crash or hang.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tinkergym.schema.views import RendererBundle
 
 _REMEMBERED = 256
 _LAST_WORDS = 1500
-"""Characters of a crashed check's output that are shown."""
+"""Characters of a crashed check's output to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +56,20 @@ class Preflight:
         self._limits = limits
         self._turns = threading.BoundedSemaphore(limits.job_checks_at_once)
         self._lock = threading.Lock()
-        # Good news only: what failed may have been repaired since.
+        # Cache successes only: the cause of a failure may have been fixed since.
         self._known: OrderedDict[tuple[str, ...], _Probe] = OrderedDict()
 
     def check(self, spec: PlayedSpec) -> Checked:
-        """Make and reset the job's environment, if the service plays it.
+        """Create and reset the job's environment, if the service plays it.
 
         Raises:
             InvalidRequestError: The model or the environment is unknown, the environment cannot be started,
-                its first prompt and an answer do not fit into the model's context, or the job asks for a
-                longer one than the model has.
+                its first prompt and a completion exceed the model's context, or the job asks for a longer
+                context than the model's.
         """
         bundle = self._catalog.renderer(spec.model, spec.chat_template)
         refuse_wide_context(spec, bundle.context_length)
-        # The environment of another rollout is a class in the client; its id is only a name.
+        # With another rollout the environment is a class in the client, and its id is only a name.
         if spec.rollout != "server":
             refuse_long_prompt(1, spec, bundle.context_length)
             return Checked()
@@ -94,7 +94,7 @@ class Preflight:
         return checked
 
     def check_evaluations(self, spec: EvaluatedSpec) -> None:
-        """Make and reset the environments that a job is to be evaluated in by the service.
+        """Create and reset the environments in which the service will evaluate a job.
 
         Raises:
             InvalidRequestError: As `check`, with the field `evaluate`.
@@ -129,13 +129,13 @@ class Preflight:
                 self._known.move_to_end(key)
                 return self._known[key]
         if not self._turns.acquire(timeout=self._limits.job_check_seconds):
-            raise ServiceUnavailableError("many jobs are being checked at the moment", hint="try again")
+            raise ServiceUnavailableError("too many jobs are being checked at the moment", hint="try again")
         try:
             probe = self._run(spec, bundle)
         finally:
             self._turns.release()
         if spec.environment.id == REMOTE_ID:
-            return probe  # a server that was there a while ago need not be there now
+            return probe  # A server that was reachable a while ago may be gone.
         with self._lock:
             self._known[key] = probe
             while len(self._known) > _REMEMBERED:
@@ -163,9 +163,10 @@ class Preflight:
             out, err = communicate(child, json.dumps(question).encode(), self._limits.job_check_seconds)
         except subprocess.TimeoutExpired:
             raise InvalidEnvironmentError(
-                f"{spec.environment.id} was not made and reset within {self._limits.job_check_seconds:g} s",
+                f"{spec.environment.id} was not created and reset within "
+                f"{self._limits.job_check_seconds:g} s",
                 hint="look for a download, a deadlock or an endless loop in its constructor and reset; if "
-                "the machine is only busy, try again, or let the operator raise limits.job_check_seconds",
+                "the machine is only busy, try again, or ask the operator to raise limits.job_check_seconds",
                 field="environment",
             ) from None
         finally:
@@ -175,8 +176,8 @@ class Preflight:
         except ValueError:
             words = err.decode("utf-8", "replace")[-_LAST_WORDS:].strip()
             raise InvalidEnvironmentError(
-                f"{spec.environment.id} ended its process ({child.returncode}): {words or 'no last words'}",
-                hint="run it by hand with tinkergym.make(...).reset(seed=0)",
+                f"{spec.environment.id} ended its process ({child.returncode}): {words or 'no output'}",
+                hint="try it with tinkergym.make(...).reset(seed=0)",
                 field="environment",
             ) from None
         if "error" in answer:
@@ -190,7 +191,7 @@ def _alone(spec: PlayedSpec, environment: EnvironmentRef) -> PlayedSpec:
 
 
 def _together(found: Sequence[Checked]) -> Checked:
-    """Return what is known of several environments: a prompt only if they have the same."""
+    """Combine the facts of several environments: a prompt only if they have the same."""
     prompts = {one.environment_prompt for one in found}
     return Checked(
         packs={name: version for one in found for name, version in one.packs.items()},
@@ -206,24 +207,24 @@ def _agents_of(spec: PlayedSpec) -> list[str]:
 
 
 def _game_settings(spec: PlayedSpec) -> dict[str, Any]:
-    """Return what else is asked about a game."""
+    """Return the part of the question about a game."""
     if not isinstance(spec, JobSpec):
         return {"self_play": False, "scripted": []}
     return {"self_play": isinstance(spec.self_play, League), "scripted": scripted_players(spec)}
 
 
 def _require_known(env_id: str) -> None:
-    """Refuse an id that nothing registers before a process is started for it."""
+    """Refuse an unregistered id before a process is started for it."""
     try:
         require_known(env_id)
     except UnknownEnvironmentError as error:
         separator = " " if error.hint.endswith("?") else "; "
-        hint = f"{error.hint}{separator}an environment of your own trains with rollout='client'"
+        hint = f"{error.hint}{separator}use rollout='client' to train in your own environment"
         raise UnknownEnvironmentError(error.message, hint=hint, field="environment.id") from None
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    """End the child and whatever it started in its session."""
+    """End the child and all processes of its session."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.kill()

@@ -34,7 +34,7 @@ from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.schema.views import RendererBundle
 
 _SEEDS = (0, 1, 2, 3)
-"""First prompts differ in length; the longest of these counts."""
+"""First prompts differ in length; the longest of this many counts."""
 _TRACEBACK = 2000
 
 
@@ -49,12 +49,12 @@ def examine(
 ) -> dict[str, Any]:
     """Return the length of the longest first prompt, in tokens, the pack's version, and the system prompt.
 
-    Of a game also its agents, and the players that it offers by name.
+    For a game, also its agents and its players.
 
     Raises:
-        InvalidRequestError: `agents` are not those of the game, or one of its players is not there.
-        UnknownEnvironmentError: No installed pack has this environment any more.
-        InvalidEnvironmentError: It cannot be made or reset, or shows something that is no text.
+        InvalidRequestError: `agents` are not those of the game, or the game lacks one of the players.
+        UnknownEnvironmentError: The environment is no longer installed.
+        InvalidEnvironmentError: It cannot be created or reset, or its observation is not text.
     """
     env = make_playable(reference) if agents or self_play else make_environment(reference)
     table = check_seats(env, agents, reference.id) if agents or not self_play else game_of(env, reference.id)
@@ -76,7 +76,7 @@ def examine(
             story = traceback.format_exc()[-_TRACEBACK:].strip()
             raise InvalidEnvironmentError(
                 f"reset(seed={seed}) of {reference.id} failed: {story}",
-                hint=f"repair this first: {type(error).__name__}",
+                hint=f"fix this first: {type(error).__name__}",
                 field="environment",
             ) from error
         try:
@@ -94,7 +94,7 @@ def examine(
             raise ImageObservationError(f"{reference.id}: {error.message}", field="environment") from error
         except (TypeError, ValueError) as error:
             raise InvalidEnvironmentError(
-                f"{reference.id} cannot be read by a language model: {error}",
+                f"the observation of {reference.id} cannot be rendered for a language model: {error}",
                 hint=NOT_IN_WORDS,
                 field="environment",
             ) from error
@@ -110,7 +110,7 @@ def examine(
 
 
 def main() -> None:
-    """Answer one question."""
+    """Answer one request."""
     with one_question() as (question, answers):
         try:
             answer = examine(

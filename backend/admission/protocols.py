@@ -1,4 +1,4 @@
-"""What admission needs of the service: its models, and a look at a job's environment."""
+"""What admission needs from the service: its models, and a check of a job's environment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tinkergym.schema.views import ModelView, RendererBundle
 
 
 class ModelCatalog(Protocol):
-    """Which models the service offers."""
+    """The models that the service offers."""
 
     def listed(self) -> list[ModelView]:
-        """Return the models that are offered by name."""
+        """Return the named models."""
         ...
 
     def known_as(self, model: str) -> str:
@@ -30,7 +30,7 @@ class ModelCatalog(Protocol):
         ...
 
     def facts(self, model: str) -> ModelFacts:
-        """Return what the model's files say of it.
+        """Return what the model's files describe.
 
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.
@@ -40,31 +40,31 @@ class ModelCatalog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What looking at a job's environment has shown; nothing where the service does not play it."""
+    """Facts from the check of a job's environment; empty if the service does not play it."""
 
     packs: dict[str, str] = field(default_factory=dict)
     """Versions of the packs that the job will use."""
     environment_prompt: str | None = None
     """The environment's own system prompt."""
     agents: list[str] = field(default_factory=list)
-    """Of a game, all that it has."""
+    """All agents of a game."""
     offered: list[str] = field(default_factory=list)
-    """Of a game, the players that it offers by name."""
+    """Names of the players that a game offers."""
 
 
 class JobCheck(Protocol):
-    """Looks for what would make a job fail, before it exists."""
+    """Checks whether a job would fail, before it is created."""
 
     def check(self, spec: PlayedSpec) -> Checked:
-        """Make and reset the job's environment, if the service plays it.
+        """Create and reset the job's environment, if the service plays it.
 
         Raises:
-            InvalidRequestError: The job cannot run; says why and what to do.
+            InvalidRequestError: The job cannot run. The message says why and what to do.
         """
         ...
 
     def check_evaluations(self, spec: EvaluatedSpec) -> None:
-        """Make and reset the environments that a job is to be evaluated in by the service.
+        """Create and reset the environments in which the service will evaluate a job.
 
         Raises:
             InvalidRequestError: As `check`, with the field `evaluate`.

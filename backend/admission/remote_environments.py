@@ -15,14 +15,14 @@ Played = TypeVar("Played", bound=PlayedSpec)
 
 
 def by_id(spec: AnyJobSpec) -> AnyJobSpec:
-    """Return the job with an address that was given as the environment's id written out."""
+    """Return the job with a server address, given as the environment's id, in its full form."""
     if not isinstance(spec, PlayedSpec):
         return spec
     return spec.with_environments(as_remote)
 
 
 def allowed(spec: Played, config: ServiceConfig) -> Played:
-    """Return the job as the service would play it, with the server's address looked up.
+    """Return the job as the service would play it, with the server's address resolved.
 
     Raises:
         InvalidRequestError: The operator does not allow this server, a judge of the environment, or a model
@@ -44,9 +44,9 @@ def allowed(spec: Played, config: ServiceConfig) -> Played:
 
 
 def check_evaluations(spec: EvaluatedSpec, config: ServiceConfig) -> None:
-    """Refuse keys among the arguments of evaluations, which are stored as they are, and judges not allowed.
+    """Refuse secrets in the arguments of evaluations, which are stored unchanged, and disallowed judges.
 
-    The judge of the job's own environment goes with them, key included.
+    Evaluations use the judge of the job's own environment, including its key.
 
     Raises:
         InvalidRequestError: There is one.
@@ -59,7 +59,7 @@ def check_evaluations(spec: EvaluatedSpec, config: ServiceConfig) -> None:
 
 
 def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobSpec:
-    """Return the job as it may be seen by everybody who may see it: without the server's token."""
+    """Return the job for display: without the server's token."""
     if not isinstance(spec, PlayedSpec):
         return spec
     tokens, in_service = EnvTokens(config.tokens_dir), spec.rollout == "server"

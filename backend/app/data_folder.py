@@ -1,4 +1,4 @@
-"""The folder of one service: usable, ours alone while we run, with a file that tells local clients of us."""
+"""The folder of one service: usable, locked while it runs, with a file for local clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tinkergym.errors import StorageFullError
 
 @contextmanager
 def claimed(config: ServiceConfig) -> Iterator[None]:
-    """Make the folder and hold it and its database against other services until the block ends.
+    """Create the folder and lock it and its database against other services until the block ends.
 
     Raises:
         StartError: It cannot be written, another service runs on it, or other users can reach the folder for
@@ -32,7 +32,7 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
     database = sqlite_path(config.store_url).resolve()
     with (
         _held(config.data_dir / "serve.lock", config.data_dir, "data_dir"),
-        # It may lie elsewhere, and two schedulers on one database would take each other's jobs.
+        # The database may be elsewhere, and two schedulers on one database would take each other's jobs.
         _held(database.with_name(f"{database.name}.serve.lock"), database, "database_url"),
     ):
         yield
@@ -55,18 +55,20 @@ def _held(lock: Path, what: Path, setting: str) -> Iterator[None]:
             holder = os.read(descriptor, 100).decode("ascii", "replace").strip() or "unknown"
             raise StartError(
                 f"another `tinkergym serve` (process {holder}) already runs on {what}",
-                hint=f"use that one, stop it, or choose another {setting}",
+                hint=f"use it, stop it, or choose another {setting}",
                 field=setting,
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
-        os.close(descriptor)  # and with it the lock; the file stays, or two could hold two files
+        os.close(
+            descriptor
+        )  # This also releases the lock. The file stays, because otherwise two services could lock two files.
 
 
 def write_local_file(config: ServiceConfig, url: str, api_key: str) -> None:
-    """Tell clients on this machine where the service is; readable by its owner only.
+    """Write the service's address for clients on this machine; readable by its owner only.
 
     Raises:
         StartError: It cannot be written.
@@ -95,7 +97,7 @@ def _write_local_file(config: ServiceConfig, url: str, api_key: str) -> None:
 
 
 def read_local_key(config: ServiceConfig) -> str:
-    """Return the key that an earlier run wrote down; empty if there is none."""
+    """Return the key from an earlier run; empty if there is none."""
     try:
         return str(json.loads(config.local_file.read_text(encoding="utf-8"))["api_key"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -103,27 +105,27 @@ def read_local_key(config: ServiceConfig) -> str:
 
 
 def remove_sockets(config: ServiceConfig) -> None:
-    """Remove what the service's processes talked through; none of them may run any more.
+    """Remove the service's sockets; none of its processes may still be running.
 
-    The folder may be in the system's temporary one, where nobody would ever know whose it was.
+    The folder may be in the system's temporary one, where its owner would be unknown later.
     """
     shutil.rmtree(config.run_dir, ignore_errors=True)
 
 
 def log_file(config: ServiceConfig, name: str) -> Path:
-    """Return where a part writes its log."""
+    """Return the log file of a part."""
     return config.log_dir / f"{name}.log"
 
 
 def _refuse_long_temporary_folder(run_dir: Path) -> None:
-    # Otherwise the scheduler finds it out at each of its starts, and only its log says so.
+    # Otherwise the scheduler fails at each start, and only its log has the reason.
     temporary = tempfile.gettempdir()
     length = len(os.fsencode(temporary))
     most = LONGEST_RUN_DIR - len(os.fsencode(run_dir)) + length
     if length > most:
         raise StartError(
-            f"the path of the temporary folder, {temporary}, has {length} bytes; "
-            f"for the sockets that Ray makes below it, it may have {most}",
+            f"the path of the temporary folder, {temporary}, has {length} bytes, but Ray's sockets below "
+            f"it allow only {most}",
             hint="set TMPDIR to a folder with a shorter path: TMPDIR=/tmp tinkergym serve",
             field="TMPDIR",
         )
@@ -146,6 +148,6 @@ def _make(config: ServiceConfig) -> None:
     if free < config.min_free_bytes:
         raise StorageFullError(
             f"the disk of {config.data_dir} has {free / 2**20:.0f} MiB left, "
-            f"{config.min_free_bytes / 2**20:.0f} MiB are wanted",
+            f"{config.min_free_bytes / 2**20:.0f} MiB are needed",
             hint="free some space, choose another data_dir, or lower min_free_bytes",
         )

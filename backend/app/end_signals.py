@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal, noted instead of thrown into the middle of something."""
+"""Ctrl-C, SIGTERM and SIGHUP are counted instead of raised in the middle of something."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import signal
 
 
 class EndSignals:
-    """Counts the signals that ask for an end, while the block runs."""
+    """Counts termination signals while the block runs."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How many there were; a second one means: at once."""
+        """The number of signals; a second one means: end at once."""
         self._before: dict[int, object] = {}
 
     @property
@@ -20,7 +20,7 @@ class EndSignals:
 
     def __enter__(self) -> EndSignals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+            if signal.getsignal(number) is not signal.SIG_IGN:  # As requested by nohup.
                 self._before[number] = signal.signal(number, self._note)
         return self
 

@@ -1,4 +1,4 @@
-"""What the operator reads while the service starts."""
+"""The messages for the operator while the service starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backend.app.probe import health_of
 from tinkergym import __version__
 
 _REFUSALS_SECONDS = 1.0
-"""Between two looks for what does not start."""
+"""Interval between checks for parts that do not start."""
 
 
 class Greeting:
@@ -27,10 +27,10 @@ class Greeting:
         """Prepare.
 
         Args:
-            url: Where the service will answer.
-            key_file: Where its key lies.
-            say: Takes what is said.
-            refusals: Returns by model why its worker does not start.
+            url: The service's URL.
+            key_file: The file with its key.
+            say: Receives the messages.
+            refusals: Returns, by model, why its worker does not start.
         """
         self._url = url
         self._key_file = key_file
@@ -41,11 +41,11 @@ class Greeting:
         self._began = time.monotonic()
         self._next_look = 0.0
         self.given = False
-        """Whether the service has answered."""
+        """Whether the service has responded."""
         self._complete = False
 
     def give_when_due(self, now: float) -> None:
-        """Look whether there is something to say; `now` is on the monotonic clock."""
+        """Report news, if there are any; `now` is on the monotonic clock."""
         if self._complete or now < self._next_look:
             return
         self._next_look = now + 0.2
@@ -72,7 +72,7 @@ class Greeting:
             self._say_refusals()
 
     def _say_refusals(self) -> None:
-        """Say why something does not start, once: it is tried again and again, mostly with the same end."""
+        """Report why something does not start, once: it is retried, usually with the same result."""
         refusals = self._refusals()
         for model, reason in refusals.items():
             if self._refusals_said.get(model) != reason:

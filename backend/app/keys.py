@@ -18,18 +18,18 @@ from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Create, list or revoke keys, whether the service runs or not; return the exit code."""
+    """Create, list or revoke keys, whether or not the service runs; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m backend.app.keys", description=__doc__)
     parser.add_argument("--config", type=Path, help="the service's TOML file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for serve")
     parser.add_argument("--json", action="store_true", help="print one JSON document, for scripts")
     commands = parser.add_subparsers(dest="command", required=True)
-    create = commands.add_parser("create", help="make a key and print it: it cannot be shown again")
+    create = commands.add_parser("create", help="create a key and print it: it cannot be shown again")
     create.add_argument("tenant")
     create.add_argument("--name", default="", help="what it is for")
     shown = commands.add_parser("list", help="show keys, each with its tenant")
-    shown.add_argument("tenant", nargs="?", help="whose; everybody's unless it is said")
-    revoke = commands.add_parser("revoke", help="make a key void at once")
+    shown.add_argument("tenant", nargs="?", help="only this tenant's keys (default: all)")
+    revoke = commands.add_parser("revoke", help="revoke a key immediately")
     revoke.add_argument("key_id")
     options = parser.parse_args(arguments)
     try:
@@ -55,7 +55,7 @@ def _create(keys: KeyStore, options: argparse.Namespace) -> None:
     if options.json:
         _emit({"key": key, "key_id": keys.id_of(key), "tenant": options.tenant, "name": options.name})
     else:
-        # The key alone on the standard output, for `KEY=$(tinkergym keys create ...)`.
+        # Only the key on standard output, for `KEY=$(tinkergym keys create ...)`.
         print(key, flush=True)
     print(
         "for the client: TINKERGYM_API_KEY=<this key>, TINKERGYM_URL=<where the service listens>; "
@@ -79,7 +79,7 @@ def _revoke(keys: KeyStore, options: argparse.Namespace) -> None:
     if options.json:
         _emit({"key_id": options.key_id, "revoked": True})
     else:
-        print(f"{options.key_id} is void from now on")
+        print(f"{options.key_id} is revoked")
 
 
 _COMMANDS = {"create": _create, "list": _list, "revoke": _revoke}

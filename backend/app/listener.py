@@ -18,7 +18,7 @@ def listening(config: ServiceConfig) -> Iterator[socket.socket]:
     """Hold the port until the block ends.
 
     Raises:
-        StartError: It cannot be had.
+        StartError: It is not available.
     """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
@@ -27,13 +27,13 @@ def listening(config: ServiceConfig) -> Iterator[socket.socket]:
         if error.errno == errno.EADDRINUSE:
             raise StartError(
                 f"port {config.port} on {config.host} is in use by another program",
-                hint="stop that one, or choose another with --port 8266 (0 takes any free one)",
+                hint="stop it, or choose another port with --port 8266 (0 takes any free one)",
                 field="port",
             ) from None
         reason = error.strerror or error
         raise StartError(
             f"cannot listen on {config.host}, port {config.port}: {reason}",
-            hint="choose an address of this machine and a port above 1023",
+            hint="use an address of this machine and a port above 1023",
             field="host" if error.errno != errno.EACCES else "port",
         ) from None
     with listener:
@@ -41,7 +41,7 @@ def listening(config: ServiceConfig) -> Iterator[socket.socket]:
 
 
 def url_of(host: str, listener: socket.socket) -> str:
-    """Return where a client on this machine reaches the listener."""
+    """Return the address at which a client on this machine reaches the listener."""
     host = _ANY_ADDRESS.get(host, host)
     port = listener.getsockname()[1]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

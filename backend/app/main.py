@@ -1,7 +1,7 @@
 """The supervisor behind `tinkergym serve`: starts the service's processes and keeps them running.
 
-It holds the port, the lock on the data folder and nothing else; whatever dies below it is started again, and
-when it ends itself, in whatever way, nothing stays behind.
+It holds the port and the lock on the data folder, and nothing else. A part that dies is restarted, and when
+the supervisor itself ends, in any way, nothing is left running.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def serve(
 
     Args:
         config: The operator's settings.
-        scheduler_command: What to run as the scheduler host.
-        say: Takes what is for the operator.
+        scheduler_command: The command of the scheduler host.
+        say: Receives messages for the operator.
 
     Raises:
         StartError: The data folder or the port cannot be used.
-        MissingExtraError: What the settings name is not installed.
+        MissingExtraError: Something required by the settings is not installed.
         TinkerGymError: The database cannot be used.
     """
     if config.engine == "vllm":
-        require_vllm()  # all workers run on this machine, in this Python
+        require_vllm()  # All workers run on this machine, with this Python.
     with EndSignals() as signals, data_folder.claimed(config), listening(config) as listener:
         url = url_of(config.host, listener)
         key_file = _introduce(config, url)
@@ -67,7 +67,7 @@ def serve(
             message = f"the model {model!r} cannot be used: {fault}"
             say(Notice("model_refused", message, {"model": model, "reason": fault}))
         prefix = hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:16] + ":"
-        # Of a predecessor that was killed together with its guardian.
+        # Left by a predecessor that was killed together with its guardian.
         processes.kill_marked(prefix)
         _forget(config, "scheduler")
         _forget_refusals(config)
@@ -119,23 +119,23 @@ def _watch(
                 part.start(now, environment)
         gateway = parts["gateway"]
         if gateway.failures >= _MOST_FAILED_STARTS and not greeting.given:
-            reason = gateway.last_words() or "it says nothing"
+            reason = gateway.last_words() or "no output"
             message = f"tinkergym serve: the gateway does not start: {reason}"
             say(Notice("gateway_refused", message, {"reason": reason}))
             return 1
         greeting.give_when_due(now)
         time.sleep(_LOOK_SECONDS)
-    say(Notice("stopping", "stopping; unfinished jobs go on at the next start"))
+    say(Notice("stopping", "stopping; unfinished jobs continue at the next start"))
     return 0
 
 
 def _stop(parts: Sequence[Part], mark: str, signals: EndSignals) -> None:
-    """Ask all parts to end, wait a while (unless a second signal comes), and kill what is left of them."""
+    """Ask all parts to end, wait a while (unless a second signal arrives), and kill the rest."""
     before = signals.count
     deadline = time.monotonic() + _STOP_SECONDS
     for part in parts:
         part.terminate()
-    # A list, so that every part is looked at: what ended is to be taken note of at once.
+    # A list, so that every part is checked: ended ones must be noticed at once.
     while (
         [part for part in parts if part.running] and time.monotonic() < deadline and signals.count == before
     ):
@@ -146,7 +146,7 @@ def _stop(parts: Sequence[Part], mark: str, signals: EndSignals) -> None:
 
 
 def _introduce(config: ServiceConfig, url: str) -> Path:
-    """Create the local tenant and its key at the first start; write down where the service is."""
+    """Create the local tenant and its key at the first start; write the service's address."""
     with closing(Store.open(config.store_url)) as store:
         key = data_folder.read_local_key(config)
         if store.keys.tenant_of(key) != LOCAL_TENANT:
@@ -156,12 +156,12 @@ def _introduce(config: ServiceConfig, url: str) -> Path:
 
 
 def _forget(config: ServiceConfig, part: str) -> None:
-    """Let /v1/health know at once that a part is gone. A database that is broken says so elsewhere."""
+    """Report a missing part to /v1/health at once. A broken database is reported elsewhere."""
     with suppress(TinkerGymError), closing(Store.open(config.store_url)) as store:
         service = store.service()
         service.forget_part(part)
         if part == "scheduler":
-            service.silence_pools()  # they live below it
+            service.silence_pools()  # They run below it.
 
 
 def _forget_refusals(config: ServiceConfig) -> None:
@@ -171,17 +171,17 @@ def _forget_refusals(config: ServiceConfig) -> None:
 
 
 def _refusals(config: ServiceConfig) -> dict[str, str]:
-    """Return by model why its worker does not start."""
+    """Return, by model, why its worker does not start."""
     try:
         with closing(Store.open(config.store_url)) as store:
             refused = store.service().refusals()
-    except TinkerGymError:  # the database is broken or locked, which others say
+    except TinkerGymError:  # The database is broken or locked, which is reported elsewhere.
         return {}
     return {model: str(from_wire(refusal.error.model_dump())) for model, refusal in refused.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, serve, and turn refusals into one sentence and an exit code."""
+    """Parse the command line, serve, and turn refusals into one sentence and an exit code."""
     parser = argparse.ArgumentParser(prog="tinkergym serve", description="Run the service on this machine.")
     parser.add_argument("--config", type=Path, help="a TOML file with settings")
     parser.add_argument(
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines, for scripts")
     options = parser.parse_args(arguments)
-    refused = 2  # the command line is wrong
+    refused = 2  # The command line is invalid.
     try:
         config = load_config(options.config, options.set)
         refused = 1
@@ -214,7 +214,7 @@ def _say_in_json(notice: Notice) -> None:
 
 
 def _print(line: str) -> None:
-    # A terminal that was closed must not end the service, nor keep it from ending in good order.
+    # A closed terminal must neither end the service nor prevent a clean end.
     with suppress(OSError):
         print(line, flush=True)
 

@@ -1,4 +1,4 @@
-"""What the supervisor says to the operator, as a sentence for people and as JSON for programs."""
+"""The supervisor's messages to the operator, as sentences for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that happened to the service; printed, it is its sentence."""
+    """An event of the service; printed, it is its sentence."""
 
     event: str
-    """What kind of thing: a word for programs, which stays when sentences are rewritten."""
+    """The kind of event for programs, stable when sentences are rewritten."""
     message: str
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -20,5 +20,5 @@ class Notice:
         return self.message
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a program reads."""
+        """Return the form for programs."""
         return {"event": self.event, "message": self.message, **self.details}

@@ -1,4 +1,4 @@
-"""One process that the supervisor keeps running: started, watched, started again after a growing pause."""
+"""A process that the supervisor keeps running: watched, and restarted after an increasing pause."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 1.0
 _HEALTHY_SECONDS = 10.0
-"""A part that ran for so long is started again at once, whatever was before."""
+"""A part that ran for this long is restarted at once, whatever happened before."""
 
 
 def pause_seconds(failures: int) -> float:
-    """Return how long to wait before the next start, after so many ends in quick succession."""
+    """Return the pause before the next start, after this many ends in quick succession."""
     return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** max(0, failures - 1))
 
 
 class Part:
-    """One process. Times are seconds on the supervisor's monotonic clock and come as arguments."""
+    """One process. Times are seconds on the supervisor's monotonic clock and are passed as arguments."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class Part:
         *,
         hangs: Callable[[float, float], bool] = lambda _started_at, _now: False,
     ) -> None:
-        """Describe it; `hangs` is told when it was started and what time it is, and says whether it hangs."""
+        """Describe it; `hangs` gets its start time and the current time, and returns whether it hangs."""
         self.name = name
         self.log = log
         self.failures = 0
-        """Ends in quick succession."""
+        """Number of ends in quick succession."""
         self._command = command
         self._mark = f"{mark}:{name}"
         self._pass_fds = pass_fds
@@ -53,15 +53,15 @@ class Part:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def due(self, now: float) -> bool:
-        """Whether it is time to start it (again)."""
+        """Whether it is time to (re)start it."""
         return self._process is None and now >= self._start_at
 
     def start(self, now: float, environment: Mapping[str, str]) -> None:
-        """Start the process; if that fails, `ended` tells."""
+        """Start the process; `ended` reports a failure."""
         self._started_at = now
         try:
             with BoundedLog(self.log) as self._output:
@@ -72,12 +72,12 @@ class Part:
                     environment=environment,
                     pass_fds=self._pass_fds,
                 )
-        except OSError as error:  # no memory, no space for the log
+        except OSError as error:  # No memory, or no space for the log.
             self._plan_restart(now)
             self._not_started = f"it could not be started: {error}"
 
     def ended(self, now: float) -> str | None:
-        """Return how the process ended, once, and plan its next start; None while it runs or waits."""
+        """Return how the process ended, once, and schedule its next start; None while it runs or waits."""
         if self._not_started:
             problem, self._not_started = self._not_started, ""
             return problem
@@ -90,14 +90,14 @@ class Part:
         if self._process.poll() is None:
             return None
         code = self._process.returncode
-        # Its successor must not meet what it left behind.
+        # Its successor must not find its remains.
         processes.kill_marked(self._mark)
         self._process = None
         if self._output is not None:
             self._output.join(_LAST_WORDS_SECONDS)
         self._plan_restart(now)
         if hung:
-            return "it did not answer any more"
+            return "it stopped responding"
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def _plan_restart(self, now: float) -> None:
@@ -112,7 +112,7 @@ class Part:
                 self._process.terminate()
 
     def reap(self) -> None:
-        """Take note of the end of a process that was killed."""
+        """Record the end of a process that was killed."""
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5.0)

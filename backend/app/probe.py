@@ -1,4 +1,4 @@
-"""Whether gateway and scheduler still work: one that hangs lives on, and would never be started again."""
+"""Whether gateway and scheduler still work. A hanging process stays alive and would never be restarted."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tinkergym.errors import TinkerGymError
 ANSWER_SECONDS = 2.0
 _BETWEEN_SECONDS = 1.0
 _MOST_FAILURES = 5
-"""Failed attempts in a row; of a count, so that a machine that slept is no reason."""
+"""Failed attempts in a row; a count, so that a suspended machine is not a reason."""
 _SCHEDULER_LOOK_SECONDS = 5.0
 _MOST_SILENT_LOOKS = 3
 _START_SECONDS = 60.0
-"""For a new gateway to answer for the first time."""
+"""Time for a new gateway's first response."""
 
 
 class GatewayProbe:
-    """Asks the gateway now and then. Times are seconds on the supervisor's monotonic clock."""
+    """Probes the gateway regularly. Times are seconds on the supervisor's monotonic clock."""
 
     def __init__(self, answers: Callable[[], bool]) -> None:
-        """`answers` asks once, and gives up after a while."""
+        """`answers` probes once, with a timeout."""
         self._answers = answers
         self._next_look = self._started_at = 0.0
         self._answered = False
         self._failures = 0
 
     def hangs(self, started_at: float, now: float) -> bool:
-        """Whether the gateway that was started then hangs. It is asked if it is time to."""
+        """Whether the gateway started then hangs. Probes it if it is time to."""
         if started_at != self._started_at:
             self._started_at, self._answered, self._failures = started_at, False, 0
         if now < self._next_look:
@@ -49,7 +49,7 @@ class GatewayProbe:
 
 
 class SchedulerProbe:
-    """Looks now and then for the scheduler's signs of life. Times are as in `GatewayProbe`."""
+    """Checks the scheduler's heartbeats regularly. Times are as in `GatewayProbe`."""
 
     def __init__(self, silent: Callable[[], bool]) -> None:
         """`silent` says whether it gave none for too long, though it could have."""
@@ -58,12 +58,12 @@ class SchedulerProbe:
         self._failures = 0
 
     def hangs(self, _started_at: float, now: float) -> bool:
-        """Whether it was silent several times in a row. It is looked at if it is time to."""
+        """Whether it was silent several times in a row. Checks it if it is time to."""
         if now < self._next_look:
             return False
         self._next_look = now + _SCHEDULER_LOOK_SECONDS
         self._failures = self._failures + 1 if self._silent() else 0
-        # Of a count, since after a sleep of the machine, or when the clock was set, it needs a moment.
+        # A count, because after a suspend of the machine, or when the clock was set, it needs a moment.
         if self._failures < _MOST_SILENT_LOOKS:
             return False
         self._failures = 0
@@ -71,14 +71,14 @@ class SchedulerProbe:
 
 
 def scheduler_is_silent(config: ServiceConfig) -> bool:
-    """Whether the scheduler wrote nothing for two leases, while this process can write."""
+    """Whether the scheduler wrote no heartbeat for two leases, while this process can write."""
     try:
         with closing(Store.open(config.store_url)) as store:
             service, now = store.service(), time.time()
             age = service.parts(now).get("scheduler")
             if age is None or age <= 2 * config.lease_seconds:
                 return False
-            # On a full disk, or while something locks the database, another scheduler could do no more.
+            # With a full disk or a locked database, another scheduler could not do more.
             service.touch_part("supervisor", now)
             return True
     except TinkerGymError:
@@ -86,12 +86,12 @@ def scheduler_is_silent(config: ServiceConfig) -> bool:
 
 
 def answers(url: str) -> bool:
-    """Whether anything answers there in time, whatever it says."""
+    """Whether the address responds in time, with anything."""
     return _ask(url, ANSWER_SECONDS) is not None
 
 
 def health_of(url: str) -> dict[str, Any] | None:
-    """Return what the service says of its health; None if it does not answer at once."""
+    """Return the service's health; None if it does not respond at once."""
     try:
         return json.loads(_ask(url, 0.3) or b"")  # type: ignore[no-any-return]
     except ValueError:

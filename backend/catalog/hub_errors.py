@@ -1,22 +1,22 @@
-"""Why the Hugging Face hub did not give a model, and what to do about it.
+"""Explain errors of the Hugging Face hub, and what to do about them.
 
-Its client says much the same where nobody can reach it, where there is no such repository and where the
-token does not open it; each wants something else to be done.
+Its client's errors for a missing connection, a missing repository and a rejected token look similar, but need
+different actions.
 """
 
 from __future__ import annotations
 
-_INSTEAD = "give the path of a folder on the service's machine that the model was downloaded to"
+_INSTEAD = "use the path of a folder on the service's machine with the downloaded model"
 
 
 def why_not(hub_id: str, error: Exception) -> tuple[str, str]:
-    """Return what happened and what to do, for what the hub's client raised.
+    """Return what happened and what to do, for an error of the hub's client.
 
     Args:
-        hub_id: The model that was asked for.
-        error: What `snapshot_download` raised.
+        hub_id: The requested model.
+        error: The error raised by `snapshot_download`.
     """
-    # Only here: a service that serves local models needs no hub client.
+    # Imported here: a service with local models does not need the hub client.
     from huggingface_hub import errors
 
     match error:
@@ -31,7 +31,7 @@ def why_not(hub_id: str, error: Exception) -> tuple[str, str]:
                 "check its spelling; for a private one start the service with HF_TOKEN set",
             )
         case errors.HFValidationError():
-            return f"{hub_id!r} is no hub id", "a hub id is written owner/name"
+            return f"{hub_id!r} is not a valid hub id", "a hub id is written owner/name"
         case errors.HfHubHTTPError():
             return (
                 f"the Hugging Face hub refused {hub_id!r}: {_first_line(error)}",
@@ -40,7 +40,7 @@ def why_not(hub_id: str, error: Exception) -> tuple[str, str]:
         case _ if _is_unreachable(error):
             return (
                 "the Hugging Face hub could not be reached from the service's machine",
-                f"mend its way to the internet (proxy, HF_ENDPOINT, HF_HUB_OFFLINE), or {_INSTEAD}",
+                f"fix its internet connection (proxy, HF_ENDPOINT, HF_HUB_OFFLINE), or {_INSTEAD}",
             )
         case _:
             return (
@@ -53,8 +53,8 @@ def why_not(hub_id: str, error: Exception) -> tuple[str, str]:
 def _is_unreachable(error: Exception) -> bool:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    # The client falls back to its cache when it has no connection, and then misses the model there. Its HTTP
-    # library, which it has exchanged before, has types of its own for the rest.
+    # Without a connection, the client falls back to its cache and then misses the model there. Its HTTP
+    # library, which has changed before, has its own error types for the rest.
     return isinstance(error, LocalEntryNotFoundError | ConnectionError | TimeoutError) or any(
         word in type(error).__name__ for word in ("Connect", "Timeout", "Proxy", "Network")
     )

@@ -21,7 +21,7 @@ _QWEN_SIZES = ("patch_size", "merge_size")
 def image_rules(
     config: Mapping[str, Any], processor: Mapping[str, Any], token_ids: Mapping[str, int], directory: Path
 ) -> ImageRules | None:
-    """Return the rules of a model's processor; None for a model that takes text only.
+    """Return the rules of a model's processor; None for a text-only model.
 
     Args:
         config: `config.json`.
@@ -31,7 +31,7 @@ def image_rules(
         directory: For messages.
 
     Raises:
-        UnknownModelError: Its processor cuts images into parts, or its files lack something.
+        UnknownModelError: Its processor splits images, or its files are incomplete.
     """
     if not sees(config.get("model_type")):
         return None
@@ -43,7 +43,7 @@ def image_rules(
     # Idefics3's own default is to cut images.
     if settings.get("do_image_splitting", True):
         raise UnknownModelError(
-            f"the processor in {str(directory)!r} cuts images into parts, which is not supported",
+            f"the processor in {str(directory)!r} splits images, which is not supported",
             hint='set "do_image_splitting": false in its processor_config.json',
             field="model",
         )

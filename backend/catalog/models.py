@@ -1,7 +1,7 @@
-"""Models by name: where their files lie, and what can be said about them without loading them.
+"""Models by name: where their files are, and what is known about them without loading them.
 
-Reads JSON and the headers of safetensors files only. Knows no torch, so that the gateway can serve a model's
-renderer; nothing that a model directory contains is ever executed or unpickled.
+Reads only JSON and the headers of safetensors files. Does not import torch, so that the gateway can serve a
+model's renderer. Nothing from a model directory is ever executed or unpickled.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tinkergym.errors import TemplateError, UnknownModelError
 from tinkergym.schema.views import EXPORT_FILE, ImageRules, ProcessorFile, RendererBundle, TrainedWith
 
 EXPERT = re.compile(r"(.+\.)experts\.")
-"""How the name of a tensor begins that belongs to an expert of a mixture; with the path of the mixture."""
+"""How the name of a tensor of an expert in a mixture begins, with the path of the mixture."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_WHERE_FROM = "take the file from where the model came from, or write it with save_pretrained"
+_WHERE_FROM = "use the model's original file, or write it with save_pretrained"
 _LONGEST_SHOWN = 200
 """Characters of a path in an error."""
 _MOST_JSON_BYTES = 16 << 20
-"""Of a configuration or a chat template: what is longer is none, and would take memory from all who use the
-service."""
+"""Longest configuration or chat template: a longer one is invalid, and would take memory from all users of
+the service."""
 _MOST_TOKENIZER_BYTES = 256 << 20
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
@@ -45,22 +45,22 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_toke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What a model directory says of itself."""
+    """The contents of a model directory."""
 
     directory: Path
     architecture: str
     """The name of the model class, e.g. `Qwen3ForCausalLM`."""
     context_length: int
-    """Most tokens of prompt and answer together."""
+    """Most tokens of prompt and completion together."""
     vocabulary_size: int
     parameters: int
-    """Numbers in the weights files."""
+    """Number of elements in the weights files."""
     has_experts: bool
-    """Whether those files hold a mixture of experts."""
+    """Whether those files contain a mixture of experts."""
     matrices: frozenset[str] = frozenset()
-    """The last names of what has a matrix in those files: `q_proj`, `embed_tokens`. Empty if not known."""
+    """The last names of all layers with a matrix: `q_proj`, `embed_tokens`. Empty if unknown."""
     image_token_id: int | None = None
-    """The placeholder of a model that takes images; None for one that takes text only."""
+    """The placeholder of a model with images; None for a text-only model."""
 
 
 def resolve_model(
@@ -78,7 +78,7 @@ def resolve_model(
             unless it is in the local cache.
         offered: Directories or hub ids by name, as the operator set them.
         allow_any: Whether names outside `offered` may be used.
-        most_bytes: Of a download that is not `offered`; None is any size.
+        most_bytes: Size limit of a download that is not `offered`; None means any size.
         with_weights: Whether to refuse a directory that has no weights.
 
     Raises:
@@ -92,15 +92,15 @@ def resolve_model(
     directory = _folder(target)
     if directory is None:
         if not _may_be_hub_id(target):
-            raise _unknown(name, offered, f"{_no_folder(target)}, and it is no offered name or hub id")
+            raise _unknown(name, offered, f"{_no_folder(target)}, and it is not a named model or a hub id")
         directory = _hub_directory(name, target, offered, None if name in offered else most_bytes)
     if not (directory / "config.json").is_file():
         place = str(directory.absolute())
         if (directory / "adapter_config.json").is_file():
             raise UnknownModelError(
-                f"{place!r} holds an adapter, which is no model without its base",
-                hint="write a whole model with `tinkergym export JOB OUT --merge`, or begin with the policy "
-                "of the job that trained it: initial_policy, on the command line --from JOB",
+                f"{place!r} contains an adapter, which is not a model without its base",
+                hint="write a whole model with `tinkergym export JOB OUT --merge`, or start from the "
+                "policy of the job that trained it: initial_policy, on the command line --from JOB",
                 field="model",
             )
         raise _unknown(name, offered, f"{place!r} has no config.json")
@@ -124,7 +124,7 @@ def require_weights(name: str, directory: Path) -> None:
 
 
 def without_folder(offered: Mapping[str, str]) -> dict[str, str]:
-    """Return what is wrong, by name, with offered models whose folder is missing; hub ids have none.
+    """Return, by name, what is wrong with offered models whose folder is missing; hub ids are not checked.
 
     Args:
         offered: As for `resolve_model`.
@@ -166,7 +166,7 @@ def read_model_facts(directory: Path) -> ModelFacts:
 
 
 def image_rules_of(directory: Path) -> ImageRules | None:
-    """Return how a model's processor writes images; None if the model takes text only.
+    """Return how a model's processor writes images; None for a text-only model.
 
     Raises:
         UnknownModelError: A file is missing or broken, or its processor is not supported.
@@ -187,9 +187,9 @@ def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") ->
     """Collect what a client needs to turn messages into this model's token ids.
 
     Args:
-        name: Of the model.
-        directory: Of its files.
-        chat_template: In place of its own.
+        name: The model's name.
+        directory: The folder of its files.
+        chat_template: Replaces the model's own.
 
     Raises:
         UnknownModelError: The directory has no readable `tokenizer.json`.
@@ -199,7 +199,7 @@ def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") ->
     if not tokenizer_file.is_file():
         raise UnknownModelError(
             f"the model {name!r} has no tokenizer.json",
-            hint="save its fast tokenizer beside the weights, with AutoTokenizer and save_pretrained",
+            hint="save its fast tokenizer next to the weights, with AutoTokenizer and save_pretrained",
             field="model",
         )
     tokenizer_json = _read_text(tokenizer_file, most_bytes=_MOST_TOKENIZER_BYTES)
@@ -212,7 +212,7 @@ def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") ->
     stop_ids = find_stop_ids(template, special, special_ids(tokenizer), named)
     if not stop_ids:
         raise UnknownModelError(
-            f"the model {name!r} names no token that ends an answer",
+            f"the model {name!r} does not define a token that ends a completion",
             hint="set eos_token_id in its generation_config.json",
             field="model",
         )
@@ -245,7 +245,7 @@ def _processor_files(directory: Path) -> dict[ProcessorFile, str]:
 
 
 def model_fingerprint(directory: Path) -> str:
-    """Hash a model's configuration and weights, so that a checkpoint can name the base it belongs to."""
+    """Hash a model's configuration and weights, so that a checkpoint can identify its base model."""
     digest = hashlib.sha256()
     for path in [directory / "config.json", *sorted(directory.glob("*.safetensors"))]:
         digest.update(path.name.encode())
@@ -255,11 +255,11 @@ def model_fingerprint(directory: Path) -> str:
 
 
 def _folder(target: str) -> Path | None:
-    """Return the folder of that name; None if there is none, also where no folder could have such a name."""
+    """Return the folder with that name; None if there is none, or if the name cannot be a folder."""
     try:
         directory = Path(target).expanduser()
         return directory if directory.is_dir() else None
-    except (OSError, RuntimeError, ValueError):  # too long; the home of somebody unknown; with a zero byte
+    except (OSError, RuntimeError, ValueError):  # Too long, the home of an unknown user, or with a zero byte.
         return None
 
 
@@ -268,17 +268,17 @@ def _may_be_hub_id(target: str) -> bool:
 
 
 def _no_folder(target: str) -> str:
-    """Say where a folder of that name was looked for: the user may mean one of another machine or place."""
+    """Say where a folder was looked up: the user may mean one on another machine or in another place."""
     try:
         place = str(Path(target).expanduser().absolute())
     except (RuntimeError, ValueError):
-        return "no folder can have that name"
+        return "a folder cannot have that name"
     shown = place if len(place) <= _LONGEST_SHOWN else f"{place[:_LONGEST_SHOWN]}..."
-    return f"{shown!r} is no folder on the service's machine"
+    return f"{shown!r} is not a folder on the service's machine"
 
 
 def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str], most_bytes: int | None) -> Path:
-    # Only here: a service that serves local models needs no hub client.
+    # Imported here: a service with local models does not need the hub client.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -292,9 +292,9 @@ def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str], most_byte
         return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES))
     except UnknownModelError:
         raise
-    except Exception as error:  # its HTTP library's own among them, which have no common type
+    except Exception as error:  # Includes errors of its HTTP library, which have no common type.
         reason, advice = why_not(hub_id, error)
-        # `runs/mine` looks like a hub id too.
+        # `runs/mine` also looks like a hub id.
         raise _unknown(name, offered, f"{_no_folder(hub_id)}, and {reason}", advice) from error
 
 
@@ -307,16 +307,16 @@ def _refuse_large_download(hub_id: str, most_bytes: int) -> None:
     )
     if size > most_bytes:
         raise UnknownModelError(
-            f"{hub_id!r} has {size} bytes, and the service downloads models of at most {most_bytes}",
-            hint="choose a smaller one, or let the operator add it to `models` or raise download_bytes",
+            f"{hub_id!r} has {size} bytes, but the service only downloads models of at most {most_bytes}",
+            hint="choose a smaller one, or ask the operator to add it to `models` or raise download_bytes",
             field="model",
         )
 
 
 def _unknown(name: str, offered: Mapping[str, str], reason: str, advice: str = "") -> UnknownModelError:
-    # An offered name whose folder is missing is spelled right.
+    # A named model whose folder is missing is spelled correctly.
     close = difflib.get_close_matches(name, offered, n=3, cutoff=0.5) if name not in offered else []
-    known = f"offered are: {', '.join(sorted(offered))}" if offered else "no models are offered by name"
+    known = f"available: {', '.join(sorted(offered))}" if offered else "no models are offered by name"
     guess = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
     hint = f"{advice}; {known}" if advice else guess + known
     return UnknownModelError(f"unknown model {name!r}: {reason}", hint=hint, field="model")
@@ -326,7 +326,7 @@ def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     """Read a JSON object of a model directory.
 
     Raises:
-        UnknownModelError: The file is missing, too large, or holds something else.
+        UnknownModelError: The file is missing, too large, or is not an object.
     """
     if missing_ok and not path.is_file():
         return {}
@@ -357,7 +357,7 @@ def _parse_json(text: str, path: Path) -> dict[str, Any]:
             f"{str(path)!r} is not JSON: {error}", hint=_WHERE_FROM, field="model"
         ) from error
     if not isinstance(content, dict):
-        raise UnknownModelError(f"{str(path)!r} does not hold a JSON object", hint=_WHERE_FROM, field="model")
+        raise UnknownModelError(f"{str(path)!r} is not a JSON object", hint=_WHERE_FROM, field="model")
     return content
 
 
@@ -366,7 +366,7 @@ def _context_length(config: Mapping[str, Any], directory: Path) -> int:
     if length is None:
         kind = config.get("model_type", "unknown")
         raise UnknownModelError(
-            f"the model in {str(directory)!r}, of type {kind!r}, does not say how long its context is",
+            f"the model in {str(directory)!r}, of type {kind!r}, does not specify its context length",
             hint="mamba, rwkv, bloom, mpt and others without positions do not: choose another model, or set "
             f"one of {', '.join(CONTEXT_KEYS)} in its config.json for an engine that runs it",
             field="model",
@@ -395,8 +395,8 @@ def _chat_template(name: str, directory: Path, settings: Mapping[str, Any]) -> s
     if not isinstance(template, str) or not template:
         raise TemplateError(
             f"the model {name!r} has no chat template",
-            hint="give the job a chat_template ('plain' suits base models), put a chat_template.jinja beside "
-            "the weights, or choose the instruction-tuned variant",
+            hint="set chat_template in the job ('plain' suits base models), put a chat_template.jinja next "
+            "to the weights, or choose the instruction-tuned variant",
             field="model",
         )
     return template
@@ -411,7 +411,7 @@ def _refuse_broken(template: str, special: Mapping[str, str], field: str) -> Non
 
 
 def _trained_with(directory: Path) -> TrainedWith | None:
-    """Return how a policy was asked in training, if its folder is an export that says so."""
+    """Return how a policy was prompted in training, if its folder is an export."""
     file = directory / EXPORT_FILE
     if not file.is_file():
         return None

@@ -1,7 +1,7 @@
-"""Which models keep a state from token to token beside what attention keeps: Mamba, linear attention, RWKV.
+"""Which models keep state from token to token outside attention: Mamba, linear attention, RWKV.
 
 For learner and embedded engine, which both put several sequences into one row: attention can be told where a
-sequence begins, a state cannot.
+sequence begins, but such a state cannot.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 _KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
-"""transformers' words for layers that keep one."""
+"""transformers' names for layers with such a state."""
 
 
 def keeps_a_state(model: Any) -> bool:
-    """Whether a transformers model has layers that do; asked, because a short try may not show it."""
+    """Whether a transformers model has such layers; checked by name, because a short test may not show it."""
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     return bool(_KINDS.intersection(kinds)) or any(
         getattr(module, "_is_stateful", False) for module in model.modules()

@@ -1,6 +1,6 @@
-"""The safetensors files of a model directory, as their headers tell of them; knows no torch.
+"""The safetensors files of a model directory, from their headers; does not import torch.
 
-Weights are read with plain reads, never mapped: a file that is cut while it is looked at must not end the
+Weights are read with plain reads, never mapped: truncating a file while it is read must not crash the
 process.
 """
 
@@ -30,19 +30,19 @@ _READERS = 4
 _INSTEAD = "download the model again, or write it again with save_pretrained"
 
 _BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8}
-"""Others, which pack their numbers, are taken as they are."""
+"""Other types, which pack their numbers, are not checked."""
 _EXPONENTS = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000),
     "F32": ("<u4", 0x7F80_0000),
     "F16": ("<u2", 0x7C00),
     "BF16": ("<u2", 0x7F80),
 }
-"""A number whose exponent has all bits set is NaN or infinite."""
+"""A number whose exponent bits are all set is NaN or infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """Where a tensor lies."""
+    """Position of a tensor."""
 
     file: Path
     dtype: str
@@ -56,7 +56,7 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     """Return the tensors that transformers would load from a model directory, by name.
 
     Raises:
-        UnknownModelError: Files are missing, cut off, or not in this format.
+        UnknownModelError: Files are missing, truncated, or not in this format.
     """
     if (directory / WHOLE).is_file():
         return tensors_of_file(directory / WHOLE)
@@ -67,7 +67,7 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
             raise _broken(f"{INDEX} names {file!r}, which is not there")
         found = tensors_of_file(directory / file)
         if missing := sorted(wanted - found.keys()):
-            raise _broken(f"{INDEX} says that {file!r} holds {missing[0]!r}, which it does not")
+            raise _broken(f"{INDEX} says that {file!r} contains {missing[0]!r}, but it does not")
         tensors |= {name: found[name] for name in wanted}
     return tensors
 
@@ -76,7 +76,7 @@ def tensors_of_file(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of one file, by name.
 
     Raises:
-        UnknownModelError: It is cut off, or not in this format.
+        UnknownModelError: It is truncated, or not in this format.
     """
     try:
         size = path.stat().st_size
@@ -93,11 +93,11 @@ def tensors_of_file(path: Path) -> dict[str, StoredTensor]:
 
 
 def first_not_finite(tensors: dict[str, StoredTensor], *, most_bytes: int | None) -> str | None:
-    """Return the name of a tensor that holds NaN or infinity, if one does.
+    """Return the name of a tensor that contains NaN or infinity, if there is one.
 
     Args:
-        tensors: As `stored_tensors` returns them.
-        most_bytes: A model with more is not looked at; None looks at all.
+        tensors: From `stored_tensors`.
+        most_bytes: A larger model is not checked; None checks all.
     """
     known = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _EXPONENTS}
     size = sum(tensor.end - tensor.begin for tensor in known.values())
@@ -130,7 +130,7 @@ def _chunks(tensor: StoredTensor) -> Iterator[bytes]:
 
 
 def _files_of_index(directory: Path) -> dict[str, set[str]]:
-    """Return the names of the tensors that each file of a divided model holds."""
+    """Return the names of the tensors in each file of a sharded model."""
     index = directory / INDEX
     if not index.is_file():
         raise UnknownModelError(
@@ -143,9 +143,9 @@ def _files_of_index(directory: Path) -> dict[str, set[str]]:
         for tensor, file in json.loads(_beginning(index, _MOST_INDEX_BYTES))["weight_map"].items():
             files.setdefault(file, set()).add(tensor)
         if odd := next((file for file in files if Path(file).name != file), None):
-            raise _broken(f"{INDEX} names {odd[:200]!r}, which is no file beside it")
+            raise _broken(f"{INDEX} names {odd[:200]!r}, which is not a file next to it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _broken(f"{INDEX} is no index of weights: {error}") from error
+        raise _broken(f"{INDEX} is not a valid index of weights: {error}") from error
     if not files:
         raise _broken(f"{INDEX} names no weights")
     return files
@@ -153,16 +153,16 @@ def _files_of_index(directory: Path) -> dict[str, set[str]]:
 
 def _beginning(path: Path, most_bytes: int) -> bytes:
     with path.open("rb") as file:
-        return file.read(most_bytes)  # what is cut off is no JSON any more
+        return file.read(most_bytes)  # A truncated header is not valid JSON any more.
 
 
 def _header(path: Path, size: int) -> tuple[int, Any]:
     if not path.is_file():
-        raise ValueError("it is no regular file")  # to open a pipe would wait for whoever writes to it
+        raise ValueError("it is not a regular file")  # to open a pipe would wait for whoever writes to it
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > size - 8:
-            raise ValueError(f"its header has {length} bytes, and the file {size}")
+            raise ValueError(f"its header has {length} bytes, but the file only {size}")
         return length, json.loads(file.read(min(length, _MOST_HEADER_BYTES)))
 
 
@@ -179,7 +179,7 @@ def _stored(path: Path, start: int, entry: Any) -> StoredTensor:
 
 
 def _cut_off(path: Path, missing: int) -> UnknownModelError:
-    return _broken(f"{path.name!r} is cut off: its last {missing} bytes are missing")
+    return _broken(f"{path.name!r} is truncated: its last {missing} bytes are missing")
 
 
 def _broken(what: str) -> UnknownModelError:

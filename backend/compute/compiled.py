@@ -1,14 +1,13 @@
-"""Functions of tensors that run from end to end without Python.
+"""Functions of tensors that run without Python.
 
-After each of torch's operations Python takes its lock again, and waits for it wherever another thread is
-busy: a forward of a small model beside a thread that never rests took ten times as long. `torch.jit.script`
-compiles a function, with all that it calls, into one operation that needs the lock once, at its end. (torch
-would rather have `torch.compile`, and calls this deprecated; but that needs a C++ compiler on the user's
-machine.)
+After each torch operation Python takes its lock again, and waits for it if another thread is busy: a forward
+pass of a small model next to a permanently busy thread took ten times as long. `torch.jit.script` compiles a
+function, with everything it calls, into one operation that needs the lock only once, at its end. (torch
+deprecates it in favour of `torch.compile`, but that needs a C++ compiler on the user's machine.)
 
-What is compiled is written in the part of Python that `torch.jit` knows, runs as it is where it cannot be
-compiled, and gives the same bits either way. Named tuples that it takes must be declared in modules without
-`from __future__ import annotations`.
+Compiled functions are written in the subset of Python that `torch.jit` supports, run uncompiled where
+compilation fails, and give the same bits either way. Named tuples that it takes must be declared in modules
+without `from __future__ import annotations`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _known: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def compiled(function: _Function) -> _Function:
-    """Return the function as torch compiles it, once for all; itself, if torch cannot."""
+    """Return the compiled function, compiled once; the function itself, if torch cannot compile it."""
     with _lock:
         if function not in _known:
             _known[function] = _compile(function)
@@ -39,18 +38,20 @@ def compiled(function: _Function) -> _Function:
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
         if torch._C._jit_can_fuse_on_cpu():
-            _log.info("%s is run by Python: torch would fuse it, and round otherwise", function.__qualname__)
+            _log.info(
+                "%s is not compiled: torch would fuse it, which changes the rounding", function.__qualname__
+            )
             return function
         found: Callable[..., Any] = torch.jit.script(function)
-    except Exception as error:  # whatever torch or its successor says
-        _log.warning("%s is run by Python: %s: %s", function.__qualname__, type(error).__name__, error)
+    except Exception as error:  # Whatever torch or its successor raises.
+        _log.warning("%s is not compiled: %s: %s", function.__qualname__, type(error).__name__, error)
         return function
 
     @wraps(found)
     def holding(*arguments: Any) -> Any:
-        # What compiled code lets go of in the middle, if it is Python's too and nothing else in C++ has it,
-        # is let go of under Python's lock: a forward stood still while others began to work on its
-        # predecessor's answers.
+        # If Python also owns an object that compiled code releases in the middle, it is released under
+        # Python's lock: a forward pass stalled while others started to process the results of its
+        # predecessor.
         _held = torch._C.ScriptList(list(tensors_in(arguments)))
         return found(*arguments)
 

@@ -1,9 +1,9 @@
-"""The lock on a device; on a CPU the cores' helper threads go with it.
+"""The lock on a device; on a CPU it includes OpenMP's helper threads.
 
-GNU's OpenMP gives every thread of ours that computes helpers of its own, and keeps them. As soon as there are
-more of them all than cores, they sleep whenever they wait for a moment, and each operation of a model, of
-which a forward has hundreds, costs some 80 microseconds more. So whoever holds the lock has helpers, and who
-lets go of it sends them home: making new ones costs about 0.1 ms per turn.
+GNU's OpenMP gives every computing thread its own helpers, and keeps them. If there are more threads than
+cores, they sleep at every short wait, and each operation of a model, of which a forward pass has hundreds,
+takes about 80 microseconds longer. So only the holder of the lock has helpers, and ends them on release:
+creating new ones costs about 0.1 ms per turn.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from backend.compute.fair_lock import FairLock
 
 _MAPS = Path("/proc/self/maps")
 _PAUSE_SOFT = 1
-"""`omp_pause_soft`: settings stay, threads go."""
+"""`omp_pause_soft`: settings stay, threads end."""
 
 
 class DeviceLock(FairLock):
     """Held while something is computed on a device; first come, first served.
 
-    On a CPU whoever computes with fewer threads may take fewer cores of it: `cores`, or `KeptCore`.
+    On a CPU, a computation with fewer threads may take only some of the cores: `cores`, or `KeptCore`.
     """
 
     def __init__(self, *, cpu_threads: int | None = None) -> None:
         """Prepare.
 
         Args:
-            cpu_threads: With how many threads the holder computes on a CPU; None leaves threads alone.
+            cpu_threads: The holder's number of threads on a CPU; None does not change threads.
         """
         super().__init__(places=cpu_threads or 1)
         self._cpu_threads = cpu_threads
         self._holders_threads = 1
-        """With how many the holder computes when it does not hold this."""
+        """The holder's number of threads when it does not hold the lock."""
 
     def __enter__(self) -> None:
         super().__enter__()
         if self._cpu_threads is not None:
-            # A new thread takes over the process's number when it first asks for it, and would do so later.
+            # A new thread takes over the process's number on first use, and would do so later.
             self._holders_threads = torch.get_num_threads()
             _compute_with(self._cpu_threads)
 
@@ -58,7 +58,7 @@ class DeviceLock(FairLock):
 
     @contextmanager
     def cores(self, count: int) -> Iterator[None]:
-        """Take some cores, at most all; that as many threads compute is for the caller."""
+        """Take some cores, at most all. The caller sets its number of threads."""
         count = min(count, self.places)
         self.take(count)
         try:
@@ -68,9 +68,9 @@ class DeviceLock(FairLock):
 
 
 class KeptCore:
-    """One core of a device, which its holder keeps between two pieces of work while nobody wants all cores.
+    """One core of a device, kept by its holder between two pieces of work unless all cores are requested.
 
-    So a thread whose work comes in small pieces does not wait for a large one of somebody else after each.
+    So a thread with small pieces of work does not wait for another thread's large one after each.
     Used with `with`, by one thread.
     """
 
@@ -89,10 +89,10 @@ class KeptCore:
 
     @contextmanager
     def with_others(self, *, wait: bool) -> Iterator[None]:
-        """Compute with all threads, or with as many as there are cores free.
+        """Compute with all threads, or with as many as there are free cores.
 
         Args:
-            wait: For the cores that others have.
+            wait: Wait for the cores that others hold.
         """
         if wait or self._lock.places == 1:
             self.give_back()
@@ -108,7 +108,7 @@ class KeptCore:
                 self._lock.give(more)
 
     def give_back(self) -> None:
-        """Let go of it, if it is held."""
+        """Release it, if it is held."""
         if self._held:
             self._held = False
             self._lock.give(1)
@@ -121,20 +121,20 @@ def send_helpers_home() -> None:
 
 
 def compute_alone() -> None:
-    """From now on compute in this thread without helpers, except where it holds a device's lock."""
+    """From now on compute in this thread without helpers, except while it holds a device's lock."""
     torch.get_num_threads()
     _compute_with(1)
     send_helpers_home()
 
 
 def can_divide_threads() -> bool:
-    """Whether the threads that a thread computes with can be set here for it alone."""
+    """Whether the number of computing threads can be set here for a single thread."""
     return bool(_libraries())
 
 
 @contextmanager
 def computing_with(threads: int) -> Iterator[None]:
-    """Compute in this thread with so many, and leave no helpers behind."""
+    """Compute in this thread with this many threads, and leave no helpers behind."""
     before = torch.get_num_threads()
     _openmp_with(threads)
     with _products_by(threads):
@@ -147,11 +147,11 @@ def computing_with(threads: int) -> Iterator[None]:
 
 
 def products_undivided() -> AbstractContextManager[None]:
-    """Let MKL compute each product in the thread that asks for it, while operations around it are divided.
+    """Let MKL compute each product in the calling thread, while the operations around it use several threads.
 
-    Fused attention gives its threads many small products each; that MKL would divide these again makes it
-    two to three times slower, even where it then finds that it cannot. Helpers have the process's number,
-    which is 1 in pool workers.
+    Fused attention gives its threads many small products each. If MKL tries to parallelize these again, it
+    gets two to three times slower, even if it then decides not to. Helpers use the process's number, which is
+    1 in pool workers.
     """
     return _products_by(1)
 
@@ -179,25 +179,25 @@ def _openmp_with(threads: int) -> None:
 
 @cache
 def _libraries(kind: type[ctypes.CDLL] = ctypes.PyDLL) -> tuple[Any, ...]:
-    """Return GNU's OpenMP as it is loaded into this process; another OpenMP keeps its threads otherwise.
+    """Return GNU's OpenMP as loaded in this process; other OpenMP libraries manage threads differently.
 
     Args:
-        kind: `PyDLL` for calls that only set a number: not for them shall Python's lock be let go, and waited
-            for. `CDLL` for those that wait themselves.
+        kind: `PyDLL` for calls that only set a number, to avoid releasing Python's lock and waiting for it.
+            `CDLL` for calls that wait.
     """
     return _loaded("libgomp", "omp_pause_resource_all", kind)
 
 
 @cache
 def _mkl() -> tuple[Any, ...]:
-    """Return MKL as it is loaded: it has a number of its own, of the process, unless the thread has one."""
+    """Return MKL as loaded: it has its own number of threads per process, unless a thread has one."""
     return _loaded("libtorch_cpu", "MKL_Set_Num_Threads_Local", ctypes.PyDLL)
 
 
 def _loaded(name: str, function: str, kind: type[ctypes.CDLL]) -> tuple[Any, ...]:
     if not _MAPS.exists():
         return ()
-    # The sixth field; a path may have spaces in it.
+    # The sixth field; a path may contain spaces.
     paths = {line.split(maxsplit=5)[-1] for line in _MAPS.read_text().splitlines() if name in line}
     found = [kind(path) for path in sorted(paths) if path.startswith("/")]
     return tuple(library for library in found if hasattr(library, function))

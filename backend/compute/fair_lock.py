@@ -1,7 +1,7 @@
-"""A lock that is handed over in the order in which it was asked for.
+"""A lock that is acquired in the order of requests.
 
-Python's own goes to whoever is awake: a thread that releases it and takes it again at once, as the engine
-does after each forward, would keep another one out for as long as it has work.
+Python's own lock goes to whichever thread is awake: one that releases it and takes it again at once, as the
+engine does after each forward pass, would block another one for as long as it has work.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections import deque
 
 
 class FairLock:
-    """First come, first served; not reentrant. Used with `with`, or by the place where it has several."""
+    """First come, first served; not reentrant. Used with `with`, or by place if it has several."""
 
     def __init__(self, places: int = 1) -> None:
-        """Begin free.
+        """Start free.
 
         Args:
             places: `with` takes all of them.
@@ -23,16 +23,17 @@ class FairLock:
         self._free = places
         self._guard = threading.Lock()
         self._turns: deque[tuple[int, threading.Lock]] = deque()
-        """For each waiting thread how many places it wants, and a lock that is held until it has them."""
+        """For each waiting thread the number of places it needs, and a lock that is held until it has
+        them."""
 
     @property
     def awaited(self) -> int:
-        """How many threads wait for it."""
+        """The number of waiting threads."""
         return len(self._turns)
 
     @property
     def wholly_awaited(self) -> bool:
-        """Whether somebody waits for all places."""
+        """Whether a thread waits for all places."""
         with self._guard:
             return any(wanted == self.places for wanted, _ in self._turns)
 
@@ -48,16 +49,16 @@ class FairLock:
         turn.acquire()
 
     def take_free(self) -> int:
-        """Take all places that are free, for a short while; whoever waits then waits for more than those."""
+        """Take all free places for a short time; waiting threads then wait for more than those."""
         with self._guard:
             free, self._free = self._free, 0
             return free
 
     def give(self, places: int) -> None:
-        """Give places back."""
+        """Release places."""
         with self._guard:
             self._free += places
-            # Nobody goes before the one whose turn it is, also if that one wants more than is free.
+            # No thread overtakes the first one, even if that one needs more than is free.
             while self._turns and self._turns[0][0] <= self._free:
                 wanted, turn = self._turns.popleft()
                 self._free -= wanted

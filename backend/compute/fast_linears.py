@@ -1,7 +1,7 @@
 """Linear layers through oneDNN on CPUs, for learner and embedded engine.
 
-torch hands float32 matrix products to MKL, which leaves a good part of an AMD processor unused; oneDNN, which
-torch brings along too, uses all of it. A layer is taken over only after it was seen to compute the same.
+torch computes float32 matrix products with MKL, which leaves a good part of an AMD processor unused; oneDNN,
+which is part of torch too, uses all of it. A layer is replaced only after a check that it computes the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TOLERANCE = 1e-5
 
 
 def all_through_onednn(model: nn.Module) -> bool:
-    """Whether `speed_up_linears`, which was called before, has given oneDNN every linear layer of a model."""
+    """Whether an earlier `speed_up_linears` switched every linear layer of a model to oneDNN."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     return _ONEDNN and all("forward" in vars(layer) for layer in layers)
 
@@ -33,7 +33,7 @@ def speed_up_linears(model: nn.Module) -> int:
 
 
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `states @ weight.T + bias` in the fastest way there is, without gradients.
+    """Return `states @ weight.T + bias` in the fastest available way, without gradients.
 
     Args:
         states: [..., in].
@@ -68,11 +68,11 @@ def _onednn_is_there() -> bool:
 
 _ONEDNN = _onednn_is_there()
 
-# Where torch has no oneDNN, its compiler must not meet the name.
+# If torch has no oneDNN, its compiler must not see the name.
 if _ONEDNN:
 
     def product(states: Tensor, weight: Tensor, bias: Tensor | None, onednn: bool) -> Tensor:
-        """Return `linear` in the one way or the other; can be compiled, see `backend.compute.compiled`."""
+        """Return `linear` in one of the two ways; can be compiled, see `backend.compute.compiled`."""
         if onednn:
             return _through_onednn(states, weight, bias)
         return functional.linear(states, weight, bias)
@@ -94,10 +94,10 @@ def _is_the_same(module: nn.Linear) -> bool:
 
 def _forward_of(module: nn.Linear) -> Any:
     def forward(states: Tensor) -> Tensor:
-        # Read anew each time: the engine puts other weights in.
+        # Read each time: the engine exchanges the weights.
         if not torch.is_grad_enabled():
             return linear(states, module.weight, module.bias)
-        # As rows: of others oneDNN returns a view, which a model could not write into afterwards.
+        # As rows: for other shapes oneDNN returns a view, to which a model could not write afterwards.
         rows = states.reshape(-1, states.shape[-1])
         out: Tensor = _Linear.apply(rows, module.weight, module.bias)  # type: ignore[no-untyped-call]
         return out.view(*states.shape[:-1], out.shape[-1])

@@ -1,7 +1,7 @@
-"""RMS normalisation in half the passes over memory, for learner and embedded engine.
+"""RMS normalization in half the passes over memory, for learner and embedded engine.
 
 On a CPU the decoder's small steps cost as much as its smaller matrix products, and most of them are norms. A
-module is taken over only after it was seen to compute the same, so variants with a bias or a shifted weight
+module is replaced only after a check that it computes the same, so variants with a bias or a shifted weight
 keep their own code.
 """
 
@@ -35,7 +35,7 @@ def _is_plain(module: nn.Module, weight: nn.Parameter, eps: float) -> bool:
     with torch.no_grad():
         try:
             expected = module(probe)
-        except TypeError:  # a gated norm wants its gate, too
+        except TypeError:  # A gated norm also needs its gate.
             return False
         return torch.allclose(_RMSNorm.apply(probe, weight, eps), expected, rtol=_TOLERANCE, atol=_TOLERANCE)  # type: ignore[no-untyped-call]
 
@@ -44,7 +44,7 @@ def _forward_of(module: nn.Module, eps: float) -> Any:
     original = module.forward
 
     def forward(states: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
-        # Some take a gate that may be left out.
+        # Some have an optional gate.
         if states.dtype != torch.float32 or others or named:
             slow: torch.Tensor = original(states, *others, **named)
             return slow
@@ -58,8 +58,8 @@ def _forward_of(module: nn.Module, eps: float) -> Any:
 
 def over_rms(states: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `states / rms(states)` and the inverse of the latter; can be compiled by `torch.jit.script`."""
-    # Rounded step by step as transformers does, and alike in learner and engine, whose logprobs are compared.
-    # On a CPU a sum and a division are a mean to the bit, in half the time.
+    # Rounded step by step as in transformers, and the same way in learner and engine, whose logprobs are
+    # compared.
     mean = states.square().sum(-1, keepdim=True).div_(states.shape[-1])
     inverse = torch.rsqrt(mean.add_(eps))
     return states * inverse, inverse
@@ -85,7 +85,7 @@ class _RMSNorm(torch.autograd.Function):
             into_weight = along.reshape(-1, size).T @ along.new_ones(along.numel() // size)
         into_states = None
         if ctx.needs_input_grad[0]:
-            # The norm takes out what points along the input.
+            # The norm removes the component along the input.
             radial = (along @ weight).div_(size).unsqueeze_(-1)
             into_states = (gradient * weight).addcmul_(normed, radial, value=-1).mul_(inverse)
         return into_states, into_weight, None

@@ -1,4 +1,4 @@
-"""Attention in which several heads of queries may share a head of keys and values, for learner and engine.
+"""Grouped-query attention, for learner and engine.
 
 Can be compiled by `torch.jit.script`.
 """
@@ -18,16 +18,16 @@ def attend(
         queries: [rows, heads, new tokens, dim].
         keys: [rows, key heads, tokens, dim].
         values: [rows, key heads, tokens, value dim].
-        scale: In front of the products; None is `dim ** -0.5`.
-        mask: Added to the products; None attends causally.
+        scale: Scale of the products; None means `dim ** -0.5`.
+        mask: Added to the products; None means causal attention.
 
     Returns:
         [rows, heads, new tokens, value dim].
     """
     sharing = queries.shape[1] // keys.shape[1]
     if sharing > 1 and keys.device.type != "cpu":
-        # Given a mask, only the CPU's kernel takes fewer key heads than query heads. There it saves a tenth
-        # of a train step not to repeat them, and not to add up their gradients again.
+        # With a mask, only the CPU's kernel supports fewer key heads than query heads. There, not repeating
+        # them, and not summing their gradients again, saves a tenth of a train step.
         keys, values = keys.repeat_interleave(sharing, dim=1), values.repeat_interleave(sharing, dim=1)
         sharing = 1
     return functional.scaled_dot_product_attention(

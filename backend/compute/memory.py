@@ -1,4 +1,4 @@
-"""How much memory this machine has, and how this process gives back what it no longer uses."""
+"""How much memory this machine has, and how this process returns unused memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def machine_bytes() -> int:
-    """Return how much memory there is; in a container, what the container may have."""
+    """Return the amount of memory; in a container, its limit."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # no container, or one without a limit
+    with suppress(OSError, ValueError):  # Not in a container, or without a limit.
         memory = min(memory, int(_CGROUP_LIMIT.read_text()))
     return memory
 
 
 def give_memory_back() -> None:
-    """Return to the system what this process has freed, tensors in circles of references included."""
+    """Return freed memory of this process to the system, including reference cycles."""
     gc.collect()
-    # glibc keeps what was freed for the next allocation, and pool workers tell it to keep much.
-    with suppress(OSError, AttributeError):  # another C library
+    # glibc keeps freed memory for later allocations, and pool workers tell it to keep a lot.
+    with suppress(OSError, AttributeError):  # A different C library.
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Which models take images here; knows names only, so that it costs nothing to ask."""
+"""Which models are supported with images; uses only names, so that the check is cheap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IMAGE_MODELS = frozenset({"idefics3"}) | MROPE_MODELS
 
 
 def sees(model_type: object) -> bool:
-    """Whether models of this type are run with images."""
+    """Whether models of this type are supported with images."""
     return model_type in IMAGE_MODELS
 
 

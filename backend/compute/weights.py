@@ -1,6 +1,6 @@
-"""A policy's weights in transit: from the learner that made them to the engine, the checkpoint and the hash.
+"""A policy's weights in transit: from the learner to the engine, the checkpoint and the hash.
 
-Knows tensors and names only; both rooms that handle policies (`learner`, `rollout`) may import it.
+Uses only tensors and names, so that learner and engines may both import it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AdapterWeights:
 
     @property
     def scaling(self) -> float:
-        """The factor in front of `B @ A`: `alpha / rank`, or `alpha / sqrt(rank)` of rsLoRA."""
+        """The factor of `B @ A`: `alpha / rank`, or `alpha / sqrt(rank)` for rsLoRA."""
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
@@ -49,7 +49,7 @@ _hashing = ThreadPoolExecutor(4, thread_name_prefix="weights-hash")
 def weights_sha256(weights: PolicyWeights) -> str:
     """Hash names, dtypes, shapes and bytes in name order; equal bits give equal hashes on any machine.
 
-    Other threads go on meanwhile, and must not write to the tensors.
+    Other threads run meanwhile and must not write to the tensors.
     """
     digest = hashlib.sha256()
     for name in sorted(weights.tensors):
@@ -65,11 +65,12 @@ def hash_aside(weights: PolicyWeights) -> Future[str]:
 
 
 def require_finite(weights: PolicyWeights) -> None:
-    """Raise InvalidRequestError if a tensor holds NaN or infinity."""
+    """Raise InvalidRequestError if a tensor contains NaN or infinity."""
     for name, tensor in weights.tensors.items():
-        # A sum that is finite has finite terms, and takes a fifth of the time; one that is not may have, too.
+        # A finite sum has finite terms, and takes a fifth of the time; a sum that is not finite may still
+        # have finite terms.
         if not torch.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
             raise InvalidRequestError(
-                f"the weights {name!r} hold NaN or infinity",
+                f"the weights {name!r} contain NaN or infinity",
                 hint="the learner diverged; lower the learning rate and resume from a checkpoint",
             )

@@ -1,7 +1,7 @@
-"""Loads a model of transformers, all of whose weights are in its files.
+"""Loads a transformers model whose weights are all in its files.
 
-transformers draws by chance what is missing, and says so in its log only: such a model would be trained, and
-answer, with a random output head.
+transformers initializes missing weights randomly, and only logs it: such a model would be trained and sampled
+with a random output head.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from tinkergym.errors import UnknownModelError
 
 
 def model_class(directory: str | Path) -> Any:
-    """Return transformers' class for what predicts the next token with this model, images included."""
+    """Return transformers' class that predicts the next token with this model, images included."""
     config = AutoConfig.from_pretrained(directory)
     return AutoModelForImageTextToText if sees(config.model_type) else AutoModelForCausalLM
 
 
 def load_whole(directory: str | Path, **options: Any) -> Any:
-    """Return a causal language model, with its vision tower if it is run with images.
+    """Return a causal language model, with its vision tower if images are supported.
 
     Args:
         directory: A Hugging Face model directory.
-        **options: Of `from_pretrained`.
+        **options: Options of `from_pretrained`.
 
     Raises:
-        UnknownModelError: Weights are missing, or have other shapes than its configuration says.
+        UnknownModelError: Weights are missing, or their shapes do not match its configuration.
     """
     model, told = model_class(directory).from_pretrained(
         directory, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     for name, stored, wanted in told["mismatched_keys"]:
         raise UnknownModelError(
-            f"the weights in {directory} are not those of its config.json: {name!r} has the shape "
+            f"the weights in {directory} do not match its config.json: {name!r} has the shape "
             f"{list(stored)}, and should have {list(wanted)}",
-            hint="put the config.json beside them that they were saved with",
+            hint="use the config.json with which they were saved",
             field="model",
         )
     for name in sorted(told["missing_keys"]):

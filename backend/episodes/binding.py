@@ -1,6 +1,6 @@
 """Who plays each seat of a group's episodes: a pure function of the spec, the step, the group and the league.
 
-A league's state is what is known of past versions when the step's requests are written. It is in the
+A league's state is what is known about past versions when the step's requests are created. It is part of the
 checkpoints, so a resumed job draws the same opponents.
 """
 
@@ -17,9 +17,9 @@ from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
 from tinkergym.schema.opponents import Base, FixedPlayer, League, Replay
 
 _BINDING = 3
-"""Last word of the entropy that opponents are drawn from."""
+"""Last word of the entropy for drawing opponents."""
 _STEP = 4
-"""Of the entropy that a step's groups are shared out by."""
+"""Last word of the entropy for distributing a step's groups."""
 
 Share = Literal["anchor", "current", "past"]
 
@@ -29,9 +29,9 @@ class Current:
     """The newest version of a policy that the job trains."""
 
     agent: str
-    """Whose policy."""
+    """The agent whose policy it is."""
     trained: bool = True
-    """Whether the policy learns from this seat."""
+    """Whether the policy is trained on this seat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,14 @@ SeatPlayer = Current | Past | FixedPlayer | Replay
 
 
 class LeagueView(Protocol):
-    """What a league knows of past versions."""
+    """What a league knows about past versions."""
 
     def versions(self, agent: str, league: League) -> Sequence[int]:
-        """Return the versions of a policy that can be drawn, oldest first; 0 is always there."""
+        """Return the versions that can be drawn, oldest first; always includes 0."""
         ...
 
     def beaten_share(self, agent: str, version: int) -> float:
-        """Return the share of points that were scored against a version of a policy, 0 to 1."""
+        """Return the fraction of points scored against a version of a policy, 0 to 1."""
         ...
 
 
@@ -61,10 +61,10 @@ def bind(spec: JobSpec, step: int, group: int, view: LeagueView) -> dict[str, Se
     """Return who plays each agent in all episodes of a group.
 
     Args:
-        spec: Of the job.
+        spec: The job's settings.
         step: Train step.
-        group: Its number. Numbers from `groups_per_step` on are groups that replace others of the step.
-        view: What the league knows when the step's requests are written.
+        group: The group's number. Numbers from `groups_per_step` on replace other groups of the step.
+        view: What the league knows when the step's requests are created.
     """
     draw = _Draw(spec=spec, step=step, group=group, view=view)
     players: dict[str, SeatPlayer] = {}
@@ -94,7 +94,7 @@ class _Draw:
         return np.random.default_rng([self.spec.seed, self.step, self.group, *more, _BINDING])
 
     def opponents(self, league: League) -> dict[str, SeatPlayer]:
-        """Return who plays against the one seat that learns; empty if all seats of the group learn."""
+        """Return who plays against the single trained seat; empty if all seats of the group are trained."""
         share = share_of(self.spec, league, self.step, self.group)
         if share == "current":
             return {}
@@ -107,7 +107,7 @@ class _Draw:
         }
 
     def one(self, league: League, share: Share, of: str, rng: np.random.Generator) -> SeatPlayer:
-        """Return one opponent; `of` is the agent whose current and past versions play."""
+        """Return one opponent; `of` is the agent whose current and past versions may play."""
         if share == "anchor":
             anchors = league.anchors or [Base()]
             return anchors[int(rng.integers(len(anchors)))]
@@ -130,16 +130,17 @@ def _difficulty(beaten_share: float) -> float:
 
 
 def share_of(spec: JobSpec, league: League, step: int, group: int, *, number: int = 0) -> Share:
-    """Return which of the league's shares a group belongs to.
+    """Return the league's share that a group belongs to.
 
-    Groups are not drawn one by one, so in every step each share has its number of groups, give or take one.
+    Groups are not drawn independently, so in every step the number of groups matches each share to within
+    one.
 
     Args:
-        spec: Of the job.
-        league: Of the seat, or of self-play.
+        spec: The job's settings.
+        league: The league of the seat, or of self-play.
         step: Train step.
-        group: Of the step.
-        number: Of the seat, so that two leagues are drawn apart.
+        group: The group's number in the step.
+        number: The seat's number, so that two leagues draw independently.
     """
     count = spec.algorithm.groups_per_step
     if group >= count:
@@ -149,12 +150,12 @@ def share_of(spec: JobSpec, league: League, step: int, group: int, *, number: in
         place = (int(rng.permutation(count)[group]) + float(rng.random())) / count
     if place < league.anchor_share:
         return "anchor"
-    # The last share reaches to the end, whatever sums of decimals round to.
+    # The last share extends to the end, despite rounding of decimal sums.
     return "current" if place < league.anchor_share + league.current_share or not league.has_past else "past"
 
 
 def label_of(player: SeatPlayer) -> str:
-    """Return the name under which results of games with a player are recorded."""
+    """Return the name under which results against a player are recorded."""
     match player:
         case Current(trained=trained):
             return "trained" if trained else CURRENT
@@ -165,5 +166,5 @@ def label_of(player: SeatPlayer) -> str:
 
 
 def class_of(label: str) -> str:
-    """Return the kind of opponent that has its own baseline: all past versions share one."""
+    """Return the kind of opponent, which has its own baseline: all past versions share one."""
     return "past" if label.startswith("past@") else label

@@ -1,6 +1,6 @@
-"""The boards of all jobs in this process, and the waiting that workers and job loops do on them.
+"""The boards of all jobs in this process, and the waiting of workers and job loops.
 
-Thread-safe. One condition serves all boards: an environment worker waits for an episode of any job at once.
+Thread-safe. One condition serves all boards, because an environment worker waits for an episode of any job.
 """
 
 from __future__ import annotations
@@ -29,71 +29,71 @@ from tinkergym.schema.events import JobState
 
 Verdict = Literal["accepted", "duplicate", "stale"]
 Save = Callable[[int, Sequence[EpisodeResult]], object]
-"""Makes a step's results durable; returns when they are."""
+"""Stores a step's results; returns when they are durable."""
 
 MOST_WORKER_DEATHS = 5
-"""In one step; then the job fails rather than kill workers for ever."""
+"""Deaths in one step after which the job fails, instead of killing workers forever."""
 
 _DEAD_REMEMBERED = 1000
-"""Workers. A call of one waits for seconds, in which never so many die after it."""
+"""The number of remembered dead workers. A call waits for seconds, during which fewer die."""
 
 _CRASHING_REMEMBERED = 1000
-"""Pairs of a tenant and an environment."""
+"""The number of remembered pairs of a tenant and an environment."""
 
 _LOOK_SECONDS = 0.25
-"""How often waiting looks at the clock: leases run out without anybody saying so."""
+"""How often waiting checks the clock, because leases expire silently."""
 
 
 @dataclass(slots=True)
 class BoardEntry:
-    """One job's board with what the workers need to know of the job."""
+    """One job's board with what the workers need to know about the job."""
 
     board: EpisodeBoard
     save: Save
     for_server_workers: bool
-    """Whether workers that ask for episodes of any job may have these."""
+    """Whether workers that serve any job may have these episodes."""
     limits: TokenLimits
-    """Of the model that is trained."""
+    """Limits of the trained model."""
     state: JobState = JobState.RUNNING
     last_contact: float = field(default=0.0)
-    """When a worker of this job last said anything, on the boards' clock."""
+    """When a worker of this job was last heard from, on the boards' clock."""
     owner: str = ""
-    """Workers that play for any job serve the jobs of one owner only: the tenant, or the job itself."""
+    """Workers that serve any job only serve one owner: the tenant, or the job itself."""
     tenant: str = ""
     environment: str = ""
-    """Id of the environment that its episodes are played in."""
+    """Id of the environment of its episodes."""
     isolated: bool = False
-    """Whether a worker died in this environment, played for this tenant: since then each lives in a process
-    of its own."""
+    """Whether a worker died in this environment for this tenant: since then each environment has its own
+    process."""
     crash_untold: bool = False
-    """Whether the job has yet to be told so."""
+    """Whether the job must still be told."""
     worker_deaths: int = 0
     """Environment workers that died in a call of this job's environment in this step."""
     background: bool = False
-    """Whether a worker gets these episodes only after those of the jobs themselves."""
+    """Whether workers get these episodes only after the jobs' own."""
     error: TinkerGymError | None = None
-    """Why the rollout cannot go on; raised where the job waits for it."""
+    """Why the rollout cannot continue; raised where the job waits for it."""
     left: dict[str, None] = field(default_factory=dict)
-    """Workers that said that they end, in order."""
+    """Workers that announced their end, in order."""
     recorded_step: int = 0
-    """Newest step that is recorded in the store: results are acknowledged once the version that sampled them
-    is known by it."""
+    """Newest step recorded in the store: results are acknowledged once it knows the version that sampled
+    them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvWorkerReport:
-    """What is known of the workers that play for any job."""
+    """The state of the workers that serve any job."""
 
     silent: list[str]
-    """Those that hang: they live, but renew nothing and ask for nothing."""
+    """Hanging workers: alive, but without renewals or requests."""
     owners: Mapping[str, str]
-    """Worker -> whose jobs it plays. One that has played nothing yet is missing."""
+    """Worker -> the owner whose jobs it plays. New workers are missing."""
     wanted: frozenset[str]
-    """Owners with a job that such workers play."""
+    """Owners with a job for such workers."""
 
 
 class Boards:
-    """Where rollout workers find episodes and bring back results, for every job of this process."""
+    """Where rollout workers get episodes and return results, for every job of this process."""
 
     def __init__(
         self,
@@ -101,26 +101,25 @@ class Boards:
         clock: Callable[[], float] = time.monotonic,
         require_images: Callable[[str, Sequence[str]], None] = lambda tenant, hashes: None,
     ) -> None:
-        """Begin without jobs.
+        """Start without jobs.
 
         Args:
             clock: In seconds.
-            require_images: Refuses images, by hash, that are not a tenant's.
+            require_images: Refuses images, by hash, that the tenant does not have.
         """
         self._clock = clock
         self._require_images = require_images
         self._changed = threading.Condition()
         self._entries: dict[str, BoardEntry] = {}
         self._workers: dict[str, float] = {}
-        """Workers that play for any job, and when each was last heard from."""
+        """Workers that serve any job, and when each was last heard from."""
         self._owners: dict[str, str] = {}
-        """Whose jobs such a worker plays, from its first episode to its end: whatever an environment leaves
-        in the process, no other tenant's episode meets it."""
+        """The owner whose jobs such a worker plays, from its first episode to its end: remains of
+        environments in the process must not meet another tenant's episodes."""
         self._dead: dict[str, None] = {}
-        """Workers whose process ended, in order: a call of theirs that still waits must not be given
-        anything."""
+        """Workers whose process ended, in order: a call of theirs that still waits must not get episodes."""
         self._crashing: dict[tuple[str, str], None] = {}
-        """Tenants and environments that a worker died in, in order: their later jobs begin isolated, so that
+        """Tenants and environments in which a worker died, in order: their later jobs start isolated, so that
         submitting a job again does not cost another worker."""
         self._turn = 0
         self._closed = False
@@ -142,14 +141,14 @@ class Boards:
         """Add a board of a job of `owner`, its tenant.
 
         Args:
-            job_id: The job; a job's further boards are called `job_id/...`.
+            job_id: The job; its additional boards are named `job_id/...`.
             board: Its episodes.
-            save: What makes results durable.
-            for_server_workers: Whether workers that play for any job may play these.
-            limits: Of the model.
+            save: Makes results durable.
+            for_server_workers: Whether workers that serve any job may play these.
+            limits: Limits of the model.
             owner: The tenant.
-            environment: Id of what the episodes are played in.
-            background: Whether they come after the episodes of all jobs that are learned from.
+            environment: Id of the episodes' environment.
+            background: Whether they are issued after all training episodes.
         """
         with self._changed:
             entry = self._entries[job_id] = BoardEntry(
@@ -174,14 +173,14 @@ class Boards:
             self._changed.notify_all()
 
     def set_state(self, job_id: str, state: JobState) -> None:
-        """Say which state the workers of this job shall see."""
+        """Set the state that the workers of this job see."""
         with self._changed:
             self._entries[job_id].state = state
 
     def post(
         self, job_id: str, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()
     ) -> None:
-        """Begin a step of a job; workers that wait get its episodes at once."""
+        """Begin a step of a job; waiting workers get its episodes at once."""
         with self._changed:
             entry = self._entries[job_id]
             if step > entry.board.step:
@@ -197,7 +196,7 @@ class Boards:
             self._changed.notify_all()
 
     def publishing(self, job_id: str, version: int) -> None:
-        """Say that from now on answers may be of this version."""
+        """Record that completions may now be of this version."""
         with self._changed:
             self._entries[job_id].board.newest_version = version
 
@@ -206,7 +205,7 @@ class Boards:
 
         Raises:
             StorageFullError: A result could not be stored.
-            EnvironmentCrashedError: Worker after worker died of the step.
+            EnvironmentCrashedError: Too many workers died in the step.
         """
         deadline = self._clock() + seconds
         with self._changed:
@@ -226,7 +225,7 @@ class Boards:
                 self._changed.wait(min(left, _LOOK_SECONDS))
 
     def wake(self) -> None:
-        """Let everybody who waits look again (a cancellation, an end)."""
+        """Let all waiting threads check again (a cancellation, an end)."""
         with self._changed:
             self._changed.notify_all()
 
@@ -236,12 +235,12 @@ class Boards:
             return self._entries[job_id].board.results(step)
 
     def issued(self, job_id: str, step: int) -> dict[str, int]:
-        """Return how often each episode of a step of the job was handed out."""
+        """Return how often each episode of a step of the job was issued."""
         with self._changed:
             return self._entries[job_id].board.issued(step)
 
     def forget_step(self, job_id: str, step: int) -> None:
-        """Take a step off the board that nobody will ask for any more."""
+        """Remove a step from the board that is no longer needed."""
         with self._changed:
             self._entries[job_id].board.forget_step(step)
 
@@ -253,13 +252,13 @@ class Boards:
             return told
 
     def playing(self, job_id: str) -> list[str]:
-        """Return the leases of the job's episodes that some worker plays now, in index order."""
+        """Return the leases of the job's episodes that are being played, in index order."""
         with self._changed:
             entry = self._entries.get(job_id)
             return [] if entry is None else entry.board.playing
 
     def jobs_by_lease(self) -> dict[str, str]:
-        """Return, for every lease of an episode that is being played here, the job that it is of."""
+        """Return, for every lease of an episode being played here, its job."""
         with self._changed:
             return {
                 lease_id: name.partition("/")[0]
@@ -268,31 +267,31 @@ class Boards:
             }
 
     def silent_seconds(self, job_id: str) -> float:
-        """Return for how long no worker of this job has said anything."""
+        """Return for how long no worker of this job was heard from."""
         with self._changed:
             return self._clock() - self._entries[job_id].last_contact
 
     def held_seconds(self, job_id: str) -> float:
-        """Return for how long workers that fell silent hold all open episodes of the job, 0 if none does."""
+        """Return for how long silent workers hold all open episodes of the job, 0 if none does."""
         with self._changed:
             return self._entries[job_id].board.held_seconds(self._clock())
 
     # --- for workers ---
 
     def contact(self, job_id: str) -> None:
-        """Note that a worker of this job lives."""
+        """Record that a worker of this job is alive."""
         with self._changed:
             entry = self._entries.get(job_id)
             if entry is not None:
                 entry.last_contact = self._clock()
 
     def lease(self, request: LeaseRequest, job_id: str = "") -> LeaseReply:
-        """Renew leases and hand out episodes, waiting for some if none are open.
+        """Renew leases and issue episodes, waiting for some if none are open.
 
         Args:
-            request: What the worker asks for and still plays.
-            job_id: Whose episodes; empty for any job whose episodes the service plays itself, of the owner
-                whose jobs this worker plays.
+            request: The worker's request.
+            job_id: The job; empty for any job whose episodes the service plays, of the owner that this worker
+                serves.
         """
         deadline = self._clock() + request.wait_seconds
         known = False
@@ -307,7 +306,7 @@ class Boards:
                     return self._goodbye(entries, request, job_id)
                 if not job_id:
                     self._workers[request.worker_id] = now
-                # A job that has just been given to this process is waited for; one that ended is not.
+                # Wait for a job that has just been given to this process, but not for one that has ended.
                 ended, known = known and job_id not in entries, job_id in entries
                 lost = self._renew(entries, request, now)
                 given = self._give_any(request, now) if not job_id else self._give(entries, request, now)
@@ -320,7 +319,7 @@ class Boards:
                 self._changed.wait(min(deadline - now, _LOOK_SECONDS))
 
     def vanished(self, worker_id: str, job_id: str) -> None:
-        """Issue the episodes of a worker again whose connection broke; it may come back."""
+        """Issue the episodes of a worker with a broken connection again; it may return."""
         with self._changed:
             for entry in self._asked(worker_id, job_id).values():
                 if entry.board.release(worker_id):
@@ -331,12 +330,11 @@ class Boards:
 
         Args:
             request: The results.
-            job_id: Whose they must be, others are stale; empty allows any.
+            job_id: The job they must belong to, others are stale; empty allows any.
 
         Raises:
-            InvalidRequestError: A result is of other seats than its request, was sampled by another policy
-                version than was asked for, or its record does not hold together. None of this job's is taken
-                then.
+            InvalidRequestError: A result does not match its request's seats or policy versions, or its record
+                is inconsistent. Then none of this job's results are accepted.
             StorageFullError: It could not be stored.
         """
         verdicts: list[Verdict] = ["stale"] * len(request.results)
@@ -352,19 +350,19 @@ class Boards:
         return SubmitReply(verdicts=verdicts)
 
     def tenant_of(self, worker_id: str) -> str | None:
-        """Return whose episodes a worker that plays for any job plays; None before its first."""
+        """Return the owner whose episodes a worker that serves any job plays; None before its first."""
         with self._changed:
             return self._owners.get(worker_id)
 
     def forget_worker(self, worker_id: str, in_calls: Sequence[str] = ()) -> int:
-        """Issue the episodes of a worker again whose process ended; returns how many.
+        """Issue the episodes of a dead worker again; returns how many.
 
-        Its id is not served while a call of it may still wait: a process that takes its place has another.
+        Its id is not served while a call of it may still wait; its replacement has another id.
 
         Args:
             worker_id: The worker that is gone.
-            in_calls: Episodes that were inside a call of their environment then. Only their jobs can be to
-                blame, and are played in processes of their own from now on. Without any, all are suspects.
+            in_calls: Episodes that were inside a call of their environment at that time. Only their jobs can
+                be the cause, and use separate processes from now on. If there are none, all are suspects.
         """
         with self._changed:
             self._workers.pop(worker_id, None)
@@ -389,17 +387,17 @@ class Boards:
                     entry.error = EnvironmentCrashedError(
                         f"{entry.worker_deaths} environment workers died while they played step "
                         f"{entry.board.step}",
-                        hint="the environment seems to crash or to fill the memory of its process; "
-                        "play it in your own process with rollout='client' to see how",
+                        hint="the environment seems to crash or fill the memory of its process; use "
+                        "rollout='client' to play it in your own process and see how",
                     )
             self._changed.notify_all()
             return total
 
     def report(self, seconds: float) -> EnvWorkerReport:
-        """Return what is known of the workers that play for any job.
+        """Return the state of the workers that serve any job.
 
         Args:
-            seconds: Those that have not asked for anything for so long are silent.
+            seconds: Workers without a request for this long are silent.
         """
         with self._changed:
             before = self._clock() - seconds
@@ -411,7 +409,7 @@ class Boards:
             )
 
     def shut(self) -> None:
-        """Let nobody wait any more."""
+        """End all waiting."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -419,7 +417,7 @@ class Boards:
     # --- inside ---
 
     def _goodbye(self, entries: dict[str, BoardEntry], request: LeaseRequest, job_id: str) -> LeaseReply:
-        """Release what a worker that ends has, and give it nothing more: a call of it may still wait."""
+        """Release the episodes of a finished worker, and give it no more: a call of it may still wait."""
         for entry in entries.values():
             if request.leaving:
                 entry.board.release(request.worker_id, request.renew)
@@ -445,15 +443,15 @@ class Boards:
         }
 
     def _isolate(self, job_id: str, entry: BoardEntry) -> None:
-        """From now on a crash of this job's environment costs the episode that was in it, and no other."""
+        """From now on a crash of this job's environment only costs the episode that was in it."""
         entry.isolated = True
         if entry.board.lockstep:
-            # Its episodes wait for each other, and there is no room for that many processes: the job gets
-            # workers of its own instead.
+            # Its episodes wait for each other, and there is no room for that many processes, so the job gets
+            # its own workers instead.
             entry.owner = job_id
 
     def _give_any(self, request: LeaseRequest, now: float) -> list[EpisodeRequest]:
-        """Hand out episodes of this worker's owner; a new worker takes the owner with the fewest workers."""
+        """Issue episodes of this worker's owner; a new worker takes the owner with the fewest workers."""
         bound = self._owners.get(request.worker_id)
         workers = Counter(self._owners.values())
         owners = {entry.owner for entry in self._entries.values() if entry.for_server_workers}
@@ -477,7 +475,7 @@ class Boards:
         self, entries: dict[str, BoardEntry], request: LeaseRequest, now: float
     ) -> list[EpisodeRequest]:
         given: list[EpisodeRequest] = []
-        # Another job is first in line each time, so that a large one does not starve the others.
+        # Another job is first each time, so that a large one does not starve the others.
         order = list(entries.values())
         self._turn += 1
         order = [order[(self._turn + offset) % len(order)] for offset in range(len(order))]
@@ -510,7 +508,8 @@ class Boards:
             for result in claimed:
                 by_step.setdefault(entry.board.step_of(result), []).append(result)
             if claimed and not self._until(job_id, entry, lambda: entry.recorded_step >= version):
-                # Kept without the step that made it, nobody could tell later which weights it was sampled by.
+                # Stored without the step that made its version, the weights that sampled it would be unknown
+                # later.
                 self._settle(entry, claimed, stored=False)
                 return ["stale"] * len(batch)
         stored = False
@@ -519,7 +518,7 @@ class Boards:
                 entry.save(step, results)
             stored = True
         except LeaseLostError:
-            # The job is another process's by now; to the worker that is a lease lost like any other.
+            # The job belongs to another process by now; for the worker the lease is lost like any other.
             return ["stale"] * len(batch)
         except StorageFullError as error:
             entry.error = error
@@ -530,15 +529,15 @@ class Boards:
         return verdicts
 
     def _claim(self, job_id: str, entry: BoardEntry, batch: Sequence[EpisodeResult]) -> list[Verdict]:
-        """Claim each result. One that another call is storing now is waited for: it is not durable yet."""
+        """Claim each result. Wait for one that another call is storing: it is not durable yet."""
         board = entry.board
-        # Before anything is claimed here: two calls that wait for each other's results would wait for ever.
+        # Before anything is claimed here: two calls waiting for each other's results would wait forever.
         if not self._until(job_id, entry, lambda: not any(board.saving(result) for result in batch)):
             return ["stale"] * len(batch)
         return [board.claim(result) for result in batch]
 
     def _until(self, job_id: str, entry: BoardEntry, happened: Callable[[], bool]) -> bool:
-        """Wait until it has happened; False if the job is no longer here before that."""
+        """Wait until it has happened; False if the job is removed before that."""
         self._changed.wait_for(lambda: happened() or self._closed or self._entries.get(job_id) is not entry)
         return happened()
 

@@ -1,7 +1,7 @@
-"""Which tokens the engine returned to whom: digests of completions, by the lease of the episode they are for.
+"""Which tokens the engine returned to whom: digests of completions, by the lease of their episode.
 
-What a worker hands in can so be compared with what was sampled for it. Lives in memory: an episode that
-outlives this process is played again from its start, under a new lease.
+Submitted results are compared with them. Kept in memory: an episode that outlives this process is played
+again from its start, under a new lease.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, 
 from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
 
 _MOST_LEASES = 20_000
-"""Kept at once, the newest: an episode may be handed in again as long as nothing says that it was stored."""
+"""The number of kept entries, newest first: an episode may be submitted again until it is known to be
+stored."""
 
 
 class CapturedTokens:
-    """Digests of what the engine returned. Thread-safe."""
+    """Digests of the engine's completions. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,11 +32,11 @@ class CapturedTokens:
 
     @property
     def seconds(self) -> float:
-        """Seconds that were spent here; grows monotonically."""
+        """Seconds spent here; increases monotonically."""
         return self._seconds
 
     def watching(self, deliver: Deliver, requests: Sequence[SampleRequest]) -> Deliver:
-        """Return what delivers answers as `deliver` does, and notes those that are for an episode."""
+        """Return a `deliver` that also records completions for episodes."""
         leases = {
             request.request_id: lease
             for request in requests
@@ -44,7 +45,7 @@ class CapturedTokens:
         return _Watching(self, deliver, leases) if leases else deliver
 
     def note(self, answers: Sequence[Completion | SampleFailure], leases: Mapping[str, str]) -> None:
-        """Note completions, with the lease of each request."""
+        """Record completions with the lease of each request."""
         with self._timed():
             found = [
                 (leases[answer.request_id], completion_digest(answer.policy_version, answer.token_ids))
@@ -60,7 +61,7 @@ class CapturedTokens:
     def of(self, result: EpisodeResult) -> bytes:
         """Return the digests of an episode's turns, by trajectory.
 
-        `NO_DIGEST` stands for a turn whose tokens the engine is not known to have returned.
+        A turn whose tokens the engine is not known to have returned has `NO_DIGEST`.
         """
         with self._timed():
             with self._lock:
@@ -84,7 +85,7 @@ class CapturedTokens:
 
 
 class _Watching:
-    """Hands answers on, and has them noted first: a worker may submit before this returns."""
+    """Records completions before passing them on, because a worker may submit before this returns."""
 
     def __init__(self, captured: CapturedTokens, deliver: Deliver, leases: Mapping[str, str]) -> None:
         self._captured, self._deliver, self._leases = captured, deliver, leases

@@ -1,6 +1,6 @@
-"""The episodes of a train step, or of several: which are open, who plays which until when, what came back.
+"""The episodes of one or more train steps: which are open, who plays which until when, and the results.
 
-Pure bookkeeping of one job. Knows nothing of threads, HTTP or storage; time arrives as an argument.
+Pure bookkeeping of one job. Independent of threads, HTTP and storage; time is an argument.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.trajectory.trajectory import Trajectory
 
 _LATE_SECONDS = 1.0
-"""By which a renewal may come late before its worker is called silent."""
+"""How late a renewal may be before its worker counts as silent."""
 
 
 class _Phase(Enum):
@@ -45,31 +45,30 @@ def _new_lease_id() -> str:
 class EpisodeBoard:
     """The episodes of one job's current step, and of the steps after it that may be played ahead.
 
-    Earlier steps are handed out first. A lease that expired is void only once its episode has gone to another
-    worker: a slow worker that comes back before that loses nothing. In lockstep a step's episodes belong
-    together: they go to one worker as a whole, and when any of them is lost the step must be played again
-    from its start (`broken`).
+    Earlier steps are issued first. An expired lease is void only once its episode has gone to another worker,
+    so a slow worker that returns before that loses nothing. In lockstep a step's episodes go to one worker
+    together, and if any of them is lost the step must be played again from its start (`broken`).
     """
 
     lease_seconds: float
     lockstep: bool = False
     ahead: int = 0
-    """How many steps before the one that is posted stay on the board."""
+    """How many steps before the posted one stay on the board."""
     new_lease_id: Callable[[], str] = _new_lease_id
     step: int = 0
-    """That was posted last."""
+    """The step that was posted last."""
     newest_version: int = 0
-    """Of the trained policies; an answer cannot be of a later one."""
+    """Newest version of the trained policies; a completion cannot be of a later one."""
     broken: bool = False
-    """In lockstep, part of the step was lost; nothing is leased or accepted until the next `post`."""
+    """In lockstep, part of the step was lost: nothing is leased or accepted until the next `post`."""
     _slots: dict[str, _Slot] = field(default_factory=dict)
     _issued: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By episode its step, and how often it was handed out."""
+    """By episode its step, and how often it was issued."""
     _last_seen: dict[str, float] = field(default_factory=dict)
-    """Workers of the last `lease_seconds`, who was silent for longest first."""
+    """Workers of the last `lease_seconds`, longest silent first."""
 
     def post(self, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()) -> None:
-        """Begin a step, or begin it anew; `done` are results that are stored already."""
+        """Begin or restart a step; `done` are results that are already stored."""
         self.step, self.broken = step, False
         self._slots = {
             name: slot
@@ -83,13 +82,13 @@ class EpisodeBoard:
                 slot.phase, slot.result = _Phase.DONE, result
 
     def forget_step(self, step: int) -> None:
-        """Take a step off the board."""
+        """Remove a step from the board."""
         self._slots = {name: slot for name, slot in self._slots.items() if slot.request.step != step}
 
     def lease(self, worker_id: str, max_episodes: int, now: float) -> list[EpisodeRequest]:
-        """Hand out up to `max_episodes` open episodes; in lockstep all of the step or none.
+        """Lease up to `max_episodes` open episodes; in lockstep all of the step or none.
 
-        When several workers ask, nobody gets more than an even share, so that the last one does not wait for
+        If several workers ask, each gets at most an even share, so that the last one is not left waiting for
         the first one's queue.
         """
         self._note(worker_id, now)
@@ -104,7 +103,7 @@ class EpisodeBoard:
         return [self._give(slot, worker_id, now) for slot in free]
 
     def renew(self, worker_id: str, lease_ids: Iterable[str], now: float) -> set[str]:
-        """Extend leases; returns those that are this worker's and still hold."""
+        """Extend leases; returns those that are this worker's and still valid."""
         self._note(worker_id, now)
         wanted = set(lease_ids)
         kept: set[str] = set()
@@ -117,13 +116,13 @@ class EpisodeBoard:
         return kept
 
     def check(self, result: EpisodeResult) -> None:
-        """Refuse a result for other seats than the request's, or that other policy versions sampled.
+        """Refuse a result with the wrong seats or policy versions.
 
-        Learned from, another version's tokens would count as this one's.
+        In training, another version's tokens would count as this one's.
 
         Raises:
-            InvalidRequestError: The result lacks a seat or has one too many, or a turn was sampled by another
-                version than the request allows.
+            InvalidRequestError: The result has a missing or extra seat, or a turn was sampled by a version
+                that the request does not allow.
         """
         slot = self._slots.get(result.episode_id)
         if slot is None:
@@ -133,8 +132,8 @@ class EpisodeBoard:
         if sorted(agents) != sorted(seats):
             raise InvalidRequestError(
                 f"episode {result.episode_id} has the seats {', '.join(seats)}, "
-                f"and its result has trajectories of {', '.join(agents)}",
-                hint="hand in one trajectory per seat of the request",
+                f"but its result has trajectories of {', '.join(agents)}",
+                hint="submit one trajectory per seat of the request",
                 field="results.trajectories",
             )
         for trajectory in result.trajectories:
@@ -143,7 +142,7 @@ class EpisodeBoard:
     def _check_versions(self, request: EpisodeRequest, trajectory: Trajectory) -> None:
         seat = request.seats[trajectory.agent]
         oldest = newest = seat.policy_version
-        wanted, hint = f"version {oldest}", "put the seat's policy_version into every request for tokens"
+        wanted, hint = f"version {oldest}", "set the seat's policy_version in every sampling request"
         if request.max_staleness and seat.is_newest:
             newest = self.newest_version
             wanted, hint = f"versions {oldest} to {newest}", "name no version in requests for tokens"
@@ -152,13 +151,13 @@ class EpisodeBoard:
         if other is not None:
             raise InvalidRequestError(
                 f"agent {trajectory.agent!r} of episode {request.episode_id} was sampled by version {other} "
-                f"of the policy, its request asks for {wanted}",
+                f"of the policy, but its request allows {wanted}",
                 hint=hint,
                 field="results.trajectories",
             )
 
     def newest_sampled(self, result: EpisodeResult) -> int:
-        """Return the newest version of a policy in training that sampled a part of an episode."""
+        """Return the newest version of a trained policy that sampled a part of an episode."""
         seats = self._slots[result.episode_id].request.seats
         return max(
             (
@@ -194,16 +193,16 @@ class EpisodeBoard:
         return slot is not None and slot.phase is _Phase.SAVING and not self.broken
 
     def settle(self, result: EpisodeResult, *, stored: bool) -> None:
-        """Finish what `claim` began: the result is durable, or storing it failed and the lease goes on."""
+        """Finish `claim`: the result is durable, or storing it failed and the lease continues."""
         slot = self._slots.get(result.episode_id)
-        # Of a lockstep that broke meanwhile the same episode may be saved anew, under another lease.
+        # In a lockstep step that broke meanwhile, the same episode may be stored again under another lease.
         if slot is None or slot.phase is not _Phase.SAVING or slot.lease_id != result.lease_id:
             return
         slot.phase = _Phase.DONE if stored else _Phase.LEASED
         slot.result = result if stored else None
 
     def expire(self, now: float) -> int:
-        """Open the episodes whose lease has run out; returns how many."""
+        """Open the episodes whose lease has expired; returns how many."""
         return self._reopen(slot for slot in self._slots.values() if now >= slot.expires_at)
 
     def forget_worker(self, worker_id: str) -> int:
@@ -217,9 +216,9 @@ class EpisodeBoard:
         return lost
 
     def release(self, worker_id: str, kept: Iterable[str] = ()) -> int:
-        """Open the episodes of a worker that ends, but for some leases; returns how many.
+        """Open the episodes of a worker that ends, except for some leases; returns how many.
 
-        Their leases stay valid until other workers take the episodes, as those of a silent worker do.
+        Their leases stay valid until other workers take the episodes, as for a silent worker.
         """
         self._last_seen.pop(worker_id, None)
         spared = set(kept)
@@ -230,9 +229,9 @@ class EpisodeBoard:
         )
 
     def held_seconds(self, now: float) -> float:
-        """Return for how long silent workers hold all that is left to play; 0 if there is something else."""
+        """Return for how long silent workers hold all open episodes; 0 if there are others."""
         left = [slot for slot in self._slots.values() if slot.phase is not _Phase.DONE]
-        # A worker renews its leases three times before they run out.
+        # A worker renews its leases three times before they expire.
         silent = now - self.lease_seconds / 3 - _LATE_SECONDS
         if not left or self.broken or any(slot.phase is not _Phase.LEASED for slot in left):
             return 0.0
@@ -248,13 +247,13 @@ class EpisodeBoard:
 
     @property
     def playing(self) -> list[str]:
-        """The leases of the episodes that are being played, in index order of the episodes."""
+        """The leases of the episodes being played, in index order of the episodes."""
         if self.broken:
             return []
         return [slot.lease_id for slot in self._slots.values() if slot.phase is _Phase.LEASED]
 
     def results(self, step: int) -> list[tuple[EpisodeRequest, EpisodeResult]]:
-        """Return the finished episodes of a step in index order, whatever order they came in."""
+        """Return the finished episodes of a step in index order, whatever their order of arrival."""
         return [
             (slot.request, slot.result)
             for slot in self._slots.values()
@@ -262,11 +261,11 @@ class EpisodeBoard:
         ]
 
     def issued(self, step: int) -> dict[str, int]:
-        """Return how often each episode of a step was handed out; above 1 a worker had lost it."""
+        """Return how often each episode of a step was issued; above 1, a worker lost it."""
         return {name: times for name, (of_step, times) in self._issued.items() if of_step == step}
 
     def _note(self, worker_id: str, now: float) -> None:
-        # Clients choose their ids and may take a new one for every call, so old ones are not kept.
+        # Clients choose their ids and may use a new one for every call, so old ones are dropped.
         self._last_seen.pop(worker_id, None)
         self._last_seen[worker_id] = now
         while now - self._last_seen[oldest := next(iter(self._last_seen))] >= self.lease_seconds:
@@ -293,7 +292,7 @@ class EpisodeBoard:
         lost = [slot for slot in slots if slot.phase is _Phase.LEASED]
         for slot in lost:
             slot.phase = _Phase.OPEN
-            # lease_id and worker_id stay: until somebody else takes the episode its worker may come back.
+            # lease_id and worker_id stay: until another worker takes the episode, its worker may return.
         if lost and self.lockstep:
             self.broken = True
         return len(lost)

@@ -1,6 +1,6 @@
 """Which episodes a train step plays: a pure function of the job's spec and the step's number.
 
-So a resumed job, another worker and another placement ask for exactly the same episodes.
+So a resumed job, another worker and another placement request exactly the same episodes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tinkergym.schema.policy_refs import PolicyRef, policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 _SAMPLING = 1
-"""Last word of the entropy that sampling seeds are drawn from; environment seeds use none."""
+"""Last word of the entropy for sampling seeds; environment seeds use none."""
 
 
 SEAT_APART = 2**40
-"""Between the sampling seeds of two seats."""
+"""Distance between the sampling seeds of two seats."""
 
 
 def episode_id(job_id: str, step: int, index: int) -> str:
@@ -54,15 +54,15 @@ def group_requests(
     *,
     recorded: RecordedActions | None = None,
 ) -> list[EpisodeRequest]:
-    """Return the requests of some groups; numbers past `groups_per_step` replace groups of the step.
+    """Return the requests of some groups; numbers from `groups_per_step` on replace groups of the step.
 
     Args:
         job_id: The job.
         spec: Its settings.
         step: Train step.
-        groups: Which.
-        league: What is known of opponents by now; None is a job's beginning.
-        recorded: What other jobs' policies did, for seats that repeat it.
+        groups: Their numbers.
+        league: What is known about opponents; None at a job's beginning.
+        recorded: What other jobs' policies did, for seats that replay it.
     """
     requests: list[EpisodeRequest] = []
     group_size = spec.algorithm.group_size
@@ -96,10 +96,10 @@ def group_requests(
 def _replayed(
     seats: dict[str, SeatPlan], step: int, index: int, recorded: RecordedActions | None
 ) -> dict[str, SeatPlan]:
-    """Give seats that repeat a record what was done there."""
+    """Give replaying seats their recorded actions."""
     for agent, seat in seats.items():
         if seat.table is not None and seat.table.kind == "replay":
-            assert recorded is not None, "jobs with such seats are played by their loop only"
+            assert recorded is not None, "jobs with such seats are only played by their loop"
             actions = recorded.of(seat.table.name, step, index, agent)
             table = seat.table.model_copy(update={"actions": actions})
             seats = {**seats, agent: seat.model_copy(update={"table": table})}
@@ -153,12 +153,12 @@ def _seat(job_id: str, spec: JobSpec, step: int, seed: int, player: SeatPlayer) 
 
 
 def fixed_seat(job_id: str, spec: JobSpec, player: FixedPlayer | Replay, seed: int) -> SeatPlan:
-    """Return a seat that is played by somebody who never learns."""
+    """Return a seat whose player is never trained."""
     policy, version, table = "", 0, None
     match player:
         case Frozen(policy=policy):
             frozen_at = PolicyRef.parse(policy).version
-            assert frozen_at is not None, "it was made definite when the job was accepted"
+            assert frozen_at is not None, "it was resolved when the job was accepted"
             version = frozen_at
         case Base():
             policy = spec.model
@@ -185,11 +185,11 @@ def fixed_seat(job_id: str, spec: JobSpec, player: FixedPlayer | Replay, seed: i
 
 
 def environment_seed(seed: int, step: int, group: int) -> int:
-    """Return the seed for `env.reset`: 31 bits, since many environments hand it to 32-bit generators."""
+    """Return the seed for `env.reset`: 31 bits, because many environments use 32-bit generators."""
     return int(np.random.SeedSequence([seed, step, group]).generate_state(1)[0]) >> 1
 
 
 def sampling_seed(seed: int, step: int, group: int, member: int) -> int:
-    """Return the seed of an episode's first answer: 63 bits, so that adding the turn never overflows."""
+    """Return the seed of an episode's first completion: 63 bits, so that adding the turn never overflows."""
     words = np.random.SeedSequence([seed, step, group, member, _SAMPLING]).generate_state(1, np.uint64)
     return int(words[0]) >> 1

@@ -1,4 +1,4 @@
-"""What a job's leagues know: which versions are kept, and the results against them.
+"""The state of a job's leagues: which versions are kept, and the results against them.
 
 It changes once per step and is saved with the checkpoints, so a resumed job draws the same opponents.
 """
@@ -15,13 +15,13 @@ from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.opponents import League
 
 Scores = dict[str, tuple[int, float]]
-"""`agent@version` of an opponent -> games against it, and points scored there: 1 for earning more than it,
-0.5 for as much."""
+"""`agent@version` of an opponent -> games against it, and points scored: 1 for earning more than it, 0.5 for
+the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known when the requests of a step are written; implements `LeagueView`."""
+    """The state when the requests of a step are created; implements `LeagueView`."""
 
     newest: int
     """The newest step whose version may be an opponent."""
@@ -47,24 +47,24 @@ def snapshots(league: League, newest: int) -> list[int]:
 
 @dataclass(slots=True)
 class LeagueBook:
-    """The results of one job's league games, and what was known of them at each of the last steps."""
+    """The results of one job's league games, and the state at each of the last steps."""
 
     spec: JobSpec
     _after: dict[int, Scores] = field(default_factory=lambda: {0: {}})
-    """The scores after each step, for the steps that requests yet to be written depend on."""
+    """The scores after each step, for the steps that future requests depend on."""
 
     @property
     def lag(self) -> int:
-        """How many steps ahead requests may be written: they cannot depend on what happens in between."""
+        """How many steps ahead requests may be created: they cannot depend on what happens in between."""
         return max(2, self.spec.max_staleness + 1)
 
     def known(self, step: int) -> Known:
-        """Return what the requests of a step may depend on."""
+        """Return the state that the requests of a step may depend on."""
         newest = max(0, step - self.lag)
         return Known(newest, self._after.get(newest, {}))
 
     def add(self, step: int, played: Played) -> None:
-        """Take the results of a step that is done."""
+        """Record the results of a finished step."""
         if not self.spec.leagues:
             return
         scores = dict(self._after.get(step - 1, {}))
@@ -87,7 +87,7 @@ class LeagueBook:
         return any(league.has_past and step % league.snapshot_every == 0 for league in self.spec.leagues)
 
     def kept(self, step: int) -> set[int]:
-        """Return the versions that some later step may still play against, once `step` is done."""
+        """Return the versions that a later step may still play against, once `step` is done."""
         return {
             version
             for league in self.spec.leagues
@@ -112,5 +112,5 @@ class LeagueBook:
 
 
 def _points(lead: float) -> float:
-    # The sign of a return alone would say nothing in a game that pays, or fines, both players.
+    # The sign of a return alone would be meaningless in a game that rewards, or fines, both players.
     return 1.0 if lead > 0 else 0.0 if lead < 0 else 0.5

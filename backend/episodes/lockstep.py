@@ -1,7 +1,7 @@
 """Lockstep sampling: a deterministic job's requests wait for each other and run as one batch in fixed order.
 
-On a CPU the last bit of a matrix product depends on the batch it is computed in, so for equal bits the
-batches must be equal: one per turn, of every episode that is still played, sorted by index.
+On a CPU the last bit of a matrix product depends on its batch, so equal bits need equal batches: one per
+turn, with every unfinished episode, sorted by index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, 
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.25
-"""How often the gate looks by itself whether an episode ended without a further request."""
+"""How often the gate checks by itself whether an episode ended without a further request."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _Pending:
 
 
 class LockstepGate:
-    """Holds one job's sampling requests until every episode that is being played has one."""
+    """Holds one job's sampling requests until every unfinished episode has one."""
 
     def __init__(
         self, engine: SamplingEngine, playing: Callable[[], Sequence[str]], *, one_by_one: bool = False
@@ -36,9 +36,9 @@ class LockstepGate:
         """Sample on `engine`.
 
         Args:
-            engine: It runs each batch alone.
+            engine: Runs each batch alone.
             playing: The leases of unfinished episodes, in index order.
-            one_by_one: Nobody waits for others: a script plays one episode after the other.
+            one_by_one: Requests do not wait for others: a script plays one episode after the other.
         """
         self._engine = engine
         self._playing = playing
@@ -46,9 +46,9 @@ class LockstepGate:
         self._changed = threading.Condition()
         self._pending: dict[str, _Pending] = {}
         self._computed: dict[str, _Pending] = {}
-        """The batch that the engine computes now."""
+        """The batch that the engine is computing."""
         self._answered: dict[str, tuple[SampleRequest, Completion]] = {}
-        """Each lease's last request and its answer, which may have been lost on its way."""
+        """Each lease's last request and its completion, which may have been lost on its way."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="lockstep-gate", daemon=True)
         self._thread.start()
@@ -67,8 +67,8 @@ class LockstepGate:
     def _take_up(self, request: SampleRequest, deliver: Deliver) -> Completion | None:
         """Queue a request; one that is repeated after a lost connection is sampled once and answered twice.
 
-        Sampled anew it would join another turn's batch, which would no longer be the one that an undisturbed
-        run computes. Its answer is returned if it is known already.
+        Sampled again, it would join another turn's batch, which would then differ from that of an undisturbed
+        run. Returns its completion if it is already known.
         """
         lease_id = lease_of_session(request.session_id)
         asked, answer = self._answered.get(lease_id, (None, None))
@@ -80,12 +80,12 @@ class LockstepGate:
         return None
 
     def look(self) -> None:
-        """Look again who is still playing: a result came in."""
+        """Check again which episodes are unfinished, because a result arrived."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop; what is pending is answered with an error."""
+        """Stop; pending requests get an error."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -108,7 +108,7 @@ class LockstepGate:
         return bool(leases) and all(lease_id in self._pending for lease_id in leases)
 
     def _next_batch(self) -> list[_Pending]:
-        """Take the complete turn, if it is complete; refuse what belongs to leases that are void."""
+        """Take the turn if it is complete; refuse requests with a void lease."""
         with self._changed:
             leases = self._playing()
             known = set(leases)
@@ -125,10 +125,10 @@ class LockstepGate:
         return batch
 
     def _sample(self, batch: list[_Pending]) -> None:
-        """Sample each policy's requests in a batch of their own.
+        """Sample each policy's requests in a separate batch.
 
-        So a policy's tokens do not depend on who else plays: beside another policy that is trained it samples
-        the same bits as against a record of what that one did.
+        So a policy's tokens do not depend on the other players: next to another trained policy it samples the
+        same bits as against a replay of that one.
         """
         by_policy: dict[str, list[_Pending]] = {}
         for pending in batch:

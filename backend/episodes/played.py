@@ -1,4 +1,4 @@
-"""Episodes of a train step with their results, and the seats in them that are learned from."""
+"""Episodes of a train step with their results, and their trained seats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PlayedSeat(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Number of what this seat is compared with: the same seat in the other episodes of its group.
+        """Number of the seats it is compared with: the same seat in the other episodes of its group.
 
         With one seat per episode it is the request's.
         """
@@ -31,11 +31,11 @@ class PlayedSeat(NamedTuple):
 def trained_seats(
     played: Iterable[tuple[EpisodeRequest, EpisodeResult]], policy: str | None = None
 ) -> list[PlayedSeat]:
-    """Return the seats that are learned from, by episode and in the order of the requests' seats.
+    """Return the trained seats, by episode and in the order of the requests' seats.
 
     Args:
         played: Episodes.
-        policy: Only the seats that this policy plays; None takes those of all trained policies.
+        policy: Only the seats that this policy plays; None means those of all trained policies.
     """
     return [
         PlayedSeat(request, trajectory)
@@ -47,9 +47,9 @@ def trained_seats(
 
 
 def is_lost(result: EpisodeResult) -> bool:
-    """Whether an episode is without a trustworthy end, or ended before anybody had acted.
+    """Whether an episode has no valid end, or ended before any action.
 
-    A seat that never had its turn, in a game that others played to its end, does not make it so.
+    A seat that never had a turn in a finished game does not count as such.
     """
     trajectories = result.trajectories
     return any(one.stop_reason not in COMPLETED_REASONS for one in trajectories) or not any(

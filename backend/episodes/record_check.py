@@ -1,7 +1,7 @@
-"""Whether an episode's record holds together: its turns tie each sampled token to a version of the policy.
+"""Whether an episode's record is consistent: its turns must assign each sampled token to a policy version.
 
-Pure. Clients write these records, and what follows reads versions and rewards off the turns alone: a token in
-no turn would be of no version, and a turn without a token of its own would be paid all the same.
+Pure. Clients write these records, and later code reads versions and rewards only from the turns: a token
+outside all turns would have no version, and a turn without tokens would still be rewarded.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tinkergym.trajectory.trajectory import Segment, Trajectory, Turn
 
 
 def require_sound(result: EpisodeResult, limits: TokenLimits) -> None:
-    """Refuse a record whose turns do not cover exactly the sampled tokens, or whose tokens are no model's.
+    """Refuse a record whose turns do not cover exactly the sampled tokens, or with invalid token ids.
 
     Args:
-        result: As a client handed it in.
-        limits: What the model that is trained can compute.
+        result: As submitted by a client.
+        limits: Limits of the trained model.
 
     Raises:
-        InvalidRequestError: It says where the record contradicts itself.
-        UnsupportedPartError: It has an image that the model does not take.
+        InvalidRequestError: The record is inconsistent. The message says where.
+        UnsupportedPartError: It has an image that the model does not support.
     """
     for trajectory in result.trajectories:
         for segment in trajectory.segments:
@@ -33,15 +33,15 @@ def require_sound(result: EpisodeResult, limits: TokenLimits) -> None:
             ):
                 raise UnsupportedPartError(
                     f"agent {trajectory.agent!r}'s record of episode {result.episode_id}: {wrong}",
-                    hint="hand in what AgentLoop.trajectory() returned, with the images that were shown",
+                    hint="submit what AgentLoop.trajectory() returned, with the images that were shown",
                     field="results.trajectories",
                 )
         wrong = _of_tokens(trajectory, limits) or _of_turns(trajectory)
         if wrong:
             raise InvalidRequestError(
-                f"agent {trajectory.agent!r}'s record of episode {result.episode_id} does not hold together: "
+                f"agent {trajectory.agent!r}'s record of episode {result.episode_id} is inconsistent: "
                 f"{wrong}",
-                hint="hand in what AgentLoop.trajectory() returned",
+                hint="submit what AgentLoop.trajectory() returned",
                 field="results.trajectories",
             )
 
@@ -60,9 +60,12 @@ def _of_tokens(trajectory: Trajectory, limits: TokenLimits) -> str:
     for number, segment in enumerate(trajectory.segments):
         ids = segment.token_ids
         if limits.context_length is not None and len(ids) > limits.context_length:
-            return f"segment {number} has {len(ids)} tokens, the model's context {limits.context_length}"
+            return (
+                f"segment {number} has {len(ids)} tokens, more than the model's context of "
+                f"{limits.context_length}"
+            )
         if ids and (min(ids) < 0 or max(ids) >= limits.vocabulary):
-            return f"segment {number} holds a token id outside [0, {limits.vocabulary})"
+            return f"segment {number} contains a token id outside [0, {limits.vocabulary})"
     return ""
 
 
@@ -70,20 +73,20 @@ def _of_turns(trajectory: Trajectory) -> str:
     free = (0, 0)
     for number, turn in enumerate(trajectory.turns):
         if (turn.segment, turn.start) < free:
-            return f"turn {number} begins before the turn before it ends"
+            return f"turn {number} begins before the previous turn ends"
         free = (turn.segment, turn.end)
         wrong = _of_span(turn, trajectory.segments)
         if wrong:
             return f"turn {number} {wrong}"
-    # No two share a token and all of theirs were sampled: as many are the same ones.
+    # Turns do not overlap and all their tokens were sampled, so equal counts mean the same tokens.
     left = trajectory.sampled_tokens - sum(turn.end - turn.start for turn in trajectory.turns)
     return f"{left} of the sampled tokens are in no turn" if left else ""
 
 
 def _of_span(turn: Turn, segments: Sequence[Segment]) -> str:
     if turn.segment >= len(segments):
-        return f"is of segment {turn.segment}, and there are {len(segments)}"
+        return f"is in segment {turn.segment}, but there are {len(segments)} segments"
     mask = segments[turn.segment].loss_mask
     if not turn.start < turn.end <= len(mask):
-        return f"has the tokens [{turn.start}, {turn.end}) of a segment of {len(mask)}"
-    return "" if all(mask[turn.start : turn.end]) else "holds tokens whose loss_mask is False"
+        return f"has the tokens [{turn.start}, {turn.end}) of a segment with {len(mask)} tokens"
+    return "" if all(mask[turn.start : turn.end]) else "contains tokens whose loss_mask is False"

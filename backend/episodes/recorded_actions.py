@@ -1,6 +1,6 @@
-"""What every policy did in a job's games, action by action, for jobs that replay one of its seats.
+"""The actions of every policy in a job's games, for jobs that replay one of its seats.
 
-One small file per step in the job's folder, kept for as many steps as the job's episodes are. It is written
+One small file per step in the job's folder, kept for as many steps as the job's episodes. It is written
 before the step's checkpoint, and is the same when a step is repeated after a kill.
 """
 
@@ -25,10 +25,10 @@ def record(files: Blobs, step: int, played: Played, *, keep: int | None) -> None
     """Write a step's actions to a job's files.
 
     Args:
-        files: Of the job.
+        files: The job's files.
         step: Its number.
         played: Its episodes.
-        keep: Of how many of the newest steps they are kept; None keeps all.
+        keep: The number of newest steps to keep; None keeps all.
     """
     if keep is not None:
         files.delete(_key(step - keep))
@@ -45,14 +45,14 @@ def record(files: Blobs, step: int, played: Played, *, keep: int | None) -> None
 
 @dataclass(slots=True)
 class RecordedActions:
-    """Reads what other jobs recorded; keeps the newest step of each in memory."""
+    """Reads the recorded actions of other jobs; caches the newest step of each in memory."""
 
     job_files: Blobs
-    """Of all jobs."""
+    """Files of all jobs."""
     _read: dict[str, tuple[int, Games]] = field(default_factory=dict)
 
     def of(self, job_id: str, step: int, index: int, agent: str) -> list[str]:
-        """Return what an agent did in one episode.
+        """Return an agent's actions in one episode.
 
         Raises:
             NotFoundError: The job has no record of that step, or was deleted.

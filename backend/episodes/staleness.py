@@ -1,7 +1,6 @@
-"""Staleness: how many versions lie between the policy that sampled a token and the one that learns from it.
+"""Staleness: how many versions lie between the policy that sampled a token and the one that trains on it.
 
-Step n learns with version n - 1 and makes version n, so a token of version v is n - 1 - v versions stale
-there. Pure.
+Step n trains version n - 1 and makes version n, so a token of version v is n - 1 - v versions stale. Pure.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ IntArray = npt.NDArray[np.int64]
 
 
 def oldest_version(step: int, max_staleness: int) -> int:
-    """Return the oldest version whose tokens a step may learn from."""
+    """Return the oldest version whose tokens a step may train on."""
     return max(0, step - 1 - max_staleness)
 
 
 def within_bound(spec: JobSpec, step: int, played: Played) -> Played:
-    """Return the step's episodes; seats with a token beyond `max_staleness` have the outcome `too_stale`.
+    """Return the step's episodes; seats with a token beyond `max_staleness` become `too_stale`.
 
-    No such episode should come this far: none is issued before a version within the bound is there, and none
-    is accepted that names another. But a bound that is promised is looked at where it counts.
+    No such episode should get here: none is issued before a version within the bound exists, and none is
+    accepted with another. But a guaranteed bound is checked where it matters.
     """
     oldest = oldest_version(step, spec.max_staleness)
 
@@ -40,8 +39,8 @@ def within_bound(spec: JobSpec, step: int, played: Played) -> Played:
                 "stop_reason": StopReason.TOO_STALE,
                 "terminated": False,
                 "truncated": False,
-                "error": f"version {first} sampled a part of it; step {step} with "
-                f"max_staleness={spec.max_staleness} takes none before version {oldest}",
+                "error": f"version {first} sampled a part of it, but step {step} with "
+                f"max_staleness={spec.max_staleness} allows none before version {oldest}",
             }
         )
 
@@ -62,7 +61,7 @@ def within_bound(spec: JobSpec, step: int, played: Played) -> Played:
 
 
 def staleness_metrics(step: int, played: Played) -> dict[str, float]:
-    """Count the sampled tokens of a step's episodes by their staleness, and the episodes left out for it."""
+    """Count the sampled tokens of a step's episodes by staleness, and the episodes dropped for it."""
     trajectories = [seat.trajectory for seat in trained_seats(played)]
     too_stale = [
         result
@@ -86,12 +85,12 @@ def versions_of(trajectory: Trajectory, number: int, tokens: npt.NDArray[np.bool
     """Return which version sampled each of some tokens of a segment.
 
     Args:
-        trajectory: Of an episode.
-        number: Of the segment.
-        tokens: [T], which of its tokens; all of them were sampled.
+        trajectory: The trajectory of an episode.
+        number: The segment's number.
+        tokens: [T], indices of its tokens; all of them were sampled.
 
     Returns:
-        [number of them]
+        [T]
     """
     versions = np.full(len(tokens), -1, dtype=np.int64)
     for turn in trajectory.turns:

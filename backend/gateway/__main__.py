@@ -25,7 +25,7 @@ from backend.store.uploads import remove_unfinished
 def main() -> None:
     """Serve until a signal comes."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    # One line per request to a pool is too much.
+    # A log line per request to a pool is too much.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = ServiceConfig.from_environment()
     # For the processes that check environments and play evaluations.

@@ -1,4 +1,4 @@
-"""Every refusal in one format: `{"error": {type, message, hint, field}}`, with the error's own status."""
+"""Every refusal in one format, `{"error": {type, message, hint, field}}`, with the error's own status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def error_response(error: TinkerGymError) -> JSONResponse:
-    """Return the answer that carries `error` to the client."""
+    """Return the response for `error`."""
     headers = {}
     if isinstance(error, ServiceUnavailableError):
         headers["Retry-After"] = "1"
@@ -34,7 +34,7 @@ def error_response(error: TinkerGymError) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Make the application answer all errors in our format."""
+    """Make the application return all errors in our format."""
     app.add_exception_handler(TinkerGymError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -67,7 +67,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _hung_up(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it, and nothing failed
+    return Response(status_code=499)  # The client is gone, and nothing failed.
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:

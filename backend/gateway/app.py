@@ -28,7 +28,7 @@ from backend.gateway.parts import GatewayParts
 from backend.gateway.turns import Turns
 
 _JOB_CHECK_THREADS = 8
-"""Submissions that are checked, or wait for their check, at the same time; further ones queue."""
+"""Submissions that are checked, or wait for their check, at once; further ones queue."""
 
 _HEALTH_THREADS = 2
 
@@ -39,7 +39,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.job_check_threads = CapacityLimiter(_JOB_CHECK_THREADS)
-        # To read one takes many times its size in memory.
+        # Parsing one takes many times its size in memory.
         app.state.large_bodies = Turns(1)
         app.state.evaluations = Evaluations(parts.config.limits)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
@@ -51,11 +51,11 @@ def create_app(parts: GatewayParts) -> FastAPI:
     app = FastAPI(
         title="tinkergym",
         openapi_url="/v1/openapi.json",
-        # Their pages load scripts from elsewhere.
+        # Their pages load scripts from other origins.
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        # A path with a slash too many is unknown, not a redirect to who knows which host.
+        # A path with an extra slash is unknown, not a redirect to an arbitrary host.
         redirect_slashes=False,
     )
     app.state.parts = parts

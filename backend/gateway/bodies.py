@@ -1,4 +1,4 @@
-"""Who asks, and with what body: the two things that nearly every route needs first."""
+"""Authentication and request bodies, which nearly every route needs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SMALL_BODY_BYTES = 64 * 1024
 
 _BYTES_PER_VALUE = 8
 _BYTES_PER_READ_VALUE = 16
-"""Where the gateway keeps what it reads, and does not only pass it on."""
+"""Attribute for what the gateway reads itself instead of passing on."""
 
 _BYTES_PER_KEY = 80
-"""A body may hold one value, and one key, for each of these bytes that `limits.body_bytes` allows. Parsed, a
-value takes up to 60 bytes and a key several hundred, and Python's lock is held all the while."""
+"""A body may contain one value, and one key, per this many bytes of `limits.body_bytes`. Parsed, a value
+takes up to 60 bytes and a key several hundred, and Python's lock is held meanwhile."""
 
 
 # Described for the OpenAPI document. The key is read below, which refuses in our own format.
@@ -43,7 +43,7 @@ def key_of(request: Request) -> str:
 
 
 def key_in(headers: Headers) -> str:
-    """Return the API key that these headers carry, however they spell it, or nothing."""
+    """Return the API key in these headers, in any spelling, or None."""
     scheme, _, key = headers.get("Authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
 
@@ -57,11 +57,11 @@ async def _tenant(
         require_same_version(client_version, __version__)
     if not key:
         raise AuthenticationError(
-            "the request carries no API key",
+            "the request has no API key",
             hint="send `Authorization: Bearer tg-...`; set TINKERGYM_API_KEY",
         )
-    # On the event loop: every turn of every episode comes here. Mostly it is remembered, and a read by index,
-    # which never waits for a writer, takes less than a change of threads on a busy machine.
+    # On the event loop, because every turn of every episode comes here. Usually it is cached, and an indexed
+    # read, which never waits for a writer, takes less time than switching threads on a busy machine.
     tenant_id = store.keys.tenant_of(key)
     if tenant_id is None:
         raise AuthenticationError("the API key is unknown or revoked", hint="check TINKERGYM_API_KEY")
@@ -71,13 +71,13 @@ async def _tenant(
 
 
 Tenant = Annotated[TenantStore, Depends(_tenant)]
-"""The store as the tenant of the request's key sees it; without a valid key the route is not reached."""
+"""Return the store as the tenant of the request's key sees it; an invalid key never reaches the route."""
 
 
 async def _body(request: Request, _tenant: Tenant) -> bytearray:
-    """Read the body, which is then the caller's alone: `request.body()` would keep a copy until the end.
+    """Read the body, which then belongs to the caller only: `request.body()` would keep a copy until the end.
 
-    It asks for the tenant so that no body is read before its key.
+    Depends on the tenant, so that no body is read before its key.
     """
     body = bytearray()
     async for chunk in request.stream():
@@ -86,11 +86,11 @@ async def _body(request: Request, _tenant: Tenant) -> bytearray:
 
 
 Body = Annotated[bytearray, Depends(_body)]
-"""The body as it came."""
+"""Return the raw body."""
 
 
 def body_of(model: type[Model]) -> Callable[[Request, Body], Awaitable[Model]]:
-    """Return a dependency that reads the body as `model`, straight from the bytes."""
+    """Return a dependency that parses the body as `model`, directly from the bytes."""
 
     async def read(request: Request, body: Body) -> Model:
         return await aside(request, lambda: read_as(request, model, body), body)
@@ -99,24 +99,24 @@ def body_of(model: type[Model]) -> Callable[[Request, Body], Awaitable[Model]]:
 
 
 def read_as(request: Request, model: type[Model], body: bytearray) -> Model:
-    """Read a body as `model`; blocks for as long as that takes.
+    """Parse a body as `model`; blocks meanwhile.
 
     Raises:
-        InvalidRequestError: It is none.
-        PayloadTooLargeError: It holds more values than a body of its kind may.
+        InvalidRequestError: It is invalid.
+        PayloadTooLargeError: It contains too many values.
     """
     refuse_many_values(request, body, _BYTES_PER_READ_VALUE)
     return parse_json(model, body)
 
 
 def refuse_many_values(request: Request, body: bytearray, bytes_per_value: int = _BYTES_PER_VALUE) -> None:
-    """Refuse a body whose values would take many times its size in memory, before any of them is read.
+    """Refuse a body whose values would take many times its size in memory, before parsing it.
 
     Raises:
         PayloadTooLargeError: It is such a body.
     """
     size = parts_of(request).config.limits.body_bytes
-    # Inside strings, too: to tell those apart is to read the body.
+    # Counts inside strings, too: telling those apart would require parsing the body.
     keys, values = body.count(b":"), body.count(b",") + body.count(b"[") + body.count(b"{")
     for found, most, what in (
         (keys, size // _BYTES_PER_KEY, "keys"),
@@ -124,28 +124,28 @@ def refuse_many_values(request: Request, body: bytearray, bytes_per_value: int =
     ):
         if found > most:
             raise PayloadTooLargeError(
-                f"the request's body holds about {found} {what}, and at most {most} are allowed",
-                hint="send less at once, or let the operator raise limits.body_bytes",
+                f"the request's body contains about {found} {what}, more than the limit of {most}",
+                hint="send less at once, or ask the operator to raise limits.body_bytes",
             )
 
 
 def json_object(body: bytearray) -> dict[str, Any]:
-    """Read a body as plain JSON, for what is validated elsewhere.
+    """Parse a body as plain JSON that is validated elsewhere.
 
     Raises:
-        InvalidRequestError: It is no JSON object.
+        InvalidRequestError: It is not a JSON object.
     """
     try:
         value = from_json(body)
     except ValueError as error:
-        raise InvalidRequestError(f"the body is no JSON: {error}") from None
+        raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidRequestError(f"the body must be a JSON object, not {type(value).__name__}")
     return value
 
 
 async def aside(request: Request, read: Callable[[], Value], body: bytearray) -> Value:
-    """Read a large body in a thread, in the tenant's turn; a small one here, which is faster."""
+    """Parse a large body in a thread, in the tenant's turn; a small one here, which is faster."""
     if len(body) < _SMALL_BODY_BYTES:
         return read()
     turns: Turns = request.app.state.large_bodies
@@ -155,5 +155,5 @@ async def aside(request: Request, read: Callable[[], Value], body: bytearray) ->
 def describes(model: type[BaseModel]) -> dict[str, Any]:
     """Return the OpenAPI description of a body that `body_of` reads."""
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)  # the names alone; the schema of record is tinkergym/schema/
+    schema.pop("$defs", None)  # Only the names; the schema itself is tinkergym/schema/.
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,7 +1,7 @@
-"""Plays the episodes of one evaluation, in a process of its own: a pack is foreign code.
+"""Plays the episodes of one evaluation in its own process, because a pack is foreign code.
 
-Reads a question (JSON) from its standard input and writes a line for each episode as it ends. Tokens come
-from the gateway, with the caller's own key, so it can sample nothing else than its caller.
+Reads a request (JSON) from standard input and writes a line for each finished episode. Completions come from
+the gateway, with the caller's own key, so it can sample nothing that the caller cannot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
     """Play the episodes and yield each as it ends.
 
     Raises:
-        TinkerGymError: The environment is unknown here or cannot be made, or there is no such policy.
+        TinkerGymError: The environment is unknown or cannot be created, or there is no such policy.
     """
     is_game = make_once(make_environment, wanted.environment)
     with Connection(url, token=key, patience_seconds=30.0) as connection:
@@ -61,7 +61,7 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
 
 
 def main() -> None:
-    """Answer one question."""
+    """Handle one request."""
     with one_question() as (question, answers):
         try:
             for line in play(
@@ -69,7 +69,7 @@ def main() -> None:
             ):
                 answers.write(line.model_dump_json() + "\n")
                 answers.flush()
-        except Exception as error:  # foreign code, at the edge of its process
+        except Exception as error:  # Foreign code, at the edge of its process.
             known = error if isinstance(error, TinkerGymError) else InternalServiceError(f"{error!r:.500}")
             answers.write(EvaluationLine(error=ErrorView(**known.to_wire())).model_dump_json() + "\n")
 

@@ -1,4 +1,4 @@
-"""Evaluations that the service plays: one process for each, one at a time for each tenant, few for all."""
+"""Evaluations played by the service: one process each, one at a time per tenant, few in all."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tinkergym.schema.events import ErrorView
 Value = TypeVar("Value")
 
 _BEAT_SECONDS = 5.0
-"""After so much silence an empty line says that the evaluation still lives."""
+"""After this much silence an empty line shows that the evaluation is still running."""
 _CHUNK_BYTES = 64 * 1024
 _MOST_LINE_BYTES = 64 * 2**20
-"""Of one episode. The process runs foreign code, which may write there too."""
+"""Bytes of one episode. The process runs foreign code, which may write there too."""
 _MOST_OF_A_TENANT = 4
-"""Evaluations of one tenant that play or wait; further ones are refused."""
+"""Running or waiting evaluations of one tenant; further ones are refused."""
 
 
 class Evaluations:
-    """Starts the processes, and bounds how many there are."""
+    """Starts the processes, and limits their number."""
 
     def __init__(self, limits: GatewayLimits) -> None:
         self._all = asyncio.Semaphore(limits.evaluations_at_once)
@@ -40,14 +40,14 @@ class Evaluations:
 
     @contextmanager
     def entered(self, tenant_id: str) -> Iterator[None]:
-        """Count an evaluation in, whether it plays already or waits.
+        """Count an evaluation, running or waiting.
 
         Raises:
             TooManyRequestsError: The tenant has too many.
         """
         if self._there[tenant_id] >= _MOST_OF_A_TENANT:
             raise TooManyRequestsError(
-                f"{_MOST_OF_A_TENANT} of your evaluations play or wait already",
+                f"{_MOST_OF_A_TENANT} of your evaluations are already running or waiting",
                 hint="try again when one has ended",
             )
         self._there[tenant_id] += 1
@@ -91,21 +91,21 @@ class Evaluations:
             deadline = asyncio.get_running_loop().time() + self._seconds
             try:
                 lines = _whole_lines(child, json.dumps(question).encode())
-                # Around each wait: a timeout belongs to a task, and each chunk is asked for by another.
+                # Around each wait: a timeout belongs to a task, and each chunk is requested by another one.
                 while chunk := await _until(deadline, anext(lines, b"")):
                     yield chunk
                 if code := await _until(deadline, child.wait()):
                     yield _error(
                         InternalServiceError(
                             f"the process that played the evaluation ended with code {code}",
-                            hint="the environment crashed it; look at it with tinkergym check",
+                            hint="the environment crashed it; check it with tinkergym check",
                         )
                     )
             except TimeoutError:
                 yield _error(
                     InternalServiceError(
                         f"the evaluation took more than {self._seconds:g} s",
-                        hint="ask for fewer episodes, or let the operator raise limits.evaluation_seconds",
+                        hint="ask for fewer episodes, or ask the operator to raise limits.evaluation_seconds",
                     )
                 )
             except InternalServiceError as error:
@@ -113,7 +113,7 @@ class Evaluations:
             finally:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGKILL)
-                # asyncio does not hear of its end before all that it wrote is read.
+                # asyncio only reports its end after all of its output is read.
                 assert child.stdout is not None
                 while await child.stdout.read(_CHUNK_BYTES):
                     pass
@@ -128,7 +128,7 @@ async def _until(deadline: float, awaited: Awaitable[Value]) -> Value:
 async def _whole_lines(child: Process, question: bytes) -> AsyncGenerator[bytes, None]:
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(question)
-    with suppress(ConnectionError):  # it ended already; its exit code says more
+    with suppress(ConnectionError):  # It has already ended; its exit code has more information.
         await child.stdin.drain()
     child.stdin.close()
     rest = bytearray()
@@ -141,7 +141,7 @@ async def _whole_lines(child: Process, question: bytes) -> AsyncGenerator[bytes,
         if len(rest) > _MOST_LINE_BYTES:
             raise InternalServiceError(
                 f"an episode of the evaluation has a record of more than {_MOST_LINE_BYTES} bytes",
-                hint="let the environment show less text",
+                hint="make the environment's observations shorter",
             )
 
 

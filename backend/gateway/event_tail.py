@@ -1,4 +1,4 @@
-"""Tells those who wait for a job's events that there are new ones: one look at the store for all of them."""
+"""Notifies clients that wait for a job's events: one query of the store serves all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from backend.store.store import Store
 from tinkergym.errors import TinkerGymError
 
 POLL_SECONDS = 0.1
-"""Other processes write the events, and SQLite tells nobody. One look costs 0.3 ms, whoever waits."""
+"""Other processes write the events, and SQLite has no notifications. One query costs 0.3 ms, however many
+wait."""
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ Value = TypeVar("Value")
 
 
 class EventTail:
-    """Watches the event log while somebody waits for it. Belongs to one event loop."""
+    """Watches the event log while clients wait for it. Belongs to one event loop."""
 
     def __init__(self, store: Store, poll_seconds: float = POLL_SECONDS) -> None:
         self._store = store
@@ -35,9 +36,9 @@ class EventTail:
 
     @contextmanager
     def watch(self, job_id: str) -> Iterator[asyncio.Event]:
-        """Hand out an event that is set, again and again, when the job may have news.
+        """Yield an asyncio event that is set whenever the job may have news.
 
-        It starts out set: what was written before the watch began counts as news.
+        It starts out set: events from before the watch count as news.
         """
         news = asyncio.Event()
         news.set()
@@ -52,28 +53,28 @@ class EventTail:
                 del self._waiting[job_id]
 
     async def read(self, what: Hashable, read: Callable[[], Value]) -> Value:
-        """Read the store in a thread, once for all who ask for the same `what` after the same look.
+        """Run a query of the store in a thread, once for all clients that ask for the same `what`.
 
-        Hundreds may follow one job; what each of them costs is then a few lines to send.
+        Hundreds may follow one job; each then only costs the lines sent to it.
         """
-        # Who heard of news after this read began must not be given what was there before.
+        # A client notified after this query began must not get its older result.
         key = self._looks, what
         task = self._reads.get(key)
         if task is None:
             task = self._reads[key] = asyncio.create_task(run_in_threadpool(read))
             task.add_done_callback(lambda _: self._reads.pop(key, None))
-        # One of them hanging up must not take it from the others.
+        # If one of the clients disconnects, the others must still get it.
         return cast(Value, await asyncio.shield(task))
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
 
     async def _look(self) -> None:
-        # Begins before the newest event, so that one written between the watch and this line is not missed.
+        # Starts before the newest event, so that one written between the watch and this line is not missed.
         position = 0
         first = True
         while self._waiting:
@@ -84,8 +85,8 @@ class EventTail:
                     first = False
                 else:
                     position, changed = await run_in_threadpool(self._store.jobs_with_news, position)
-            except TinkerGymError as error:  # a locked or full database; those who wait go on waiting
-                _log.warning("cannot look for events: %s", error)
+            except TinkerGymError as error:  # A locked or full database; clients continue to wait.
+                _log.warning("cannot query events: %s", error)
                 changed = set()
             self._looks += 1
             for job_id in changed:

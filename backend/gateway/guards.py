@@ -1,7 +1,7 @@
-"""Keeps a request's body small and punctual, and the requests of one key few, whatever its sender does.
+"""Limits a request's body in size and time, and the number of requests per key.
 
-As plain ASGI, around everything else. A body is checked while it arrives: one that is too large or too slow,
-or for which there is no room among the others, is refused in the middle and never held in memory.
+Plain ASGI, around everything else. A body is checked while it arrives: one that is too large or too slow, or
+for which there is no room among the others, is refused in the middle and never held in memory.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tinkergym.errors import (
 )
 
 _SLOWEST_BYTES_PER_SECOND = 32 * 1024
-"""A large body has `request_seconds` and the time that it takes at this speed."""
+"""A large body has `request_seconds` plus the time it takes at this speed."""
 
 _SMALL_BYTES = 64 * 1024
-"""Of each body, which are not counted: small requests pass while large ones are refused."""
+"""Bytes of each body that are not counted: small requests pass while large ones are refused."""
 
 _LINGER_SECONDS = 10.0
 _LINGER_PAUSE_SECONDS = 0.5
 _LINGER_BYTES = 2**30
-"""How long, with what pauses and how much a refused sender may go on until it reads its answer."""
+"""How long, with what pauses and how much a refused sender may continue until it reads its response."""
 
 
 class BodyGuard:
@@ -54,7 +54,7 @@ class BodyGuard:
         headers = Headers(scope=scope)
         announced = int(headers.get("content-length", "0"))
         empty = announced == 0 and "transfer-encoding" not in headers
-        # As routes read it: many spellings of a header are still one key.
+        # As routes read it: different spellings of a header are the same key.
         key = key_in(headers)
         share = _Share(self._budget, key)
         body = _Body(receive, send, self._limits, share, complete=empty)
@@ -69,27 +69,27 @@ class BodyGuard:
 
 
 class _OpenRequests:
-    """How many requests of each key are not answered to their end, event streams among them."""
+    """Counts each key's unfinished requests, including event streams."""
 
     def __init__(self, limits: GatewayLimits) -> None:
-        # One key alone cannot keep all others out.
+        # A single key cannot keep out all others.
         self._most = limits.connections // 2
         self._by_key: Counter[str] = Counter()
 
     @contextmanager
     def entered(self, key: str) -> Iterator[None]:
-        """Count a request in until it is answered. Those without a key never wait, and are not counted.
+        """Count a request until it is answered. Requests without a key never wait, and are not counted.
 
         Raises:
-            TooManyRequestsError: The key has too many.
+            TooManyRequestsError: The key has too many open requests.
         """
         if not key:
             yield
             return
         if self._by_key[key] >= self._most:
             raise TooManyRequestsError(
-                f"{self._most} of your requests are open, event streams among them, which is the limit for "
-                "one key",
+                f"{self._most} of your requests are open, including event streams, which is the limit for "
+                f"one key",
                 hint="close some; the operator can raise limits.connections, of which one key may have half",
             )
         self._by_key[key] += 1
@@ -102,17 +102,17 @@ class _OpenRequests:
 
 
 class _Budget:
-    """Bytes of all bodies that have come and are not yet answered, in all and for each key."""
+    """Bytes of all received bodies of unanswered requests, in all and per key."""
 
     def __init__(self, limits: GatewayLimits) -> None:
         self._most = limits.bodies_bytes
-        # One key alone cannot keep all others out.
+        # A single key cannot keep out all others.
         self._most_per_key = max(limits.body_bytes, limits.bodies_bytes // 2)
         self._taken = 0
         self._taken_by: defaultdict[str, int] = defaultdict(int)
 
     def take(self, key: str, count: int) -> None:
-        """Count further bytes of a key.
+        """Count more bytes of a key.
 
         Raises:
             ServiceUnavailableError: There is no room for them now.
@@ -126,7 +126,7 @@ class _Budget:
         self._taken_by[key] += count
 
     def give_back(self, key: str, count: int) -> None:
-        """Count them no longer."""
+        """Stop counting them."""
         self._taken -= count
         self._taken_by[key] -= count
         if not self._taken_by[key]:
@@ -134,7 +134,7 @@ class _Budget:
 
 
 class _Share:
-    """What one request takes of the budget."""
+    """One request's share of the budget."""
 
     def __init__(self, budget: _Budget, key: str) -> None:
         self._budget = budget
@@ -154,7 +154,7 @@ class _Share:
 
 
 class _Body:
-    """One request's way in and out."""
+    """Receives and sends the messages of one request."""
 
     def __init__(
         self, receive: Receive, send: Send, limits: GatewayLimits, share: _Share, *, complete: bool
@@ -170,12 +170,12 @@ class _Body:
     def too_large(self) -> TinkerGymError:
         return PayloadTooLargeError(
             f"the request's body is over {self._limits.body_bytes} bytes",
-            hint="send less at once, or let the operator raise limits.body_bytes",
+            hint="send less at once, or ask the operator to raise limits.body_bytes",
         )
 
     async def receive(self) -> Message:
         if self._complete:
-            return await self._receive()  # perhaps a long wait for the client to hang up
+            return await self._receive()  # Possibly a long wait for the client to disconnect.
         loop = asyncio.get_running_loop()
         if self._began is None:
             self._began = loop.time()
@@ -195,13 +195,13 @@ class _Body:
         return message
 
     async def send(self, message: Message) -> None:
-        # By then a route has read its body and let go of it. It must not be held until the answer's end: in
-        # lockstep a sample is answered when the bodies of others have come.
+        # By then a route has read its body and released it. It must not be held until the response ends: in
+        # lockstep a sample is answered only when the bodies of others have arrived.
         self._share.give_back()
         if self._complete:
             await self._send(message)
         elif message["type"] == "http.response.start":
-            # What is left of the body must not be taken for the next request.
+            # The rest of the body must not be taken for the next request.
             headers = [*message.get("headers", []), (b"connection", b"close")]
             await self._send({**message, "headers": headers})
         elif message.get("more_body"):
@@ -212,7 +212,7 @@ class _Body:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _drain(self) -> None:
-        """Read on and throw away: to close now would take the answer from a client that still sends."""
+        """Read and discard the rest: closing now would take the response from a client that still sends."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
                 while not self._complete and self._got < _LINGER_BYTES:

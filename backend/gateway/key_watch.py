@@ -1,4 +1,4 @@
-"""Ends long answers whose key was revoked: one look for all that are open, so that none costs more for it.
+"""Ends long responses whose key was revoked: one query serves all open responses.
 
 Belongs to one event loop.
 """
@@ -14,19 +14,19 @@ from contextlib import contextmanager, suppress
 from tinkergym.errors import TinkerGymError
 
 KEY_CHECK_SECONDS = 1.0
-"""How long an answer may outlive its key. Until somebody writes to the database the look is remembered."""
+"""How long a response may outlive its key. The query is cached until something writes to the database."""
 
 _log = logging.getLogger(__name__)
 
 
 class KeyWatch:
-    """Looks at the keys of open answers while there are some."""
+    """Checks the keys of open responses while there are some."""
 
     def __init__(self, tenant_of: Callable[[str], str | None]) -> None:
         """Prepare.
 
         Args:
-            tenant_of: Whom a key speaks for; None for one that was revoked.
+            tenant_of: Returns a key's tenant; None for a revoked one.
         """
         self._tenant_of = tenant_of
         self._open: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
@@ -46,7 +46,7 @@ class KeyWatch:
                 del self._open[key]
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -58,8 +58,8 @@ class KeyWatch:
             for key, ends in list(self._open.items()):
                 try:
                     revoked = self._tenant_of(key) is None
-                except TinkerGymError as error:  # a locked or full database
-                    _log.warning("cannot look at keys: %s", error)
+                except TinkerGymError as error:  # A locked or full database.
+                    _log.warning("cannot check keys: %s", error)
                     continue
                 for end in list(ends) if revoked else ():
                     end()

@@ -1,4 +1,4 @@
-"""Takes the paths of the service's machine out of texts for people that the machine is no business of."""
+"""Removes paths of the service's machine from texts for other users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinkergym.errors import TinkerGymError
 
 
 class MachinePaths:
-    """Knows the folders that texts of the service may name: its data, its models, its code."""
+    """Knows the folders that the service's texts may name: its data, its models, its code."""
 
     def __init__(self, config: ServiceConfig) -> None:
         folders = {str(Path(tempfile.gettempdir()).resolve()): "TMP"}
@@ -23,21 +23,21 @@ class MachinePaths:
         # Of a checkout; an installed package is below Python's.
         folders |= {str(Path(__file__).parents[2]): "TINKERGYM", str(Path.home()): "HOME"}
         folders |= {path: f"MODEL:{name}" for name, path in config.models.items() if Path(path).is_absolute()}
-        # The database may lie elsewhere.
+        # The database may be elsewhere.
         folders[str(sqlite_path(config.store_url).resolve().parent)] = "DATABASE"
         folders |= {str(config.data_dir): "DATA", str(config.data_dir.resolve()): "DATA"}
         self._names = {folder.rstrip("/"): name for folder, name in folders.items()}
         self._names.pop("", None)
-        # The longest first: the data folder may be below the home folder.
+        # The longest first, because the data folder may be below the home folder.
         longest = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, longest))})(?![\w-])")
 
     def hidden_in(self, text: str) -> str:
-        """Return the text with `<DATA>`, `<HOME>` and the like where those folders were named."""
+        """Return the text with `<DATA>`, `<HOME>` and so on instead of those folders."""
         return self._pattern.sub(lambda found: f"<{self._names[found[0]]}>", text)
 
     def hidden_in_error(self, error: TinkerGymError) -> TinkerGymError:
-        """Return the error with such texts; the one that was given may be somebody else's, too."""
+        """Return a copy of the error with such texts; the original may be shared."""
         texts = error.message, error.hint, error.field
         hidden = [self.hidden_in(text) for text in texts]
         if list(texts) == hidden:

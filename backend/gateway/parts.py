@@ -1,4 +1,4 @@
-"""What the gateway is made of. `__main__` hands it the real things, a test hands it scripted ones."""
+"""The gateway's dependencies. `__main__` passes the real ones, a test scripted ones."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ class GatewayParts:
 
     @cached_property
     def in_flight(self) -> InFlight:
-        """What tenants have asked for and not been answered yet."""
+        """Unanswered requests of tenants."""
         return InFlight(self.config.limits.samples_in_flight)
 
     @cached_property
     def waiting_leases(self) -> WaitingLeases:
-        """Who waits for the episodes of a job."""
+        """Clients that wait for the episodes of a job."""
         return WaitingLeases(self.config.jobs_per_pool)
 
     @cached_property
     def key_watch(self) -> KeyWatch:
-        """What ends answers of revoked keys."""
+        """Ends responses of revoked keys."""
         return KeyWatch(self.store.keys.tenant_of)
 
     @cached_property
     def machine_paths(self) -> MachinePaths:
-        """What only the local owner is shown."""
+        """What only the local owner may see."""
         return MachinePaths(self.config)
 
 

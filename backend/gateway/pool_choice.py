@@ -1,4 +1,4 @@
-"""Which pool answers: the one that runs the job, else any that has the model, else one that is asked for."""
+"""Which pool handles a request: the one that runs the job, else any with the model, else a new one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tinkergym.schema.jobs import JobView
 from tinkergym.schema.policy_refs import PolicyRef
 
 _REFUSAL_SECONDS = 60.0
-"""After this long without another attempt, why a pool did not start may not be true any more."""
+"""After this long without another attempt, the reason why a pool did not start may be outdated."""
 
 
 def job_and_pool(parts: GatewayParts, tenant: TenantStore, job_id: str) -> tuple[JobView, PoolRecord | None]:
-    """Return a job and the pool that runs it at the moment, if one does.
+    """Return a job and the pool that runs it at the moment, if any.
 
     Raises:
-        NotFoundError: It is no job of this tenant.
+        NotFoundError: It is not a job of this tenant.
     """
     job, worker_id = tenant.get_job_and_worker(job_id)
     pools = parts.store.service().pools(parts.clock(), max_age=parts.config.lease_seconds)
@@ -33,9 +33,9 @@ def job_and_pool(parts: GatewayParts, tenant: TenantStore, job_id: str) -> tuple
 
 
 def pools_at_hand(parts: GatewayParts, tenant: TenantStore, policies: Iterable[str]) -> dict[str, PoolRecord]:
-    """Return for each policy (a job of this tenant, or a model's name) the pool that samples it, if one can.
+    """Return for each policy (a job of this tenant, or a model's name) the pool that can sample it, if any.
 
-    It only reads, and mostly what is remembered, so that an event loop may ask.
+    Only reads, mostly from a cache, so an event loop may call it.
 
     Raises:
         NotFoundError: One is neither a job of this tenant nor a model of the service.
@@ -53,7 +53,7 @@ def pools_at_hand(parts: GatewayParts, tenant: TenantStore, policies: Iterable[s
 
 
 def want_pool(parts: GatewayParts, tenant: TenantStore, policy: str) -> TinkerGymError:
-    """Ask for a pool that samples a policy; returns what to tell whoever wants it: to wait, or why not to.
+    """Request a pool for a policy; returns the error for the client: to wait, or why it is impossible.
 
     Raises:
         NotFoundError: It is neither a job of this tenant nor a model.
@@ -71,7 +71,7 @@ def want_pool(parts: GatewayParts, tenant: TenantStore, policy: str) -> TinkerGy
         # A pool was started a moment ago and could not serve.
         return from_wire(refused.error.model_dump())
     return ServiceUnavailableError(
-        f"no worker has the model {model!r} loaded; one is being started", hint="try again in a moment"
+        f"the model {model!r} is not loaded; a worker is being started", hint="try again in a moment"
     )
 
 
@@ -79,7 +79,7 @@ def _whose(parts: GatewayParts, tenant: TenantStore, policy: str) -> tuple[str, 
     job = tenant.model_and_worker(policy)
     if job is not None:
         return job
-    # Like a job's model, it may be a folder or a hub id; `want_pool` looks whether it is, off the event loop.
+    # Like a job's model, it may be a folder or a hub id; `want_pool` checks that, off the event loop.
     if may_name(parts.config, tenant, policy) and not PolicyRef.is_meant(policy):
         return policy, None
     raise _unknown(policy)
@@ -87,7 +87,7 @@ def _whose(parts: GatewayParts, tenant: TenantStore, policy: str) -> tuple[str, 
 
 def _unknown(policy: str) -> NotFoundError:
     return NotFoundError(
-        f"{policy!r} is neither a job of yours nor a model of this service",
+        f"{policy!r} is neither one of your jobs nor a model of this service",
         hint="`tinkergym jobs` lists your jobs, GET /v1/models the models",
         field="policy",
     )

@@ -1,7 +1,7 @@
-"""HTTP to the pools. Bytes go through as they are.
+"""HTTP to the pools. Bytes pass through unchanged.
 
-By aiohttp and not by the SDK's httpx, which looks at all of its connections before it sends a request: with
-64 callers that was 40 % of what the gateway computed.
+With aiohttp instead of the SDK's httpx, which checks all of its connections before each request: with 64
+callers this was 40 % of the gateway's computing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Bytes = bytes | bytearray
 _SAMPLE_SILENCE_SECONDS = 600.0
 """In lockstep a request waits for all others of its step."""
 _CALL_SECONDS = 90.0
-"""Above the longest wait that a `LeaseRequest` may ask for."""
+"""Longer than the longest wait of a `LeaseRequest`."""
 _CONNECT_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 30.0
 
@@ -33,10 +33,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PoolStream:
-    """An answer that arrives bit by bit."""
+    """A response that arrives in chunks."""
 
     chunks: AsyncIterator[bytes]
-    """Its bytes. They end early if the pool dies: the head was sent by then, so it cannot be an error."""
+    """Its bytes. They end early if the pool dies: the header was sent by then, so it cannot become an
+    error."""
     break_off: Callable[[], None]
     """Ends the chunks, and the pool's work for them."""
 
@@ -49,18 +50,18 @@ class PoolProxy:
         self._sessions: dict[str, _Session] = {}
 
     async def call(self, pool: PoolRecord, path: str, body: Bytes, params: Mapping[str, str]) -> bytes:
-        """Post a body and return the answer's.
+        """Post a body and return the body of the response.
 
         Raises:
-            ServiceUnavailableError: The pool does not answer; the request may be repeated.
-            TinkerGymError: What the pool answered.
+            ServiceUnavailableError: The pool does not respond; the request may be repeated.
+            TinkerGymError: The pool's error.
         """
         async with self._posted(pool, path, body, params, _CALL_SECONDS) as response:
             return await response.read()
 
     @asynccontextmanager
     async def stream(self, pool: PoolRecord, path: str, body: bytes) -> AsyncIterator[PoolStream]:
-        """Post a body and hand out the answer's bytes as they arrive; otherwise as `call`."""
+        """Post a body and yield the response's bytes as they arrive; otherwise as `call`."""
         async with self._posted(pool, path, body, {}, _SAMPLE_SILENCE_SECONDS) as response:
             yield PoolStream(_until_it_breaks(response, pool), response.close)
 
@@ -85,8 +86,8 @@ class PoolProxy:
                 yield response
         except aiohttp.ClientError as error:
             raise ServiceUnavailableError(
-                f"the worker of model {pool.model!r} does not answer ({type(error).__name__})",
-                hint="it is being started again; try again",
+                f"the worker of model {pool.model!r} does not respond ({type(error).__name__})",
+                hint="it is being restarted; try again",
             ) from error
 
     async def close(self) -> None:
@@ -104,7 +105,7 @@ class PoolProxy:
     async def _session(self, url: str) -> AsyncIterator[aiohttp.ClientSession]:
         known = self._sessions.get(url)
         if known is None:
-            idle = self._idle()  # a new pool is a good moment to forget those that ended
+            idle = self._idle()  # When a new pool appears, drop sessions of ended ones.
             known = self._sessions[url] = _Session(_session_with(url))
             for session in idle:
                 await session.close()
@@ -116,7 +117,7 @@ class PoolProxy:
             known.used_at = self._clock()
 
     def _idle(self) -> list[aiohttp.ClientSession]:
-        """Forget sessions that hold no connection any more; one that is still needed is opened again."""
+        """Drop sessions without open connections; one that is still needed is opened again."""
         before = self._clock() - _KEEP_ALIVE_SECONDS
         idle = [url for url, known in self._sessions.items() if not known.calls and known.used_at < before]
         return [self._sessions.pop(url).session for url in idle]
@@ -128,13 +129,13 @@ class _Session:
 
     session: aiohttp.ClientSession
     calls: int = 0
-    """Under way."""
+    """Calls in progress."""
     used_at: float = float("inf")
     """When the last call ended."""
 
 
 def _session_with(url: str) -> aiohttp.ClientSession:
-    # No cap: every waiting worker holds one connection, and one must never wait for another's answer.
+    # No limit: every waiting worker holds one connection, and one must never wait for another's response.
     path = socket_path(url)
     connector: aiohttp.BaseConnector = (
         aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS)
@@ -150,15 +151,15 @@ async def _until_it_breaks(response: aiohttp.ClientResponse, pool: PoolRecord) -
         async for chunk in response.content.iter_any():
             yield chunk
     except aiohttp.ClientError as error:
-        _log.warning("an answer of pool %s broke off: %s", pool.pool_id, type(error).__name__)
+        _log.warning("a response of pool %s broke off: %s", pool.pool_id, type(error).__name__)
 
 
 def _refusal(status: int, body: bytes) -> TinkerGymError:
     try:
         error = from_wire(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        return InternalServiceError(f"the model's worker answered with HTTP status {status}")
+        return InternalServiceError(f"the model's worker returned HTTP status {status}")
     if status == 401:
-        # The gateway's token, not the client's key: a pool of the same socket that started anew.
-        return ServiceUnavailableError("the model's worker has just been started again", hint="try again")
+        # The gateway's token, not the client's key: a restarted pool on the same socket.
+        return ServiceUnavailableError("the model's worker has just been restarted", hint="try again")
     return error

@@ -1,4 +1,4 @@
-"""Written data for SFT and preference jobs: chunks under their hash, and the sets that they make."""
+"""Datasets for SFT and preference jobs: chunks identified by hash, and the datasets made of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Sha256Path = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ChunkKept(WireModel):
-    """A chunk is on the disk."""
+    """A chunk is stored."""
 
     sha256: str
 
 
 @router.put("/chunks/{sha256}", openapi_extra=describes(DataChunk))
 async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path, body: Body) -> ChunkKept:
-    """Keep a chunk under its hash; where there is no room, the oldest data that no job waits for goes."""
+    """Store a chunk under its hash. If there is no room, the oldest data that no job needs is deleted."""
     parts = parts_of(request)
     uploads = Uploads(parts.config.uploads, tenant.tenant_id)
     most = parts.config.limits.data_bytes
@@ -49,7 +49,7 @@ async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
 def complete(
     request: Request, tenant: Tenant, manifest: Annotated[DataManifest, Depends(body_of(DataManifest))]
 ) -> DataView:
-    """Make a data set of chunks, or say which are missing."""
+    """Create a dataset from chunks, or return which are missing."""
     config = parts_of(request).config
     uploads = Uploads(config.uploads, tenant.tenant_id)
     return uploads.complete(manifest, most_bytes=config.limits.data_bytes, in_use=tenant.data_in_use())
@@ -57,5 +57,5 @@ def complete(
 
 @router.get("/{data_id}")
 def show(request: Request, tenant: Tenant, data_id: Sha256Path) -> DataView:
-    """Describe a data set."""
+    """Describe a dataset."""
     return Uploads(parts_of(request).config.uploads, tenant.tenant_id).view(data_id)

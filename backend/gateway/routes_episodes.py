@@ -1,6 +1,6 @@
-"""What rollout workers outside the service play: episodes to lease, and where to hand the results in.
+"""Episodes for rollout workers outside the service: leases and results.
 
-The gateway checks whose job it is; the pool that runs it does the rest.
+The gateway checks whose job it is; the pool that runs the job does the rest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tinkergym.schema.parsing import parse_json
 router = APIRouter(prefix="/v1")
 
 _PAUSE_SECONDS = 0.5
-"""A worker whose job has no pool yet asks again after this."""
+"""A worker whose job has no pool yet retries after this."""
 
 _SHORT_WAIT_SECONDS = 1.0
 _LONGEST_EMPTY_ANSWER = 4096
@@ -45,7 +45,7 @@ async def lease_episodes(
     job_id: str,
     wanted: Annotated[LeaseRequest, Depends(body_of(LeaseRequest))],
 ) -> Response | LeaseReply:
-    """Hand out episodes to play, renew the leases of others, and wait up to `wait_seconds` for some."""
+    """Lease episodes, renew other leases, and wait up to `wait_seconds` for episodes."""
     parts = parts_of(request)
     job, pool = await run_in_threadpool(_job_of_clients, parts, tenant, job_id)
     if job.state.final:
@@ -54,7 +54,7 @@ async def lease_episodes(
         return _json(await _lease_from(parts, pool, job_id, wanted, request.is_disconnected))
     if job.state is JobState.WAITING_FOR_CLIENT and not wanted.leaving:
         await run_in_threadpool(parts.store.service().client_came, job_id)
-    # Nobody runs the job now. Whoever plays goes on playing: the results will be wanted.
+    # No pool runs the job now. Workers continue to play, because the results will be needed.
     await asyncio.sleep(min(_PAUSE_SECONDS, wanted.wait_seconds))
     waits_for = job.reason if job.state in (JobState.QUEUED, JobState.PAUSED) else ""
     return LeaseReply(episodes=[], job_state=job.state, waits_for=waits_for)
@@ -66,22 +66,22 @@ async def lease_episodes(
 async def submit_episodes(
     request: Request, tenant: Tenant, job_id: str, body: Body
 ) -> Response | SubmitReply:
-    """Hand in results; the answer comes when they are durable."""
+    """Submit results; the response is sent when they are durable."""
     parts = parts_of(request)
     job, pool = await run_in_threadpool(_job_of_clients, parts, tenant, job_id)
     ids = await aside(request, lambda: _episode_ids(request, body), body)
-    # The pool keeps the episodes of many jobs and trusts us; it alone reads the trajectories.
+    # The pool has the episodes of many jobs and trusts us; only it parses the trajectories.
     own = (f"{job_id}:", f"{job_id}/")
     foreign = next((episode_id for episode_id in ids if not episode_id.startswith(own)), None)
     if foreign is not None:
-        raise InvalidRequestError(f"{foreign!r} is no episode of {job_id}", field="results.episode_id")
+        raise InvalidRequestError(f"{foreign!r} is not an episode of {job_id}", field="results.episode_id")
     if job.state.final:
         return SubmitReply(verdicts=["stale"] * len(ids))
     if job.state is JobState.PAUSED:
-        # They would have to be kept for however long it pauses; they are played again.
+        # They would have to be kept for the whole pause; they are played again.
         return SubmitReply(verdicts=["stale"] * len(ids))
     if pool is None:
-        raise ServiceUnavailableError(f"{job_id} is being taken up again", hint="hand the results in again")
+        raise ServiceUnavailableError(f"{job_id} is being resumed", hint="hand the results in again")
     return _json(await parts.proxy.call(pool, "/episodes/submit", body, {"job_id": job_id}))
 
 
@@ -90,7 +90,7 @@ def _job_of_clients(
 ) -> tuple[JobView, PoolRecord | None]:
     job, pool = job_and_pool(parts, tenant, job_id)
     if not isinstance(job.spec, PlayedSpec):
-        raise ConflictError(f"{job_id} learns from written data and plays no episodes")
+        raise ConflictError(f"{job_id} trains on a dataset and does not play episodes")
     if job.spec.rollout == "server":
         raise ConflictError(
             f"the episodes of {job_id} are played by the service", hint="submit it with rollout='client'"
@@ -105,17 +105,18 @@ async def _lease_from(
     wanted: LeaseRequest,
     gone: Callable[[], Awaitable[bool]],
 ) -> bytes:
-    """Ask the pool again and again in short waits, while the client is there.
+    """Ask the pool repeatedly with short waits, while the client is connected.
 
-    A long wait at the pool would outlive a client that died, and then take the next episodes to nobody.
+    A long wait at the pool would outlive a client that died, and the next episodes would be lost until their
+    leases expire.
     """
     loop, turn = asyncio.get_running_loop(), parts.waiting_leases.turn(job_id)
     deadline = loop.time() + wanted.wait_seconds
     waits = wanted.wait_seconds > 0 and wanted.max_episodes > 0
-    # However many wait before it: leases are renewed in time, and episodes that are open find a worker.
+    # Leases must be renewed in time and open episodes issued at once, however many clients wait.
     at_once = waits and turn.locked()
     while True:
-        # What only renews waits for nothing, so neither for others.
+        # A request that only renews does not wait, nor delay others.
         async with turn if waits and not at_once else nullcontext():
             began = loop.time()
             left = deadline - began
@@ -123,11 +124,11 @@ async def _lease_from(
             body = wanted.model_copy(update={"wait_seconds": seconds}).model_dump_json().encode()
             answer = await parts.proxy.call(pool, "/episodes/lease", body, {"job_id": job_id})
         if await gone():
-            # Its process ended, or its network did: others need not wait until its leases run out.
+            # Its process or its network failed: others need not wait until its leases expire.
             body = wanted.model_dump_json().encode()
             await parts.proxy.call(pool, "/episodes/vanished", body, {"job_id": job_id})
             return answer
-        came_early = loop.time() - began < seconds / 2  # there was something to say
+        came_early = loop.time() - began < seconds / 2  # There was something to report.
         over = left <= _SHORT_WAIT_SECONDS and not at_once
         if over or came_early or not _is_empty(answer):
             return answer
@@ -146,7 +147,7 @@ class _Result(BaseModel):
 
 
 class _HandedIn(BaseModel):
-    """Whose episodes a `SubmitRequest` brings; the rest is not kept."""
+    """Whose episodes a `SubmitRequest` contains; other fields are ignored."""
 
     results: list[_Result] = Field(max_length=MOST_RESULTS)
 

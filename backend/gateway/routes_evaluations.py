@@ -26,26 +26,26 @@ async def evaluate(
     tenant: Tenant,
     wanted: Annotated[EvaluationRequest, Depends(body_of(EvaluationRequest))],
 ) -> LinesResponse:
-    """Play episodes of a policy: one JSON line for each as it ends; an empty line means: still playing."""
+    """Play episodes of a policy: one JSON line for each finished one; an empty line means: still playing."""
     parts = parts_of(request)
     if is_remote(wanted.environment):
         raise InvalidRequestError(
-            "an environment behind a server is evaluated from where its token is",
+            "the service does not evaluate an environment on a server, because the client has its token",
             hint="play the episodes in your own process",
             field="environment",
         )
     if parts.config.env_workers == 0:
         raise InvalidRequestError(
-            "this service plays no episodes itself",
-            hint="install the pack where you are, or let the operator raise env_workers",
+            "this service does not play episodes",
+            hint="install the pack on your machine, or ask the operator to raise env_workers",
             field="environment",
         )
     evaluations: Evaluations = request.app.state.evaluations
-    # Its own address, for the process that plays: it samples as any client does.
+    # Its own address for the playing process, which samples like any client.
     host, port = request.scope["server"]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     held = AsyncExitStack()
-    # Here and not when the answer begins: of requests that come together each would find a free place.
+    # Here and not when the response starts: otherwise concurrent requests would each find a free place.
     held.enter_context(evaluations.entered(tenant.tenant_id))
     lines = evaluations.lines(tenant.tenant_id, wanted, url, key_of(request))
     return LinesResponse(lines, inf, held)

@@ -22,7 +22,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.events import Event, StateEvent
 
 HEARTBEAT_SECONDS = 10.0
-"""Without events, a comment this often, so that both sides notice a dead connection."""
+"""Without events, send a comment this often, so that both sides notice a dead connection."""
 
 _PAGE = 500
 
@@ -33,15 +33,15 @@ router = APIRouter(prefix="/v1/jobs")
 async def stream_events(
     request: Request, tenant: Tenant, job_id: str, last_event_id: Annotated[str, Header()] = ""
 ) -> StreamingResponse:
-    """Stream what happened after `Last-Event-ID`, and what happens, until the job's final state."""
-    # Python refuses to read numbers of some thousand digits.
+    """Stream events after `Last-Event-ID`, and new ones, until the job's final state."""
+    # Python refuses to parse numbers with thousands of digits.
     is_number = last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 100
     if last_event_id and not is_number:
         raise InvalidRequestError(
             f"Last-Event-ID must be the number of an event, not {last_event_id[:40]!r}", field="Last-Event-ID"
         )
     after = min(int(last_event_id or 0), 2**62)
-    # Here, so that a job that is not there is a 404 and not a stream that breaks off.
+    # Checked here, so that an unknown job is a 404 and not a broken stream.
     await run_in_threadpool(tenant.get_job, job_id)
     return StreamingResponse(
         _stream(request, tenant, job_id, after),
@@ -59,7 +59,7 @@ async def _stream(request: Request, tenant: TenantStore, job_id: str, after: int
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), KEY_CHECK_SECONDS)
             if parts.store.keys.tenant_of(key) != tenant.tenant_id:
-                return  # revoked; the client asks again and is told so
+                return  # Revoked; the client retries and gets the error.
             if not news.is_set():
                 if loop.time() - silent_since >= HEARTBEAT_SECONDS:
                     yield ": still here\n\n"
@@ -88,15 +88,15 @@ class _Page:
     full: bool
     """Whether there may be more."""
     ends: bool
-    """Whether nothing comes after it."""
+    """Whether there are no further events."""
 
 
 def _page(shown: Shown, tenant: TenantStore, job_id: str, after: int) -> _Page:
-    # Asked first: what ends the job between the two looks is then found by the second.
+    # Queried first: an event that ends the job between the two queries is then found by the second.
     over = tenant.get_job(job_id).state.final
     events = tenant.events_after(job_id, after, _PAGE)
     if not events:
-        return _Page("", after, full=False, ends=over)  # the client has seen the end already
+        return _Page("", after, full=False, ends=over)  # The client has already seen the end.
     body = events[-1].body
     return _Page(
         "".join(_frame(shown.event(event)) for event in events),

@@ -1,4 +1,4 @@
-"""Images of episodes and data: each is sent once, as a file under the hash of its bytes."""
+"""Images of episodes and datasets: each is sent once, as a file under the hash of its bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILE: dict[str, dict[str, str]] = {"image/png": {}, "image/jpeg": {}, "image/we
 
 @router.put("/{sha256}", openapi_extra={"requestBody": {"required": True, "content": _FILE}})
 async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: Body) -> ImageKept:
-    """Keep a PNG, JPEG or WebP file under the SHA-256 of its bytes."""
+    """Store a PNG, JPEG or WebP file under the SHA-256 of its bytes."""
     parts = parts_of(request)
     limits = parts.config.limits
 
@@ -44,6 +44,6 @@ async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
 def missing(
     request: Request, tenant: Tenant, wanted: Annotated[ImageNames, Depends(body_of(ImageNames))]
 ) -> ImageNames:
-    """Say which of these images have yet to be sent."""
+    """Return which of these images must still be sent."""
     images = Images(parts_of(request).config.images, tenant.tenant_id)
     return ImageNames(images=images.missing(wanted.images))

@@ -1,4 +1,4 @@
-"""Jobs: submit, list, show, cancel, delete; and the checkpoints that they leave."""
+"""Jobs: submit, list, show, cancel, delete; and their checkpoints."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class JobList(WireModel):
 
 
 class EvaluationList(WireModel):
-    """A job's evaluations on the way, in order."""
+    """A job's evaluations, in order."""
 
     evaluations: list[EvaluationEvent] = Field(max_length=10_000_000)
 
@@ -76,22 +76,24 @@ async def create_job(
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
     tinkergym_packs: Annotated[str, Header(max_length=65_536)] = "",
 ) -> JobView:
-    """Check a job in every way that needs no training, and queue it."""
+    """Check a job in every way that does not need training, and queue it."""
     parts = parts_of(request)
     spec, sent = await aside(request, lambda: _read(body, parts.config.limits), body)
     client_packs = _read_packs(tinkergym_packs, spec)
     if isinstance(spec, PlayedSpec) and spec.rollout == "server" and parts.config.env_workers == 0:
         raise InvalidRequestError(
-            "this service plays no episodes itself",
-            hint="play them in your own process with rollout='client', or let the operator raise env_workers",
+            "this service does not play episodes",
+            hint="play them in your own process with rollout='client', or ask the operator to raise "
+            "env_workers",
             field="rollout",
         )
-    # Before any check: whoever lost our answer asks again, and what they named may be away or newer by now.
+    # Before any check: if our response was lost, the client repeats the request, and what it names may be
+    # gone or newer by now.
     earlier = await run_in_threadpool(tenant.job_of_request, idempotency_key, sent)
     shown = shown_to(request, tenant)
     if earlier is not None:
         return shown.job(earlier)
-    # Threads of its own: a check takes seconds, and many of them must not keep all other routes waiting.
+    # In its own threads: a check takes seconds, and many of them must not block all other routes.
     spec, packs = await to_thread.run_sync(
         _check, parts, tenant, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
     )
@@ -115,7 +117,7 @@ def list_jobs(
     limit: Annotated[int, Query(ge=1, le=MOST_JOBS_LISTED)] = 50,
     before: str = "",
 ) -> JobList:
-    """List jobs, newest first, from the one before `before` on."""
+    """List jobs, newest first, starting after `before`."""
     shown = shown_to(request, tenant)
     return JobList(jobs=[shown.job(job) for job in tenant.list_jobs(limit, before)])
 
@@ -128,14 +130,14 @@ def show_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
 
 @router.post("/{job_id}/cancel")
 def cancel_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
-    """Ask for a job's end. A running one ends when its worker next looks; an ended one stays as it is."""
+    """Ask a job to end. A running one ends when its worker next checks; an ended one is unchanged."""
     return shown_to(request, tenant).job(tenant.request_cancel(job_id))
 
 
 @router.delete("/{job_id}")
 def delete_job(request: Request, tenant: Tenant, job_id: str) -> DeletedJob:
     """Delete an ended job with its checkpoints."""
-    job_id = tenant.get_job(job_id).job_id  # a folder is looked for: only a name that is a job's
+    job_id = tenant.get_job(job_id).job_id  # Only a valid job id may name a folder.
     folders = JobFolders(parts_of(request).config.job_files)
     size = folders.size(job_id)
     with folders.deleting(job_id) as put_away:
@@ -145,14 +147,14 @@ def delete_job(request: Request, tenant: Tenant, job_id: str) -> DeletedJob:
 
 @router.get("/{job_id}/checkpoints")
 def list_checkpoints(request: Request, tenant: Tenant, job_id: str) -> CheckpointList:
-    """List the checkpoints that are still there."""
+    """List the stored checkpoints."""
     shown = shown_to(request, tenant)
     return CheckpointList(checkpoints=[shown.checkpoint(view) for view in tenant.checkpoints(job_id)])
 
 
 @router.get("/{job_id}/evaluations")
 def list_evaluations(request: Request, tenant: Tenant, job_id: str) -> EvaluationList:
-    """List the evaluations on the way that are done, in order."""
+    """List the finished evaluations, in order."""
     return EvaluationList(evaluations=tenant.evaluations(job_id))
 
 
@@ -160,21 +162,21 @@ def list_evaluations(request: Request, tenant: Tenant, job_id: str) -> Evaluatio
 def download_file(
     tenant: Tenant, job_id: str, step: int, name: str, agent: Annotated[str, Query(max_length=100)] = ""
 ) -> FileResponse:
-    """Stream one file of a checkpoint; ranges are served, so a download can be taken up again."""
+    """Stream one file of a checkpoint; ranges are supported, so a download can be resumed."""
     for checkpoint in tenant.checkpoints(job_id, agent):
-        # Only names that the checkpoint's writer listed: a path has no way in.
+        # Only names listed by the checkpoint's writer: a path cannot be passed.
         if checkpoint.step == step and name in checkpoint.files:
             path = Path(checkpoint.path) / name
             if path.is_file():
                 return FileResponse(path, media_type="application/octet-stream", filename=name)
     raise NotFoundError(
         f"job {job_id!r} has no file {name!r} at step {step}",
-        hint="older checkpoints are removed; list those that are there",
+        hint="older checkpoints are removed; list the existing ones",
     )
 
 
 def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[AnyJobSpec, dict[str, str]]:
-    """Return the job as it will be stored, and the versions of the packs that it uses."""
+    """Return the job as it will be stored, and the versions of its packs."""
     require_offered(parts.config, tenant, spec.model)
     if isinstance(spec, DistillationSpec) and not PolicyRef.is_meant(spec.teacher):
         require_offered(parts.config, tenant, spec.teacher, field="teacher")
@@ -205,15 +207,15 @@ def _seated(spec: JobSpec, agents: list[str], offered: list[str]) -> JobSpec:
     if spec.plays_game and not spec.agents:
         raise InvalidRequestError(
             "the service does not know the agents of a game that the client plays",
-            hint="name them in agents: one with Train, the others with SharedWith",
+            hint="list them in agents: one with Train, the others with SharedWith",
             field="agents",
         )
     return spec
 
 
 def _read(body: bytearray, limits: GatewayLimits) -> tuple[AnyJobSpec, str]:
-    """Return the job that a body describes, and the hash of what was sent."""
-    if len(body) > limits.job_bytes:  # before a setting of it is looked at
+    """Return the job in a body, and the hash of the body."""
+    if len(body) > limits.job_bytes:  # Checked before any of its settings.
         raise _too_large(limits)
     settings = json_object(body)
     spec = remote_environments.by_id(parse_any_spec(settings))
@@ -223,8 +225,8 @@ def _read(body: bytearray, limits: GatewayLimits) -> tuple[AnyJobSpec, str]:
 
 def _too_large(limits: GatewayLimits) -> PayloadTooLargeError:
     return PayloadTooLargeError(
-        f"the job's description is over {limits.job_bytes} bytes",
-        hint="name a data set in environment.kwargs instead of passing it",
+        f"the job's description is larger than {limits.job_bytes} bytes",
+        hint="pass the name of a dataset in environment.kwargs instead of its data",
     )
 
 
@@ -233,21 +235,21 @@ def _sha256(settings: dict[str, Any]) -> str:
 
 
 def _read_packs(header: str, spec: AnyJobSpec) -> list[InstalledPack]:
-    """Return what the client says is installed there; nothing where it plays no episodes."""
+    """Return the client's list of installed packs; empty if it does not play episodes."""
     try:
         packs = INSTALLED_PACKS.validate_json(header) if header else []
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
         raise InvalidRequestError(
-            f"{CLIENT_PACKS_HEADER} is no list of packs: {reason}",
-            hint="leave the header out, or write a JSON list of name, distribution and version",
+            f"{CLIENT_PACKS_HEADER} is not a list of packs: {reason}",
+            hint="leave out the header, or send a JSON list of name, distribution and version",
             field=CLIENT_PACKS_HEADER,
         ) from None
     return packs if isinstance(spec, PlayedSpec) and spec.rollout != "server" else []
 
 
 def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:
-    """Refuse what would take memory or time from other tenants."""
+    """Refuse jobs that would take memory or time from other tenants."""
     if len(spec.model_dump_json()) > limits.job_bytes:
         raise _too_large(limits)
     if isinstance(spec, WrittenDataSpec | PolicySpec):
@@ -260,16 +262,17 @@ def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:
             field = f"algorithm.{'dynamic_sampling_rounds' if rounds else 'groups_per_step'}"
         raise InvalidRequestError(
             f"{most} episodes per step (in RL jobs group_size * groups_per_step, and as many for each of "
-            f"dynamic_sampling_rounds) are over the service's limit of {limits.episodes_per_step}",
-            hint="ask for fewer, or let the operator raise limits.episodes_per_step",
+            f"dynamic_sampling_rounds) exceed the service's limit of {limits.episodes_per_step}",
+            hint="use fewer, or ask the operator to raise limits.episodes_per_step",
             field=field,
         )
     if spec.deterministic and spec.rollout == "client" and spec.episodes_per_step > limits.samples_in_flight:
-        # In lockstep nothing is answered before all have asked: the last ones would be refused for ever.
+        # In lockstep nothing is answered before all requests have arrived, so the last ones would be refused
+        # forever.
         raise InvalidRequestError(
-            f"the {spec.episodes_per_step} episodes of a step of a deterministic job ask together, "
-            f"and the service takes {limits.samples_in_flight} requests for tokens of a tenant at a time",
-            hint="ask for fewer episodes, or let the service play them, or the operator raise "
+            f"the {spec.episodes_per_step} episodes of a step of a deterministic job are sampled together, "
+            f"but the service allows {limits.samples_in_flight} sampling requests of a tenant at a time",
+            hint="use fewer episodes, let the service play them, or ask the operator to raise "
             "limits.samples_in_flight",
             field="deterministic",
         )

@@ -1,4 +1,4 @@
-"""What the owner of a job asks of it while it has not ended: to pause, to go on, to have other settings."""
+"""What an owner may request for an unfinished job: pause, resume, change settings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ router = APIRouter(prefix="/v1/jobs")
 
 @router.post("/{job_id}/pause")
 def pause_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
-    """Pause a job. A running one saves a checkpoint after its step and gives its place up."""
+    """Pause a job. A running one saves a checkpoint after its step and gives up its place."""
     return shown_to(request, tenant).job(tenant.request_pause(job_id))
 
 
 @router.post("/{job_id}/resume")
 def resume_job(request: Request, tenant: Tenant, job_id: str) -> JobView:
-    """Queue a paused job again, or take a pause back that has not begun; another job stays as it is."""
+    """Queue a paused job again, or cancel a pending pause; other jobs are unchanged."""
     return shown_to(request, tenant).job(tenant.request_resume(job_id))
 
 

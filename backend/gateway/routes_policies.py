@@ -1,6 +1,6 @@
-"""Calls of policies that users train by their own loops.
+"""Calls of policies that users train with their own loops.
 
-A call is stored before it is acknowledged; the pool that has the policy carries it out.
+A call is stored before it is acknowledged; the pool that has the policy executes it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ router = APIRouter(prefix="/v1/policies")
 
 _LONGEST_WAIT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.2
-"""While no pool has the policy, its result is looked for so often."""
+"""How often the result is polled while no pool has the policy."""
 
 
 @router.get("")
 def find_policy(tenant: Tenant, reference: Annotated[str, Query(max_length=200)]) -> PolicyView:
-    """Say which policy a reference like `job-...@step:40` names, which version, and which are kept."""
+    """Resolve a reference such as `job-...@step:40` to its policy, its version, and the stored versions."""
     ref = PolicyRef.parse(reference, field="reference")
     found = tenant.find_policy(ref, field="reference")
     return PolicyView(
@@ -56,7 +56,7 @@ def find_policy(tenant: Tenant, reference: Annotated[str, Query(max_length=200)]
 
 @router.get("/{policy_id}/calls")
 async def list_calls(request: Request, tenant: Tenant, policy_id: str) -> PolicyCallsView:
-    """Say which call of a policy was the last, so that another script can go on."""
+    """Return the last call of a policy, so that another script can continue."""
     parts = parts_of(request)
     job, _ = await run_in_threadpool(_policy, parts, tenant, policy_id)
     last = await run_in_threadpool(parts.store.policy_calls().last, job.job_id)
@@ -70,7 +70,7 @@ async def call_policy(
     policy_id: str,
     wanted: Annotated[NumberedCall, Depends(body_of(NumberedCall))],
 ) -> CallView:
-    """Store a call; the answer comes when it is durable, and its result when `GET` asks for it."""
+    """Store a call. The response is sent when it is durable; `GET` returns the result."""
     parts = parts_of(request)
     job, pool = await run_in_threadpool(_policy, parts, tenant, policy_id)
     if job.state.final:
@@ -78,7 +78,7 @@ async def call_policy(
             f"{policy_id} has ended ({job.state})", hint="create another policy from its last version"
         )
     if isinstance(wanted.call, Load):
-        # Another tenant's policy is answered like one that does not exist.
+        # Another tenant's policy is treated like one that does not exist.
         await run_in_threadpool(tenant.find_policy, PolicyRef.parse(wanted.call.policy))
     if images := images_in(wanted.call):
         await run_in_threadpool(Images(parts.config.images, tenant.tenant_id).require, images)
@@ -98,7 +98,7 @@ async def show_call(
     seq: int,
     wait_seconds: Annotated[float, Query(ge=0, le=_LONGEST_WAIT_SECONDS)] = 0.0,
 ) -> CallView:
-    """Return what a call did; waits for it, and says what the policy waits for."""
+    """Return the result of a call; waits for it, and reports what the policy waits for."""
     parts = parts_of(request)
     deadline = time.monotonic() + wait_seconds
     while True:
@@ -121,14 +121,14 @@ def _policy(parts: GatewayParts, tenant: TenantStore, policy_id: str) -> tuple[J
     job, pool = job_and_pool(parts, tenant, policy_id)
     if not isinstance(job.spec, PolicySpec):
         raise ConflictError(
-            f"{policy_id} is trained by a job of kind {job.spec.kind!r}, which takes no calls",
-            hint="create a policy of your own, if you like from a version of that job (initial_policy)",
+            f"{policy_id} is trained by a job of kind {job.spec.kind!r}, which does not accept calls",
+            hint="create your own policy, for example from a version of that job (initial_policy)",
         )
     return job, pool
 
 
 async def _ring(parts: GatewayParts, pool: PoolRecord, job_id: str, seq: int, seconds: float) -> bool:
-    """Tell the pool of a call, and wait there until it is done; False if the pool does not answer."""
+    """Notify the pool of a call, and wait until it is done; False if the pool does not respond."""
     asked = {"job_id": job_id, "seq": str(seq), "seconds": str(seconds)}
     try:
         await parts.proxy.call(pool, "/policies/wait", b"", asked)

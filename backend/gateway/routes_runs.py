@@ -1,4 +1,4 @@
-"""What happened in a run: the facts for its certificate, its ledgers, and its stored episodes."""
+"""Records of a run: the facts for its certificate, its ledgers, and its stored episodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 @router.get("/{job_id}/facts", response_model=RunFacts)
 def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
-    """Return what was recorded of a run for its certificate."""
+    """Return the facts recorded for a run's certificate."""
     shown = shown_to(request, tenant)
     job = tenant.get_job(job_id)
     steps = _read(StepFacts, tenant.facts(job_id, "step"))
@@ -59,13 +59,13 @@ def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
         events=_events(shown, tenant, job_id),
         data={name: sha256 for name, sha256 in data.items() if sha256 is not None},
     )
-    # Written here, in a thread: those of a long run are megabytes.
+    # Serialized here, in a thread: those of a long run are megabytes.
     return Response(found.model_dump_json(), media_type="application/json")
 
 
 @router.get("/{job_id}/ledger", response_class=StreamingResponse)
 def stream_ledger(tenant: Tenant, job_id: str) -> StreamingResponse:
-    """Stream what became of each episode, one line of JSON per step."""
+    """Stream the outcome of each episode, one line of JSON per step."""
     tenant.get_job(job_id)
     return StreamingResponse(_lines(tenant.ledgers(job_id)), media_type=_LINES)
 
@@ -78,8 +78,8 @@ def stream_episodes(
     first_step: Annotated[int, Query(ge=0)] = 0,
     last_step: Annotated[int | None, Query(ge=0)] = None,
 ) -> StreamingResponse:
-    """Stream the stored episodes as they were handed in, one line of JSON each, by step."""
-    job_id = tenant.get_job(job_id).job_id  # a folder is looked for: only a name that is a job's
+    """Stream the stored episodes as submitted, one line of JSON each, by step."""
+    job_id = tenant.get_job(job_id).job_id  # Only a valid job id may name a folder.
     kept = KeptEpisodes(parts_of(request).config.job_files.below(f"{job_id}/{EPISODES_FOLDER}"))
     found = tenant.stored_episodes(job_id, kept, first_step=first_step, last_step=last_step)
     return StreamingResponse(_lines(found), media_type=_LINES)
@@ -95,7 +95,7 @@ def _read(kind: type[Kind], bodies: Iterable[bytes]) -> list[Kind]:
 
 
 def _events(shown: Shown, tenant: TenantStore, job_id: str) -> EventsFacts:
-    """Count and chain a job's events as the tenant is shown them."""
+    """Count and chain a job's events as the tenant sees them."""
     head, count, after = EMPTY_CHAIN, 0, 0
     while True:
         page: list[Event] = tenant.events_after(job_id, after, _EVENTS_AT_ONCE)

@@ -1,6 +1,6 @@
-"""Tokens for whoever has a policy: each request goes to the pool of its model, the answers come back mixed.
+"""Sampling: each request goes to the pool of its model, and the responses come back interleaved.
 
-The gateway checks whose policies they are and never reads a completion.
+The gateway checks who owns the policies and never parses a completion.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tinkergym.schema.sampling import SampleBatch, SampleRequest
 router = APIRouter(prefix="/v1")
 
 _FEW_POLICIES = 4
-"""To look up so many takes less than a change of threads."""
+"""Looking up this many takes less time than switching threads."""
 
 
 @router.post("/sample", openapi_extra=describes(SampleBatch), response_class=StreamingResponse)
 async def sample(
     request: Request, tenant: Tenant, batch: Annotated[SampleBatch, Depends(body_of(SampleBatch))]
 ) -> LinesResponse:
-    """Sample tokens: one JSON line per request, in the order in which they finish."""
+    """Sample tokens: one JSON line per request, in order of completion."""
     parts = parts_of(request)
     if len({wanted.request_id for wanted in batch.requests}) < len(batch.requests):
         raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
@@ -53,7 +53,7 @@ async def sample(
     for wanted in batch.requests:
         by_pool[chosen[wanted.policy].pool_id].append(_own_session(wanted, tenant.tenant_id))
     bodies = {pool_id: _batch_json(requests, batch.together) for pool_id, requests in by_pool.items()}
-    # What was read is many times as large as what was sent, and an answer may take minutes.
+    # The parsed body is many times as large as the raw one, and sampling may take minutes.
     by_pool.clear()
     count = len(batch.requests)
     batch.requests.clear()
@@ -61,11 +61,11 @@ async def sample(
     stack = AsyncExitStack()
     try:
         flying = stack.enter_context(parts.in_flight.entered(tenant.tenant_id, count))
-        # Opened here, so that a pool that refuses is an HTTP error and not a stream that breaks off.
+        # Opened here, so that a refusal by a pool is an HTTP error and not a broken stream.
         sources = []
         for pool_id, body in bodies.items():
             source = await stack.enter_async_context(parts.proxy.stream(pools[pool_id], "/sample", body))
-            # Then the answer breaks off, and the client is told why when it asks for the rest.
+            # The response breaks off, and the client gets the reason when it requests the rest.
             stack.enter_context(parts.key_watch.watched(key_of(request), source.break_off))
             sources.append(source.chunks)
     except BaseException:
@@ -78,16 +78,16 @@ def _refuse_many_images(requests: list[SampleRequest], most: int) -> None:
     for wanted in requests:
         if len(wanted.images) > most:
             raise InvalidRequestError(
-                f"a prompt shows {len(wanted.images)} images, and at most {most} are allowed",
-                hint="show fewer, or let the operator raise limits.prompt_images",
+                f"a prompt has {len(wanted.images)} images, more than the limit of {most}",
+                hint="use fewer, or ask the operator to raise limits.prompt_images",
                 field="requests.images",
             )
 
 
 def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
-    """Put the tenant before the session, also before none: the engine shares a cache only within an owner.
+    """Prefix the session with the tenant, even an empty one: the engine shares caches only within an owner.
 
-    What a cache holds can be timed, a prompt that another tenant sent to the same model included.
+    Timing could reveal the contents of a shared cache, such as another tenant's prompt to the same model.
     """
     return wanted.model_copy(update={"session_id": f"{quote(tenant_id, safe='')}/{wanted.session_id}"})
 
@@ -103,7 +103,7 @@ async def _lines(sources: list[AsyncIterator[bytes]], flying: Batch) -> AsyncGen
 
 
 async def _merged(sources: list[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
-    """Interleave streams of lines, never cutting one in two."""
+    """Interleave streams of lines without splitting a line."""
     arrived: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
 
     async def pump(source: AsyncIterator[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The service itself: whether it is well, and which models it offers."""
+"""The service itself: its health, and the models it offers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, Rende
 router = APIRouter(prefix="/v1")
 
 _SCHEDULER_SECONDS = 5.0
-"""Without a sign of life, which it gives every second."""
+"""Seconds without a heartbeat, which is sent every second."""
 
 
 class ModelList(WireModel):
-    """The models that the service offers by name."""
+    """The named models of the service."""
 
     models: list[ModelView] = Field(max_length=10_000)
 
@@ -42,11 +42,11 @@ class EnvironmentList(WireModel):
 
 @router.get("/health")
 async def health(request: Request) -> HealthView:
-    """Say whether the service answers, and what it waits for. Needs no key.
+    """Return whether the service responds, and what it is waiting for. Needs no key.
 
-    To the local owner's key it also says how much memory each loaded model takes.
+    With the local owner's key it also returns the memory of each loaded model.
     """
-    # In threads of its own: an answer must not wait for requests that keep all others busy.
+    # In its own threads: a response must not wait for requests that keep all others busy.
     threads: CapacityLimiter = request.app.state.health_threads
     return await to_thread.run_sync(_health, parts_of(request), key_of(request), limiter=threads)
 
@@ -60,12 +60,12 @@ def list_models(request: Request, tenant: Tenant) -> ModelList:
 
 @router.get("/environments")
 async def list_environments(request: Request, _tenant: Tenant) -> EnvironmentList:
-    """List the environments of the packs that are installed with the service, which its workers play."""
+    """List the environments of packs installed with the service, which its workers play."""
     if parts_of(request).config.env_workers == 0:
         return EnvironmentList(environments=[])
-    # In the threads of job checks: the metadata of all that is installed take some 0.1 s to read.
+    # In the threads of job checks: reading the metadata of all packages takes about 0.1 s.
     packs = await to_thread.run_sync(find_packs, limiter=request.app.state.job_check_threads)
-    # Their ids stand in entry points: nothing of a pack is imported.
+    # Their ids are in entry points, so no pack is imported.
     found = [
         EnvironmentView(id=environment_id, distribution=pack.distribution, version=pack.version)
         for pack in packs
@@ -78,7 +78,7 @@ async def list_environments(request: Request, _tenant: Tenant) -> EnvironmentLis
 async def renderer(request: Request, tenant: Tenant, model: str) -> RendererBundle:
     """Return what turns messages into a model's token ids, and back, under the model's own name.
 
-    For the id of a job it is what its episodes use.
+    For the id of a job, the renderer of its episodes.
     """
     template = ""
     if PolicyRef.is_meant(model):
@@ -98,7 +98,7 @@ async def renderer_with_template(
 async def _renderer(request: Request, tenant: TenantStore, model: str, template: str) -> RendererBundle:
     require_offered(parts_of(request).config, tenant, model)
     catalog = parts_of(request).catalog
-    # In the threads of job checks: a model that nobody named before is looked at for a second or more.
+    # In the threads of job checks: a new model is checked for a second or more.
     return await to_thread.run_sync(
         lambda: catalog.renderer(catalog.known_as(model), template),
         limiter=request.app.state.job_check_threads,
@@ -109,8 +109,8 @@ async def _renderer(request: Request, tenant: TenantStore, model: str, template:
 def _health(parts: GatewayParts, key: str) -> HealthView:
     missing = parts.missing.look(_missing(parts), parts.clock())
     memory: dict[str, int] = {}
-    with suppress(TinkerGymError):  # the database is what is missing
-        # A loaded model may be a folder of the owner's, whose name is not for everybody.
+    with suppress(TinkerGymError):  # The missing part is the database.
+        # A loaded model may be a folder of the owner, whose name is private.
         tenant_id = parts.store.keys.tenant_of(key) if key else None
         if tenant_id is not None and parts.store.tenant(tenant_id).is_local_owner:
             pools = parts.store.service().pools(parts.clock(), max_age=parts.config.lease_seconds)

@@ -1,4 +1,4 @@
-"""uvicorn on a socket that is already open, with a limit on how long the head of a request may take.
+"""uvicorn on a socket that is already open, with a time limit for the header of a request.
 
 The socket belongs to the supervisor, so that clients wait, instead of failing, while a killed
 gateway comes back.
@@ -22,14 +22,14 @@ _KEEP_ALIVE_SECONDS = 60
 
 
 _HEAD_SECONDS = 10.0
-"""A head is small: one that takes longer is half of a request whose other half never comes."""
+"""A header is small: a slow one is an incomplete request that will never be completed."""
 
 _DESCRIPTORS_BESIDE = 500
-"""For files, the database and the connections to pools."""
+"""File descriptors for files, the database and the connections to pools."""
 
 
 def protocol(limits: GatewayLimits) -> type[PunctualHead]:
-    """Return how connections are served: so many at most, and none that stays half open."""
+    """Return uvicorn's configuration for connections: a limited number, and none that stays half open."""
     refusal = ServiceUnavailableError(
         f"the service has {limits.connections} connections open, which is its limit",
         hint="try again in a second; the operator can raise limits.connections",
@@ -45,7 +45,7 @@ def protocol(limits: GatewayLimits) -> type[PunctualHead]:
 
 
 def _allow_descriptors(wanted: int) -> None:
-    """Raise this process's limit on open files, which is often 1024, as far as it may."""
+    """Raise this process's limit on open files, which is often 1024, as far as possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -55,8 +55,8 @@ def _allow_descriptors(wanted: int) -> None:
 def serve_on(listener: socket.socket, app: FastAPI, limits: GatewayLimits) -> None:
     """Serve until SIGTERM or SIGINT."""
     _allow_descriptors(limits.connections + _DESCRIPTORS_BESIDE)
-    # Connections inherit it. asyncio sets it too, but only where it knows that the socket is TCP; without it,
-    # the second packet of every answer waits 40 ms for the client's delayed acknowledgement.
+    # Inherited by connections. asyncio also sets it, but only if it knows that the socket is TCP; without it,
+    # the second packet of every response waits 40 ms for the client's delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
         app,
@@ -66,7 +66,7 @@ def serve_on(listener: socket.socket, app: FastAPI, limits: GatewayLimits) -> No
         log_level="warning",
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        # Event streams never end by themselves; clients take them up again elsewhere.
+        # Event streams never end by themselves; clients resume them later.
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
     uvicorn.Server(config).run(sockets=[listener])

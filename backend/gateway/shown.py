@@ -1,6 +1,6 @@
-"""What clients are shown of what the store has.
+"""What clients may see of the store's contents.
 
-No path of the machine, unless they are its owner. And that the disk is full, which the store cannot note.
+Paths of the machine are only shown to its owner. Adds that the disk is full, which the store cannot record.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tinkergym.schema.jobs import JobView
 from tinkergym.schema.views import ModelView
 
 _FULL_BYTES = 2**20
-"""With less free space the database may not be able to say what became of a job."""
+"""With less free space the database may be unable to record a job's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The views of one tenant."""
+    """One tenant's views."""
 
     config: ServiceConfig
     hide: MachinePaths | None
@@ -42,7 +42,7 @@ class Shown:
         changes: dict[str, object] = {}
         reason = view.reason
         if not view.state.final and disk_is_full(self.config):
-            reason = "the service's disk is full, so the job cannot go on; the operator has to free space"
+            reason = "the service's disk is full, so the job cannot continue; the operator must free space"
         if self.hide is not None:
             reason = self.hide.hidden_in(reason)
             changes["error"] = self._error(view.error)
@@ -61,7 +61,7 @@ class Shown:
         return view.model_copy(update={"description": self.hide.hidden_in(view.description)})
 
     def event(self, event: Event) -> Event:
-        """Return an event. What an environment showed stays as it was."""
+        """Return an event. Observations of environments stay unchanged."""
         if self.hide is None:
             return event
         body, changes = event.body, dict[str, object]()
@@ -81,13 +81,13 @@ class Shown:
 
 
 def shown_to(request: Request, tenant: TenantStore) -> Shown:
-    """Return how a tenant is shown things."""
+    """Return the view for a tenant."""
     parts = parts_of(request)
     return Shown(parts.config, None if tenant.is_local_owner else parts.machine_paths)
 
 
 def disk_is_full(config: ServiceConfig) -> bool:
-    """Say whether the service can hardly write any more."""
+    """Whether the service can hardly write any more."""
     try:
         return shutil.disk_usage(config.data_dir).free < _FULL_BYTES
     except OSError:

@@ -1,4 +1,4 @@
-"""How many leases of a job wait at its pool at the same time: a pool has few threads for those of all jobs.
+"""Limits how many lease requests of a job wait at its pool at once, because a pool has few threads.
 
 Belongs to one event loop.
 """
@@ -14,15 +14,15 @@ _FEWEST_OF_A_JOB = 4
 
 
 class WaitingLeases:
-    """Who waits for episodes, by job; further ones of a job take turns."""
+    """Requests that wait for episodes, by job; further ones of a job take turns."""
 
     def __init__(self, jobs_per_pool: int) -> None:
-        """Divide a pool's threads evenly among as many jobs."""
+        """Divide a pool's threads evenly among this many jobs."""
         self._most = max(_FEWEST_OF_A_JOB, _MOST_OF_A_POOL // jobs_per_pool)
         self._by_job: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def turn(self, job_id: str) -> asyncio.Semaphore:
-        """Return what to enter for as long as the pool is asked."""
+        """Return a context manager to hold while the pool is asked."""
         turn = self._by_job.get(job_id)
         if turn is None:
             turn = self._by_job[job_id] = asyncio.Semaphore(self._most)

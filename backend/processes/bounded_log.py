@@ -1,6 +1,6 @@
-"""What child processes print, kept in files of bounded size: the beginning and the end of it.
+"""Output of child processes, stored in files of bounded size: its beginning and its end.
 
-The child writes to a pipe, so that the bound holds for C libraries and `os.write` as it does for `print`.
+The child writes to a pipe, so that the bound also holds for C libraries and `os.write`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Self
 
 FILE_BYTES = 8 * 2**20
-"""A log takes at most three times as much: `x.log`, `x.log.1` (what came before it) and `x.log.first`."""
+"""A log takes at most three times this: `x.log`, `x.log.1` (the part before it) and `x.log.first`."""
 
 _CHUNK_BYTES = 2**16
 
 
 class BoundedLog:
-    """Hand `descriptor` to a child as its standard output, then leave the block, which closes it here."""
+    """Pass `descriptor` to a child as its standard output, then leave the block, which closes it here."""
 
     def __init__(self, path: Path, file_bytes: int = FILE_BYTES) -> None:
-        """Begin to take what is written to `descriptor`, after what the file holds already.
+        """Start appending what is written to `descriptor` to the file.
 
         Raises:
             OSError: The file cannot be written.
@@ -29,7 +29,7 @@ class BoundedLog:
         self._path, self._file_bytes = path, file_bytes
         self._file = path.open("ab", buffering=0)
         if self._file.tell() > file_bytes // 2:
-            self._put_aside(".1")  # or little of this child's beginning would fit
+            self._put_aside(".1")  # Otherwise little of this child's beginning would fit.
         self._kept_beginning = False
         reading, self.descriptor = os.pipe()
         self._thread = threading.Thread(target=self._run, args=(reading,), name="child's log", daemon=True)
@@ -42,12 +42,12 @@ class BoundedLog:
         os.close(self.descriptor)
 
     def join(self, seconds: float) -> None:
-        """Wait until everything is in the file, which it is once all writers have ended."""
+        """Wait until everything is in the file, which is when all writers have ended."""
         self._thread.join(seconds)
 
     def _run(self, reading: int) -> None:
         while data := os.read(reading, _CHUNK_BYTES):
-            # With a full disk the child goes on, and what it prints is lost.
+            # With a full disk the child continues, and its output is lost.
             with suppress(OSError):
                 self._write(data)
         os.close(reading)

@@ -1,4 +1,4 @@
-"""A child that may print without end, asked one question."""
+"""Send one request to a child that may print without end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 from typing import IO, cast
 
 KEPT_BYTES = 2**20
-"""Of each of the child's two streams, its end."""
+"""Bytes kept from the end of each of the child's streams."""
 
 _CHUNK_BYTES = 2**16
 
 
 def communicate(child: subprocess.Popen[bytes], question: bytes, seconds: float) -> tuple[bytes, bytes]:
-    """Do as `child.communicate(question, timeout=seconds)`, but keep only the end of what the child prints.
+    """Like `child.communicate(question, timeout=seconds)`, but keep only the end of the child's output.
 
     Raises:
         TimeoutExpired: The child did not close its streams in time; it still runs.
@@ -50,7 +50,7 @@ def _written(descriptor: int, data: memoryview) -> int:
         return os.write(descriptor, data[:_CHUNK_BYTES])
     except BlockingIOError:
         return 0
-    except BrokenPipeError:  # it ended without listening
+    except BrokenPipeError:  # It ended without reading.
         return len(data)
 
 

@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, and are found again by a mark if they do not."""
+"""Child processes that end with their parent, or can be found by a mark if they do not."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from pathlib import Path
 import psutil
 
 MARK_VARIABLE = "TINKERGYM_SERVICE_MARK"
-"""Environment variable that all processes of one service inherit: whatever bears its mark is ours to end."""
+"""Environment variable inherited by all processes of one service: a process with its mark is ours to end."""
 
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 10
-"""Of 0 to 19: processes that play what one tenant asked for, outside the pools."""
-# Looked up now: between fork and exec is no time to load a library.
+"""Niceness (0 to 19) of processes that play for one tenant, outside the pools."""
+# Looked up now: between fork and exec there is no time to load a library.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent is gone, even by `kill -9` (on Linux only)."""
+    """Let the kernel kill this process when its parent is gone, even by `kill -9` (Linux only)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def stand_back() -> None:
-    """Let this process, and what it starts, compute when the service's others leave time; for good."""
+    """Permanently lower the priority of this process and its children below the service's other processes."""
     os.nice(_NICENESS)
-    # Linux may weigh sessions against each other, and processes by their priority only within one. It has a
-    # session of its own, else this would be for others, too.
+    # Linux may schedule sessions as groups, and weigh priorities only within a group. It has its own session,
+    # otherwise this would affect others.
     if os.getsid(0) == os.getpid():
         with suppress(OSError):
             Path("/proc/self/autogroup").write_text(str(_NICENESS))
@@ -49,9 +49,9 @@ def start(
     environment: Mapping[str, str],
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a marked child in a session of its own, which prints to the descriptor `output`.
+    """Start a marked child in its own session, which prints to the descriptor `output`.
 
-    Call it from the main thread: the kernel takes the end of the starting thread for the parent's.
+    Call it from the main thread: the kernel treats the end of the starting thread as the parent's.
     """
     return subprocess.Popen(
         command,
@@ -60,7 +60,7 @@ def start(
         stderr=subprocess.STDOUT,
         env={**os.environ, **environment, MARK_VARIABLE: mark, "PYTHONUNBUFFERED": "1"},
         pass_fds=pass_fds,
-        # A Ctrl-C in the terminal is for the parent, which stops its children in good order.
+        # A Ctrl-C in the terminal is for the parent, which stops its children cleanly.
         start_new_session=True,
         preexec_fn=die_with_parent,  # noqa: PLW1509 - one call of the kernel, which needs no lock
     )
@@ -81,11 +81,11 @@ def marked(prefix: str) -> list[psutil.Process]:
 
 
 def kill_marked(prefix: str, seconds: float = 5.0) -> int:
-    """Kill whatever has such a mark until nothing does, for at most `seconds`; return how many it were."""
+    """Kill all processes with such a mark, for at most `seconds`; return how many there were."""
     assert prefix
     killed: set[int] = set()
     deadline = time.monotonic() + seconds
-    # More than once, since a process may have started another while we looked.
+    # Repeated, because a process may have started another meanwhile.
     while (left := marked(prefix)) and time.monotonic() < deadline:
         for process in left:
             with suppress(psutil.Error):
@@ -96,10 +96,10 @@ def kill_marked(prefix: str, seconds: float = 5.0) -> int:
 
 
 def spare_the_collector() -> None:
-    """Keep Python's garbage collector from looking through what was made at the start, over and over.
+    """Exclude objects created during startup from garbage collection.
 
-    A full collection took 0.4 s in a pool, every ten steps of a game, and no other thread gets on meanwhile;
-    in the gateway collections were a twelfth of what it computes.
+    A full collection took 0.4 s in a pool, every ten steps of a game, and stopped all other threads; in the
+    gateway, collections took a twelfth of its computing.
     """
-    gc.collect()  # what is dead already would stay for good
+    gc.collect()  # Existing garbage would stay permanently.
     gc.freeze()

@@ -1,8 +1,8 @@
 """`python -m backend.processes.guardian MARK FD`: outlives its parent and ends what it left behind.
 
-That process, the supervisor or the scheduler's host, holds the other end of the pipe FD. When it is gone,
-however it went, the pipe ends, and every process that bears the mark is killed: also those of Ray, which the
-kernel does not tie to it.
+Its parent, the supervisor or the scheduler's host, holds the other end of the pipe FD. When the parent is
+gone, for any reason, the pipe ends, and every process with the mark is killed, including Ray's, which the
+kernel does not tie to the parent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PATIENCE_SECONDS = 10.0
 
 @contextmanager
 def guarded(mark: str) -> Iterator[None]:
-    """Keep a guardian that cleans up after this process should it be killed."""
+    """Start a guardian that cleans up if this process is killed."""
     reading, writing = os.pipe()
     guardian = subprocess.Popen(
         [sys.executable, "-m", "backend.processes.guardian", mark, str(reading)],
@@ -42,7 +42,7 @@ def guarded(mark: str) -> Iterator[None]:
 
 def main() -> None:
     """Wait and clean up."""
-    # Only that process's end counts, not what ends it.
+    # Only the parent's end counts, not the signals that end it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     mark, descriptor = sys.argv[1], int(sys.argv[2])

@@ -1,4 +1,4 @@
-"""The program of a child process that answers one question and ends; foreign code may run in between."""
+"""The program of a child process that handles one request and ends; foreign code may run in between."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backend.processes.children import die_with_parent, stand_back
 def one_question() -> Iterator[tuple[dict[str, Any], TextIO]]:
     """Yield the JSON object of the standard input and where the answers go; the process ends with the block.
 
-    The answers are the standard output as it was: what is printed from now on goes to the error stream.
+    Responses go to the original standard output; anything printed from now on goes to stderr.
     """
     die_with_parent()
     stand_back()
@@ -24,5 +24,5 @@ def one_question() -> Iterator[tuple[dict[str, Any], TextIO]]:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with answers:
         yield json.load(sys.stdin), answers
-    # Not by returning: a thread of an environment could keep the process, and who asked, waiting.
+    # Not by returning: a thread of an environment could keep the process alive and the caller waiting.
     os._exit(0)

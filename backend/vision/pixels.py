@@ -1,6 +1,6 @@
-"""Image files as a model's vision tower takes them, and how its processor writes them into a prompt.
+"""Image files as input of a model's vision tower, and how its processor writes them into a prompt.
 
-Knows transformers' processor and no model. Everything is remembered by the hash of the file.
+Uses transformers' processor, but no model. Everything is cached by the hash of the file.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _MOST_TEXTS = 1000
 
 
 class ImageSource(Protocol):
-    """Where image files come from."""
+    """A source of image files."""
 
     def read(self, sha256: str) -> bytes:
         """Return a file.
 
         Raises:
-            NotFoundError: There is none of that hash.
+            NotFoundError: There is none with that hash.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReadImage:
-    """An image, ready for the tower."""
+    """An image, ready for the vision tower."""
 
     inputs: Mapping[str, Tensor]
     """What the model's `get_image_features` takes for it, by name: for Idefics3 pixels
     [1, 1, channels, height, width] float32 and their mask, for the Qwen-VL family patches [P, numbers]
     float32 and how many of them are one above and beside the other."""
     token_ids: tuple[int, ...]
-    """What the processor writes into a prompt for it, markers included."""
+    """The processor's token ids for it, including markers."""
     first: int
-    """Where the placeholders begin in those."""
+    """Where the placeholders begin in those ids."""
     tokens: int
     """How many placeholders."""
     grid: tuple[int, int] | None = None
@@ -70,7 +70,7 @@ class ImageReader:
         """Load the processor.
 
         Args:
-            directory: Of the model.
+            directory: The model's folder.
             placeholder: The model's `image_token_id`.
             source: Of image files.
             most_bytes: Memory for images that were read; those used longest ago make room.
@@ -88,7 +88,7 @@ class ImageReader:
         except (OSError, ValueError, ImportError) as error:
             raise UnknownModelError(
                 f"the processor in {str(directory)!r} cannot be loaded: {error}",
-                hint="save it beside the weights, with AutoProcessor and save_pretrained",
+                hint="save it next to the weights, with AutoProcessor and save_pretrained",
                 field="model",
             ) from error
         self._lock = threading.Lock()
@@ -138,10 +138,10 @@ class ImageReader:
         return self._source.read(sha256)
 
     def check(self, token_ids: Sequence[int], images: Sequence[ImageSpan]) -> None:
-        """Compare a prompt's placeholders with what the model's processor itself writes for its images.
+        """Compare a prompt's placeholders with the output of the model's processor for its images.
 
         Raises:
-            InvalidRequestError: They differ, or an image's placeholders are there without the image.
+            InvalidRequestError: They differ, or there are placeholders without an image.
             NotFoundError: There is no such image.
         """
         before: list[int] = []
@@ -151,8 +151,8 @@ class ImageReader:
             found = token_ids[max(begin, 0) : begin + len(read.token_ids)]
             if begin < 0 or tuple(found) != read.token_ids or image.end - image.start != read.tokens:
                 raise InvalidRequestError(
-                    f"image {number} stands at the tokens [{image.start}, {image.end}), where the model's "
-                    f"processor writes other ones: {read.tokens} placeholders between its markers",
+                    f"image {number} is at the tokens [{image.start}, {image.end}), but the model's "
+                    f"processor writes different ones: {read.tokens} placeholders between its markers",
                     hint="render the prompt with this model's renderer",
                     field="images",
                 )
@@ -164,7 +164,7 @@ class ImageReader:
     def _refuse_uncovered(
         self, token_ids: Sequence[int], images: Sequence[ImageSpan], before: Sequence[int]
     ) -> None:
-        """Refuse placeholders without an image; a policy may have sampled single ones, without markers."""
+        """Refuse placeholders without an image; a policy may sample single ones, without markers."""
         inside = {place for image in images for place in range(image.start, image.end)}
         for place, token in enumerate(token_ids):
             if token != self.placeholder or place in inside:
@@ -172,8 +172,8 @@ class ImageReader:
             run = token_ids[place - len(before) : place + 2] if before else token_ids[place : place + 2]
             if list(run) == [*before, self.placeholder, self.placeholder]:
                 raise InvalidRequestError(
-                    f"the placeholders of an image stand at token {place}, and no image is given for them",
-                    hint="name the images of the prompt in `images`, in order",
+                    f"there are placeholders at token {place} without an image",
+                    hint="list the images of the prompt in `images`, in order",
                     field="images",
                 )
 

@@ -1,4 +1,4 @@
-"""A model's vision tower and connector: images in, the vectors that stand for them out."""
+"""A model's vision tower and connector: from images to embedding vectors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MOST_VALUES = 1 << 24
 
 
 class ImageTower:
-    """Computes image features with whatever weights are in the model."""
+    """Computes image features with the model's current weights."""
 
     def __init__(self, model: Any, reader: ImageReader) -> None:
-        """Use a model of transformers that has `get_image_features`."""
+        """Use a transformers model with `get_image_features`."""
         self._model = model
         self.reader = reader
         self._rounds_alike: dict[Hashable, bool] = {}
@@ -148,12 +148,12 @@ def kept_or_computed(
 
 
 def embedded(model: Any, ids: Tensor, places: Tensor, vectors: Tensor) -> Tensor:
-    """Return [..., hidden], the embeddings of ids with vectors in some places.
+    """Return [..., hidden], the embeddings of ids with vectors at some positions.
 
     Args:
-        model: Of transformers.
+        model: The transformers model.
         ids: [N] token ids.
-        places: [I] where features stand.
+        places: [I] positions of the features.
         vectors: [I, hidden].
     """
     found: Tensor = model.get_input_embeddings()(ids)
