@@ -1,7 +1,7 @@
-"""Judges that environments of the service may ask: which are allowed, and where their keys are kept.
+"""Judges for the service's environments: which are allowed, and where their keys are stored.
 
 An environment takes its judge as the argument `judge`, see `LLMJudge.of`. The key is a secret of the job's
-owner: it is stored as the tokens of environment servers are, and a job holds a name in its place.
+owner: it is stored like the tokens of environment servers, and a job has a name instead.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ _FIELD = "environment.kwargs.judge"
 
 
 def judge_of(ref: EnvironmentRef) -> Mapping[str, Any] | None:
-    """Return the judge that an environment is given, if it is given one."""
+    """Return the environment's judge, if it has one."""
     judge = ref.kwargs.get("judge")
     return judge if isinstance(judge, Mapping) and "url" in judge else None
 
 
 def check_listed(ref: EnvironmentRef, listed: Sequence[str]) -> None:
-    """Check that the operator allows an environment's judge. Asks no network.
+    """Check that the operator allows an environment's judge. Does no networking.
 
     Args:
-        ref: Of an environment that the service plays.
+        ref: Reference of an environment that the service plays.
         listed: `ServiceConfig.judge_urls`.
 
     Raises:
-        InvalidRequestError: It is not listed, or its URL or key is not one.
+        InvalidRequestError: It is not listed, or its URL or key is invalid.
     """
     judge = judge_of(ref)
     if judge is None:
         return
     if not isinstance(judge["url"], str) or not isinstance(judge.get("api_key", ""), str):
-        raise InvalidRequestError("url and api_key must be texts", field=_FIELD)
+        raise InvalidRequestError("url and api_key must be strings", field=_FIELD)
     try:
         origin = origin_of(judge["url"])
-    except ValueError:  # a port that is not a number
+    except ValueError:  # A port that is not a number.
         origin = ""
     if "@" in judge["url"] or origin not in listed:
         raise InvalidRequestError(
-            "this service asks no judge at this URL",
-            hint=f"let the operator add {origin!r} to judge_urls, or play the episodes with rollout='client'",
+            "this service does not allow a judge at this URL",
+            hint=f"ask the operator to add {origin!r} to judge_urls, or play the episodes with "
+            f"rollout='client'",
             field=f"{_FIELD}.url",
         )
 
 
 def refuse_key(ref: EnvironmentRef) -> None:
-    """Refuse a judge's key where nobody would keep it.
+    """Refuse a judge's key where it could not be stored.
 
     Raises:
         InvalidRequestError: The environment's judge has one.
@@ -62,7 +63,7 @@ def refuse_key(ref: EnvironmentRef) -> None:
     judge = judge_of(ref)
     if judge is not None and judge.get("api_key"):
         raise InvalidRequestError(
-            "this is played where the service hands out no keys",
+            "the service cannot provide keys where this is played",
             hint="leave it out, and set TINKERGYM_JUDGE_KEY in the process that plays the episodes",
             field=f"{_FIELD}.api_key",
         )
@@ -92,13 +93,13 @@ def fetch(ref: EnvironmentRef, tokens: EnvTokens) -> EnvironmentRef:
 
 
 def as_secret(ref: EnvironmentRef) -> EnvironmentRef:
-    """Return a reference whose `token` is the judge's key, as tokens are looked for."""
+    """Return a reference with the judge's key as its `token`, which is how tokens are looked up."""
     key = (judge_of(ref) or {}).get("api_key")
     return EnvironmentRef(id=ref.id, kwargs={} if key is None else {"token": key})
 
 
 def allow_only(listed: Sequence[str]) -> None:
-    """Let environments of this process, and of its children, ask these judges and no others."""
+    """Allow these judges, and no others, to environments of this process and its children."""
     os.environ[ALLOWED_VARIABLE] = json.dumps(list(listed))
 
 

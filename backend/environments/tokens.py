@@ -1,7 +1,7 @@
-"""Tokens of environment servers that jobs bring along: kept in files of their own, never in a job.
+"""Tokens of environment servers from jobs: kept in separate files, never in a job.
 
-A job holds `stored:NAME` in a token's place, which is what lists, events and databases show. The file goes
-when no job needs it any more: the scheduler looks every few seconds.
+A job has `stored:NAME` instead of a token, which is what lists, events and databases show. The file is
+deleted when no job needs it any more: the scheduler checks every few seconds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PREFIX = "stored:"
 _KEY = "names.key"
 _LOCK = "names.lock"
 _TOKEN_FILE = re.compile(r"[0-9a-f]{32}|\..+\.[0-9a-f]{16}")
-"""A token, or a draft that a killed process left."""
+"""A token, or a draft left by a killed process."""
 _GRACE_SECONDS = 120.0
-"""A token is put away before its job is stored; until then it is in nobody's use."""
+"""A token is stored before its job; until then no job uses it."""
 
 
 class EnvTokens:
@@ -57,7 +57,7 @@ class EnvTokens:
         stored = ref.kwargs.get("token")
         if not isinstance(stored, str) or not stored.startswith(_PREFIX):
             return without_token(ref)
-        # A name that `put_away` made has no separators; nothing else may lead out of the folder.
+        # Names from `put_away` have no separators; no other name may lead out of the folder.
         file = self._folder / Path(stored.removeprefix(_PREFIX)).name
         try:
             token = file.read_text(encoding="utf-8")
@@ -69,10 +69,10 @@ class EnvTokens:
         return EnvironmentRef(id=ref.id, kwargs={**ref.kwargs, "token": token})
 
     def remove_unused(self, in_use: Iterable[EnvironmentRef], now: float) -> int:
-        """Delete the tokens that no job needs any more, but for those that were put away just now.
+        """Delete the tokens that no job needs any more, except recent ones.
 
         Args:
-            in_use: Of all jobs that have not ended, of all tenants.
+            in_use: Names used by unfinished jobs, of all tenants.
             now: Unix seconds.
 
         Returns:
@@ -83,7 +83,8 @@ class EnvTokens:
         stored = (str(secret) for ref in in_use for secret in _secrets(ref))
         needed = {name.removeprefix(_PREFIX) for name in stored if name.startswith(_PREFIX)}
         removed = 0
-        # Alone: between the look at a file's age and its end nobody must put the same token away again.
+        # Exclusively: between the check of a file's age and its deletion, the same token must not be stored
+        # again.
         with self._alone():
             for file in self._folder.iterdir():
                 old = now - file.stat().st_mtime > _GRACE_SECONDS
@@ -101,7 +102,7 @@ class EnvTokens:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(handle)  # and with it the lock
+            os.close(handle)  # This also releases the lock.
 
     def _key(self) -> bytes:
         file = self._folder / _KEY
@@ -110,7 +111,7 @@ class EnvTokens:
         return file.read_bytes()
 
     def _write(self, name: str, data: bytes, *, replace: bool) -> None:
-        """Write a file whole, durably and for its owner only."""
+        """Write a file atomically, durably and for its owner only."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._folder / f".{name}.{secrets.token_hex(8)}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -122,7 +123,7 @@ class EnvTokens:
             if replace:
                 draft.replace(self._folder / name)
             elif not (self._folder / name).exists():
-                # Of two gateways that start at once, one key wins.
+                # If two gateways start at once, one key wins.
                 with suppress(FileExistsError):
                     os.link(draft, self._folder / name)
         finally:
@@ -130,7 +131,7 @@ class EnvTokens:
 
 
 def _secrets(ref: EnvironmentRef) -> Iterator[object]:
-    """Yield what stands where a reference may name a stored secret: a token, or the key of a judge."""
+    """Yield the values of a reference that may name a stored secret: a token, or the key of a judge."""
     judge = ref.kwargs.get("judge")
     yield ref.kwargs.get("token", "")
     yield judge.get("api_key", "") if isinstance(judge, dict) else ""

@@ -1,7 +1,7 @@
-"""Which environment servers a job may name, and to which address of theirs a worker connects.
+"""Which environment servers a job may name, and to which of their addresses a worker connects.
 
-The operator lists origins. A name is looked up once; the addresses found are checked, and one of them is what
-is connected to: looking it up again, between check and use, could give another.
+The operator lists origins. A name is resolved once; the addresses are checked, and one of them is used:
+resolving it again after the check could give another one.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class RemoteChoices(WireModel):
-    """What a job may set of `RemoteEnv`; the address is the service's choice."""
+    """Arguments of `RemoteEnv` that a job may set; the service chooses the address."""
 
     url: str
     token: str = Field("", max_length=512, repr=False)
-    """Without one it gets none: a variable of the service's process belongs to the operator."""
+    """Without a token it gets none: the variable of the service's process belongs to the operator."""
     busy_seconds: float = Field(30.0, ge=0, le=600)
     reconnect_seconds: float = Field(10.0, ge=0, le=600)
     hold: Literal["session", "episode"] = "episode"
-    """Places are given back after each episode, so that fewer of them than episodes can do."""
+    """Places are freed after each episode, so there may be fewer places than episodes."""
 
 
 def as_remote(ref: EnvironmentRef) -> EnvironmentRef:
-    """Return `tinkergym/Remote-v0` for a reference whose id is an address; any other as it is."""
+    """Return `tinkergym/Remote-v0` for a reference whose id is an address; others unchanged."""
     if not is_environment_url(ref.id):
         return ref
     return EnvironmentRef(id=REMOTE_ID, kwargs={**ref.kwargs, "url": ref.id})
 
 
 def is_remote(ref: EnvironmentRef) -> bool:
-    """Whether the environment is behind a server."""
+    """Whether the environment is on a server."""
     return ref.id == REMOTE_ID
 
 
 def check_listed(ref: EnvironmentRef, listed: Sequence[str]) -> EnvironmentUrl:
-    """Return the address of a remote environment, if the operator allows it. Asks no network.
+    """Return the address of a remote environment, if the operator allows it. Does no networking.
 
     Args:
-        ref: Of a remote environment.
+        ref: Reference of a remote environment.
         listed: `ServiceConfig.environment_urls`.
 
     Raises:
-        InvalidRequestError: It is not listed, or an argument is not for a job to set.
+        InvalidRequestError: It is not listed, or a job may not set an argument.
     """
     try:
         url = parse_environment_url(parse(RemoteChoices, ref.kwargs).url)
@@ -68,9 +68,9 @@ def check_listed(ref: EnvironmentRef, listed: Sequence[str]) -> EnvironmentUrl:
         raise InvalidRequestError(error.message, hint=error.hint, field=field) from None
     if url.origin not in listed:
         raise InvalidRequestError(
-            f"this service does not play in environments at {url.origin}",
+            f"this service does not allow environments at {url.origin}",
             hint="play the episodes in your own process with rollout='client', "
-            f"or let the operator add {url.origin!r} to environment_urls",
+            f"or ask the operator to add {url.origin!r} to environment_urls",
             field=_URL_FIELD,
         )
     return url
@@ -79,40 +79,41 @@ def check_listed(ref: EnvironmentRef, listed: Sequence[str]) -> EnvironmentUrl:
 def look_up(url: EnvironmentUrl, listed: Sequence[str], resolve: Resolve | None = None) -> str:
     """Return the address to connect to.
 
-    Every address of the name must be a public one, or be listed itself, as `ws://10.0.0.5:8300`: else
-    whoever owns the name could lead the service into its own network.
+    Every address of the name must be public, or listed itself, such as `ws://10.0.0.5:8300`: otherwise the
+    owner of the name could direct the service into its own network.
 
     Args:
-        url: Of an allowed server.
+        url: URL of an allowed server.
         listed: `ServiceConfig.environment_urls`.
-        resolve: Looks a name up; None asks the system.
+        resolve: Resolves a name; None uses the system.
 
     Raises:
-        InvalidRequestError: The name is unknown, or an address of it is not allowed.
+        InvalidRequestError: The name is unknown, or one of its addresses is not allowed.
     """
     try:
         addresses = (resolve or _system_resolve)(url.host, url.port)
     except (OSError, UnicodeError) as error:
         raise InvalidRequestError(
-            f"{url.host} is not known here: {error}", hint="check the name", field=_URL_FIELD
+            f"{url.host} cannot be resolved: {error}", hint="check the name", field=_URL_FIELD
         ) from None
     for address in addresses:
         if url.host in (address, *_LOCAL_NAMES) or is_public(address):
-            continue  # what the operator wrote down, as it stands
+            continue  # Exactly as listed by the operator.
         if _origin(url, address) not in listed:
             raise InvalidRequestError(
-                f"{url.host} is at {address}, which is not a public address",
-                hint=f"if that is meant, let the operator list {_origin(url, address)!r} in environment_urls",
+                f"{url.host} resolves to {address}, which is not a public address",
+                hint=f"if this is intended, ask the operator to list {_origin(url, address)!r} in "
+                f"environment_urls",
                 field=_URL_FIELD,
             )
     if not addresses:
         raise InvalidRequestError(f"{url.host} has no address", hint="check the name", field=_URL_FIELD)
-    # A server that listens on one address only does so on the older kind.
+    # A server that listens on only one address usually uses IPv4.
     return min(addresses, key=lambda address: ":" in address)
 
 
 def pinned(ref: EnvironmentRef, listed: Sequence[str], resolve: Resolve | None = None) -> EnvironmentRef:
-    """Return the reference with the address that its name has now, checked.
+    """Return the reference with the current, checked address of its name.
 
     Raises:
         InvalidRequestError: As `check_listed` and `look_up`.
@@ -123,7 +124,7 @@ def pinned(ref: EnvironmentRef, listed: Sequence[str], resolve: Resolve | None =
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is one of the open internet, also where it wraps another one."""
+    """Whether an address is public, also if it embeds another one."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
@@ -137,10 +138,10 @@ def is_public(text: str) -> bool:
 
 
 def normal_origins(listed: Sequence[str]) -> list[str]:
-    """Return the operator's list in one spelling.
+    """Return the operator's list in normalized form.
 
     Raises:
-        ValueError: An entry is no origin.
+        ValueError: An entry is not an origin.
     """
     origins = []
     for entry in listed:
@@ -149,7 +150,7 @@ def normal_origins(listed: Sequence[str]) -> list[str]:
         except TinkerGymError as error:
             raise ValueError(str(error)) from None
         if url.path:
-            raise ValueError(f"{entry!r} has a path; list the origin alone: {url.origin!r}")
+            raise ValueError(f"{entry!r} has a path; list only the origin: {url.origin!r}")
         origins.append(url.origin)
     return origins
 

@@ -1,4 +1,4 @@
-"""The policies of a job, treated as one: all have the same step, and version n of each comes after step n."""
+"""The policies of a job, treated as one: all have the same step, and version n of each is made by step n."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Taken = Mapping[str, TakenWeights]
 
 
 class AllPolicies:
-    """What an RL loop does to all of its policies at once. With one policy it is that policy's own."""
+    """The operations of an RL loop on all its policies at once.
+
+    With one policy they are that policy's own.
+    """
 
     def __init__(self, policies: Mapping[str, TrainedPolicy]) -> None:
         """Take the job's policies, by agent."""
@@ -35,11 +38,11 @@ class AllPolicies:
         )
 
     def take_weights(self) -> Taken:
-        """Copy the present weights, and begin to hash them."""
+        """Copy the current weights, and start hashing them."""
         return {agent: policy.take_weights() for agent, policy in self._policies.items()}
 
     def publish(self, version: int, taken: Taken, *, let_finish: bool = False) -> None:
-        """Give the engine a version of each.
+        """Publish a version of each to the engine.
 
         Raises:
             ParityError: Other weights arrived.
@@ -48,7 +51,7 @@ class AllPolicies:
             policy.publish(version, taken[agent], let_finish=let_finish)
 
     def differ_from_recorded(self, version: int, taken: Taken) -> bool:
-        """Whether an earlier attempt recorded other weights for a version of any of them."""
+        """Whether an earlier attempt recorded different weights for a version of any of them."""
         for agent, policy in self._policies.items():
             known = policy.recorded_sha256(version)
             if known is not None and known != taken[agent].sha256:
@@ -57,40 +60,40 @@ class AllPolicies:
 
     @property
     def notes(self) -> Mapping[str, JsonValue]:
-        """What the checkpoint that the job goes on from holds of the loop's own; all have the same."""
+        """The loop's own state in the checkpoint that the job resumes from; all policies have the same."""
         return next(iter(self._policies.values())).notes
 
     def note(self, notes: Mapping[str, JsonValue]) -> None:
-        """Write this into the checkpoints of all from now on."""
+        """Write this into the checkpoints of all policies from now on."""
         for policy in self._policies.values():
             policy.note(notes)
 
     def keep_steps(self, steps: Collection[int], *, why: str) -> None:
-        """Keep the checkpoints of these steps of all; see `TrainedPolicy.keep_steps`."""
+        """Keep the checkpoints of these steps of all policies; see `TrainedPolicy.keep_steps`."""
         for policy in self._policies.values():
             policy.keep_steps(steps, why=why)
 
     def take_facts(self) -> list[Fact]:
-        """Return what was seen of the policies since the last call."""
+        """Return the facts recorded about the policies since the last call."""
         return [fact for policy in self._policies.values() for fact in policy.witness.take()]
 
     def step_finished(self) -> None:
-        """Note that a step is done."""
+        """Record that a step is done."""
         for policy in self._policies.values():
             policy.step_finished()
 
     def expect_requests_for(self, version: int) -> None:
-        """From now on keep requests for a version that is not out yet."""
+        """From now on hold requests for a version that is not published yet."""
         for policy in self._policies.values():
             policy.expect_requests_for(version)
 
     def answer_kept_requests(self) -> None:
-        """Hand what was kept to the engine: the version is out."""
+        """Pass held requests to the engine: the version is published."""
         for policy in self._policies.values():
             policy.answer_kept_requests()
 
     def refuse_kept_requests(self) -> None:
-        """Answer what was kept with an error: the version will not come."""
+        """Answer held requests with an error: the version will not be published."""
         for policy in self._policies.values():
             policy.refuse_kept_requests()
 
@@ -102,7 +105,7 @@ class AllPolicies:
         temperature: float,
         allowed: float,
     ) -> None:
-        """Compare learner and engine, for each policy by a few tokens after prompts of its own.
+        """Compare learner and engine, for each policy by a few tokens sampled after its own prompts.
 
         Raises:
             ParityError: They differ by more than `allowed`, in nats.
@@ -112,10 +115,10 @@ class AllPolicies:
 
 
 def together(learned: Mapping[str, Learned]) -> Learned:
-    """Return what the updates of several policies did; nothing is averaged over them.
+    """Combine the update results of several policies, without averaging over them.
 
     Args:
-        learned: By agent. Of a single policy, whose agent is empty, it is returned as it is.
+        learned: By agent. The result of a single policy, whose agent is empty, is returned unchanged.
     """
     if "" in learned:
         return learned[""]

@@ -1,6 +1,6 @@
-"""Another attempt at a job that something else may have broken off, and an end to such attempts.
+"""Give a job another attempt after an external interruption, up to a limit.
 
-The events of the job are what is counted, so it is no matter which worker has it.
+Attempts are counted from the job's events, so it does not matter which worker has it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ NOT_TAKEN_UP = "its worker could not take it up"
 UNAVAILABLE = "a part of the service was not available"
 
 _MOST_ATTEMPTS = {RANK_LOST: 3, NOT_TAKEN_UP: 3, UNAVAILABLE: 5}
-"""So often without a new step in between, and the job is taken for the reason."""
+"""After this many attempts without a new step in between, the job itself is considered the cause."""
 
 
 def begin_again(store: ServiceStore, lease: JobLease, why: str, error: TinkerGymError) -> None:
-    """Hand the job back, to resume from its last checkpoint; one that this happens to too often fails.
+    """Return the job to the queue to resume from its last checkpoint; fail it if this happens too often.
 
     Args:
-        store: Of the service.
-        lease: Under which the job was held.
+        store: The service's store.
+        lease: The lease of the job.
         why: One of the reasons above.
-        error: What the job fails with.
+        error: The error if the job fails.
 
     Raises:
         LeaseLostError: Another worker has the job, or it ended.

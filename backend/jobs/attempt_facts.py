@@ -1,4 +1,4 @@
-"""Where an attempt of a job runs, and with which versions: for the run's certificate."""
+"""Where an attempt of a job runs, and with which versions, for the run's certificate."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PACKAGES = ("tinkergym", "torch", "transformers", "peft", "numpy", "tokenizers"
 
 
 def attempt_fact(lease: JobLease, place: Mapping[str, JsonValue]) -> Fact:
-    """Return the fact that a worker took a job up.
+    """Return the fact that a worker started an attempt at a job.
 
     Args:
-        lease: Of the attempt.
+        lease: The lease of the attempt.
         place: See `AttemptFacts.place`.
     """
     seen = AttemptFacts(
@@ -36,5 +36,5 @@ def _versions() -> dict[str, str]:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue  # vLLM need not be here
+            continue  # vLLM may not be installed.
     return found

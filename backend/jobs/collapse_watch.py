@@ -1,7 +1,7 @@
 """The collapse guard: three signs that the play of a game's policies degenerates, each a warning.
 
-Plain numbers per step, kept for a window of steps and saved with the checkpoints, so a resumed job sees
-what an undisturbed one would.
+Plain numbers per step, kept for a window of steps and saved with the checkpoints, so a resumed job sees the
+same as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.policy_refs import policy_of
 
 _OWN = frozenset({"trained", "current", "past"})
-"""Opponents that training moves; all others are anchors."""
+"""Kinds of opponents that change with training; all others are anchors."""
 
 Figures = dict[str, float]
-"""Of one step: `anchor`, `own` and `entropy`, and of all games `drawn` and `long`. Where a job trains several
-policies, the first three are of each: `anchor/black`. What the step had nothing for is missing."""
+"""Figures of one step: `anchor`, `own` and `entropy`, and for all games `drawn` and `long`. If a job trains
+several policies, the first three exist per policy: `anchor/black`. Unavailable figures are missing."""
 
 
 @dataclass(slots=True)
 class CollapseWatch:
-    """What the guard of one job has seen."""
+    """The state of one job's guard."""
 
     spec: JobSpec
     guard: CollapseGuard
     _seen: list[Figures] = field(default_factory=list)
     _best: dict[str, tuple[float, float, int]] = field(default_factory=dict)
-    """By policy, the best mean against anchors, the mean of the other games then, and the step."""
+    """By policy, the best mean against anchors, the mean of the other games at that time, and the step."""
     _good_step: int = 0
-    """The last step with a checkpoint at which nothing was wrong."""
+    """The last step with a checkpoint and without an alarm."""
     _given: set[str] = field(default_factory=set)
-    """Alarms whose figure has not been good since, with the policy."""
+    """Active alarms, by policy: their figure has not recovered since."""
 
     @property
     def good_step(self) -> int:
-        """The step whose version is the last good one; its checkpoint is to be kept."""
+        """The step of the last good version, whose checkpoint is to be kept."""
         return self._good_step
 
     def look(
         self, step: int, played: Played, *, is_saved: bool, come_back: Callable[[int], str]
     ) -> list[WarningEvent]:
-        """Take a step's games, and return the alarms that they give.
+        """Record a step's games, and return new alarms.
 
         Args:
-            step: That is done.
+            step: The finished step.
             played: Its episodes.
             is_saved: Whether its version gets a checkpoint.
-            come_back: Returns the command that goes on from a version.
+            come_back: Returns the command that continues from a version.
         """
         self._seen = [*self._seen[-(self.guard.window - 1) :], figures_of(self.spec, played)]
         if self.guard.window == 1:
@@ -65,8 +65,8 @@ class CollapseWatch:
         warnings = [
             WarningEvent(
                 name=name.partition("/")[0],
-                message=f"{text}, at step {step}. The last good version is {self._good_step}; go on from it "
-                f"with: {come_back(self._good_step)}",
+                message=f"{text}, at step {step}. The last good version is {self._good_step}; continue "
+                f"from it with: {come_back(self._good_step)}",
                 step=step,
             )
             for name, text in new.items()
@@ -76,7 +76,7 @@ class CollapseWatch:
         return warnings
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of it."""
+        """Return the state for a checkpoint."""
         return {
             "seen": [dict(one) for one in self._seen],
             "best": {of: list(best) for of, best in self._best.items()},
@@ -85,7 +85,7 @@ class CollapseWatch:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint holds."""
+        """Restore the state of a checkpoint."""
         self._seen = [dict(one) for one in state["seen"]]
         self._best = {
             of: (float(anchor), float(own), int(step)) for of, (anchor, own, step) in state["best"].items()
@@ -104,7 +104,7 @@ class CollapseWatch:
         return wrong
 
     def _wrong_of(self, of: str, step: int) -> dict[str, str]:
-        """Return what is wrong with one policy; another one that does well does not hide it."""
+        """Check one policy; another one that does well does not hide it."""
         guard, wrong, whose = self.guard, dict[str, str](), f" of {of[1:]}" if of else ""
         anchor, own = self._mean(f"anchor{of}"), self._mean(f"own{of}") or 0.0
         if anchor is not None:
@@ -135,24 +135,24 @@ class CollapseWatch:
 
 
 def command_from(spec: JobSpec, job_id: str, version: int) -> str:
-    """Return the command that starts a job from a version; `...` stands for the job's other settings."""
+    """Return the command that starts a job from a version; `...` is for the job's other settings."""
     command, agents = f"tinkergym train {spec.environment.id} ...", spec.trained_agents
     whose = {agent: f"{policy_of(job_id, agent)}@{version}" for agent in agents}
     if not version:
         return command
     if len(agents) == 1:
         return f"{command} --from {whose[agents[0]]}"
-    # With --from all of them would begin with the same policy.
+    # With --from, all of them would start from the same policy.
     return command + "".join(f" --set agents.{name}.initial_policy={ref}" for name, ref in whose.items())
 
 
 def guard_metrics(spec: JobSpec, played: Played) -> dict[str, float]:
-    """Return a step's figures as its metrics."""
+    """Return a step's figures as metrics."""
     return {f"guard/{name}": value for name, value in figures_of(spec, played).items()}
 
 
 def figures_of(spec: JobSpec, played: Played) -> Figures:
-    """Return what the guard looks at in a step's games that were played to an end."""
+    """Return the guard's figures for a step's finished games."""
     good = [pair for pair in played if not is_lost(pair[1])]
     seats = [seat for seat in trained_seats(good) if seat.trajectory.completed]
     found = {
@@ -168,13 +168,13 @@ def figures_of(spec: JobSpec, played: Played) -> Figures:
 
 
 def _policies(spec: JobSpec) -> list[str]:
-    """Return what stands behind the name of a figure, for each policy: nothing where there is one."""
+    """Return the suffix of a figure's name for each policy; empty if there is only one."""
     agents = spec.trained_agents
     return [f"/{agent}" for agent in agents] if len(agents) > 1 else [""]
 
 
 def _return(seats: Sequence[PlayedSeat]) -> float | None:
-    """Return the mean of the seats' mean returns: a seat that was drawn more often does not weigh more."""
+    """Return the mean of the seats' mean returns, so that a frequently drawn seat does not weigh more."""
     by_seat: dict[str, list[float]] = {}
     for seat in seats:
         by_seat.setdefault(seat.trajectory.agent, []).append(seat.trajectory.episode_return)
@@ -188,12 +188,12 @@ def _kinds(seat: PlayedSeat) -> set[str]:
 
 
 def _is_drawn(seat: PlayedSeat) -> float:
-    # A game says so itself: where all are paid alike, a return of 0 is not a draw.
+    # The game reports it: if all players get the same reward, a return of 0 is not a draw.
     return max((turn.metrics.get("drawn", 0.0) for turn in seat.trajectory.turns), default=0.0)
 
 
 def _entropy(seats: Sequence[PlayedSeat]) -> float | None:
-    """Return the mean surprise of the sampled tokens, which is the entropy on average."""
+    """Return the mean negative logprob of the sampled tokens, which is the entropy on average."""
     return _mean(
         [
             -logprob

@@ -1,4 +1,4 @@
-"""What a step's completions say: how long they are, how many a limit cut, and what taught little. Pure."""
+"""Statistics of a step's completions: their lengths, how many a limit cut, and which taught little. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tinkergym.trajectory.trajectory import Turn
 _MANY_CUT = 0.25
 _MANY_EMPTY = 0.1
 _FEW = 4
-"""So few completions prove nothing."""
+"""Fewer completions are not enough to warn."""
 _ENOUGH = 0.01
-"""The share of completions that a limit which is called enough would still cut."""
+"""The fraction of completions that a sufficient limit may still cut."""
 
 
 def completion_metrics(played: Played) -> dict[str, float]:
-    """Return lengths and shares over the completions and the episodes that are learned from.
+    """Return lengths and fractions over the trained completions and episodes.
 
-    Names are those of TRL's trainers where the meaning is the same.
+    Metrics with the same meaning as in TRL's trainers have TRL's names.
     """
     seats = trained_seats(played)
     turns = [turn for seat in seats for turn in seat.trajectory.turns]
@@ -58,13 +58,13 @@ def speed_metrics(event: StepEvent) -> dict[str, float]:
 
 
 def waste_warnings(spec: JobSpec, step: int, played: Played, *, rewards_count: bool) -> list[WarningEvent]:
-    """Return a warning for each way in which the step was played for little.
+    """Return a warning for each reason why the step's play was wasted.
 
     Args:
-        spec: Of the job.
-        step: Which.
+        spec: The job's settings.
+        step: The step.
         played: Its episodes.
-        rewards_count: Whether they are learned from; a teacher may judge instead.
+        rewards_count: Whether rewards are trained on; a teacher may score instead.
     """
     seats = trained_seats(played)
     turns = [turn for seat in seats for turn in seat.trajectory.turns]
@@ -90,10 +90,13 @@ def _cut(spec: JobSpec, step: int, turns: Sequence[Turn]) -> WarningEvent | None
 
 def _what_is_enough(limit: int, share: float) -> str:
     if share == 1:
-        return f"none ended by itself, so how many would be enough is not known: try {4 * limit}"
-    # If as many go on ending per token as did up to the limit.
+        return f"none ended by itself, so a sufficient limit is unknown: try {4 * limit}"
+    # Assuming the same rate of endings per token beyond the limit.
     enough = math.ceil(limit * math.log(_ENOUGH) / math.log(share))
-    return f"about {enough} would be enough for all but {_ENOUGH:.0%} if they go on ending as often: raise it"
+    return (
+        f"about {enough} would be enough for all but {_ENOUGH:.0%} if completions continue to end at "
+        f"this rate: raise it"
+    )
 
 
 def _empty(step: int, turns: Sequence[Turn]) -> WarningEvent | None:
@@ -103,7 +106,7 @@ def _empty(step: int, turns: Sequence[Turn]) -> WarningEvent | None:
     return WarningEvent(
         name="empty_completions",
         message=f"{empty} of the {len(turns)} completions of step {step} have no text: the model ends its "
-        "turn at once. Look at the prompt (`tinkergym tokens MODEL`), and give the environment a "
+        f"turn at once. Check the prompt (`tinkergym tokens MODEL`), and give the environment a "
         "system_prompt that says what to answer",
         step=step,
         count=empty,
@@ -118,8 +121,8 @@ def _equal_rewards(step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | Non
     return WarningEvent(
         name="equal_rewards",
         message=f"all {completed} completed episodes of step {step} earned {returns.pop():g}: the rewards "
-        "taught nothing. If it goes on, make the task easier or its reward finer, or look at whether it "
-        "scores at all (`tinkergym check ENV`)",
+        "taught nothing. If this continues, make the task easier or its reward finer, or check whether the "
+        "scoring works (`tinkergym check ENV`)",
         step=step,
         count=completed,
     )
@@ -130,7 +133,7 @@ def _unequal_starts(spec: JobSpec, step: int, seats: Sequence[PlayedSeat]) -> Wa
         return None
     first: dict[int, set[str]] = defaultdict(set)
     for seat in seats:
-        # In a game what a seat sees first may depend on how the others played.
+        # In a game, a seat's first observation may depend on the other players.
         if len(seat.request.seats) == 1 and seat.trajectory.turns:
             first[seat.group].add(repr(seat.trajectory.turns[0].observation))
     unequal = sum(len(seen) > 1 for seen in first.values())
@@ -139,8 +142,8 @@ def _unequal_starts(spec: JobSpec, step: int, seats: Sequence[PlayedSeat]) -> Wa
     return WarningEvent(
         name="unequal_starts",
         message=f"in {unequal} of the {len(first)} groups of step {step} the episodes did not start equal, "
-        "though they have one seed: what is compared are tasks, not answers. Draw everything from "
-        "self.np_random after super().reset(seed=seed); `tinkergym check ENV` finds where",
+        f"although they have the same seed, so different tasks are compared. Draw everything from "
+        "self.np_random after super().reset(seed=seed); `tinkergym check ENV` finds the place",
         step=step,
         count=unequal,
     )
@@ -151,5 +154,5 @@ def _is_empty(turn: Turn) -> bool:
 
 
 def _is_cut(seat: PlayedSeat) -> bool:
-    """Whether a limit ended the episode, of the job's or of the environment's own."""
+    """Whether a limit ended the episode, the job's or the environment's own."""
     return seat.trajectory.completed and not seat.trajectory.terminated

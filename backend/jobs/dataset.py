@@ -1,7 +1,7 @@
-"""Written data as a job loop takes it: records to train on and to measure with, and which come when.
+"""A dataset for a job loop: records for training and evaluation, and their order.
 
-The order is a pure function of the job's seed and the step's number, so a resumed job goes on where it was
-without any cursor.
+The order is a pure function of the job's seed and the step's number, so a resumed job continues without a
+cursor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tinkergym.trajectory.parts import ImageSpan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenSequence:
-    """A `TokenSequence` in little memory: data sets may be large, and wait whole."""
+    """A `TokenSequence` in little memory: datasets may be large, and are kept completely."""
 
     token_ids: array[int]
     trained: tuple[tuple[int, int], ...]
@@ -33,19 +33,19 @@ class WrittenSequence:
 
     @property
     def trained_tokens(self) -> int:
-        """How many tokens are learned from."""
+        """Number of trained tokens."""
         return sum(stop - start for start, stop in self.trained)
 
     @property
     def prompt(self) -> Prompt:
-        """What stands before the first trained token."""
+        """The tokens before the first trained token."""
         return Prompt(self.token_ids, self.images).cut_to(self.trained[0][0])
 
 
 Record = Sequence[WrittenSequence]
 
 _ORDER, _HELD_OUT = 3, 4
-"""Last words of the entropy that orders are drawn from."""
+"""Last words of the entropy for orders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +54,15 @@ class WrittenData:
 
     train: Sequence[Record]
     evaluate: Sequence[Record]
-    """Not trained on; empty if nothing is measured."""
+    """Held-out records; empty without evaluation."""
 
 
 def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
-    """Read a job's data.
+    """Read a job's dataset.
 
     Raises:
-        NotFoundError: It is no longer there.
-        CheckpointCorruptError: It is not what was written.
+        NotFoundError: It was deleted.
+        CheckpointCorruptError: It was damaged.
         JobCancelledError, WorkerStoppingError, LeaseLostError: See `JobControl.check`.
     """
     spec = context.spec
@@ -82,14 +82,14 @@ def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
 def _read(uploads: Uploads, data_id: str, control: JobControl) -> list[Record]:
     records: list[Record] = []
     for record in uploads.records(data_id):
-        # Data may be gigabytes; the job has no other place to hear of its end meanwhile.
+        # Datasets may be gigabytes, and the job cannot be stopped elsewhere meanwhile.
         control.check()
         records.append([written(sequence) for sequence in record])
     return records
 
 
 def written(sequence: TokenSequence) -> WrittenSequence:
-    """Take a sequence over."""
+    """Convert a sequence."""
     return WrittenSequence(
         token_ids=array("i", sequence.token_ids),
         trained=tuple(sequence.trained),
@@ -98,7 +98,7 @@ def written(sequence: TokenSequence) -> WrittenSequence:
 
 
 def batch_numbers(spec: WrittenDataSpec, records: int, step: int) -> list[int]:
-    """Return which of `records` records train step `step` (the first is 1) takes.
+    """Return which of `records` records train step `step` (the first is 1) uses.
 
     Passes over the data follow each other without a gap: a batch may hold the end of one and the beginning
     of the next, so every record comes equally often.
@@ -116,14 +116,14 @@ def batch_numbers(spec: WrittenDataSpec, records: int, step: int) -> list[int]:
 
 
 def train_sequence(sequence: WrittenSequence, *, weight: float = 1.0) -> TrainSequence:
-    """Return tokens as the learner takes them, each trained one with this weight."""
+    """Return tokens for the learner, each trained one with this weight."""
     mask = [False] * len(sequence.token_ids)
     for start, stop in sequence.trained:
         mask[start:stop] = [True] * (stop - start)
     return TrainSequence(
         token_ids=sequence.token_ids.tolist(),
         loss_mask=mask,
-        # Nobody sampled these tokens; the losses of written data do not look at it.
+        # These tokens were not sampled; losses on datasets do not use this field.
         sampling_logprobs=[0.0] * len(mask),
         advantage=weight,
         images=sequence.images,

@@ -1,4 +1,4 @@
-"""The loop of jobs that learn from written data: batch by batch, measured now and then, resumed anywhere."""
+"""The loop of jobs that train on a dataset: batch by batch, evaluated regularly, resumable anywhere."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from tinkergym.schema.events import JobState, StepEvent
 from tinkergym.schema.jobs import WrittenDataSpec
 
 _LOOK_SECONDS = 0.5
-"""How often a job that waits for its evaluations looks whether it is to end."""
+"""How often a job that waits for its evaluations checks whether it should end."""
 
 WrittenT_co = TypeVar("WrittenT_co", bound=WrittenDataSpec, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What a batch said before the optimiser's step."""
+    """The results of a batch before the optimizer step."""
 
     loss: float
     metrics: dict[str, float]
 
 
 class WrittenDataJob(JobLoop[WrittenT_co]):
-    """What SFT and preference jobs have in common."""
+    """Shared by SFT and preference jobs."""
 
     _data: WrittenData
     _version = 0
-    """Of the policy that can be sampled: the newest checkpoint's, and at the end the last step's."""
+    """Step of the sampled policy: the newest checkpoint's, and at the end the last step's."""
     _sha256 = ""
 
     def __init__(self, context: JobContext[WrittenT_co]) -> None:
@@ -52,10 +52,10 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
 
     @abstractmethod
     def _measure(self, records: Sequence[Record]) -> dict[str, float]:
-        """Return what the present policy says of records that it is not trained on."""
+        """Evaluate the current policy on held-out records."""
 
     def _prepare(self) -> None:
-        """Do what has to be done once, before the first step."""
+        """Prepare what is needed before the first step."""
 
     def _run(self) -> None:
         context, spec = self._context, self._context.spec
@@ -66,8 +66,8 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         self._evaluations.open()
         self._evaluations.begin_left_over(self._done_step)
         if self._done_step < spec.steps:
-            # Once per publish, not before each update: who wakes it meanwhile, an RL job between two answers
-            # perhaps, would have to wait for its start again and again.
+            # Once per publish, not before each update: otherwise a job that wakes the engine meanwhile, such
+            # as an RL job between two completions, would wait for its start again and again.
             self._let_engine_sleep()
             self._prepare()
             for step in range(self._done_step + 1, spec.steps + 1):
@@ -147,7 +147,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
             self._let_engine_sleep()
 
     def _facts(self, step: int, sequences: Sequence[WrittenSequence]) -> list[Fact]:
-        """Return what was seen in a step, for the run's certificate."""
+        """Return a step's facts for the run's certificate."""
         context = self._context
         with context.clock.part("certificate"):
             digest = hashlib.sha256()

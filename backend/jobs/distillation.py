@@ -1,4 +1,4 @@
-"""On-policy distillation: an RL job whose episodes are judged by a teacher, token by token."""
+"""On-policy distillation: an RL job whose episodes a teacher scores, token by token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOSS = LossConfig(name="importance_sampling", aggregation="token")
 
 
 class DistillationJob(RLJob):
-    """One distillation job's loop: everything but the learning is RL's."""
+    """One distillation job's loop: everything but learning is the same as for RL."""
 
     def __init__(self, context: JobContext[TrainingSpec], spec: DistillationSpec) -> None:
         super().__init__(replace(context, spec=_as_played(spec)), self._distil)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ class DistillationJob(RLJob):
             self._teacher.close()
 
     def _distil(self, context: JobContext[JobSpec], step: int, played: Played) -> Learned:
-        """Update the student by what the teacher says of its episodes that count."""
+        """Update the student with the teacher's scores of its valid episodes."""
         spec = self._settings_at(step)
         assert isinstance(spec, DistillationSpec) and self._teacher is not None
         rate = learning_rate(spec, step, spec.steps)
@@ -74,9 +74,9 @@ class DistillationJob(RLJob):
                 context.policy.note_agreement(step - 1, agreement, sequences, logprobs, allowed=allowed)
                 context.notes.trained(sources, sequences)
 
-        # Only before the first update the policy is the one that sampled.
+        # Only before the first update, the policy is the one that sampled.
         first = update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=compare)
-        metrics |= first.metrics  # of which a spike stays, whatever the others say
+        metrics |= first.metrics  # A spike in it is kept, whatever the others show.
         skipped = int(first.skipped)
         for _ in range(spec.updates_per_step - 1):
             later = update(context, sequences, _LOSS, spec, learning_rate=rate)
@@ -86,7 +86,7 @@ class DistillationJob(RLJob):
         return Learned(loss=first.loss, metrics=metrics, trained_tokens=first.tokens)
 
     def _judged(self, sampled: list[TrainSequence]) -> tuple[list[TrainSequence], dict[str, float]]:
-        """Return the sequences with the teacher's advantages, and what they say on the whole."""
+        """Return the sequences with the teacher's advantages, and the totals."""
         assert self._teacher is not None
         judged, every = [], []
         for sequence, teacher in zip(sampled, self._teacher.logprobs(sampled), strict=True):
@@ -106,7 +106,7 @@ class DistillationJob(RLJob):
 
 
 def _as_played(spec: DistillationSpec) -> JobSpec:
-    """Return the job as the rollout knows it: so many episodes per step, each of its own beginning."""
+    """Return the job's settings for the rollout: episodes per step, each with its own start."""
     common = {name: getattr(spec, name) for name in PlayedSpec.model_fields}
     algorithm = GRPO(group_size=1, groups_per_step=spec.episodes_per_step, baseline="batch")
     return JobSpec(**common, algorithm=algorithm)

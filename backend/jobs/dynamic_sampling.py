@@ -1,7 +1,7 @@
-"""Dynamic sampling: groups that teach nothing are replaced by new ones, a bounded number of times per step.
+"""Dynamic sampling: zero-variance groups are replaced by new ones, a limited number of times per step.
 
-A pure function of the results so far, so a resumed job, another worker and a replay find the same rounds.
-Nobody needs to remember how far a step had come.
+A pure function of the results so far, so a resumed job, another worker and a replay find the same rounds
+without any stored state.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from tinkergym.trajectory.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """How far a step's rounds have come."""
+    """The state of a step's rounds."""
 
     groups: list[int]
-    """Which groups are learned from, one at each of the step's `groups_per_step` places."""
+    """The groups to train on, one at each of the step's `groups_per_step` places."""
     wanted: list[int]
-    """Groups that must be played next; empty if the step is complete."""
+    """Groups to play next; empty if the step is complete."""
     replaced: int
-    """How many groups were played and taken out."""
+    """Number of groups that were played and replaced."""
 
 
 def follow(spec: JobSpec, played: Played) -> Rounds:
-    """Go through the rounds that `played` contains, and say what comes next.
+    """Process the rounds in `played`, and return what comes next.
 
-    In each round every silent group is replaced by a new one in its place, whose number has not been used in
-    this step. What is silent after the last round stays: it gives gradient 0 but counts in the means.
+    In each round every zero-variance group is replaced by a new one in its place, with a number that has not
+    been used in this step. Groups with zero variance after the last round stay: they give gradient 0 but
+    count in the means.
 
     Args:
-        spec: Of the job.
-        played: All episodes of the step so far, of whole rounds.
+        spec: The job's settings.
+        played: All episodes of the step so far, in complete rounds.
 
     Source:
         DAPO, arXiv:2503.14476, which samples until the batch is full; here at most
@@ -61,7 +62,7 @@ def follow(spec: JobSpec, played: Played) -> Rounds:
 
 
 def learned_from(spec: JobSpec, played: Played) -> tuple[Played, int]:
-    """Return the episodes of the groups that stayed, by place, and how many groups were replaced."""
+    """Return the episodes of the remaining groups, by place, and how many groups were replaced."""
     if not spec.algorithm.dynamic_sampling_rounds:
         return played, 0
     rounds = follow(spec, played)
@@ -72,7 +73,7 @@ def learned_from(spec: JobSpec, played: Played) -> tuple[Played, int]:
 
 
 def _is_silent(spec: JobSpec, seats: Sequence[PlayedSeat]) -> bool:
-    """Whether at no seat any answer of a group's episodes went better than another."""
+    """Whether a group has zero variance at every seat."""
     by_seat: dict[int, list[Trajectory]] = defaultdict(list)
     for seat in seats:
         by_seat[seat.group].append(seat.trajectory)
@@ -80,7 +81,7 @@ def _is_silent(spec: JobSpec, seats: Sequence[PlayedSeat]) -> bool:
 
 
 def _are_silent(spec: JobSpec, played: Sequence[Trajectory]) -> bool:
-    """Whether no answer of some trajectories went better than another, or too few count to be compared."""
+    """Whether some trajectories have zero variance, or too few of them count."""
     trajectories = [trajectory for trajectory in played if counts(spec, trajectory)]
     if len(trajectories) < 2:
         return True
@@ -88,7 +89,7 @@ def _are_silent(spec: JobSpec, played: Sequence[Trajectory]) -> bool:
     if spec.algorithm.credit != "turn":
         returns = [sum(some) for some in rewards]
         return not group_advantages(returns, [0] * len(returns), [True] * len(returns)).values.any()
-    # Not the rewards themselves: episodes of different lengths may have nothing to tell them apart either.
+    # Not the rewards themselves: episodes of different length can also have equal advantages.
     earned = [returns_to_go(some, discount=spec.algorithm.discount) for some in rewards]
     advantages, _ = turn_advantages(earned, [0] * len(earned), [True] * len(earned))
     return not any(turns.any() for turns in advantages)

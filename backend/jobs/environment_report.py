@@ -1,4 +1,4 @@
-"""What a step's episodes came to in each of a job's several environments. Pure."""
+"""A step's results per environment, for jobs with several. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tinkergym.schema.job_spec import PlayedSpec
 
 
 def per_environment(spec: PlayedSpec, played: Played) -> dict[str, float]:
-    """Return `environment/<name>/reward_mean` and the like; nothing where a job has one environment.
+    """Return `environment/<name>/reward_mean` and so on; empty for a job with one environment.
 
-    An environment that no group of the step played has only its number of episodes, 0.
+    An environment that was not played in the step has only its number of episodes, 0.
     """
     if not spec.environments:
         return {}

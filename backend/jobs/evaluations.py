@@ -1,8 +1,8 @@
-"""Evaluation on the way: held-out episodes of a step's version, played while the job trains on.
+"""Evaluation during training: held-out episodes of a step's version, played while the job trains.
 
-They stand on a board of their own, from which workers take episodes when there are none to learn from. The
-version has a checkpoint before they begin, so that it can be sampled however far training has come. An
-evaluation counts once it is in the job's log; one that a kill broke off is played again as a whole.
+They have their own board, from which workers take episodes when there are none to train on. The version has a
+checkpoint before they begin, so that it can be sampled however far training has advanced. An evaluation
+counts once it is in the job's log; one interrupted by a kill is played again completely.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Trajectory
 
 _ALL_STEPS = 10**10
-"""No evaluation makes another one void."""
+"""Evaluations never invalidate each other."""
 _LOOK_SECONDS = 0.5
 _APART = MOST_EPISODES + MOST_SEATS
 """Between the episode numbers of two evaluations: the last mirrored set of games is always complete."""
 _OWN = "evaluated"
-"""Who plays the seat that is measured."""
+"""The player of the evaluated seat."""
 
 
 class Evaluations:
@@ -43,16 +43,16 @@ class Evaluations:
         self._context = context
         self._wanted = context.spec.evaluations
         self._played = context.spec if isinstance(context.spec, PlayedSpec) else None
-        """How the job's own episodes are played, which these follow."""
+        """How the job's own episodes are played; these are played the same way."""
         self._board = f"{context.job_id}/evaluate"
         self._pending: dict[int, list[int]] = {}
-        """By step which evaluations of it are being played, in order."""
+        """By step, its running evaluations, in order."""
         self._recorded: dict[str, list[EvaluationEvent]] = {}
         """By name, in order of their steps."""
 
     @property
     def stop_reason(self) -> str:
-        """Why the job is to end now, by its evaluations; empty while it is not."""
+        """Why the job should end now, by its evaluations; empty if it should not."""
         for wanted in self._wanted:
             reason = _stop_reason(wanted, self._recorded.get(self._context.spec.name_of(wanted), []))
             if reason:
@@ -65,7 +65,7 @@ class Evaluations:
         return next(iter(self._context.policies.values()))
 
     def open(self) -> None:
-        """Take up what an earlier attempt left."""
+        """Restore the state of an earlier attempt."""
         context, played = self._context, self._played
         if not self._wanted:
             return
@@ -85,17 +85,17 @@ class Evaluations:
         self._keep_checkpoints()
 
     def close(self) -> None:
-        """Void what is being played."""
+        """Discard the running evaluations."""
         self._context.boards.close(self._board)
 
     def is_due(self, step: int) -> bool:
-        """Whether an evaluation of a step's version is yet to be begun."""
+        """Whether an evaluation of a step's version must still be started."""
         return bool(self._due(step)) and step not in self._pending
 
     def begin(self, step: int) -> None:
         """Put the episodes of a step's version on the board; it is the base, or has a checkpoint.
 
-        What an earlier attempt recorded is not played again.
+        Evaluations recorded by an earlier attempt are not played again.
         """
         due = self._due(step)
         if not due or step in self._pending:
@@ -106,7 +106,7 @@ class Evaluations:
         self._context.boards.post(self._board, step, requests)
 
     def begin_left_over(self, done_step: int) -> None:
-        """Begin what was due by a step and is in no log: a kill broke it off."""
+        """Start evaluations that were due by a step but are missing from the log after a kill."""
         context = self._context
         if not self._wanted:
             return
@@ -118,20 +118,20 @@ class Evaluations:
                 names = ", ".join(context.spec.name_of(self._wanted[number]) for number in self._due(step))
                 warning = WarningEvent(
                     name="evaluation_lost",
-                    message=f"the evaluation of version {step} ({names}) was broken off, and the version is "
-                    "not kept any more",
+                    message=f"the evaluation of version {step} ({names}) was interrupted, and the version "
+                    f"is no longer stored",
                     step=step,
                 )
                 context.store.append_event(context.lease, warning)
 
     def collect(self, *, wait_seconds: float = 0.0) -> bool:
-        """Record the evaluations that are complete, in order of their steps; returns whether all are.
+        """Record complete evaluations, in order of their steps; returns whether all are complete.
 
         Args:
-            wait_seconds: For the first that is not.
+            wait_seconds: Time to wait for the first incomplete one.
 
         Raises:
-            EnvironmentCrashedError: Worker after worker died of one.
+            EnvironmentCrashedError: Too many workers died in one.
         """
         context = self._context
         for step in sorted(self._pending):
@@ -238,7 +238,7 @@ class Evaluations:
     def _seats(self, step: int, number: int, index: int) -> dict[str, SeatPlan]:
         """Return who plays an episode: the policy, and in a game the opponent at all other seats."""
         context, spec, wanted = self._context, self._context.spec, self._wanted[number]
-        # The same at every step: that the versions differ is then all that differs.
+        # The same at every step, so that only the versions differ.
         seed = sampling_seed(spec.seed, 0, number, index)
         agents = dict(spec.agents) if isinstance(spec, JobSpec) else {}
         if not agents:
@@ -295,7 +295,7 @@ def _whole_sets(trajectories: Sequence[Trajectory], *, size: int) -> list[list[T
 
 
 def _is_best(newest: EvaluationEvent, before: Sequence[EvaluationEvent], metric: str) -> bool:
-    """Whether an evaluation was better than all before, by its mean return or a metric of its environment."""
+    """Whether an evaluation is better than all before, by its mean return or a metric."""
 
     def value(event: EvaluationEvent) -> float | None:
         return event.metrics.get(metric) if metric else event.mean

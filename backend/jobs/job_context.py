@@ -1,4 +1,4 @@
-"""What a job loop works with: its lease, and the pool's shared parts."""
+"""A job loop's dependencies: its lease, and the pool's shared parts."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ from tinkergym.schema.job_spec import PlayedSpec, TrainingSpec
 _PARITY_THRESHOLDS: dict[DType, float] = {"float32": 1e-3, "bfloat16": 2e-2}
 
 SpecT_co = TypeVar("SpecT_co", bound=TrainingSpec, covariant=True)
-"""Which kind of job."""
+"""The kind of job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext(Generic[SpecT_co]):
-    """One job at work."""
+    """A running job."""
 
     lease: JobLease
     spec: SpecT_co
-    """What the user asked for; the lease's own, or that part of it which a phase of the job understands."""
+    """The user's settings: the lease's own, or the part that a phase of the job uses."""
     store: ServiceStore
     policies: Mapping[str, TrainedPolicy]
-    """What the job trains, by agent; the agent of a single policy is empty."""
+    """The trained policies, by agent; the agent of a single policy is ""."""
     boards: Boards
     bell: CallBell
-    """Rings when a call of a policy came or was done."""
+    """Rings when a call of a policy arrived or was done."""
     control: JobControl
     clock: StepClock
     files: Blobs
-    """What the job keeps as files."""
+    """Files of the job."""
     all_files: Blobs
-    """What all jobs keep, below their ids."""
+    """Files of all jobs, below their ids."""
     uploads: Blobs
-    """What clients uploaded."""
+    """Uploaded data."""
     lease_seconds: float
-    """Of an episode."""
+    """Longest prompt and completion of an episode."""
     client_place_seconds: float
-    """After so much silence of its client the job gives its place up."""
+    """Without its client for this long, the job gives up its place."""
     dtype: DType = "float32"
-    """In which the pool computes."""
+    """Number format of the pool."""
     baselines: RunningBaselines = field(default_factory=RunningBaselines)
-    """What was earned before at each seat; the loop keeps it up to date."""
+    """Running baselines at each seat; the loop updates them."""
     sleep_while_learning: bool = False
-    """Whether the engine gives its memory to the learner meanwhile."""
+    """Whether the engine frees its memory while the job learns."""
     captured: CapturedTokens = field(default_factory=CapturedTokens)
-    """What the engine returned to the players of episodes."""
+    """The engine's completions for players of episodes."""
     notes: RunNotes = field(default_factory=RunNotes)
     """For the run's certificate."""
     place: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class JobContext(Generic[SpecT_co]):
 
     @property
     def job_id(self) -> str:
-        """Which job."""
+        """The job's id."""
         return self.lease.job_id
 
     @property
@@ -78,13 +78,13 @@ class JobContext(Generic[SpecT_co]):
 
     @property
     def parity_threshold(self) -> float:
-        """Mean difference between learner's and engine's logprobs, in nats, that the job allows."""
+        """The allowed mean difference between learner's and engine's logprobs, in nats."""
         asked = self.spec.parity_threshold if isinstance(self.spec, PlayedSpec) else None
         return _PARITY_THRESHOLDS[self.dtype] if asked is None else asked
 
     @property
     def in_lockstep(self) -> bool:
-        """Whether a step's episodes are sampled in common batches, and so played by one worker as a whole."""
-        # A script plays one episode after the other: there is nothing to keep in step.
+        """Whether a step's episodes are sampled in common batches, and so played by one worker together."""
+        # A script plays one episode after the other, so there is nothing to synchronize.
         spec = self.spec
         return isinstance(spec, PlayedSpec) and spec.deterministic and spec.rollout != "script"

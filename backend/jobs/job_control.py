@@ -1,4 +1,4 @@
-"""What stops a job loop from outside: a cancellation, the end of its worker, the loss of its lease."""
+"""External reasons to stop a job loop: a cancellation, the end of its worker, the loss of its lease."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tinkergym.errors import JobCancelledError, TinkerGymError
 
 
 class WorkerStoppingError(TinkerGymError):
-    """The worker ends in an orderly way; the job goes back into the queue."""
+    """The worker is shutting down; the job returns to the queue."""
 
 
 class ClientSilentError(TinkerGymError):
-    """Nothing was heard from the job's client for long: the job gives its place up until one comes."""
+    """The job's client was silent for too long: the job gives up its place until one attaches."""
 
 
 class PausedError(TinkerGymError):
-    """The job is to pause: its tenant asked for it, or its budget is used up."""
+    """The job should pause: its tenant asked for it, or its budget is used up."""
 
     def __init__(self, message: str, *, asked: bool) -> None:
         super().__init__(message)
@@ -26,24 +26,24 @@ class PausedError(TinkerGymError):
 
 
 class JobControl:
-    """Carries those wishes from the heartbeat's thread to the job's. The first one counts."""
+    """Passes these requests from the heartbeat's thread to the job's. The first one counts."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` makes a waiting job loop look."""
+        """`wake` makes a waiting job loop check."""
         self._wake = wake
         self._lock = threading.Lock()
         self._error: TinkerGymError | None = None
         self._pause: PausedError | None = None
 
     def cancel(self) -> None:
-        """The tenant wants the job to end."""
+        """The tenant cancels the job."""
         self._set(JobCancelledError("cancelled on request"))
 
     def pause(self, reason: str, *, asked: bool) -> None:
-        """The job is to pause before its next step; an empty reason takes that back.
+        """The job should pause before its next step; an empty reason cancels that.
 
         Args:
-            reason: As the tenant will read it.
+            reason: The reason shown to the tenant.
             asked: Whether the tenant asked for it.
         """
         was_set = self._pause is not None
@@ -56,7 +56,7 @@ class JobControl:
         self._set(WorkerStoppingError("the worker stops"))
 
     def lose(self, error: LeaseLostError) -> None:
-        """The lease is gone: nothing more may be written."""
+        """The lease is lost: nothing more may be written."""
         self._set(error)
 
     @property
@@ -65,7 +65,7 @@ class JobControl:
         return isinstance(self._error, WorkerStoppingError)
 
     def check(self) -> None:
-        """Raise what was asked for, where the job may pause: between steps, or while episodes play.
+        """Raise a pending request, where the job may pause: between steps, or while episodes play.
 
         Raises:
             PausedError: See `pause`.
@@ -78,7 +78,7 @@ class JobControl:
             raise pause
 
     def check_within_step(self) -> None:
-        """As `check`, but a pause waits for the end of the step, so that it has the step's checkpoint.
+        """Like `check`, but a pause waits for the end of the step, so that it has the step's checkpoint.
 
         Raises:
             JobCancelledError: See `cancel`.
@@ -90,7 +90,7 @@ class JobControl:
 
     def _set(self, error: TinkerGymError) -> None:
         with self._lock:
-            # A lost lease outranks the rest: whoever holds the job now will see those wishes.
+            # A lost lease has priority: the job's new holder will handle the other requests.
             if self._error is None or isinstance(error, LeaseLostError):
                 self._error = error
         self._wake()

@@ -1,7 +1,7 @@
-"""What every kind of job loop does: begin from a checkpoint, end exactly once, and keep what was learned.
+"""Shared by every kind of job loop: start from a checkpoint, end exactly once, and keep what was learned.
 
-A loop runs in a thread of the pool worker. What it needs to go on after a kill is in the store and in its
-checkpoints before anybody knows of it.
+A loop runs in a thread of the pool worker. What it needs to continue after a kill is in the store and in its
+checkpoints before it is acknowledged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobLoop(ABC, Generic[SpecT_co]):
-    """One job's loop. `run` returns when the job has ended, was handed back or was lost."""
+    """One job's loop. `run` returns when the job has ended, was returned to the queue, or was lost."""
 
     def __init__(self, context: JobContext[SpecT_co]) -> None:
         self._context = context
@@ -43,10 +43,10 @@ class JobLoop(ABC, Generic[SpecT_co]):
 
     @abstractmethod
     def _run(self) -> None:
-        """Do the job, from where the last attempt stood to its end."""
+        """Run the job from where the last attempt stopped to its end."""
 
     def run(self) -> None:
-        """Run the job to its end. Whatever happens is recorded; nothing is raised."""
+        """Run the job to its end. All outcomes are recorded; nothing is raised."""
         context = self._context
         try:
             context.store.add_facts(context.lease, [attempt_fact(context.lease, context.place)])
@@ -58,18 +58,18 @@ class JobLoop(ABC, Generic[SpecT_co]):
         except (ClientSilentError, PausedError) as why:
             self._give_place_up(why)
         except JobCancelledError as error:
-            # What was learned stays usable, here and after a failure.
+            # The policy stays usable, here and after a failure.
             self._quietly(self._save_last_good)
             self._end(JobState.CANCELLED, error)
         except TinkerGymError as error:
-            failure = error  # the name ends with this block
+            failure = error  # The name is deleted at the end of this block.
             if context.control.stopping:
-                # The worker ends its parts, and a job that still uses one is told all kinds of things.
+                # While the worker ends its parts, a job that still uses one may get any error.
                 self._hand_back()
             elif isinstance(error, RankLostError):
                 self._quietly(lambda: self._begin_again(RANK_LOST, "rank_lost", failure))
             elif isinstance(error, ServiceUnavailableError):
-                # A locked database, or an engine that starts anew.
+                # A locked database, or an engine that is restarting.
                 self._quietly(self._save_if_recorded)
                 self._quietly(lambda: self._begin_again(UNAVAILABLE, "service_unavailable", failure))
             else:
@@ -79,7 +79,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
             _log.exception("%s failed", context.job_id)
             where = traceback.extract_tb(error.__traceback__)[-1]
             wrapped = InternalServiceError(
-                f"the job loop met an error it did not expect: {error!r} at {where.name}:{where.lineno}",
+                f"unexpected error in the job loop: {error!r} at {where.name}:{where.lineno}",
                 hint=f"{SERVICE_LOG} has the traceback",
             )
             self._end(JobState.FAILED, wrapped)
@@ -99,13 +99,13 @@ class JobLoop(ABC, Generic[SpecT_co]):
             self._quietly(lambda: context.store.park(context.lease, str(why)))
 
     def _clean_up(self) -> None:
-        """Let go of what only this kind of job holds."""
+        """Release resources of this kind of job."""
 
     def _begin_from_checkpoint(self) -> None:
-        """Make the job's policies, as the last attempt saved them or new, all of one step."""
+        """Create the job's policies, from the last attempt's checkpoints or new, all at the same step."""
         policies = list(self._context.policies.values())
         steps = [policy.restore() for policy in policies]
-        # A kill between two checkpoints, or a damaged one, leaves a policy behind the others.
+        # A kill between two checkpoints, or a damaged one, may leave a policy behind the others.
         while len(set(steps)) > 1:
             first = min(steps)
             steps = [
@@ -122,25 +122,25 @@ class JobLoop(ABC, Generic[SpecT_co]):
         )
 
     def _settings_at(self, step: int) -> AnyJobSpec:
-        """Return the job's settings for learning in a step, with what its owner changed on the way."""
+        """Return the job's settings for a step, including its owner's changes."""
         context = self._context
         updates = context.store.take_updates(context.lease, step)
         return settings_at(context.lease.spec, updates, step)
 
     def _look_at_budget(self) -> None:
-        """Have the job pause before its next step if its budget is used up; a heartbeat may look too late."""
+        """Pause the job before its next step if its budget is used up; a heartbeat may check too late."""
         context = self._context
         wish = context.store.wish(context.job_id, time.time())
         if wish.pause:
             context.control.pause(wish.pause, asked=wish.asked)
 
     def _let_engine_sleep(self) -> None:
-        """Have the engine give its memory to the learner, if the service wants it so; publishing wakes it."""
+        """Let the engine free its memory for the learner, if configured; publishing wakes it."""
         if self._context.sleep_while_learning:
             next(iter(self._context.policies.values())).let_engine_sleep()
 
     def _save_what_is_done(self) -> None:
-        """Save the policies, which are those of `_done_step`, if there are no checkpoints of them."""
+        """Save the policies, which are those of `_done_step`, if they have no checkpoints yet."""
         if self._done_step > self._saved_step:
             self._save(self._done_step)
 
@@ -158,7 +158,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
         context.store.discard_episodes(context.lease, through_step=step)
 
     def _keep_episodes(self, step: int) -> None:
-        """Write the episodes up to a step into files, before the database forgets them."""
+        """Write the episodes up to a step into files, before they are deleted from the database."""
         spec = self._context.spec
         if not isinstance(spec, PlayedSpec) or spec.keep_episodes == 0:
             return
@@ -169,19 +169,21 @@ class JobLoop(ABC, Generic[SpecT_co]):
             kept.keep_newest(spec.keep_episodes)
 
     def _save_last_good(self) -> None:
-        """Save the version of the last finished step if the one that was broken off has changed nothing."""
+        """Save the version of the last finished step if the interrupted one has not changed the policy."""
         context = self._context
         policies = context.policies.values()
         if not any(policy.is_changing for policy in policies) and self._done_step > self._saved_step:
             for policy in policies:
-                # Of a step that will never be taken; a policy for which one waits is not saved.
+                # A gradient of a step that will never be finished; a policy with a pending gradient is not
+                # saved.
                 policy.forget_gradient()
             self._save_what_is_done()
 
     def _save_if_recorded(self) -> None:
-        """Save the version of the last finished step, for the next attempt to go on from.
+        """Save the version of the last finished step for the next attempt.
 
-        Not if the store does not know of that step: the next attempt would go on after it and not record it.
+        Not if the step is not recorded in the store: the next attempt would continue after it without
+        recording it.
         """
         if self._context.store.job(self._context.job_id).step >= self._done_step:
             self._save_last_good()
@@ -195,8 +197,8 @@ class JobLoop(ABC, Generic[SpecT_co]):
 
     def _hand_back(self) -> None:
         context = self._context
-        _log.info("%s goes back into the queue", context.job_id)
-        # Where the worker's time does not suffice for it, the checkpoint before stays the newest.
+        _log.info("%s returns to the queue", context.job_id)
+        # If the worker has no time for it, the previous checkpoint stays the newest.
         self._quietly(self._save_if_recorded)
         self._quietly(lambda: context.store.release(context.lease))
 
@@ -206,8 +208,8 @@ class JobLoop(ABC, Generic[SpecT_co]):
         self._quietly(lambda: context.store.set_state(context.lease, state, str(error), view))
 
     def _quietly(self, act: Callable[[], object]) -> None:
-        """Do one of the last things of a job; if it fails too, the log has it and the lease runs out."""
+        """Do one of the final actions of a job. If it fails too, this is logged and the lease expires."""
         try:
             act()
         except Exception:
-            _log.exception("%s: the end was not orderly", self._context.job_id)
+            _log.exception("%s: unclean end", self._context.job_id)

@@ -1,6 +1,6 @@
 """The learning of a step: episodes become advantages, advantages an update, and the update a new version.
 
-Checks on the way that learner and engine mean the same policy (parity), before anything is changed.
+Before anything changes, this checks that learner and engine agree on the policy (parity).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tinkergym.schema.policy_refs import policy_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What an update did."""
+    """The results of an update."""
 
     loss: float | None
-    """None when no episode could be learned from."""
+    """None if no episode could be trained on."""
     metrics: dict[str, float]
     trained_tokens: int
-    """Sampled tokens that were learned from, however often."""
+    """Trained tokens, each counted once."""
 
 
 def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
@@ -81,12 +81,13 @@ def learning(
     """Update the policy by the step's completed episodes, asking the caller for each gradient.
 
     With a value head the learner runs the batch through the model once more before the first update: the
-    values that stand in the advantages are those of the policy that the step begins with.
+    values in the advantages are those of the policy at the start of the step.
 
     Raises:
-        ParityError: The learner's logprobs of the sampled tokens are not those that the engine reported. The
-            policy is as before.
-        NonFiniteGradientError: The policy is as before this optimiser step; it may not be the step's first.
+        ParityError: The learner's logprobs of the sampled tokens differ from the engine's. The policy is
+            unchanged.
+        NonFiniteGradientError: The policy is as before this optimizer step, which may not be the step's
+            first.
     """
     spec, algorithm = context.spec, context.spec.algorithm
     with context.clock.part("batch"):
@@ -111,7 +112,8 @@ def learning(
     current = [versions == step - 1 for versions in batch.versions]
     compared = False
     if config.correction is not None and len(cuts) > 1:
-        # Each part's ratio begins at the step's first policy. With one part its first update tells.
+        # Each part's ratio is relative to the step's first policy. With one part, its first update provides
+        # it.
         with context.clock.part("proximal"):
             begun_with = context.policy.logprobs(sequences)
         metrics |= _parity(context, step, sequences, begun_with, current)
@@ -133,7 +135,7 @@ def learning(
                 learning_rate=rate,
                 value_learning_rate=_value_rate(algorithm, rate),
                 skip_zero_gradient=algorithm.skip_zero_gradient,
-                # Only before the first optimiser step the policy is the one that sampled.
+                # Only before the first optimizer step, the policy is the one that sampled.
                 before_step=None if compared else compare,
             )
             compared = True
@@ -149,14 +151,14 @@ def learning(
 
 
 def _metrics_of(parts: Sequence[Updated]) -> dict[str, float]:
-    # Of a batch without any advantage no token has a loss that could be clipped.
+    # In a batch without advantages, no token has a loss that could be clipped.
     return {"clip_fraction": 0.0} | metrics_over_parts(
         [BatchPart(tokens=p.tokens, judged_tokens=p.judged_tokens, metrics=p.metrics) for p in parts]
     )
 
 
 def _minibatches(groups: Sequence[int], count: int) -> list[slice]:
-    """Cut sequences, of which the groups are given, into parts of equally many whole groups."""
+    """Split sequences with the given groups into parts with the same number of whole groups."""
     starts = [n for n, group in enumerate(groups) if n == 0 or group != groups[n - 1]]
     count = min(count, len(starts))
     edges = [starts[len(starts) * number // count] for number in range(count)]
@@ -176,13 +178,13 @@ def _parity(
     learner_logprobs: list[FloatArray],
     current: list[npt.NDArray[np.bool_]],
 ) -> dict[str, float]:
-    """Compare by the tokens of the newest version: those known already, the other parts', or new ones.
+    """Compare using tokens of the newest version: known ones, those of other parts, or new ones.
 
     Args:
-        context: Of the job.
-        step: That is being learned.
-        sequences: All of the step.
-        learner_logprobs: Of the first of them, or of all.
+        context: The job's context.
+        step: The step being trained.
+        sequences: All sequences of the step.
+        learner_logprobs: For the first of them, or all.
         current: Which tokens the newest version sampled.
     """
     known, allowed = len(learner_logprobs), context.parity_threshold
@@ -232,7 +234,7 @@ def _note_agreement(
     learner_logprobs: Sequence[FloatArray],
     current: Sequence[npt.NDArray[np.bool_]],
 ) -> None:
-    """Let the witness see the comparison, by the sequences that are the newest version's throughout."""
+    """Pass the comparison to the witness, for sequences sampled only by the newest version."""
     whole = [number for number in range(len(sequences)) if current[number].all()]
     with context.clock.part("certificate"):
         context.policy.note_agreement(
@@ -245,7 +247,7 @@ def _note_agreement(
 
 
 def _parity_without_sequences(context: JobContext[JobSpec], step: int, played: Played) -> dict[str, float]:
-    """Compare learner and engine in a step from which nothing is learned, by tokens sampled for it."""
+    """Compare learner and engine in a step without training, using tokens sampled for this."""
     prompts = (
         prompt_of(segment.token_ids, segment.loss_mask)
         for seat in trained_seats(played, policy_of(context.job_id, *context.policies))
@@ -261,7 +263,7 @@ def _parity_without_sequences(context: JobContext[JobSpec], step: int, played: P
 
 
 def loss_config(spec: JobSpec, context_length: int) -> LossConfig:
-    """Return the loss that a job asks for; `context_length` is the model's."""
+    """Return the job's loss; `context_length` is the model's."""
     algorithm = spec.algorithm
     correction = None
     if algorithm.importance_correction != "none":
@@ -289,14 +291,14 @@ def loss_config(spec: JobSpec, context_length: int) -> LossConfig:
 
 
 def _value_rate(algorithm: PolicyGradient, rate: float) -> float | None:
-    """Return the value head's learning rate where the policy's is `rate`: both follow one schedule."""
+    """Return the value head's learning rate when the policy's is `rate`: both follow one schedule."""
     if not isinstance(algorithm, PPO):
         return None
     return algorithm.value_learning_rate * (rate / algorithm.learning_rate)
 
 
 def _reference(context: JobContext[JobSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:
-    """Ask the policy that the job began with: the model itself, or the other job's that it names."""
+    """Return the logprobs of the initial policy: the model itself, or another job's policy."""
     with context.policy.beginning(asked_again=True) as begun_with:
         return begun_with.logprobs(sequences)
 

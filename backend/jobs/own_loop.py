@@ -1,7 +1,7 @@
-"""A policy that its user trains: carries out the client's numbered calls, one after the other.
+"""A policy trained by its user: executes the client's numbered calls in order.
 
-A checkpoint is named by the last call that it covers. Another attempt begins from the newest one and repeats
-the calls after it, so a call that was acknowledged takes effect once, whatever is killed.
+A checkpoint is named by the last call that it covers. Another attempt starts from the newest one and repeats
+the later calls, so an acknowledged call takes effect once, whatever is killed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from tinkergym.schema.policy_calls import (
 from tinkergym.schema.policy_refs import PolicyRef
 
 _LOOK_SECONDS = 1.0
-"""A call whose bell was not heard, since the gateway found no pool, is found after this."""
+"""If the bell was missed because the gateway found no pool, a call is found after this time."""
 
 _REFUSALS = (InvalidRequestError, ConflictError, NotFoundError, NonFiniteGradientError)
-"""Errors of one call: its caller is told, and the next call is carried out."""
+"""Errors of a single call: its caller gets them, and the next call is executed."""
 
 
 class PolicyJob(JobLoop[PolicySpec]):
@@ -50,7 +50,7 @@ class PolicyJob(JobLoop[PolicySpec]):
     def _run(self) -> None:
         context = self._context
         self._begin_from_checkpoint()
-        if self._done_step:  # a kill may have come between the checkpoint of a `save` and its result
+        if self._done_step:  # A kill may have come between the checkpoint of a `save` and its result.
             context.store.finish_call(context.lease, self._done_step, self._saved(self._done_step))
         self._publish_present()
         context.bell.done(context.job_id, self._done_step)
@@ -65,8 +65,8 @@ class PolicyJob(JobLoop[PolicySpec]):
                 last_call = time.monotonic()
             elif time.monotonic() - last_call > context.spec.idle_seconds:
                 raise ClientSilentError(
-                    f"no call came for {context.spec.idle_seconds:g} s, so the policy was saved and other "
-                    "jobs have its place; the next call brings it back"
+                    f"no call for {context.spec.idle_seconds:g} s, so the policy was saved and gave up its "
+                    f"place; the next call brings it back"
                 )
             else:
                 context.bell.wait(rung, min(_LOOK_SECONDS, context.spec.idle_seconds))
@@ -76,7 +76,7 @@ class PolicyJob(JobLoop[PolicySpec]):
         result = stored.result
         if result is None:
             result = self._call_or_refuse(stored)
-        elif not isinstance(stored.call, Logprobs | Save):  # these leave the policy as it is
+        elif not isinstance(stored.call, Logprobs | Save):  # These leave the policy unchanged.
             self._repeat(stored, result)
         self._done_step = stored.seq
         context.policy.step_finished()
@@ -90,17 +90,17 @@ class PolicyJob(JobLoop[PolicySpec]):
             self._save_last_good()
 
     def _repeat(self, stored: StoredCall, before: CallResult) -> None:
-        """Carry out a call that was done before, for what it does to the policy.
+        """Repeat an earlier call for its effect on the policy.
 
         Raises:
-            CheckpointCorruptError: It does something else now.
+            CheckpointCorruptError: It has another effect now.
         """
         again = self._call_or_refuse(stored)
         if (again.error is None) != (before.error is None):
-            said = "it is not refused any more" if again.error is None else again.error.message
+            said = "it is no longer refused" if again.error is None else again.error.message
             raise CheckpointCorruptError(
-                f"call {stored.seq} of {self._context.job_id} cannot be repeated as it was: {said}",
-                hint="create another policy from a version that is kept",
+                f"call {stored.seq} of {self._context.job_id} cannot be repeated: {said}",
+                hint="create another policy from a stored version",
             )
 
     def _call_or_refuse(self, stored: StoredCall) -> CallResult:
@@ -160,7 +160,7 @@ class PolicyJob(JobLoop[PolicySpec]):
         return CallResult(policy=str(PolicyRef(owner=self._context.job_id, version=seq)), version=seq)
 
     def _forget_covered(self) -> None:
-        # Through the oldest checkpoint: should a newer one be damaged, the calls after it are repeated.
+        # Through the oldest checkpoint: if a newer one is damaged, the calls after the oldest are repeated.
         context = self._context
         kept = [view.step for view in context.policy.checkpoints() if view.step]
         context.store.forget_calls(context.lease, min(kept, default=0))
@@ -169,7 +169,7 @@ class PolicyJob(JobLoop[PolicySpec]):
         self._context.bell.forget(self._context.job_id)
 
     def _save_last_good(self) -> None:
-        # With a gradient that waits nothing is saved: the calls that made it are repeated from their record.
+        # With a pending gradient nothing is saved: the calls that made it are repeated from their record.
         context = self._context
         unsaved = self._done_step > self._saved_step and not context.policy.is_changing
         if unsaved and not context.policy.has_gradient():
@@ -217,8 +217,8 @@ def _loss(call: ForwardBackward) -> TokenLoss:
     for number, own in enumerate(call.sequences):
         if own.sampling_logprobs is None:
             raise InvalidRequestError(
-                f"sequence {number} has no sampling_logprobs, which loss={call.loss!r} compares with",
-                hint="pass those of the completion, or use loss='cross_entropy'",
+                f"sequence {number} has no sampling_logprobs, which loss={call.loss!r} needs",
+                hint="pass the completion's, or use loss='cross_entropy'",
                 field="sequences.sampling_logprobs",
             )
     return LossConfig(

@@ -1,7 +1,7 @@
-"""Preference training: where the policy stands on both answers, then a step that parts them further.
+"""Preference training: compute both completions' logprobs, then a step that increases their margin.
 
-A pair's gradient needs the logprobs of both whole answers, which may be in different micro-batches. So they
-are computed first, and then each answer is run again with the weight that the loss gives it.
+A pair's gradient needs the logprobs of both whole completions, which may be in different micro-batches. So
+they are computed first, and then each completion is run again with the weight that the loss gives it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tinkergym.errors import NonFiniteLossError
 from tinkergym.schema.jobs import PreferenceSpec
 
 _MEASURED_AT_ONCE = 32
-"""Pairs; between two such parts a cancellation is seen."""
+"""Pairs per part; a cancellation is checked between parts."""
 _SUM = BatchTotals(tokens=1, sequences=1)
-"""The weights of the tokens are the whole gradient: nothing is divided by."""
+"""The weights of the tokens are the complete gradient, without a normalizer."""
 
 
 class PreferenceJob(WrittenDataJob[PreferenceSpec]):
@@ -73,7 +73,7 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
         ]
         passed = context.policy.forward_backward(sequences, LikelihoodLoss(aggregation="token"), totals=_SUM)
         shared = {"shared_fraction": passed.metrics["shared_fraction"]}
-        # What the learner watches is only a sum that has the loss's gradient.
+        # The learner only sees a sum with the loss's gradient.
         spike = self._losses.look(result.loss, name="loss_spike", least=LEAST_LOSS)
         return Update(loss=result.loss, metrics={**result.metrics, **shared, **spike})
 

@@ -21,22 +21,22 @@ from backend.store.blobs import BlobMissingError
 from tinkergym.schema.jobs import PreferenceSpec
 
 _AT_ONCE = 32
-"""Pairs; between two such parts a cancellation is seen."""
+"""Pairs per part; a cancellation is checked between parts."""
 
 
 class ReferenceLogprobs:
-    """Sums over the tokens of each answer, in nats, by part of the data and number of the pair."""
+    """Sums over the tokens of each completion, in nats, by part of the data and number of the pair."""
 
     def __init__(self, context: JobContext[PreferenceSpec]) -> None:
         self._context = context
         self._known: dict[str, dict[int, tuple[float, float]]] = {}
 
     def compute(self, part: str, pairs: Sequence[Record], numbers: Sequence[int]) -> None:
-        """Find out about the pairs of these numbers, or read what an earlier attempt found."""
+        """Compute the pairs with these numbers, or read the results of an earlier attempt."""
         if not numbers:
             return
         files, key = self._context.files, f"reference-{part}.npz"
-        # A damaged file raises more kinds of errors than numpy lists; it is only a cache.
+        # A damaged file raises more kinds of errors than numpy documents; it is only a cache.
         with (
             suppress(BlobMissingError, OSError, ValueError, KeyError, EOFError, BadZipFile),
             np.load(BytesIO(files.get(key))) as stored,
@@ -51,13 +51,13 @@ class ReferenceLogprobs:
             ]
         logprobs = np.concatenate(found)
         self._known[part] = dict(zip(numbers, map(tuple, logprobs.tolist()), strict=True))
-        # No promise rests on this file: one that is missing or damaged is computed again.
+        # Nothing depends on this file: a missing or damaged one is computed again.
         written = BytesIO()
         np.savez(written, numbers=np.asarray(numbers), logprobs=logprobs)
         files.put(key, written.getvalue())
 
     def of(self, part: str, numbers: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-        """Return what is known of these pairs: of the chosen answers, and of the rejected ones."""
+        """Return the sums for these pairs: of the chosen completions, and of the rejected ones."""
         both = np.asarray([self._known[part][number] for number in numbers], dtype=np.float64)
         return both[:, 0], both[:, 1]
 

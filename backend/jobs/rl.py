@@ -1,6 +1,7 @@
-"""The RL job loop: rollout, learning, publishing, from the first step or from where a killed loop stood.
+"""The RL job loop: rollout, learning, publishing, from the first step or from where a killed loop stopped.
 
-Runs in a thread of the pool worker. What it needs to go on after a kill is in the store before anybody knows.
+Runs in a thread of the pool worker. What it needs to continue after a kill is stored before it is
+acknowledged.
 """
 
 from __future__ import annotations
@@ -46,42 +47,40 @@ from tinkergym.schema.policy_refs import policy_of
 from tinkergym.trajectory.trajectory import StopReason, reason_line
 
 _LOOK_SECONDS = 0.5
-"""How often a job that waits for its evaluations looks whether it is to end."""
+"""How often a job that waits for its evaluations checks whether it should end."""
 
 _EARLY_SHARE = 0.02
-"""Of an episode's time limit, which an episode that was begun early may spend waiting for its policy."""
+"""The part of an episode's time limit that an early episode may spend waiting for its policy."""
 
-_MEND_THE_ENVIRONMENT = "mend the environment (warnings hold the tracebacks) or raise max_failed_fraction"
+_MEND_THE_ENVIRONMENT = "fix the environment (the warnings have tracebacks) or raise max_failed_fraction"
 _WHAT_TO_DO = {
     StopReason.ENVIRONMENT_TIMEOUT.value: (
-        "raise limits.step_timeout_seconds, or mend the environment (warnings say where it was), or raise "
-        "max_failed_fraction"
+        "raise limits.step_timeout_seconds, or fix the environment (the warnings have its location), or "
+        "raise max_failed_fraction"
     ),
-    StopReason.SAMPLING_FAILED.value: (
-        "the model's sampler refuses, it is not the environment that fails; warnings hold all that it says"
-    ),
+    StopReason.SAMPLING_FAILED.value: ("sampling fails, not the environment; the warnings have its messages"),
 }
-"""By what most of a step's failed episodes ended with."""
+"""Hints by the most frequent failure of a step's episodes."""
 
 
 class _Noting(Protocol):
-    """What changes with the episodes of a step, and goes on from a checkpoint."""
+    """State that changes with the episodes of a step, and is restored from a checkpoint."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of it."""
+        """Return the state for a checkpoint."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint holds."""
+        """Restore the state of a checkpoint."""
         ...
 
 
 Learn = Callable[[JobContext[JobSpec], int, Played], Learned]
-"""What becomes of a step's episodes."""
+"""What is done with a step's episodes."""
 
 
 class RLJob(JobLoop[JobSpec]):
-    """Jobs whose policy plays: RL, and with another way to learn from the episodes, distillation."""
+    """Jobs whose policy plays: RL, and distillation, which learns from the episodes in another way."""
 
     def __init__(self, context: JobContext[JobSpec], learn: Learn = learn) -> None:
         super().__init__(context)
@@ -91,15 +90,15 @@ class RLJob(JobLoop[JobSpec]):
         self._rollout = RolloutPhase(context, self._league)
         self._evaluations = Evaluations(context)
         self._begun = 0
-        """Newest step whose episodes are on the board."""
+        """Newest step with episodes on the board."""
         self._learning_seconds: float | None = None
-        """How long the last update took; None before the first."""
+        """Duration of the last update; None before the first."""
         self._wasteful: set[str] = set()
-        """The warnings about the newest step's waste; the first of several such steps is told."""
+        """The warnings about the newest step's waste; only the first of several such steps is reported."""
         self._last_played: Played = []
         """The last step's episodes."""
         self._captured_seconds = 0.0
-        """Of `CapturedTokens`, when the last step ended."""
+        """Time of `CapturedTokens` at the end of the last step."""
         self._policies = AllPolicies(context.policies)
         self._learn = learn
 
@@ -127,7 +126,7 @@ class RLJob(JobLoop[JobSpec]):
         self._finish_evaluations(only_in_lockstep=True)
         if self._done_step < spec.steps and not self._evaluations.stop_reason:
             self._train_ahead() if spec.max_staleness else self._train()
-            # Before the checkpoint: a job that is resumed after it has nothing left to do.
+            # Before the checkpoint: a job that resumes after it has nothing left to do.
             self._compare_last_version(_prompts(self._last_played, context))
             self._save_what_is_done()
             self._evaluations.begin(self._done_step)
@@ -138,10 +137,10 @@ class RLJob(JobLoop[JobSpec]):
         context.store.set_state(context.lease, JobState.COMPLETED, f"{done}: {reason}" if reason else done)
 
     def _finish_evaluations(self, *, only_in_lockstep: bool = False) -> None:
-        """Wait for the evaluations that have begun.
+        """Wait for the running evaluations.
 
         Args:
-            only_in_lockstep: Only where other requests would change the bits of what is learned from.
+            only_in_lockstep: Only if other requests would change the bits of training.
         """
         if only_in_lockstep and not self._context.in_lockstep:
             return
@@ -176,10 +175,10 @@ class RLJob(JobLoop[JobSpec]):
                 return
 
     def _train_ahead(self) -> None:
-        """As `_train`, but the episodes of later steps are played while a step is learned from.
+        """Like `_train`, but the episodes of later steps are played while a step is trained.
 
-        A step is begun when the version that is `max_staleness` before the one that will learn from it is
-        out. So no token is ever sampled that would be too stale, however long its episode takes.
+        A step begins when the version that is `max_staleness` before the one that will train on it is
+        published. So no sampled token can be too stale, however long its episode takes.
         """
         context, spec = self._context, self._context.spec
         step = self._done_step
@@ -196,7 +195,7 @@ class RLJob(JobLoop[JobSpec]):
             with context.clock.part("weights"):
                 taken = self._policies.take_weights()
             if self._check_replay(step, taken):
-                # What is on the board already may hold results of weights that there are no more.
+                # Results already on the board may be of weights that no longer exist.
                 self._begun = step
                 self._begin_through(step + spec.max_staleness)
             self._publish_ahead(step, taken)
@@ -225,11 +224,11 @@ class RLJob(JobLoop[JobSpec]):
         self._policies.refuse_kept_requests()
 
     def _begin(self, step: int, taken: Taken | None = None) -> Played | None:
-        """Begin a step's rollout; returns its episodes at once if an earlier attempt stored them all.
+        """Begin a step's rollout; returns its episodes at once if an earlier attempt stored all of them.
 
         Args:
-            step: Which.
-            taken: The weights that play it; None takes the learner's.
+            step: The step.
+            taken: The weights that play it; None means the learner's.
         """
         context = self._context
         if context.lease.attempt > 1:
@@ -251,11 +250,11 @@ class RLJob(JobLoop[JobSpec]):
         """Let workers prepare a step's episodes; the first token waits until its version is published."""
         context, spec = self._context, self._context.spec
         if (
-            # A script's own loop begins an episode when it likes.
+            # A script's own loop starts episodes by itself.
             spec.rollout == "script"
             or context.in_lockstep
             or context.sleep_while_learning
-            # Episodes that an earlier attempt stored may yet prove to be of other weights.
+            # Episodes stored by an earlier attempt may prove to be of other weights.
             or context.lease.attempt > 1
             or self._learning_seconds is None
             # An episode's time runs while it waits.
@@ -268,7 +267,7 @@ class RLJob(JobLoop[JobSpec]):
         self._begun = step
 
     def _step(self, step: int, played: Played) -> Played | None:
-        """Learn from a step's episodes, begin the next step, and record this one while that is played."""
+        """Train on a step's episodes, begin the next step, and record this one while that is played."""
         context, spec = self._context, self._context.spec
         self._refuse_bad_episodes(step, played)
         self._let_engine_sleep()
@@ -292,9 +291,9 @@ class RLJob(JobLoop[JobSpec]):
         return following
 
     def _learned(self, step: int, played: Played) -> Learned:
-        """Learn from a step's episodes, each policy from the seats that it played."""
+        """Train on a step's episodes, each policy on the seats that it played."""
         context, steered = self._context, self._settings_at(step)
-        if isinstance(steered, JobSpec):  # a distillation's are its own to apply
+        if isinstance(steered, JobSpec):  # Distillation applies its own.
             context = replace(context, spec=steered)
         spec = context.spec
         own = {
@@ -307,7 +306,7 @@ class RLJob(JobLoop[JobSpec]):
         return together({agent: self._learn(one, step, played) for agent, one in own.items()})
 
     def _wind_up(self, step: int, played: Played, learned: Learned, sha256: dict[str, str]) -> None:
-        """Write a step down, and what was learned where that is due."""
+        """Record a step, and save a checkpoint if one is due."""
         context, spec = self._context, self._context.spec
         context.clock.add("certificate", context.captured.seconds - self._captured_seconds)
         self._captured_seconds = context.captured.seconds
@@ -327,7 +326,7 @@ class RLJob(JobLoop[JobSpec]):
         self._evaluations.collect()
 
     def _take_up_notes(self) -> None:
-        """Go on with what the checkpoint knows of opponents, baselines and signs of collapse."""
+        """Restore the checkpoint's state of opponents, baselines and the collapse guard."""
         notes = self._policies.notes
         for name, part in self._noting.items():
             state = notes.get(name)
@@ -336,7 +335,7 @@ class RLJob(JobLoop[JobSpec]):
         self._keep_versions()
 
     def _take_notes(self, step: int, played: Played) -> None:
-        """Take the step's games into account, for later steps and for the checkpoint of this one."""
+        """Record the step's games, for later steps and for this step's checkpoint."""
         context, spec = self._context, self._context.spec
         if spec.plays_game:
             record(context.files, step, played, keep=spec.keep_episodes)
@@ -361,7 +360,7 @@ class RLJob(JobLoop[JobSpec]):
 
     @property
     def _noting(self) -> Mapping[str, _Noting]:
-        """What is saved with the checkpoints, by name: only what the job uses."""
+        """The state saved with the checkpoints, by name; only what the job uses."""
         context, spec = self._context, self._context.spec
         algorithms = [spec.for_agent(agent).algorithm for agent in spec.trained_agents]
         parts: dict[str, _Noting] = {}
@@ -374,11 +373,11 @@ class RLJob(JobLoop[JobSpec]):
         return parts
 
     def _keep_versions(self) -> None:
-        """Keep the versions that play as opponents, and the last good one."""
+        """Keep the versions used as opponents, and the last good one."""
         if self._context.spec.leagues:
             self._policies.keep_steps(self._league.kept(self._done_step), why="league")
         if self._watch is not None:
-            # The newest is kept in any case, and is one of the newest then, not one beside them.
+            # The newest is kept anyway, and then counts as one of the newest, not in addition.
             good = {self._watch.good_step} - {self._done_step}
             self._policies.keep_steps(good, why="guard")
 
@@ -408,7 +407,7 @@ class RLJob(JobLoop[JobSpec]):
     def _record(
         self, step: int, played: Played, learned: Learned, sha256: dict[str, str], seconds: StepSeconds
     ) -> None:
-        """Write the step down; only then results that its version sampled are acknowledged."""
+        """Record the step; only then are results that its version sampled acknowledged."""
         context, spec = self._context, self._context.spec
         counted = statistics(played)
         event = StepEvent(
@@ -452,11 +451,11 @@ class RLJob(JobLoop[JobSpec]):
         )
 
     def _news_of_waste(self, event: StepEvent, played: Played) -> list[WarningEvent]:
-        """Return what made this step teach little, and not the step before it."""
+        """Return new warnings about why this step taught little."""
         is_rl = isinstance(self._context.lease.spec, JobSpec)
         found = waste_warnings(self._context.spec, event.step, played, rewards_count=is_rl)
         silence = nothing_to_compare(event)
-        if silence is not None:  # which says what equal rewards would
+        if silence is not None:  # It says the same as equal rewards would.
             found = [silence, *(warning for warning in found if warning.name != "equal_rewards")]
         news = [warning for warning in found if warning.name not in self._wasteful]
         self._wasteful = {warning.name for warning in found}
@@ -468,7 +467,7 @@ class RLJob(JobLoop[JobSpec]):
         context.store.save_episodes(context.lease, step, results, captured=captured)
 
     def _facts(self, step: int, played: Played, metrics: Mapping[str, float]) -> list[Fact]:
-        """Return what was seen in a step, for the run's certificate."""
+        """Return a step's facts for the run's certificate."""
         context = self._context
         with context.clock.part("certificate"):
             stayed, _ = learned_from(context.spec, played)
@@ -496,7 +495,7 @@ class RLJob(JobLoop[JobSpec]):
         return facts
 
     def _compare_last_version(self, prompts: Mapping[str, Sequence[Prompt]]) -> None:
-        """Compare learner and engine on the last version, which plays no episode that would."""
+        """Compare learner and engine on the last version, which plays no episodes."""
         context = self._context
         self._policies.probed_parity(
             self._done_step,
@@ -522,8 +521,9 @@ class RLJob(JobLoop[JobSpec]):
             context.lease,
             WarningEvent(
                 name="replay_differs",
-                message=f"repeating step {step} gave other weights than the first time (another machine or "
-                f"thread count?); {dropped} stored episodes of later steps were dropped and are played again",
+                message=f"repeating step {step} gave different weights than the first time (another "
+                f"machine or thread count?); {dropped} stored episodes of later steps were dropped and are "
+                f"played again",
                 step=step,
             ),
         )
@@ -531,7 +531,7 @@ class RLJob(JobLoop[JobSpec]):
 
 
 def _prompts(played: Played, context: JobContext[JobSpec]) -> dict[str, list[Prompt]]:
-    """Return what stood before the first answers in a step's episodes, by agent."""
+    """Return the prompts of the first turns in a step's episodes, by agent."""
     return {
         agent: [
             prompt_of(segment.token_ids, segment.loss_mask, segment.images)

@@ -1,7 +1,7 @@
-"""The rollout of a step: its episodes go on the board, and somebody plays them.
+"""The rollout of a step: its episodes go on the board, and workers play them.
 
-Everything between "the policy is published" and "all results are durable", with what can go wrong there:
-workers that vanish, clients that fall silent, steps that must be played again.
+Everything between "the policy is published" and "all results are durable", including failures: workers that
+vanish, silent clients, steps that must be played again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tinkergym.schema.events import JobState, WarningEvent
 from tinkergym.schema.job_spec import JobSpec
 
 _LOOK_SECONDS = 0.5
-"""How often a waiting job looks whether its client still lives, or more often if its patience is short."""
+"""How often a waiting job checks whether its client is alive; more often if its patience is short."""
 
 
 class RolloutPhase:
     """One job's use of its episode board. `begin` a step, then `finish` it."""
 
     def __init__(self, context: JobContext[JobSpec], league: LeagueBook) -> None:
-        """Play a job's steps; `league` is brought up to date by the job's loop."""
+        """Play a job's steps; the job's loop updates `league`."""
         self._context = context
         self._league = league
         self._recorded = RecordedActions(context.all_files)
@@ -34,7 +34,7 @@ class RolloutPhase:
         """A step that has not begun, and its requests."""
 
     def stored(self, step: int) -> Played | None:
-        """Return the step's episodes if all of them were stored by an earlier attempt, in index order."""
+        """Return the step's episodes in index order if an earlier attempt stored all of them."""
         context = self._context
         results = {result.episode_id: result for result in context.store.episodes(context.job_id, step)}
         played: list[tuple[EpisodeRequest, EpisodeResult]] = []
@@ -47,15 +47,15 @@ class RolloutPhase:
         return played
 
     def begin(self, step: int) -> None:
-        """Put the step's episodes on the board, but for those that are stored already."""
+        """Put the step's episodes on the board, except those that are already stored."""
         context = self._context
         if context.in_lockstep:
-            # Lockstep batches depend on who plays along, so a step that was begun is played again as a whole.
+            # Lockstep batches depend on all episodes, so an unfinished step is played again completely.
             context.store.discard_episodes(context.lease, from_step=step)
         self._post(step, self._requests(step))
 
     def _requests(self, step: int) -> list[EpisodeRequest]:
-        """Return the step's requests, which `finish` may have written while others played."""
+        """Return the step's requests, which `finish` may have created in advance."""
         known, requests = self._written
         return requests if known == step else self._written_now(step)
 
@@ -65,14 +65,14 @@ class RolloutPhase:
         return step_requests(context.job_id, context.spec, step, known, recorded=self._recorded)
 
     def _post(self, step: int, requests: list[EpisodeRequest]) -> None:
-        """Put a round's episodes on the board, but for those that an earlier attempt stored."""
+        """Put a round's episodes on the board, except those that an earlier attempt stored."""
         context = self._context
         stored = context.lease.attempt > 1 and not context.in_lockstep
         done = context.store.episodes(context.job_id, step) if stored else []
         context.boards.post(context.job_id, step, requests, done)
 
     def _replacements(self, step: int, played: Played) -> list[EpisodeRequest]:
-        """Return the requests of the groups that are to take the place of silent ones, if any."""
+        """Return the requests of the groups that replace zero-variance ones, if any."""
         context = self._context
         if not context.spec.algorithm.dynamic_sampling_rounds:
             return []
@@ -83,17 +83,17 @@ class RolloutPhase:
         """Wait for the step's results, and return them in index order.
 
         Raises:
-            JobCancelledError: And what else `JobControl.check` raises.
-            ClientSilentError: The client was silent for so long that the job gives its place up.
+            JobCancelledError: And other errors of `JobControl.check`.
+            ClientSilentError: The client was silent for so long that the job gives up its place.
         """
         context = self._context
-        # The step that begins next: others may have begun already, to be played ahead.
+        # The step that begins next: others may have already begun, to be played ahead.
         following = step + max(1, context.spec.max_staleness)
         if following <= context.spec.steps:
-            # Now, while this thread has nothing to do but wait.
+            # Now, while this thread only waits.
             self._written = following, self._requests(following)
         seconds = min(_LOOK_SECONDS, context.spec.client_timeout_seconds / 4)
-        # Of the step's earlier rounds, where groups are replaced.
+        # Earlier rounds of the step, if groups are replaced.
         earlier: list[tuple[EpisodeRequest, EpisodeResult]] = []
         while True:
             outcome = context.boards.wait(context.job_id, step, seconds)
@@ -116,13 +116,13 @@ class RolloutPhase:
         if not context.boards.take_crash(context.job_id):
             return
         kept = (
-            "the job has worker processes of its own, which is slower"
+            "the job has its own worker processes, which is slower"
             if context.in_lockstep
-            else "each has its own process, which is slower and waits longer with each crash before it starts"
+            else "each has its own process, which is slower, and restarts after longer pauses with each crash"
         )
         warning = WarningEvent(
             name="environment_crashed",
-            message=f"a process died or stood still while it ran this job's environments in step {step}; its "
+            message=f"a process died or hung while it ran this job's environments in step {step}; its "
             f"episodes are played again, and from now on {kept}",
             step=step,
         )
@@ -132,17 +132,17 @@ class RolloutPhase:
         context = self._context
         warning = WarningEvent(
             name="lockstep_broken",
-            message=f"the worker that played step {step} was lost; the step is played again as a whole",
+            message=f"the worker that played step {step} was lost; the whole step is played again",
             step=step,
         )
         context.store.append_event(context.lease, warning)
         self.begin(step)
 
     def look_for_client(self) -> None:
-        """Say in the job's state whether its client is heard from.
+        """Set the job's state by whether its client was heard from.
 
         Raises:
-            ClientSilentError: It was silent for so long that the job gives its place up.
+            ClientSilentError: It was silent for so long that the job gives up its place.
         """
         context = self._context
         if context.spec.rollout == "server":
@@ -150,8 +150,8 @@ class RolloutPhase:
         silence = context.boards.silent_seconds(context.job_id)
         if silence > context.client_place_seconds:
             raise ClientSilentError(
-                f"waits for its client: nothing was heard from it for {context.client_place_seconds:g} s, so "
-                f"other jobs have its place. Attach with Client.attach({context.job_id!r}), and with env=... "
+                f"waits for its client, which was silent for {context.client_place_seconds:g} s, so the "
+                f"job gave up its place. Attach with Client.attach({context.job_id!r}), and with env=... "
                 "if it was started with a class"
             )
         silent = silence > context.spec.client_timeout_seconds
@@ -164,9 +164,11 @@ class RolloutPhase:
             context.clock.resume()
         state = JobState.WAITING_FOR_CLIENT if silent else JobState.RUNNING
         if silent:
-            reason = "no worker of the client is heard from; attach to the job to go on"
+            reason = "the client's workers do not respond; attach to the job to continue"
         else:
             held = context.boards.held_seconds(context.job_id)
-            reason = f"waits up to {held:.0f} s for the leases of a client that fell silent" if held else ""
+            reason = (
+                f"waits up to {held:.0f} s for the leases of a client that stopped responding" if held else ""
+            )
         context.store.set_state(context.lease, state, reason)
         context.boards.set_state(context.job_id, state)

@@ -1,7 +1,7 @@
-"""What a job's loop notes for its certificate: which tokens were trained on, and every episode's fate.
+"""Facts of a job's loop for its certificate: which tokens were trained on, and every episode's outcome.
 
-The digests of the learner's tokens are computed from the sequences that the learner is given, and compared
-with those of the engine's completions, which were noted as they left the engine.
+The digests of the learner's tokens are computed from the learner's input, and compared with those of the
+engine's completions, recorded when they left the engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tinkergym.trajectory.trajectory import COMPLETED_REASONS, StopReason, Traje
 
 
 class Source(NamedTuple):
-    """Where a sequence that is learned from comes from."""
+    """The source of a trained sequence."""
 
     seat: PlayedSeat
     segment: int
@@ -34,12 +34,13 @@ class RunNotes:
 
     def __init__(self) -> None:
         self._trained: dict[tuple[str, str], dict[int, tuple[bytes, int]]] = defaultdict(dict)
-        """By episode and agent: by turn its tokens' digest in the learner's batch, and how many they are."""
+        """By episode and agent, for each turn: the digest of its tokens in the learner's batch, and their
+        number."""
         self._unplaced: Counter[str] = Counter()
-        """By episode, trained tokens that are of no turn."""
+        """By episode, trained tokens outside all turns."""
 
     def trained(self, sources: Sequence[Source], sequences: Sequence[TrainSequence]) -> None:
-        """Note what the learner is given, sequence by sequence."""
+        """Record the learner's input, sequence by sequence."""
         for (seat, number), sequence in zip(sources, sequences, strict=True):
             episode = seat.request.episode_id
             own = self._trained[episode, seat.trajectory.agent]
@@ -63,17 +64,17 @@ class RunNotes:
         learned_from: Iterable[str],
         learning_rate: float | None,
     ) -> tuple[StepFacts, list[Fact]]:
-        """Return a step's facts, in numbers and for each episode, and forget what was noted.
+        """Return a step's facts, in total and for each episode, and clear the collected ones.
 
         Args:
-            spec: Of the job.
-            step: Which.
-            attempt: That records it.
-            played: All of its episodes.
-            stored: What the store knows of them.
-            issued: How often each was handed out in this attempt.
-            learned_from: Those that were not replaced by others.
-            learning_rate: Of the step, where it is known.
+            spec: The job's settings.
+            step: The step.
+            attempt: The attempt that records it.
+            played: All episodes of the step.
+            stored: The store's records of them.
+            issued: How often each was issued in this attempt.
+            learned_from: Episodes that were not replaced by others.
+            learning_rate: The step's learning rate, if known.
         """
         stayed = set(learned_from)
         fates = [
@@ -139,7 +140,7 @@ class RunNotes:
 
 
 def captured_by_turn(result: EpisodeResult, digests: bytes) -> dict[tuple[str, int], bytes]:
-    """Return the digests of the completions that the engine is known to have returned, by agent and turn."""
+    """Return the digests of completions that the engine is known to have returned, by agent and turn."""
     found: dict[tuple[str, int], bytes] = {}
     for number, (trajectory, index, _) in enumerate(_turns(result.trajectories)):
         digest = digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
@@ -155,9 +156,9 @@ def _turns(trajectories: Iterable[Trajectory]) -> Iterator[tuple[Trajectory, int
 
 
 def _why(spec: JobSpec, result: EpisodeResult, *, stayed: bool) -> str:
-    """Return why nothing was learned from an episode."""
+    """Return why an episode was not trained on."""
     reasons = [one.stop_reason for one in result.trajectories if one.stop_reason not in COMPLETED_REASONS]
-    # Of a game that failed, the seat that broke tells more than those that lost their game by it.
+    # In a failed game, the seat that failed is more informative than those affected by it.
     reasons.sort(key=lambda reason: reason is StopReason.SEAT_FAILED)
     if reasons:
         return str(reasons[0].value)

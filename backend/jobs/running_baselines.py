@@ -1,7 +1,7 @@
 """Running baselines: the mean return so far at each seat of a game, against each kind of opponent.
 
-A step's episodes are compared with the means from before the step, and enter them afterwards. So a baseline
-never contains the episodes that it is compared with, and a step that is repeated after a kill sees the same
+A step's episodes are compared with the means from before the step, and added to them afterwards. So a
+baseline never contains the episodes compared with it, and a step that is repeated after a kill has the same
 baselines.
 """
 
@@ -25,7 +25,7 @@ class RunningBaselines:
     def value(self, seat: PlayedSeat, decay: float) -> float:
         """Return the expected return at a seat; 0 before the first episode."""
         total, count = self._sums.get(key_of(seat), (0.0, 0))
-        # Bias correction as in Adam (arXiv:1412.6980): without it the first means would be pulled towards 0.
+        # Bias correction as in Adam (arXiv:1412.6980): without it the first means would be biased towards 0.
         return total / (1.0 - decay**count) if count else 0.0
 
     def add(self, earned: Iterable[tuple[PlayedSeat, float]], decay: float) -> None:

@@ -11,25 +11,25 @@ class Scheduled(Protocol):
 
     @property
     def learning_rate(self) -> float:
-        """At its highest."""
+        """Peak learning rate."""
         ...
 
     @property
     def lr_schedule(self) -> Literal["constant", "linear", "cosine"]:
-        """How it falls."""
+        """The decay."""
         ...
 
     @property
     def warmup_steps(self) -> int:
-        """Over how many steps it rises."""
+        """The number of warm-up steps."""
         ...
 
 
 def learning_rate(algorithm: Scheduled, step: int, steps: int) -> float:
     """Return the rate of train step `step` (the first is 1) out of `steps`.
 
-    Warm-up climbs in equal parts to the full rate at step `warmup_steps + 1`; from there `linear` and
-    `cosine` fall so that the step after the last would have rate 0: every step of the job moves the weights.
+    Warm-up rises linearly to the full rate at step `warmup_steps + 1`. From there `linear` and `cosine` decay
+    so that the step after the last would have rate 0: every step of the job changes the weights.
     """
     warmup = algorithm.warmup_steps
     if step <= warmup:

@@ -10,9 +10,9 @@ from backend.learner.sft_loss import LikelihoodLoss
 from tinkergym.schema.jobs import SFTSpec
 
 _PASSED_ON = ("shared_fraction", "loss_spike")
-"""Metrics of the learner that mean the same here."""
+"""Metrics of the learner that are reported unchanged."""
 _MEASURED_AT_ONCE = 64
-"""Records; between two such parts a cancellation is seen."""
+"""Records per part; a cancellation is checked between parts."""
 
 
 class SFTJob(WrittenDataJob[SFTSpec]):
@@ -23,8 +23,7 @@ class SFTJob(WrittenDataJob[SFTSpec]):
         sequences = [train_sequence(self._data.train[number][0]) for number in numbers]
         loss = LikelihoodLoss(aggregation=context.spec.aggregation)
         result = context.policy.forward_backward(sequences, loss)
-        # Sums of logprobs by token, whatever the aggregation: the number that is known as the loss of a
-        # language model.
+        # Sums of logprobs per token, whatever the aggregation: the usual loss of a language model.
         return Update(
             loss=result.loss,
             metrics={

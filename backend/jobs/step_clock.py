@@ -1,4 +1,4 @@
-"""Where a step's seconds go: wall time, the engine's and the learner's work, and the parts in between."""
+"""How a step's time is spent: wall time, the engine's and the learner's work, and the parts in between."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeconds:
-    """One step's time, from the moment its episodes could be leased until those of the next could."""
+    """One step's time, from the moment its episodes could be leased until those of the next one could."""
 
     step: float
     sampling: float
     learning: float
     parts: dict[str, float]
-    """`time/<part>`; what runs while the next episodes are played belongs to the step in which it runs."""
+    """`time/<part>`; work during the next step's rollout belongs to the step in which it runs."""
 
 
 class StepClock:
-    """Measures one job's steps, back to back: what one leaves out, the next contains."""
+    """Measures one job's steps without gaps between them."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class StepClock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count what the block takes as `time/<name>`."""
+        """Add the duration of the block to `time/<name>`."""
         begun = self._clock()
         try:
             yield
@@ -48,7 +48,7 @@ class StepClock:
             self._parts[name] += self._clock() - begun
 
     def add(self, name: str, seconds: float) -> None:
-        """Count seconds as `time/<name>` that were measured elsewhere."""
+        """Add seconds measured elsewhere to `time/<name>`."""
         self._parts[name] += seconds
 
     def lap(self) -> StepSeconds:
@@ -66,17 +66,17 @@ class StepClock:
         return StepSeconds(step=wall, sampling=sampling, learning=learning, parts=parts)
 
     def pause(self, already: float = 0.0) -> None:
-        """Begin time, `already` seconds ago, that says nothing of the steps to come."""
+        """Begin a pause, `already` seconds ago, that does not affect estimates."""
         self._paused_at = max(self._mark[0], self._clock() - already)
 
     def resume(self) -> None:
-        """End it."""
+        """End the pause."""
         if self._paused_at is not None:
             self._idle += self._clock() - self._paused_at
             self._paused_at = None
 
     def expected(self, steps: int) -> float:
-        """Return how long `steps` more will take, if they go like the last ten without their pauses."""
+        """Estimate the time of `steps` more steps from the last ten, without their pauses."""
         return steps * sum(self._recent) / max(1, len(self._recent))
 
     def _now(self) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""What a finished step tells the user: numbers, an episode to read, and what went wrong. Pure."""
+"""What a finished step reports to the user: metrics, an episode to read, and failures. Pure."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from tinkergym.trajectory.trajectory import (
 
 _WARNINGS_PER_STEP = 5
 _LONGEST_TEXT = 4000
-"""Characters of a traceback or of one message of a transcript that an event carries."""
+"""Characters of a traceback or of one message of a transcript in an event."""
 
 MOST_STEP_METRICS = 200
-"""Names of environment metrics in one step's event; those of most episodes stay, others are counted."""
+"""Environment metrics in one step's event; those of the most episodes are kept, the others counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeStatistics:
-    """What can be counted in a step's episodes; means are over the completed ones."""
+    """Counts of a step's episodes; means are over the completed ones."""
 
     episodes: int
     failed_episodes: int
     reward_mean: float | None
     reward_std: float | None
-    """Both None when no episode was completed, since a failure is no reward of 0, and where several seats are
-    learned from: nothing is averaged over seats."""
+    """Both None if no episode was completed, because a failure is not a reward of 0, and if several seats are
+    trained, because seats are not averaged."""
     seat_metrics: dict[str, float]
-    """`seat/<agent>/reward_mean` and the like, where several seats are learned from."""
+    """`seat/<agent>/reward_mean` and so on, if several seats are trained."""
     stop_reasons: dict[str, int]
-    """Of each seat that is learned from."""
+    """For each trained seat."""
     sampled_tokens: int
     turns: int
     retried_episodes: int
-    """How many had failed before and were played again, whatever came of it."""
+    """Episodes that failed before and were played again, whatever their outcome."""
     environment_metrics: dict[str, float]
-    """`env/<name>`: the mean over episodes of each episode's sum of that metric. Where several seats are
-    learned from, `env/<agent>/<name>`."""
+    """`env/<name>`: the mean over episodes of each episode's sum of that metric. If several seats are
+    trained, `env/<agent>/<name>`."""
 
 
 def statistics(played: Played) -> EpisodeStatistics:
-    """Count."""
+    """Compute the counts."""
     everybody = [one for _, result in played for one in result.trajectories]
     by_agent: dict[str, list[Trajectory]] = defaultdict(list)
     for seat in trained_seats(played):
@@ -116,7 +116,7 @@ def _environment_metrics(completed: Iterable[Trajectory], prefix: str) -> dict[s
                 of_episode[name] += value
         for name, total in of_episode.items():
             sums[name].append(total)
-    # Each is finite; of the largest numbers that there are the sum need not be.
+    # Each is finite, but a sum of the largest numbers may not be.
     kept = sorted(sums, key=lambda name: (-len(sums[name]), name))[:MOST_STEP_METRICS]
     with np.errstate(over="ignore"):
         means = {f"env/{prefix}{name}": float(np.mean(sums[name])) for name in sorted(kept)}
@@ -126,12 +126,12 @@ def _environment_metrics(completed: Iterable[Trajectory], prefix: str) -> dict[s
 
 
 def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
-    """Return one warning per kind of failure, the commonest first, each with a traceback if there is one."""
+    """Return one warning per kind of failure, most frequent first, with a traceback if there is one."""
     kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
     for _, result in played:
         if is_lost(result):
             trajectory = min(result.trajectories, key=_tells_less)
-            # The reasons of one fault are the same, but for their numbers.
+            # Reasons of the same fault are equal except for numbers.
             reason = reason_line(trajectory.stop_reason.value, trajectory.error)
             kind = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
             kinds[(trajectory.stop_reason.value, kind)].append(trajectory.error)
@@ -143,18 +143,18 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
 
 
 def _tells_less(trajectory: Trajectory) -> tuple[bool, bool]:
-    """Return a key by which the seat comes first whose failure ended the episode."""
+    """Return a sort key that puts the seat whose failure ended the episode first."""
     reason = trajectory.stop_reason
     return reason in COMPLETED_REASONS, reason is StopReason.SEAT_FAILED
 
 
 def _cut(stop_reason: str, error: str) -> str:
-    """Return as much of an error as an event carries, the line with the reason in it."""
+    """Shorten an error for an event, keeping the line with the reason."""
     return error[:_LONGEST_TEXT] if stop_reason in REASON_COMES_FIRST else error[-_LONGEST_TEXT:]
 
 
 def spike_warnings(event: StepEvent) -> list[WarningEvent]:
-    """Return a warning for each number of the step that was far from usual, see `backend.learner.spikes`."""
+    """Return a warning for each metric of the step with a spike, see `backend.learner.spikes`."""
     return [
         WarningEvent(
             name=name,
@@ -169,23 +169,24 @@ def spike_warnings(event: StepEvent) -> list[WarningEvent]:
 
 
 def nothing_to_compare(event: StepEvent) -> WarningEvent | None:
-    """Return a warning if nothing told the episodes of any group apart, else None."""
+    """Return a warning if every group had zero variance, else None."""
     silent, compared = (event.metrics.get(name) for name in ("zero_variance_groups", "compared_groups"))
     if not compared or silent != compared:
-        return None  # also where a value head or a teacher judges each episode by itself
+        return None  # Also if a value head or a teacher scores each episode separately.
     return WarningEvent(
         name="nothing_to_compare",
         message=f"in none of the {compared:.0f} groups of step {event.step} did any episode earn more than "
-        "what it is compared with: the rewards taught nothing. If it goes on, make the task easier or its "
+        "what it is compared with: the rewards taught nothing. If this continues, make the task easier or "
+        "its "
         "reward finer, or raise group_size or sampling.temperature",
         step=event.step,
     )
 
 
 def episodes_to_read(played: Played, step: int) -> list[EpisodeEvent]:
-    """Return the best and the worst completed episode of a step; one, if all are equal.
+    """Return the best and the worst completed episode of a step; only one if all are equal.
 
-    Of several seats, as one that is learned from saw it.
+    With several seats, from the view of a trained one.
     """
     completed = [seat for seat in trained_seats(played) if seat.trajectory.completed]
     if not completed:

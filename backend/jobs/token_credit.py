@@ -1,7 +1,7 @@
-"""What each sampled token is credited with where a value head says what was to be expected. Pure.
+"""The advantage of each sampled token when there is a value head. Pure.
 
-The steps of an episode are its sampled tokens, over all turns and segments; a turn's reward is paid at its
-last one. What the environment says in between takes no step.
+The time steps of an episode are its sampled tokens, over all turns and segments; a turn's reward is paid at
+its last token. Observations take no time steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tinkergym.schema.algorithms import PPO
 from tinkergym.trajectory.trajectory import Trajectory
 
 Place = tuple[int, int]
-"""Of a segment: number of the episode, number of the segment in it."""
+"""Key of a segment: number of the episode, number of the segment in it."""
 Numbers = npt.NDArray[np.float64]
 
 
@@ -29,9 +29,9 @@ class TokenCredit:
 
     advantages: Numbers
     value_targets: Numbers
-    """What the value head is to expect before the token, in units of return."""
+    """The target of the value head before the token, in units of return."""
     old_values: Numbers
-    """What it expected."""
+    """The value head's estimate."""
 
 
 def token_credits(
@@ -44,12 +44,12 @@ def token_credits(
     """Estimate the advantages of the tokens of every episode that has values.
 
     Args:
-        algorithm: Of the job.
+        algorithm: The job's algorithm.
         trajectories: The episodes of the step.
-        rewards: Of each one's turns.
-        values: By segment, of its sampled tokens: what the value head expected before each. Of an episode
-            every segment with a sampled token, or none.
-        penalties: Likewise, what is taken off each token's reward; may be empty.
+        rewards: The rewards of each one's turns.
+        values: By segment, the value head's estimate before each sampled token. For an episode, every segment
+            with a sampled token, or none.
+        penalties: In the same form, subtracted from each token's reward; may be empty.
     """
     places_of: dict[int, list[Place]] = defaultdict(list)
     for place in values:
@@ -70,13 +70,13 @@ def token_credits(
 
 
 def turn_payments(trajectory: Trajectory, rewards: Sequence[float]) -> Numbers:
-    """Return what is paid at each sampled token of an episode: a turn's reward at its last, else 0.
+    """Return the reward at each sampled token of an episode: a turn's reward at its last token, else 0.
 
     A turn without a sampled token has its reward paid at the one before it, or the very first.
 
     Args:
         trajectory: With at least one sampled token.
-        rewards: Of its turns.
+        rewards: The rewards of its turns.
 
     Returns:
         [sampled tokens], over all segments, in the order in which they were sampled.
@@ -93,11 +93,11 @@ def turn_payments(trajectory: Trajectory, rewards: Sequence[float]) -> Numbers:
 def whitened_credits(
     credited: Mapping[Place, TokenCredit], learned: Mapping[Place, npt.NDArray[np.bool_]]
 ) -> dict[Place, TokenCredit]:
-    """Bring the advantages to mean 0 and deviation 1 over the tokens that are learned from.
+    """Normalize the advantages to mean 0 and standard deviation 1 over the trained tokens.
 
     Args:
-        credited: Of the step.
-        learned: By segment, [sampled tokens]; the advantages of the others become 0.
+        credited: The step's credits.
+        learned: By segment, [sampled tokens], whether it is trained; other advantages become 0.
     """
     places = list(credited)
     chosen = [credited[place].advantages[learned[place]] for place in places]
@@ -112,9 +112,9 @@ def whitened_credits(
 
 
 def value_metrics(credited: Mapping[Place, TokenCredit]) -> dict[str, float]:
-    """Say how good the values were before the update: value_mean, explained_variance.
+    """Return how good the values were before the update: value_mean, explained_variance.
 
-    The latter is missing where all targets are equal: then there was nothing to foresee.
+    The latter is missing if all targets are equal.
     """
     if not credited:
         return {}

@@ -1,7 +1,7 @@
-"""From a step's episodes to what the learner trains on: rewards, advantages, and sequences that carry them.
+"""From a step's episodes to the learner's input: rewards, advantages, and sequences with them.
 
-Pure but for two questions to the model: what a reference policy thinks of the sampled tokens, only where a
-job has a KL penalty, and what the value head expected before each, only where it has one.
+Pure except for two questions to the model: the reference policy's logprobs of the sampled tokens, only if a
+job has a KL penalty, and the value head's estimates, only if there is one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tinkergym.schema.job_spec import JobSpec
 from tinkergym.trajectory.trajectory import Segment, Trajectory, Turn
 
 _SHUFFLE = 2
-"""Last word of the entropy that the control experiment's permutation is drawn from."""
+"""Last word of the entropy for the control experiment's permutation."""
 
 PerToken = Callable[[Sequence[TrainSequence]], list[FloatArray]]
 """Returns one number per sampled token, per sequence."""
@@ -49,16 +49,16 @@ Credit = float | npt.NDArray[np.float64] | TokenCredit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainBatch:
-    """What a step learns from."""
+    """The training input of a step."""
 
     sequences: list[TrainSequence]
     groups: list[int]
-    """Of each sequence; those of a group are neighbours."""
+    """The group of each sequence; those of a group are adjacent."""
     metrics: dict[str, float]
     versions: list[IntArray]
-    """Of each sequence, which version of the policy sampled each token that is learned from."""
+    """For each sequence, the version that sampled each trained token."""
     sources: list[Source]
-    """Of each sequence."""
+    """For each sequence."""
 
 
 def train_batch(
@@ -74,14 +74,14 @@ def train_batch(
     """Turn a step's episodes into a train batch.
 
     Args:
-        spec: Of the job.
-        step: Its number, from which the control experiment's shuffle is drawn.
+        spec: The job's settings.
+        step: Its number, which seeds the control experiment's shuffle.
         played: All episodes of the step.
-        reference: For the reference policy's logprobs; asked once, and only if the job has a KL penalty.
-        values: For what the policy's value head expects; asked once, and only if it has one.
-        policy: Whose seats are learned from; None takes all that are trained. A seat is compared with the
+        reference: Returns the reference policy's logprobs; called once, and only if the job has a KL penalty.
+        values: Returns the value head's estimates; called once, and only if there is one.
+        policy: Whose seats are trained on; None means all trained ones. A seat is compared with the
             same seat of its group's other episodes, never with another seat.
-        baselines: What was earned before, for an algorithm that compares with that.
+        baselines: Running baselines, for an algorithm that uses them.
     """
     kept, replaced = learned_from(spec, played)
     seats = _by_group(trained_seats(kept, policy))
@@ -140,7 +140,7 @@ def _assembled(
     found: Mapping[Place, FloatArray],
     metrics: dict[str, float],
 ) -> TrainBatch:
-    """Return the batch of the segments that have tokens to learn from."""
+    """Return the batch of the segments with tokens to train on."""
     sequences, versions, group_of, sources = [], [], [], []
     for (episode, number), credit in credited.items():
         trajectory = seats[episode].trajectory
@@ -162,7 +162,7 @@ def _against_before(
     expected: list[float],
     counted: list[bool],
 ) -> tuple[dict[Place, Credit], dict[str, float]]:
-    """Compare each episode with those before it at its seat; returns what segments are credited with."""
+    """Compare each episode with earlier ones at its seat; returns the credits of segments."""
     places: dict[Place, Credit] = {
         (episode, number): sum(rewards[episode]) - expected[episode]
         for episode, trajectory in enumerate(trajectories)
@@ -174,7 +174,7 @@ def _against_before(
 
 
 def earned_by_seat(spec: JobSpec, played: Played, policy: str) -> list[tuple[PlayedSeat, float]]:
-    """Return the shaped returns of a policy's seats in the episodes that count, before any KL penalty."""
+    """Return the shaped returns of a policy's seats in the valid episodes, before any KL penalty."""
     return [
         (seat, sum(shaped_rewards(spec, seat.trajectory)))
         for seat in trained_seats(played, policy)
@@ -183,7 +183,7 @@ def earned_by_seat(spec: JobSpec, played: Played, policy: str) -> list[tuple[Pla
 
 
 def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:
-    """Return the seats with those of a group next to each other, else in their order."""
+    """Return the seats with those of a group next to each other, otherwise in order."""
     groups: dict[int, list[PlayedSeat]] = defaultdict(list)
     for seat in seats:
         groups[seat.group].append(seat)
@@ -191,7 +191,7 @@ def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:
 
 
 def _environments(spec: JobSpec, seats: list[PlayedSeat]) -> list[int]:
-    """Return which of the job's environments each seat was played in: rewards are compared within one."""
+    """Return which of the job's environments each seat played in: rewards are compared within one."""
     known = list(spec.own_environments.values())
     return [known.index(seat.request.environment) if len(known) > 1 else 0 for seat in seats]
 
@@ -206,7 +206,7 @@ def _compared(
     counted: list[bool],
     strata: list[int],
 ) -> tuple[dict[Place, Credit], dict[str, float]]:
-    """Compare the episodes; returns what the segments of those that are learned from are credited with."""
+    """Compare the episodes; returns the credits of the segments of trained ones."""
     credited, advantages = _credits(spec, step, rewards, groups, counted, strata=strata)
     metrics = {
         "zero_variance_groups": float(advantages.zero_variance_groups),
@@ -265,7 +265,7 @@ def _credits(
 def _token_credits(
     spec: JobSpec, algorithm: PPO, trajectories: list[Trajectory], credited: dict[Place, TokenCredit]
 ) -> tuple[dict[Place, Credit], dict[str, float]]:
-    """Whiten the credits if that is asked for, and say how good the values were."""
+    """Whiten the credits if configured, and return how good the values were."""
     metrics = value_metrics(credited)
     if algorithm.whiten_advantages:
         learned = {
@@ -279,7 +279,7 @@ def _token_credits(
 
 
 def _shuffle(rewards: list[list[float]], counted: list[bool], shuffle: np.random.Generator) -> None:
-    """Permute the rewards of all turns that are learned from, in place."""
+    """Permute the rewards of all trained turns, in place."""
     turns = [
         (episode, k) for episode, some in enumerate(rewards) if counted[episode] for k in range(len(some))
     ]
@@ -310,7 +310,7 @@ def _sequence(
     mask: npt.NDArray[np.bool_],
     reference: FloatArray | None,
 ) -> TrainSequence:
-    """Return a segment as a sequence of which the tokens of `mask` are learned from."""
+    """Return a segment as a sequence in which the tokens of `mask` are trained on."""
     segment = trajectory.segments[number]
     sequence = TrainSequence.from_segment(
         segment,
@@ -351,7 +351,7 @@ def _per_token(trajectory: Trajectory, number: int, credit: Credit) -> float | l
 def _asked(
     spec: JobSpec, trajectories: list[Trajectory], counted: list[bool], ask: PerToken
 ) -> dict[Place, FloatArray]:
-    """Ask about every segment that may be learned from."""
+    """Query every segment that may be trained on."""
     asked = [
         (episode, number)
         for episode, trajectory in enumerate(trajectories)
@@ -393,7 +393,7 @@ def _take_off(
     trajectories: list[Trajectory],
     rewards: list[list[float]],
 ) -> None:
-    """Lower each turn's reward by the KL of its answer, in place."""
+    """Subtract the KL of its completion from each turn's reward, in place."""
     for (episode, number), kl in divergence.items():
         spread = _at_tokens(trajectories[episode].segments[number], kl)
         for k, turn in enumerate(trajectories[episode].turns):

@@ -1,6 +1,6 @@
-"""What an episode's answers are credited with: the environment's rewards, less penalties that a job asks for.
+"""The rewards credited to an episode's completions: the environment's rewards, minus the job's penalties.
 
-Pure. The trajectory itself keeps what the environment said; so do the step's statistics.
+Pure. The trajectory itself, and the step's statistics, keep the environment's rewards.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from tinkergym.schema.job_spec import JobSpec
 from tinkergym.trajectory.trajectory import Trajectory
 
 LARGEST_RETURN = 1e15
-"""Of an episode. The learner squares gradients in float32, which ends at 3e38."""
+"""Of an episode. The learner squares gradients in float32, whose maximum is 3e38."""
 
 
 def refuse_large_rewards(spec: JobSpec, played: Played) -> None:
-    """Refuse rewards that are finite and yet cannot be computed with.
+    """Refuse finite rewards that are too large to compute with.
 
     Raises:
-        InvalidRewardError: The sizes of an episode's rewards add up to more than `LARGEST_RETURN`.
+        InvalidRewardError: The absolute rewards of an episode add up to more than `LARGEST_RETURN`.
     """
     for request, trajectory in trained_seats(played):
         rewards = [turn.reward for turn in trajectory.turns]
@@ -28,22 +28,22 @@ def refuse_large_rewards(spec: JobSpec, played: Played) -> None:
         worst = max(range(len(rewards)), key=lambda turn: abs(rewards[turn]))
         raise InvalidRewardError(
             f"{request.environment.id} paid a reward of {rewards[worst]:.3g} in step {worst + 1} of "
-            f"the episode {request.episode_id} (seed {request.seed}), which is too large to learn from",
-            hint="scale the environment's rewards, best to sizes of about 1; an episode's may add up to "
+            f"the episode {request.episode_id} (seed {request.seed}), which is too large to train on",
+            hint="scale the environment's rewards, preferably to about 1; those of an episode may add up to "
             f"{LARGEST_RETURN:g}",
             field="environment",
         )
 
 
 def counts(spec: JobSpec, trajectory: Trajectory) -> bool:
-    """Whether an episode is learned from and enters a baseline."""
-    # A failure before the first answer has nothing to learn from, and its return would be a made-up 0.
+    """Whether an episode is trained on and counts in a baseline."""
+    # A failure before the first completion has nothing to train on, and its return would be a made-up 0.
     kept = spec.on_failure == "keep" and trajectory.failed and trajectory.sampled_tokens > 0
     return trajectory.completed or kept
 
 
 def shaped_rewards(spec: JobSpec, trajectory: Trajectory) -> list[float]:
-    """Return each turn's reward, less the penalty for an answer that came near its limit."""
+    """Return each turn's reward, minus the penalty for a completion near its limit."""
     algorithm = spec.algorithm
     if not algorithm.overlong_tokens:
         return [turn.reward for turn in trajectory.turns]

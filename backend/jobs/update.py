@@ -1,4 +1,4 @@
-"""One optimiser step of a job that plays, with its parts on the job's clock."""
+"""One optimizer step of a job that plays, with its parts on the job's clock."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ Result = TypeVar("Result")
 
 
 class StepSettings(Protocol):
-    """What a job's spec or algorithm says of its optimiser steps."""
+    """A job's settings for its optimizer steps."""
 
     @property
     def max_grad_norm(self) -> float:
-        """The gradient is shortened to this length where it is longer."""
+        """The largest norm of the gradient."""
         ...
 
     @property
     def weight_decay(self) -> float:
-        """AdamW's."""
+        """AdamW's settings."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updated:
-    """What an optimiser step was made of."""
+    """The results of an optimizer step."""
 
     loss: float
     learner_logprobs: list[FloatArray]
-    """Per sequence, one per sampled token, by the policy as it was before."""
+    """Per sequence, one per sampled token, by the policy before the update."""
     metrics: dict[str, float]
     judged_tokens: int
     """See `ForwardBackwardResult`."""
@@ -44,7 +44,7 @@ class Updated:
 
     @property
     def tokens(self) -> int:
-        """Sampled tokens that were learned from."""
+        """Number of trained tokens."""
         return sum(len(own) for own in self.learner_logprobs)
 
 
@@ -74,19 +74,19 @@ def updating(
     """Learn from sequences and take one optimiser step.
 
     Args:
-        context: Of the job.
-        sequences: What is learned from.
+        context: The job's context.
+        sequences: The sequences to train on.
         config: The loss.
-        settings: Of the optimiser step.
-        learning_rate: Of this step.
-        value_learning_rate: Of the value head, where there is one.
+        settings: Settings of the optimizer step.
+        learning_rate: Learning rate of this step.
+        value_learning_rate: Learning rate of the value head, if there is one.
         skip_zero_gradient: See `PolicyOptimiser.step`.
-        before_step: Gets the learner's logprobs while nothing has changed yet; what it raises leaves the
-            policy as it was.
+        before_step: Called with the learner's logprobs before anything changes; if it raises, the policy is
+            unchanged.
 
     Raises:
-        NonFiniteGradientError: The policy is as before.
-        TinkerGymError: The job was cancelled or must leave its worker, see `JobControl.check_within_step`.
+        NonFiniteGradientError: The policy is unchanged.
+        TinkerGymError: The job was cancelled or must leave its worker; see `JobControl.check_within_step`.
     """
     context.control.check_within_step()
     result = yield Batch(sequences, config)

@@ -16,14 +16,14 @@ from backend.store.store import JobLease, ServiceStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolParts:
-    """What all policies of a pool share."""
+    """Shared by all policies of a pool."""
 
     store: ServiceStore
     engine: SamplingEngine
     directory: PolicyDirectory
     early: EarlyRequests
     open_model: Callable[[str], Learner]
-    """Loads another model than the pool's, for one job alone."""
+    """Loads a model other than the pool's, for a single job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class Bound:
     """One policy of one job in one pool."""
 
     policy_id: str
-    """The name under which learner, engine and directory hold it."""
+    """Its name in learner, engine and directory."""
     agent: str
-    """Which of the job's policies it is; empty where the job trains one."""
+    """The agent whose policy it is; empty if the job trains one."""
     lease: JobLease
-    """Every write for the policy carries it."""
+    """The lease; every write for the policy carries it."""
     files: Blobs
-    """What its job keeps as files."""
+    """Files of its job."""
     learner: AnyLearner
     pool: PoolParts
 

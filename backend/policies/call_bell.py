@@ -1,4 +1,4 @@
-"""Rings between the endpoint, where calls of policies arrive, and the loops that carry them out."""
+"""Rings between the endpoint, where calls of policies arrive, and the loops that execute them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import threading
 
 
 class CallBell:
-    """One bell for all policies of a pool: they are few, and each looks whether it is meant."""
+    """One bell for all policies of a pool: there are few, and each checks whether it is meant."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._rung = 0
         self._done: dict[str, int] = {}
-        """Number of the last call that is done, by policy."""
+        """Number of the last finished call, by policy."""
 
     def ring(self) -> None:
-        """Wake everyone who waits."""
+        """Wake all waiting threads."""
         with self._changed:
             self._rung += 1
             self._changed.notify_all()
 
     def done(self, policy: str, seq: int) -> None:
-        """Note that a policy's calls up to `seq` are done and stored."""
+        """Record that a policy's calls up to `seq` are done and stored."""
         with self._changed:
             self._done[policy] = seq
             self._changed.notify_all()
 
     def forget(self, policy: str) -> None:
-        """Forget a policy that is no longer trained here: what is done elsewhere is not known."""
+        """Forget a policy that is no longer trained here: calls executed elsewhere are unknown."""
         with self._changed:
             self._done.pop(policy, None)
 

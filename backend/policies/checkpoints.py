@@ -1,4 +1,4 @@
-"""A policy's checkpoints: how it begins from one, what one covers, and which are kept."""
+"""A policy's checkpoints: how it starts from one, what one contains, and which are kept."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _log = logging.getLogger(__name__)
 
 
 class PolicyCheckpoints:
-    """The checkpoints of one policy, and what the learner makes of them."""
+    """The checkpoints of one policy, and how the learner uses them."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
         self._id, self._learner, self._lease = bound.policy_id, bound.learner, bound.lease
         self._files = bound.checkpoints
         self._kept_steps: dict[str, frozenset[int]] = {}
-        """Steps whose checkpoints stay beside the newest ones, by what they are kept for."""
+        """Steps whose checkpoints are kept besides the newest ones, by reason."""
         self.notes: dict[str, JsonValue] = {}
-        """What the job's loop writes into each checkpoint, and finds again when it goes on from one."""
+        """State of the job's loop in each checkpoint, restored when it resumes."""
         self._store, self._spec = bound.pool.store, bound.lease.spec.for_agent(bound.agent)
         self._adapter = self._spec.adapter
 
@@ -45,11 +45,11 @@ class PolicyCheckpoints:
     def restore(self, at_most: int | None = None) -> int:
         """Create the policy, from the newest usable checkpoint or untrained; returns its step.
 
-        A checkpoint that is damaged is passed over with a warning: an older one only means more steps to
-        repeat. It stays known until the next `save`, as it may only be out of reach for the moment.
+        A damaged checkpoint is skipped with a warning: an older one only means more steps to repeat. It stays
+        listed until the next `save`, because it may only be temporarily unreadable.
 
         Args:
-            at_most: Pass over checkpoints of later steps: the job's other policies have none of those.
+            at_most: Skip checkpoints of later steps, which the job's other policies do not have.
         """
         self.forget()
         self.notes = {}
@@ -80,11 +80,11 @@ class PolicyCheckpoints:
         return 0
 
     def views(self) -> list[CheckpointView]:
-        """Return those that are kept, oldest first."""
+        """Return the stored checkpoints, oldest first."""
         return self._store.checkpoints(self._lease.job_id, self._bound.agent)
 
     def save(self, step: int) -> None:
-        """Write a checkpoint of `step`, and make it known."""
+        """Write a checkpoint of `step`, and record it."""
         key = _folder(step)
         with self._files.filling(key) as directory:
             manifest = self._learner.save(
@@ -118,7 +118,7 @@ class PolicyCheckpoints:
         )
 
     def keep_steps(self, steps: Iterable[int], *, why: str = "evaluations") -> None:
-        """Keep the checkpoints of these steps, in place of those kept for this before."""
+        """Keep the checkpoints of these steps, instead of those kept for this reason before."""
         kept = frozenset(steps)
         freed = self._kept_steps.get(why, frozenset()) - kept
         self._kept_steps[why] = kept
@@ -126,17 +126,17 @@ class PolicyCheckpoints:
             self.tidy(views[-1].step)
 
     def load_aside(self, policy: str, *, with_optimizer: bool) -> str:
-        """Load a kept version, its own or another's of the same model and adapter, under another name.
+        """Load a stored version, its own or another's of the same model and adapter, under another name.
 
-        So one that does not fit leaves the policy as it is.
+        So one that does not match leaves the policy unchanged.
 
         Returns:
-            The name under which the learner has it.
+            Its name in the learner.
 
         Raises:
-            NotFoundError: That version is not kept.
+            NotFoundError: The version is not stored.
             ConflictError: It belongs to another base model or adapter.
-            CheckpointCorruptError: Its files are not those that were written.
+            CheckpointCorruptError: Its files are damaged.
         """
         view = self._store.find_policy(PolicyRef.parse(policy)).checkpoint()
         aside = f"{self._id}/loading"
@@ -152,15 +152,14 @@ class PolicyCheckpoints:
 
     @contextlib.contextmanager
     def beginning(self, *, asked_again: bool = False) -> Iterator[FrozenPolicy]:
-        """Give the policy that the job began with, which may be the model itself.
+        """Return the policy that the job started from, which may be the model itself.
 
         Args:
-            asked_again: Whether it will be asked in later steps, too. An adapter then stays loaded until
-                `forget`. Whole models do not, and are read again: what one takes is better left to the
-                updates in between.
+            asked_again: Whether it will be used in later steps, too. An adapter then stays loaded until
+                `forget`. Whole models are read again, because the updates in between need the memory.
 
         Raises:
-            NotFoundError: Its weights are no longer there.
+            NotFoundError: Its weights were deleted.
         """
         if not self._spec.initial_policy:
             yield FrozenPolicy(self._learner, None, shared=True)
@@ -180,18 +179,18 @@ class PolicyCheckpoints:
                 self._learner.drop(self._beginning_id)
 
     def forget(self) -> None:
-        """Drop the policy from the learner, and the one that it began with, if they are there."""
+        """Drop the policy from the learner, and its initial policy, if they are loaded."""
         self._drop(self._id)
         self._drop(self._beginning_id)
 
     def _begin_from(self, policy: str) -> None:
-        """Create the policy with the weights of another, and keep them in a checkpoint of step 0.
+        """Create the policy with the weights of another, and save them in a checkpoint of step 0.
 
-        Where both train a value head, it goes on with the other's. From then on it is no matter what becomes
-        of the other's checkpoints.
+        If both train a value head, it continues with the other's. Afterwards the other's checkpoints are no
+        longer needed.
 
         Raises:
-            NotFoundError: The checkpoint is no longer there.
+            NotFoundError: The checkpoint was deleted.
             ConflictError: It belongs to another base model or adapter.
         """
         field = "initial_policy"
@@ -216,18 +215,18 @@ class PolicyCheckpoints:
             optimizer=self._spec.optimizer,
         )
         if manifest.files[manifest.weights_file].sha256 != view.sha256:
-            # A worker that lost the job while it wrote cannot be kept from the disk, only from the store.
+            # A worker that lost the job while writing can be kept from the store, but not from the disk.
             self.forget()
-            raise CheckpointCorruptError(f"checkpoint {view.path} is not the one that was recorded")
+            raise CheckpointCorruptError(f"checkpoint {view.path} differs from the recorded one")
         notes = manifest.extra.get("notes")
         self.notes = dict(notes) if isinstance(notes, dict) else {}
 
     def tidy(self, step: int) -> None:
-        """Forget checkpoints that `restore` passed over, and the oldest beyond `keep_checkpoints`."""
+        """Forget checkpoints that `restore` skipped, and the oldest beyond `keep_checkpoints`."""
         views = self.views()
         for view in views:
             if view.step > step:
-                # Counted among the newest it would push out what is made from now on.
+                # Counted among the newest, it would push out later ones.
                 self._store.remove_checkpoint(self._lease, view.step, self._bound.agent)
                 _log.warning(
                     "%s lists the damaged checkpoint %s no longer; its files stay until it saves that step "
@@ -235,19 +234,18 @@ class PolicyCheckpoints:
                     self._lease.job_id,
                     view.path,
                 )
-        # What the job began with stays: losses may compare the policy with it.
+        # The initial policy stays: losses may compare the policy with it.
         kept = frozenset[int]().union(*self._kept_steps.values())
         made = [view for view in views if 0 < view.step <= step and view.step not in kept]
         superfluous = made[: -self._spec.keep_checkpoints]
-        # Other jobs may begin with a version or play against it; they were told that it is there.
+        # Other jobs may start from a version or play against it; they were told that it exists.
         in_use = (
             self._store.versions_in_use(self._lease.job_id, self._bound.agent) if superfluous else set[int]()
         )
         for old in superfluous:
             if old.policy_version in in_use:
                 continue
-            # First out of the store, then off the disk: a kill in between leaves files, never a dangling
-            # promise.
+            # First from the store, then from the disk: a kill in between leaves files, never a dangling
             self._store.remove_checkpoint(self._lease, old.step, self._bound.agent)
             with contextlib.suppress(OSError):
                 self._files.delete(_folder(old.step))

@@ -1,4 +1,4 @@
-"""Which policies a pool can sample: those that jobs train here, and stored ones, loaded when asked for."""
+"""Which policies a pool can sample: those that jobs train here, and stored ones, loaded on demand."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from tinkergym.errors import InvalidRequestError, NotFoundError, PolicyVersionGo
 from tinkergym.schema.sampling import SampleRequest
 
 _TRIES = 3
-"""To resolve a request before another pushes its policy out."""
+"""Attempts to resolve a request before another one evicts its policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPolicy:
-    """A policy that the store knows, whether it is being trained or not."""
+    """A policy in the store, whether or not it is being trained."""
 
     policy_id: str
     versions: tuple[int, ...]
-    """Those that have a checkpoint, oldest first."""
+    """Versions with a checkpoint, oldest first."""
     read: Callable[[int], PolicyWeights]
     """Reads the weights of one of them."""
     from_base: bool = True
-    """Whether its training began with the model itself, so that version 0 is the model."""
+    """Whether its training started from the model itself, so that version 0 is the model."""
 
 
 FindPolicy = Callable[[str], StoredPolicy]
-"""Looks up the name that clients have for a policy; NotFoundError if there is no such policy."""
+"""Looks up a client's name for a policy; raises NotFoundError if there is none."""
 
 
 class PolicyDirectory:
-    """Turns the policy names of clients into what the engine has loaded.
+    """Turns clients' policy names into what the engine has loaded.
 
-    The engine has a policy's newest version under the policy's id. An older one that a client asks for is
-    loaded next to it, as `policy-ID@VERSION`.
+    The engine has a policy's newest version under the policy's id. A requested older version is loaded next
+    to it, as `policy-ID@VERSION`.
     """
 
     def __init__(
         self, engine: SamplingEngine, *, model_names: Iterable[str], find: FindPolicy, keep_idle: int
     ) -> None:
-        """Serve `engine`; at most `keep_idle` policies stay loaded that are neither trained nor asked."""
+        """Serve `engine`; at most `keep_idle` policies stay loaded that are neither trained nor in use."""
         self._engine = engine
         self._model_names = frozenset(model_names)
         self._find = find
         self._keep_idle = keep_idle
         self._lock = threading.Lock()
         self._ids: dict[str, str] = {}
-        """The policy's id, by every name that it was asked for or is trained under."""
+        """The policy's id, by every name under which it was requested or is trained."""
         self._jobs: dict[str, str] = {}
         """The job that trains a policy here, by the policy's id."""
         self._not_from_base: set[str] = set()
@@ -60,13 +60,13 @@ class PolicyDirectory:
         self._in_use = PoliciesInUse()
 
     def hold(self, policy_id: str, *, job_id: str, agent: str = "", from_base: bool = True) -> None:
-        """A job publishes this policy itself from now on.
+        """From now on a job publishes this policy itself.
 
         Args:
             policy_id: Its id.
             job_id: The job that trains it.
-            agent: Which of the job's policies it is; empty where the job trains one.
-            from_base: Whether its training began with the model itself, so that version 0 is the model.
+            agent: The agent whose policy it is; empty if the job trains one.
+            from_base: Whether its training started from the model itself, so that version 0 is the model.
         """
         with self._lock:
             self._ids[policy_id] = self._ids[f"{job_id}/{agent}" if agent else job_id] = policy_id
@@ -74,13 +74,13 @@ class PolicyDirectory:
             if not from_base:
                 self._not_from_base.add(policy_id)
             self._idle.pop(policy_id, None)
-            # Versions that the job makes again may differ from those that are loaded.
+            # Versions that the job makes again may differ from the loaded ones.
             for name in [name for name in self._idle if name.startswith(f"{policy_id}@")]:
                 self._idle.pop(name)
                 self._engine.retire(name)
 
     def release(self, policy_id: str) -> None:
-        """The job ended; the last version stays loaded until others push it out."""
+        """The job ended; the last version stays loaded until others evict it."""
         with self._lock:
             self._jobs.pop(policy_id, None)
             if policy_id in self._engine.loaded():
@@ -93,25 +93,25 @@ class PolicyDirectory:
     def resolve(
         self, request: SampleRequest, *, is_training: Callable[[], bool] = lambda: False
     ) -> SampleRequest:
-        """Return the request as the engine wants it: a published policy.
+        """Return the request with the engine's name of a published policy.
 
-        Which version is the newest is left to the engine: until it takes the request there may be another.
+        The engine decides which version is the newest, because that may change until it takes the request.
 
         Args:
-            request: With a name that clients have for a policy.
-            is_training: Whether the request is of an episode that is trained on. It gets no version from the
-                disk: what it asks for is the newest one, or its episode is out of date.
+            request: A request with a client's name for a policy.
+            is_training: Whether the request is for a training episode. It gets no version from disk: it needs
+                the newest one, or its episode is outdated.
 
         Raises:
             NotFoundError: The policy is neither loaded nor stored.
-            PolicyVersionGoneError: That version is not kept.
-            InvalidRequestError: A model's name with a version; only policies have such.
+            PolicyVersionGoneError: The version is not stored.
+            InvalidRequestError: A model's name with a version; only policies have versions.
         """
         if request.policy in self._model_names:
             if request.policy_version:
                 raise InvalidRequestError(
                     f"{request.policy!r} is a model, which has no version {request.policy_version}",
-                    hint="leave it out, or name the job whose policy is meant",
+                    hint="leave it out, or use the id of the job whose policy is meant",
                     field="policy_version",
                 )
             return request.model_copy(update={"policy": BASE_POLICY, "policy_version": 0})
@@ -119,10 +119,10 @@ class PolicyDirectory:
             return self._definite(request)
         policy_id = self._ids.get(request.policy) or self._look_up(request.policy).policy_id
         newest, wanted = self._engine.loaded().get(policy_id), request.policy_version
-        # The job may publish its next version while the answer is sampled.
+        # The job may publish its next version during sampling.
         lasting = wanted is not None and policy_id in self._jobs and not is_training()
         if wanted == 0 and (newest != 0 or lasting) and policy_id not in self._not_from_base:
-            # Version 0 is the untrained model whatever was published since.
+            # Version 0 is the untrained model, whatever was published since.
             return request.model_copy(update={"policy": BASE_POLICY})
         if lasting and wanted is not None and (copy := self._copy(request.policy, policy_id, wanted)):
             return request.model_copy(update={"policy": copy})
@@ -135,15 +135,15 @@ class PolicyDirectory:
         return request.model_copy(update={"policy": name})
 
     def answering(self, deliver: Deliver) -> Answering:
-        """Return what delivers answers as `deliver` does, for `resolve_for`."""
+        """Return a `deliver` for requests of `resolve_for`."""
         return self._in_use.answering(deliver)
 
     def resolve_for(
         self, answering: Answering, request: SampleRequest, *, is_training: Callable[[], bool]
     ) -> SampleRequest:
-        """As `resolve`, and the policy stays loaded until `answering` has the answer.
+        """Like `resolve`, but the policy stays loaded until `answering` has the completion.
 
-        A league may ask for more versions at once than stay loaded when they are idle.
+        A league may use more versions at once than stay loaded when idle.
         """
         for _ in range(_TRIES):
             resolved = self.resolve(request, is_training=is_training)
@@ -153,13 +153,13 @@ class PolicyDirectory:
                 if resolved.policy in self._idle:
                     answering.takes(resolved)
                     break
-            # Other requests pushed it out since it was resolved.
+            # Other requests evicted it since it was resolved.
         return resolved
 
     def _definite(self, request: SampleRequest) -> SampleRequest:
-        """Resolve a name that says which version is meant, `job-ID/AGENT@40`: an opponent in a game.
+        """Resolve a name with a version, `job-ID/AGENT@40`: an opponent in a game.
 
-        However far training has come, it is that version, from its checkpoint.
+        However far training has advanced, this is that version, from its checkpoint.
         """
         whose, _, number = request.policy.rpartition("@")
         version = int(number)
@@ -169,7 +169,7 @@ class PolicyDirectory:
         copy = self._copy(whose, policy_id, version)
         if copy is None:
             raise PolicyVersionGoneError(
-                f"version {version} of {whose} is not kept",
+                f"version {version} of {whose} is not stored",
                 hint="see checkpoint_every and keep_checkpoints",
                 field="policy",
             )
@@ -184,9 +184,9 @@ class PolicyDirectory:
         return stored
 
     def _copy(self, policy: str, policy_id: str, version: int) -> str | None:
-        """Return the engine's name for a version that stays as it is, loading it if need be.
+        """Return the engine's name for a fixed version, loading it if necessary.
 
-        None where the version has no checkpoint.
+        None if the version has no checkpoint.
         """
         name = f"{policy_id}@{version}"
         with self._lock:
@@ -201,12 +201,12 @@ class PolicyDirectory:
     def _load(self, policy: str, policy_id: str, wanted: int | None) -> str:
         """Load a version that the engine lacks; returns the engine's name for it.
 
-        Without a version the newest that is stored, unless a job here is about to publish the policy.
+        Without a version, loads the newest stored one, unless a job here is about to publish the policy.
         """
         with self._lock:
             loaded = self._engine.loaded()
             newest = loaded.get(policy_id)
-            if newest is not None and wanted in (None, newest):  # another request was faster
+            if newest is not None and wanted in (None, newest):  # Another request was faster.
                 return policy_id
             stored = self._find(policy)
             if wanted is None and (policy_id in self._jobs or not stored.versions):
@@ -219,8 +219,8 @@ class PolicyDirectory:
             if version not in stored.versions:
                 kept = ", ".join(map(str, stored.versions)) or "none yet"
                 raise PolicyVersionGoneError(
-                    f"version {version} of {policy} is neither the newest nor kept",
-                    hint=f"kept are: {kept}; see checkpoint_every and keep_checkpoints",
+                    f"version {version} of {policy} is neither the newest nor stored",
+                    hint=f"stored: {kept}; see checkpoint_every and keep_checkpoints",
                     field="policy_version",
                 )
             is_newest = newest is None and policy_id not in self._jobs and version == stored.versions[-1]

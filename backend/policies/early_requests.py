@@ -1,8 +1,8 @@
-"""Requests for tokens of a policy version that is not out yet.
+"""Sampling requests for a policy version that is not published yet.
 
-While the policy learns, workers may take the next step's episodes, reset their environments and write the
-first prompts. What they then ask for waits here until the version is published: nothing is sampled earlier,
-and no step begins with the engine waiting for environments.
+While the policy learns, workers may lease the next step's episodes, reset their environments and render the
+first prompts. Their requests wait here until the version is published: nothing is sampled earlier, and no
+step begins with the engine waiting for environments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tinkergym.schema.sampling import SampleRequest
 
 
 class EarlyRequests:
-    """What came too early, by policy. Thread-safe."""
+    """Held requests, by policy. Thread-safe."""
 
     def __init__(self, engine: SamplingEngine) -> None:
         self._engine = engine
@@ -25,12 +25,12 @@ class EarlyRequests:
         self._waiting: dict[str, list[tuple[SampleRequest, Deliver]]] = {}
 
     def expect(self, policy: str, version: int) -> None:
-        """From now on keep requests for this version, until `published` or `forget`."""
+        """From now on hold requests for this version, until `published` or `forget`."""
         with self._lock:
             self._awaited[policy] = version
 
     def keep(self, request: SampleRequest, deliver: Deliver) -> bool:
-        """Keep a request if it came too early; say whether it did."""
+        """Hold a request if it came too early; return whether it did."""
         with self._lock:
             if request.policy_version is None or self._awaited.get(request.policy) != request.policy_version:
                 return False
@@ -38,7 +38,7 @@ class EarlyRequests:
             return True
 
     def published(self, policy: str) -> None:
-        """Hand what was kept to the engine: it has the version now."""
+        """Pass held requests to the engine, which now has the version."""
         batches: dict[Deliver, list[SampleRequest]] = {}
         for request, deliver in self._take(policy):
             batches.setdefault(deliver, []).append(request)
@@ -46,7 +46,7 @@ class EarlyRequests:
             self._engine.submit(requests, deliver)
 
     def forget(self, policy: str) -> None:
-        """Answer what was kept with an error: the version will not come."""
+        """Answer held requests with an error: the version will not be published."""
         for request, deliver in self._take(policy):
             deliver([failure(request, version_gone(request))])
 

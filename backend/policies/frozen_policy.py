@@ -1,4 +1,4 @@
-"""Weights that are asked and not trained: what a job began with, and teachers."""
+"""Weights that are used but not trained: initial policies and teachers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class FrozenPolicy:
     """A policy in a learner, or the learner's base model."""
 
     def __init__(self, learner: AnyLearner, policy_id: str | None, *, shared: bool) -> None:
-        """Ask `policy_id` of `learner`, None is its base model; `shared`: others use the learner too."""
+        """Use `policy_id` of `learner`; None is its base model; `shared`: others use the learner too."""
         self._learner: AnyLearner | None = learner
         self._policy_id, self._shared = policy_id, shared
 
     def logprobs(self, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
         """Return the logprobs of the sampled tokens, per sequence in input order."""
-        assert self._learner is not None, "it is asked only until it is closed"
+        assert self._learner is not None, "it was closed"
         return self._learner.logprobs(self._policy_id, sequences)
 
     def close(self) -> None:
@@ -28,7 +28,7 @@ class FrozenPolicy:
         if learner is None:
             return
         if not self._shared:
-            # transformers' modules refer to each other in circles, which hold a model's memory until then.
+            # transformers' modules have reference cycles, which hold a model's memory until then.
             del learner
             gc.collect()
         elif self._policy_id is not None:

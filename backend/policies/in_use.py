@@ -10,7 +10,7 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 
 class PoliciesInUse:
-    """Counts the requests under way, by the engine's name of the policy. Threads may share it."""
+    """Counts the requests in progress, by the engine's name of the policy. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,14 +18,14 @@ class PoliciesInUse:
 
     def __contains__(self, policy: str) -> bool:
         with self._lock:
-            # The engine drops the requests of a client that is gone, and answers none of them.
+            # The engine drops the requests of a disconnected client without answering them.
             users = {one for one in self._by_policy.pop(policy, ()) if not one.gone}
             if users:
                 self._by_policy[policy] = users
             return bool(users)
 
     def answering(self, deliver: Deliver) -> Answering:
-        """Return what delivers answers as `deliver` does, and frees each request's policy before that."""
+        """Return a `deliver` that first frees each request's policy."""
         return Answering(self, deliver)
 
     def _begin(self, policy: str, one: Answering) -> None:
@@ -41,7 +41,7 @@ class PoliciesInUse:
 
 
 class Answering:
-    """Hands on the answers to one batch of requests."""
+    """Passes on the completions of one batch of requests."""
 
     def __init__(self, in_use: PoliciesInUse, deliver: Deliver) -> None:
         self._in_use, self._deliver = in_use, deliver
@@ -55,13 +55,13 @@ class Answering:
         return bool(getattr(self._deliver, "gone", False))
 
     def takes(self, resolved: SampleRequest) -> None:
-        """Note a request that is about to be handed to the engine."""
+        """Record a request that is about to be passed to the engine."""
         with self._lock:
             self._waiting.setdefault(resolved.policy, set()).add(resolved.request_id)
             self._in_use._begin(resolved.policy, self)
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
-        """Free the policies of what is answered, and hand the answers on."""
+        """Free the policies of answered requests, and pass on the completions."""
         answered = {answer.request_id for answer in answers}
         with self._lock:
             for policy in list(self._waiting):

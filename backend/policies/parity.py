@@ -1,8 +1,8 @@
-"""Whether the learner and the engine mean the same policy: compared by tokens that the engine sampled.
+"""Whether learner and engine agree on the policy: compared by tokens that the engine sampled.
 
-Most versions are compared by the episodes that they play. When episodes are played ahead, all of a step's
-tokens may be of an older version; and a job's last version, or one that learned from written data, plays
-none. That it arrived in the engine as it left the learner is then seen by a few tokens, sampled to compare.
+Most versions are compared by the episodes that they play. With episodes played ahead, all of a step's tokens
+may be of an older version; and a job's last version, or one trained on a dataset, plays none. Then a few
+tokens, sampled for the comparison, show that it arrived in the engine as it left the learner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tinkergym.trajectory.parts import ImageSpan
 
 _PROMPTS = 8
 _TOKENS = 4
-"""Sampled after each prompt: they cost one forward of the engine each, for all prompts together."""
+"""Tokens sampled after each prompt: they cost one forward pass of the engine each, for all prompts
+together."""
 _PATIENCE_SECONDS = 60.0
 
 
@@ -33,16 +34,16 @@ def parity(
     learner_logprobs: list[FloatArray],
     current: list[npt.NDArray[np.bool_]] | None = None,
 ) -> dict[str, float]:
-    """Compare the learner's logprobs with those that came with the tokens.
+    """Compare the learner's logprobs with the sampling logprobs.
 
     Args:
         allowed: Mean difference in nats, see `JobContext.parity_threshold`.
-        sequences: What was learned from.
-        learner_logprobs: Of each sequence's sampled tokens, by the policy as it was before.
-        current: Which of those tokens this very policy sampled; None for all. Others are not compared.
+        sequences: The trained sequences.
+        learner_logprobs: For each sequence's sampled tokens, by the policy before the update.
+        current: Which of those tokens this version sampled; None means all. Others are not compared.
 
     Returns:
-        `parity_mean` and `parity_max` in nats; nothing where no token can be compared.
+        `parity_mean` and `parity_max` in nats; empty if no token can be compared.
 
     Raises:
         ParityError: They differ by more than the job allows.
@@ -59,11 +60,11 @@ def parity(
         if not len(drift):
             return {}
     mean, largest = float(drift.mean()), float(drift.max())
-    if not mean <= allowed:  # also if it is NaN
+    if not mean <= allowed:  # Also if it is NaN.
         raise ParityError(
             f"the learner's and the engine's logprobs of the same tokens differ by {mean:.3g} nats on "
             f"average and {largest:.3g} at most, over the threshold of {allowed:.3g}",
-            hint="the engine does not sample the policy that is trained; report this with the job's log",
+            hint="the engine does not sample the trained policy; report this with the job's log",
             field="parity_threshold",
         )
     return {"parity_mean": mean, "parity_max": largest}
@@ -71,7 +72,7 @@ def parity(
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Something to answer."""
+    """A prompt."""
 
     token_ids: Sequence[int]
     images: Sequence[ImageSpan] = ()
@@ -84,7 +85,7 @@ class Prompt:
 
 
 def prompt_of(token_ids: Sequence[int], mask: Sequence[bool], images: Sequence[ImageSpan] = ()) -> Prompt:
-    """Return what stands before the first sampled token."""
+    """Return the tokens before the first sampled token."""
     return Prompt(token_ids, images).cut_to(list(mask).index(True))
 
 
@@ -95,24 +96,24 @@ def probe(
     prompts: Iterable[Prompt],
     temperature: float,
 ) -> list[TrainSequence]:
-    """Return a few prompts with a version's answers, to compare and not to learn from.
+    """Sample completions of a few prompts with a version, for comparison only.
 
     Args:
-        engine: That holds the policy.
-        policy_id: Which.
-        version: Of the policy, its newest.
-        prompts: The first few are answered.
-        temperature: To sample at.
+        engine: The engine with the policy.
+        policy_id: The policy's id.
+        version: The policy's newest version.
+        prompts: Only the first few are used.
+        temperature: Sampling temperature.
 
     Raises:
-        ServiceUnavailableError: The engine did not answer.
+        ServiceUnavailableError: The engine did not respond.
     """
     requests = [
         SampleRequest(
             request_id=f"{policy_id}/parity/{version}/{number}",
             policy=policy_id,
             policy_version=version,
-            # An owner of its own: else it would wait behind the episodes of the steps ahead.
+            # A separate owner: otherwise it would wait behind the episodes of the steps ahead.
             session_id="parity/",
             prompt_ids=list(prompt.token_ids),
             images=list(prompt.images),
@@ -145,8 +146,8 @@ def _answers(engine: SamplingEngine, requests: list[SampleRequest]) -> list[Comp
             (answer.error.message for answer in answers if isinstance(answer, SampleFailure)), "nothing"
         )
         raise ServiceUnavailableError(
-            f"the engine could not be compared with the learner; to {len(requests) - len(good)} of "
-            f"{len(requests)} prompts it said: {said}",
+            f"the engine could not be compared with the learner; for {len(requests) - len(good)} of "
+            f"{len(requests)} prompts it returned: {said}",
             hint="the job's log may say why; resume the job from its last checkpoint",
         )
     return good

@@ -9,14 +9,14 @@ from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
 
 AnyLearner = Learner | DataParallelLearner
-"""What a job trains with; it cannot tell which."""
+"""The learner as jobs see it, in either form."""
 
 
 class PoolLearner:
     """Holds the learner that jobs share.
 
-    A group that lost a rank is broken for all who use it: their next call says so, and they begin again from
-    their checkpoints with the group that `current` then starts.
+    A group that lost a rank is broken for all its users: their next call raises, and they resume from their
+    checkpoints with the new group that `current` starts.
     """
 
     def __init__(self, make: Callable[[], AnyLearner]) -> None:
@@ -26,7 +26,7 @@ class PoolLearner:
         self._learner: AnyLearner | None = make()
 
     def current(self) -> AnyLearner:
-        """Return the learner, a new one in place of a broken one.
+        """Return the learner, replaced if it is broken.
 
         Raises:
             RankLostError: A rank of the new group ended before it was ready.
@@ -41,10 +41,10 @@ class PoolLearner:
             return self._learner
 
     def rest(self) -> None:
-        """Let it give memory back, while no job uses it."""
+        """Let it free memory while no job uses it."""
         with self._lock:
             learner = self._learner
-        # Without the lock: a rank may hang, and neither the next job nor `close` is to wait for it here.
+        # Without the lock: a rank may hang, and neither the next job nor `close` should wait for it here.
         if learner is not None:
             learner.rest()
 

@@ -1,4 +1,4 @@
-"""Whether the step at hand has begun to change the policy. Until then the last good version can be kept."""
+"""Whether the current step has begun to change the policy. Until then the last good version can be saved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from tinkergym.errors import NonFiniteGradientError
 
 
 class StepChange:
-    """One job's. At first, and after each `finished`, the policy is that of the last finished step."""
+    """The state of one job.
+
+    At first, and after each `finished`, the policy is that of the last finished step.
+    """
 
     def __init__(self) -> None:
         self._begun = False
@@ -21,15 +24,15 @@ class StepChange:
 
     @contextmanager
     def applying(self) -> Iterator[None]:
-        """Surround each of a step's optimiser steps, and nothing else."""
+        """Surrounds each of a step's optimizer steps, and nothing else."""
         before, self._begun = self._begun, True
         try:
             yield
         except NonFiniteGradientError:
-            # The one refusal that promises to have left weights and moments as they were.
+            # The only error that guarantees unchanged weights and moments.
             self._begun = before
             raise
 
     def finished(self) -> None:
-        """Note that the step is done: what the policy is now counts as its version."""
+        """Record that the step is done: the current policy counts as its version."""
         self._begun = False

@@ -1,4 +1,4 @@
-"""A checkpoint's weights as the engine takes them: to sample a policy whose job has ended."""
+"""A checkpoint's weights in the engine's form, to sample a policy whose job has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def stored_weights(checkpoint: Checkpoint) -> PolicyWeights:
     """Read them, and check their hash.
 
     Raises:
-        CheckpointCorruptError: They are not the weights that were saved.
+        CheckpointCorruptError: The weights are damaged.
     """
     manifest = checkpoint.manifest
     weights: PolicyWeights

@@ -1,4 +1,4 @@
-"""A distillation job's teacher: another model, or what another job trained."""
+"""A distillation job's teacher: another model, or another job's policy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TEACHER = "teacher"
 
 
 def open_teacher(student: Bound, teacher: str) -> FrozenPolicy:
-    """Load the teacher that a job names, next to its student; the caller closes it.
+    """Load a job's teacher next to its student; the caller closes it.
 
     Raises:
-        NotFoundError: The checkpoint that holds it is no longer there.
+        NotFoundError: Its checkpoint was deleted.
         UnknownModelError: There is no such model.
     """
     own_model, pool = student.lease.spec.model, student.pool

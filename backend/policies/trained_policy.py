@@ -1,7 +1,7 @@
-"""A policy that a job trains: everything that its loop may do to it, on one learner and one engine.
+"""A policy that a job trains: the complete interface for its loop, on one learner and one engine.
 
-A loop has nothing else to train with. The policy's own id is its name in learner, engine and directory, so a
-job may train several.
+A loop has no other way to train. The policy's own id is its name in learner, engine and directory, so a job
+may train several.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tinkergym.schema.events import CheckpointView
 
 @dataclass(frozen=True, slots=True)
 class TakenWeights:
-    """The policy's weights as they were at one moment."""
+    """The policy's weights at one moment."""
 
     weights: PolicyWeights
     hashed: Future[str]
@@ -44,7 +44,7 @@ class TakenWeights:
 
 
 class TrainedPolicy:
-    """One policy of a job. Calls come one after the other, from the job's thread."""
+    """One policy of a job. Calls are made one after the other, from the job's thread."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
@@ -60,7 +60,7 @@ class TrainedPolicy:
         """Make the policy, as the last attempt saved it or new; returns the step of the checkpoint, or 0.
 
         Args:
-            at_most: Pass over checkpoints of later steps.
+            at_most: Skip checkpoints of later steps.
         """
         bound = self._bound
         bound.pool.directory.hold(
@@ -72,23 +72,23 @@ class TrainedPolicy:
         return self._checkpoints.restore(at_most)
 
     def release(self) -> None:
-        """Let others sample the last published version, if it is asked for, and push it out."""
+        """Leave the last published version for sampling until it is evicted."""
         self._bound.pool.directory.release(self.id)
 
     def forget(self) -> None:
-        """Free what the learner holds of it."""
+        """Free the learner's memory for it."""
         self._checkpoints.forget()
 
     # --- training ---
 
     @property
     def limits(self) -> TokenLimits:
-        """What the model can compute."""
+        """Limits of the model."""
         return self._learner.limits
 
     @property
     def learning_seconds(self) -> float:
-        """Seconds in which the learner worked, for whichever policy; grows monotonically."""
+        """Seconds in which the learner worked, for any policy; increases monotonically."""
         return self._learner.busy_seconds
 
     @property
@@ -97,13 +97,13 @@ class TrainedPolicy:
         return self._change.begun
 
     def step_finished(self) -> None:
-        """Note that a step is done: what the policy is now counts as its version."""
+        """Record that a step is done: the current policy counts as its version."""
         self._change.finished()
 
     def forward_backward(
         self, sequences: Sequence[TrainSequence], loss: TokenLoss, *, totals: BatchTotals | None = None
     ) -> ForwardBackwardResult:
-        """Add the gradient of the batch's loss to what waits for `optim_step`; see `Learner`."""
+        """Add the gradient of the batch's loss to the pending gradient; see `Learner`."""
         return self._learner.forward_backward(self.id, sequences, loss, totals=totals)
 
     def optim_step(
@@ -115,7 +115,7 @@ class TrainedPolicy:
         value_learning_rate: float | None = None,
         skip_zero_gradient: bool = True,
     ) -> OptimStepResult:
-        """Apply the gradient that waits, and clear it; see `Learner`."""
+        """Apply the pending gradient, and clear it; see `Learner`."""
         with self._change.applying():
             return self._learner.optim_step(
                 self.id,
@@ -127,11 +127,11 @@ class TrainedPolicy:
             )
 
     def has_gradient(self) -> bool:
-        """Whether a gradient waits for `optim_step`."""
+        """Whether there is a pending gradient."""
         return self._learner.has_gradient(self.id)
 
     def forget_gradient(self) -> None:
-        """Drop the gradient that waits, if there is one."""
+        """Drop the pending gradient, if there is one."""
         self._learner.forget_gradient(self.id)
 
     def logprobs(self, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
@@ -139,38 +139,38 @@ class TrainedPolicy:
         return self._learner.logprobs(self.id, sequences)
 
     def values(self, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
-        """Return what its value head expects before each sampled token, per sequence in input order."""
+        """Return the value head's estimate before each sampled token, per sequence in input order."""
         return self._learner.values(self.id, sequences)
 
     # --- what it is compared with ---
 
     def beginning(self, *, asked_again: bool = False) -> AbstractContextManager[FrozenPolicy]:
-        """Give the policy that the job began with; see `PolicyCheckpoints.beginning`."""
+        """Return the policy that the job started from; see `PolicyCheckpoints.beginning`."""
         return self._checkpoints.beginning(asked_again=asked_again)
 
     def open_teacher(self, teacher: str) -> FrozenPolicy:
-        """Load a model, or what another job trained; see `open_teacher`."""
+        """Load a model, or another job's policy; see `open_teacher`."""
         return open_teacher(self._bound, teacher)
 
     # --- versions ---
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and answer together that the engine samples."""
+        """Most tokens of prompt and completion together that the engine samples."""
         return self._engine.context_length
 
     @property
     def sampling_seconds(self) -> float:
-        """Seconds in which the engine computed, for whichever policy; grows monotonically."""
+        """Seconds in which the engine computed, for any policy; increases monotonically."""
         return self._engine.busy_seconds
 
     def take_weights(self) -> TakenWeights:
-        """Copy the present weights, and begin to hash them."""
+        """Copy the current weights, and start hashing them."""
         weights = self._learner.weights(self.id)
         return TakenWeights(weights, hash_aside(weights))
 
     def publish(self, version: int, taken: TakenWeights, *, let_finish: bool = False) -> None:
-        """Give the engine a version, and make sure that it arrived.
+        """Publish a version to the engine, and check that it arrived.
 
         Args:
             version: Its number.
@@ -191,27 +191,27 @@ class TrainedPolicy:
         self.witness.published(version, taken.weights, sha256)
 
     def recorded_sha256(self, version: int) -> str | None:
-        """Return the hash that an earlier attempt recorded for a version; None if there was none."""
+        """Return the hash that an earlier attempt recorded for a version; None if there is none."""
         bound = self._bound
         return bound.pool.store.version_sha256(bound.lease.job_id, version, bound.agent)
 
     def probed_parity(
         self, version: int, prompts: Iterable[parity.Prompt], *, temperature: float, allowed: float
     ) -> dict[str, float]:
-        """Compare learner and engine by a few tokens that the newest version is asked for now.
+        """Compare learner and engine by a few tokens sampled from the newest version now.
 
         Args:
-            version: That the engine holds as the newest; the learner has the same weights.
-            prompts: The first few are answered.
-            temperature: To sample at.
+            version: The engine's newest version; the learner has the same weights.
+            prompts: Only the first few are used.
+            temperature: Sampling temperature.
             allowed: Mean difference in nats.
 
         Returns:
-            See `parity`; nothing without prompts.
+            See `parity`; empty without prompts.
 
         Raises:
             ParityError: They differ by more than `allowed`.
-            ServiceUnavailableError: The engine did not answer.
+            ServiceUnavailableError: The engine did not respond.
         """
         probed = parity.probe(self._engine, self.id, version, prompts, temperature)
         if not probed:
@@ -231,13 +231,13 @@ class TrainedPolicy:
         allowed: float,
         by_probe: bool = False,
     ) -> None:
-        """Let the policy's witness see how learner and engine compare, and once what the adapter does.
+        """Record in the witness how learner and engine compare, and once what the adapter does.
 
         Args:
-            version: That sampled the sequences' tokens.
-            metrics: What `parity` said.
-            sequences: That were compared.
-            logprobs: The learner's, of their sampled tokens.
+            version: The version that sampled the sequences' tokens.
+            metrics: The result of `parity`.
+            sequences: The compared sequences.
+            logprobs: The learner's logprobs of their sampled tokens.
             allowed: Mean difference in nats.
             by_probe: Whether they were sampled for the comparison.
         """
@@ -249,42 +249,42 @@ class TrainedPolicy:
                 self.witness.effect(few, logprobs[:MOST_COMPARED], before.logprobs(few))
 
     def let_engine_sleep(self) -> None:
-        """Have the engine give its memory to the learner; publishing wakes it."""
+        """Let the engine free its memory for the learner; publishing wakes it."""
         self._engine.sleep()
 
     def expect_requests_for(self, version: int) -> None:
-        """From now on keep requests for a version that is not out yet."""
+        """From now on hold requests for a version that is not published yet."""
         self._bound.pool.early.expect(self.id, version)
 
     def answer_kept_requests(self) -> None:
-        """Hand what was kept to the engine: the version is out."""
+        """Pass held requests to the engine: the version is published."""
         self._bound.pool.early.published(self.id)
 
     def refuse_kept_requests(self) -> None:
-        """Answer what was kept with an error: the version will not come."""
+        """Answer held requests with an error: the version will not be published."""
         self._bound.pool.early.forget(self.id)
 
     # --- checkpoints ---
 
     def checkpoints(self) -> list[CheckpointView]:
-        """Return those that are kept, oldest first."""
+        """Return the stored checkpoints, oldest first."""
         return self._checkpoints.views()
 
     def save(self, step: int) -> None:
-        """Write a checkpoint of `step`, and make it known."""
+        """Write a checkpoint of `step`, and record it."""
         self._checkpoints.save(step)
 
     def tidy(self, step: int) -> None:
-        """Drop the checkpoints that the one of `step` makes superfluous."""
+        """Drop the checkpoints that are superseded by the one of `step`."""
         self._checkpoints.tidy(step)
 
     def keep_steps(self, steps: Iterable[int], *, why: str = "evaluations") -> None:
-        """Keep the checkpoints of these steps, in place of those kept for this before."""
+        """Keep the checkpoints of these steps, instead of those kept for this reason before."""
         self._checkpoints.keep_steps(steps, why=why)
 
     @property
     def notes(self) -> dict[str, JsonValue]:
-        """What the job's loop writes into each checkpoint, and finds again after `restore`."""
+        """State of the job's loop in each checkpoint, available again after `restore`."""
         return self._checkpoints.notes
 
     def note(self, notes: Mapping[str, JsonValue]) -> None:
@@ -292,7 +292,7 @@ class TrainedPolicy:
         self._checkpoints.notes = dict(notes)
 
     def load(self, policy: str, *, with_optimizer: bool) -> None:
-        """Go on from a version that is kept; see `PolicyCheckpoints.load_aside`."""
+        """Continue from a stored version; see `PolicyCheckpoints.load_aside`."""
         aside = self._checkpoints.load_aside(policy, with_optimizer=with_optimizer)
         with self._change.applying():
             self._learner.replace(self.id, aside)

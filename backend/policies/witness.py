@@ -1,6 +1,6 @@
-"""What is seen of a policy while it is published: facts for the certificate of its run.
+"""Facts about a policy's publishes, for the certificate of its run.
 
-Collected in memory; the job's loop takes them and writes them with its next step.
+Collected in memory; the job's loop writes them with its next step.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from backend.store.facts import Fact
 from tinkergym.schema.certificate import AdapterFacts, AgreementFacts, PublishFacts
 
 MOST_COMPARED = 4
-"""Sequences by which the policy is compared with its beginning; once, as it costs a forward."""
+"""Sequences by which the policy is compared with its initial policy; only once, because it costs a forward
+pass."""
 
 
 class PolicyWitness:
-    """Notes publishes, comparisons and the first change of one policy in one attempt."""
+    """Records publishes, comparisons and the first change of one policy in one attempt."""
 
     def __init__(self, agent: str, attempt: int) -> None:
         self._agent, self._attempt = agent, attempt
         self._facts: list[Fact] = []
         self._changed: AdapterFacts | None = None
-        """The first version whose adapter is not zero, until its effect was measured."""
+        """The first version with a non-zero adapter, until its effect is measured."""
         self._has_changed = False
 
     def take(self) -> list[Fact]:
-        """Return what was seen since the last call."""
+        """Return the facts since the last call."""
         facts, self._facts = self._facts, []
         return facts
 
     def published(self, version: int, weights: PolicyWeights, sha256: str) -> None:
-        """Note that a version arrived in the engine as it left the learner."""
+        """Record that a version arrived in the engine unchanged."""
         seen = PublishFacts(agent=self._agent, version=version, attempt=self._attempt, weights_sha256=sha256)
         self._add("publish", version, seen)
         if version and not self._has_changed and isinstance(weights, AdapterWeights):
@@ -45,12 +46,12 @@ class PolicyWitness:
     def agreed(
         self, version: int, metrics: Mapping[str, float], *, tokens: int, by_probe: bool, allowed: float
     ) -> None:
-        """Note that learner and engine were compared by tokens of a version.
+        """Record a comparison of learner and engine by tokens of a version.
 
         Args:
-            version: Which.
+            version: The version.
             metrics: `parity_mean` and `parity_max`; without them nothing was compared.
-            tokens: How many.
+            tokens: Number of tokens.
             by_probe: Whether they were sampled for the comparison.
             allowed: Mean difference in nats.
         """
@@ -69,7 +70,7 @@ class PolicyWitness:
         self._add("agreement", version, seen)
 
     def wants_effect_of(self, version: int) -> bool:
-        """Whether this version is the first that changed, and nobody has measured yet what that does."""
+        """Whether this version is the first that changed, and its effect is not measured yet."""
         return self._changed is not None and self._changed.version == version
 
     def effect(
@@ -78,12 +79,12 @@ class PolicyWitness:
         learner_logprobs: Sequence[FloatArray],
         without: Sequence[FloatArray],
     ) -> None:
-        """Note what the first adapter that is not zero does to logprobs.
+        """Record the effect of the first non-zero adapter on logprobs.
 
         Args:
             sequences: Sampled by the engine with that version.
-            learner_logprobs: Of their sampled tokens, by that version.
-            without: By what the policy began with.
+            learner_logprobs: For their sampled tokens, by that version.
+            without: By the initial policy.
         """
         assert self._changed is not None
         before = np.concatenate(without)

@@ -1,7 +1,7 @@
 """What runs inside the actors: a pool worker, an environment worker, the scheduler. Plain classes.
 
-Each imports what it is made of when it starts, in its own process: the others need not carry it. Each dies
-with the raylet that started it, which dies with the host: one that hangs would hear of neither from Ray.
+Each imports its dependencies when it starts, in its own process, so the others need not load them. Each dies
+with the raylet that started it, which dies with the host, because a hanging process would not react to Ray.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class PoolProcess:
         self._stopped = threading.Event()
 
     def pid(self) -> int:
-        """Return the process's id, to kill it by when it hears nothing any more."""
+        """Return the process's id, to kill it when it hangs."""
         return os.getpid()
 
     def start(self) -> None:
-        """Load the model and listen; an error of ours says why not."""
+        """Load the model and listen; raises our own error if this fails."""
         from backend.scheduler.ray_ranks import ray_ranks
         from backend.workers.pool_worker import PoolWorker
 
@@ -52,7 +52,7 @@ class PoolProcess:
         spare_the_collector()
 
     def wait(self) -> None:
-        """Return when the process is to end; whoever waits for this learns of its death at once."""
+        """Return when the process should end; a caller that waits for this notices its death at once."""
         self._stopped.wait()
 
     def start_job(self, job_id: str) -> None:
@@ -66,11 +66,11 @@ class PoolProcess:
             self._worker.env_worker_ended(worker_id)
 
     def env_worker_report(self) -> Any:
-        """Return an `EnvWorkerReport`, or None before the start has ended."""
+        """Return an `EnvWorkerReport`, or None before the start has finished."""
         return None if self._worker is None else self._worker.env_worker_report()
 
     def stop(self) -> None:
-        """Hand the jobs back and end."""
+        """Return the jobs to the queue and end."""
         if self._worker is not None:
             self._worker.close()
         self._stopped.set()
@@ -85,7 +85,7 @@ class EnvWorkerProcess:
         self._ended = threading.Event()
 
     def pid(self) -> int:
-        """Return the process's id, to kill it by when it hears nothing any more."""
+        """Return the process's id, to kill it when it hangs."""
         return os.getpid()
 
     def run(self) -> None:
@@ -113,12 +113,12 @@ class EnvWorkerProcess:
             self._ended.set()
 
     def wait(self) -> None:
-        """Return when `run` does; whoever waits for this learns of its death at once."""
+        """Return when `run` does; a caller that waits for this notices its death at once."""
         self._ended.wait()
 
 
 class SchedulerProcess:
-    """Runs in an actor: the scheduler, in a thread of its own."""
+    """Runs in an actor: the scheduler, in its own thread."""
 
     def __init__(self, config_json: str, start_workers: Callable[[ServiceConfig], WorkerPool]) -> None:
         die_with_parent()
@@ -138,16 +138,16 @@ class SchedulerProcess:
             try:
                 self._scheduler.tick()
             except Exception:
-                # What a tick does not finish (a full disk, a locked database) the next one tries again.
-                _log.exception("the scheduler stumbled")
+                # The next tick retries what this one did not finish (a full disk, a locked database).
+                _log.exception("error in the scheduler")
                 self._stop.wait(1.0)
 
     def pid(self) -> int:
-        """Return the process's id, to kill it by when it hears nothing any more."""
+        """Return the process's id, to kill it when it hangs."""
         return os.getpid()
 
     def stop(self) -> None:
-        """End after the present tick."""
+        """End after the current tick."""
         self._stop.set()
         self._thread.join(timeout=5.0)
 

@@ -1,7 +1,7 @@
-"""The scheduler: keeps pools and environment workers alive and gives queued jobs to pools.
+"""The scheduler: keeps pools and environment workers alive and assigns queued jobs to pools.
 
-All it needs to know is in the store and in the processes that run, so a new one can take over at any moment.
-It places jobs; the pool itself takes the lease, so a placement that gets lost leaves the job in the queue.
+Its whole state is in the store and in the running processes, so a new one can take over at any moment. It
+places jobs; the pool itself takes the lease, so a lost placement leaves the job in the queue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PART = "scheduler"
 _PLACEMENT_SECONDS = 10.0
 """A pool that was told to take a job and has not done so by then is told again."""
 _START_ATTEMPTS = 3
-"""Pools of one model that may die before they are ready, one after the other, until its jobs fail."""
+"""Pools of one model that may die in a row before they are ready, until its jobs fail."""
 _DIED = "its worker died"
 _SILENT = "its worker fell silent"
 _MOST_DEATHS = 5
@@ -48,19 +48,19 @@ _MOST_DEATHS = 5
 _PLACES_TAKEN = "are taken (jobs_per_pool)"
 _MAY_HAVE = "may have (jobs_per_tenant)"
 _PASSING = (_PLACES_TAKEN, _MAY_HAVE, MEMORY_TAKEN)
-"""What a reason holds that speaks of places or memory, and is to go when there are some."""
+"""Parts of a reason about places or memory, which is removed when there are some."""
 _LOADING = "loading the model"
-"""How a reason begins while the pool of the job's model starts."""
+"""The beginning of a reason while the pool of the job's model starts."""
 _REFUSED_AGAIN_SECONDS = 20.0
-"""Between two notes that a model which is only sampled has no room."""
+"""Interval between notes that a model which is only sampled has no room."""
 _OWNER_SECONDS = 30.0
 """After this long without a job an owner's environment workers are ended, if there are enough others."""
 _MOST_NAMED = 4
-"""Jobs that a reason names."""
+"""Jobs listed in a reason."""
 _SWEEP_SECONDS = 10.0
-"""Between two looks for tokens of environment servers that no job needs any more."""
+"""Interval between checks for unused tokens of environment servers."""
 _LONGEST_PAUSE_SECONDS = 60.0
-"""Between two attempts to start a pool that refuses to."""
+"""Interval between attempts to start a pool that refuses to."""
 
 
 @dataclass(slots=True)
@@ -69,18 +69,18 @@ class _Pool:
     ready: bool = False
     env_workers: set[str] = field(default_factory=set)
     owners: dict[str, str] = field(default_factory=dict)
-    """Whose jobs an environment worker plays; one that has played nothing yet is missing."""
+    """The owner whose jobs an environment worker plays; new ones are missing."""
     wanted_at_by_owner: dict[str, float] = field(default_factory=dict)
-    """When each owner was last seen to have jobs that environment workers play."""
+    """When each owner last had jobs for environment workers."""
     seen_at: float = 0.0
-    """When the pool last spoke of them."""
+    """When the pool last reported about them."""
     ready_at: float = 0.0
     wanted_at: float = 0.0
-    """When it was last seen that somebody needs it."""
+    """When it was last needed."""
     jobs_at: float = 0.0
-    """When a job was last seen that runs in it or waits for it."""
+    """When a job last ran in it or waited for it."""
     memory_bytes: int = 0
-    """What it and its environment workers were last seen to take."""
+    """The last known memory of it and its environment workers."""
 
 
 class Scheduler:
@@ -96,15 +96,15 @@ class Scheduler:
         monotonic: Callable[[], float] = time.monotonic,
         memory: Callable[[], int] = machine_bytes,
     ) -> None:
-        """Take over what runs already.
+        """Take over the running processes.
 
         Args:
-            store: Of the service.
-            workers: What runs the processes.
-            config: Of the service.
+            store: The service's store.
+            workers: Runs the processes.
+            config: The service's settings.
             clock: Unix seconds.
-            monotonic: Seconds that nobody sets.
-            memory: Bytes that this machine has.
+            monotonic: Monotonic seconds.
+            memory: The machine's memory in bytes.
         """
         self._store, self._workers, self._config, self._clock = store, workers, config, clock
         self._monotonic = monotonic
@@ -114,23 +114,23 @@ class Scheduler:
         self._failed_starts: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
         self._refused: set[str] = set()
-        """Models whose pool said why it cannot start. That failed their jobs, so only new ones ask again."""
+        """Models whose pool reported why it cannot start. Their jobs failed, so only new jobs retry."""
         self._room = MemoryBudget(int(config.pools_memory * memory()), config.models)
         self._no_room: dict[str, float] = {}
-        """Models that wait for memory, and when it was last noted for those who sample them."""
+        """Models that wait for memory, and when this was last noted for sampling clients."""
         self._weighed_at = 0.0
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)
         self._swept_at = 0.0
         self._ticked_at, self._ticked_at_monotonic = clock(), monotonic()
         self._looked_until = self._ticked_at_monotonic
-        """When the last look ended, by the monotonic clock."""
+        """When the last tick ended, by the monotonic clock."""
         self._patient_until = 0.0
-        """Until then silence proves nothing: the clock was set, or this machine slept."""
+        """Until then silence proves nothing: the clock was set, or this machine was suspended."""
         self._adopt()
 
     def tick(self) -> None:
-        """Look once at everything, and do what is due."""
+        """Check everything once, and do what is due."""
         try:
             self._look()
         finally:
@@ -142,7 +142,7 @@ class Scheduler:
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now
-        # They are told once. What the store could not take is noted at the next look.
+        # Reported once. If the store could not record it, the next tick does.
         self._unnoted.extend(self._workers.changes())
         while self._unnoted:
             self._note(self._unnoted[0], now)
@@ -152,7 +152,7 @@ class Scheduler:
             self._store.requeue_expired(now)
         queued = self._store.queued_jobs()
         waiting = _waiting(queued)
-        # After the queue: a job that is taken between the two is in both, and its pool not idle.
+        # After the queue: a job taken between the two is in both, and its pool not idle.
         held = self._store.held_jobs()
         self._weigh_pools(now)
         self._end_idle_pools({job.worker_id for job in held}, {job.model for job in waiting}, now)
@@ -165,22 +165,22 @@ class Scheduler:
             self._swept_at = now
 
     def _mind_the_clock(self, now: float) -> None:
-        """Notice that the clock was set, or that this machine slept, before all others seem to be silent.
+        """Detect that the clock was set, or that this machine was suspended, before all others seem silent.
 
-        Then they have a whole lease to say that they live. A look that took long, as the machine or the
-        database was busy, is neither: the others lived on meanwhile.
+        Then they get a whole lease to send a heartbeat. A tick that took long because the machine or the
+        database was busy is neither: the others continued meanwhile.
         """
         monotonic, most = self._monotonic(), self._config.lease_seconds / 2
         before, self._ticked_at = self._ticked_at, now
         passed, self._ticked_at_monotonic = monotonic - self._ticked_at_monotonic, monotonic
-        # Where the monotonic clock runs while all processes stand still, they do so between two looks.
+        # If the monotonic clock runs while all processes are suspended, this happens between two ticks.
         stood_still = monotonic - self._looked_until >= most
         if before <= now < before + passed + most and not stood_still:
             return
-        _log.warning("the clock went from %.0f to %.0f between two looks", before, now)
+        _log.warning("the clock went from %.0f to %.0f between two ticks", before, now)
         self._patient_until = now + self._config.lease_seconds
         if now < before:
-            # What was noted by the old clock lies in the future and would be waited for.
+            # Times by the old clock are in the future and would be waited for.
             self._touched_at = self._swept_at = self._weighed_at = 0.0
             self._placed.clear()
             self._not_before.clear()
@@ -197,7 +197,7 @@ class Scheduler:
             if process.kind == "pool":
                 record = known.get(process.pool_id)
                 if record is None:
-                    # It had not listened yet, so nothing is lost; where it will listen nobody knows any more.
+                    # It was not listening yet, so nothing is lost, and its future address is unknown.
                     self._workers.end_pool(process.pool_id)
                     continue
                 address = PoolAddress(
@@ -216,12 +216,12 @@ class Scheduler:
             self._bury(pool_id, known[pool_id].url, "the service was restarted")
 
     def _note(self, change: Change, now: float) -> None:
-        """Do what follows from it. Every write may fail, and then all of this is done again."""
+        """Apply the consequences. Every write may fail, and then all of this is done again."""
         match change:
             case PoolReady(pool_id=pool_id) if pool_id in self._pools:
                 pool = self._pools[pool_id]
                 pool.ready, pool.ready_at = True, now
-                self._weighed_at = 0.0  # what it was expected to take is no longer of interest
+                self._weighed_at = 0.0  # Its expected memory is no longer of interest.
                 self._started(pool.address.model)
             case PoolEnded(pool_id=pool_id, error=error) if pool_id in self._pools:
                 pool = self._pools[pool_id]
@@ -263,7 +263,7 @@ class Scheduler:
         """Fail the jobs that wait for a model whose pool does not start."""
         reason = error or InternalServiceError(
             f"the worker for model {model!r} died {_START_ATTEMPTS} times while it started",
-            hint=f"see {SERVICE_LOG}; a model that does not fit into memory looks like this",
+            hint=f"see {SERVICE_LOG}; the model may not fit into memory",
         )
         view = ErrorView.model_validate(reason.to_wire())
         self._store.note_refusal(model, view, self._clock())
@@ -272,8 +272,8 @@ class Scheduler:
                 self._store.finish_unleased(job.job_id, JobState.FAILED, str(reason), view)
 
     def _end_silent_pools(self, now: float) -> None:
-        """A process that neither dies nor shows life hangs; its jobs go to a new one."""
-        # From the instant on at which a lease of the same age runs out, so that its jobs are counted.
+        """A process that is alive without heartbeats hangs; its jobs go to a new one."""
+        # From the moment at which a lease of the same age expires, so that its jobs are counted.
         since = now - self._config.lease_seconds
         known = self._store.pools(now, max_age=self._config.lease_seconds)
         alive = {record.pool_id for record in known if record.seen_at > since}
@@ -303,35 +303,35 @@ class Scheduler:
 
     def _bury(self, pool_id: str, url: str, reason: str) -> None:
         self._store.remove_pool(pool_id)
-        worker_url.remove(url)  # a pool that was killed left its socket behind
+        worker_url.remove(url)  # A killed pool left its socket behind.
         for job_id in self._store.requeue_worker(pool_id, f"{reason}; resumes from the last checkpoint"):
             self._placed.pop(job_id, None)
             self._fail_if_deadly(job_id)
 
     def _fail_if_deadly(self, job_id: str) -> None:
-        """End a job that its workers die of, or hang in, before it takes the next one from other jobs there.
+        """End a job that its workers die of, or hang in, before it interrupts other jobs there again.
 
-        A lease that ran out while the worker went on, or was ended by a restart, says nothing about the job.
+        A lease that expired while the worker continued, or was ended by a restart, says nothing about the
+        job.
         """
         deaths = self._store.deaths_since_step(job_id, _DIED, _SILENT)
         if deaths < _MOST_DEATHS:
             return
         error = InternalServiceError(
-            f"{deaths} workers died or hung one after the other while they ran this job, "
-            "without finishing a step",
-            hint=f"see {SERVICE_LOG}; most often the memory is full: ask for fewer or shorter episodes",
+            f"{deaths} workers in a row died or hung while they ran this job, without finishing a step",
+            hint=f"see {SERVICE_LOG}; the usual cause is full memory: use fewer or shorter episodes",
         )
         view = ErrorView.model_validate(error.to_wire())
         self._store.finish_unleased(job_id, JobState.FAILED, str(error), view)
 
     def _start_pools(self, queued_models: list[str], now: float) -> None:
         served = {pool.address.model for pool in self._pools.values()}
-        # Whoever submits a job after a refusal may have mended the cause, and is to hear at once if not.
+        # A job submitted after a refusal may have a fixed cause, and should fail at once if not.
         at_once = self._refused.intersection(queued_models)
         waited, self._no_room = self._no_room, {}
         for model in dict.fromkeys([*self._config.preload, *queued_models, *self._store.wanted_pools(now)]):
             if model not in served and (model in at_once or now >= self._not_before.get(model, 0.0)):
-                # First come, first served: small models do not pass a large one, which might wait for ever.
+                # First come, first served: small models do not pass a large one, which might wait forever.
                 if model in self._config.preload or (not self._no_room and self._has_room(model, now)):
                     if model in waited:
                         self._store.forget_refusal(model)
@@ -340,14 +340,14 @@ class Scheduler:
                     self._no_room[model] = self._noted(model, waited.get(model, 0.0), now)
 
     def _has_room(self, model: str, now: float) -> bool:
-        """Whether another pool fits into memory; ends idle ones for it if it then does."""
+        """Whether another pool fits into memory; ends idle ones if it then does."""
         ends = make_room(self._pool_memory(now), self._room.expected(model), self._room.budget)
         for pool_id in ends or ():
             self._end_pool(pool_id, f"makes room for {model}")
         return ends is not None
 
     def _noted(self, model: str, noted_at: float, now: float) -> float:
-        """Let the gateway tell those who sample a model that it waits for memory; returns when it was."""
+        """Let the gateway tell sampling clients that a model waits for memory; returns when it was noted."""
         if now - noted_at < _REFUSED_AGAIN_SECONDS:
             return noted_at
         error = ServiceUnavailableError(self._why_no_room(model), hint="try again later")
@@ -361,7 +361,7 @@ class Scheduler:
         return [
             PoolMemory(
                 pool_id=pool_id,
-                # It grows while it starts.
+                # Its memory grows while it starts.
                 used_bytes=max(
                     pool.memory_bytes, 0 if pool.ready else self._room.expected(pool.address.model)
                 ),
@@ -372,7 +372,7 @@ class Scheduler:
         ]
 
     def _weigh_pools(self, now: float) -> None:
-        """See how much memory the pools take, and note it for whoever asks."""
+        """Measure the pools' memory, and store it for the gateway."""
         if now - self._weighed_at < self._config.heartbeat_seconds:
             return
         self._weighed_at = now
@@ -397,10 +397,10 @@ class Scheduler:
         self._workers.start_pool(address)
 
     def _mind_env_workers(self, now: float) -> None:
-        """Keep `env_workers` of them for each owner, and end those whose owner has had no job for a while.
+        """Keep `env_workers` of them for each owner, and end those of owners without jobs.
 
-        One that has played nothing yet takes the first owner it meets, so the next one's are there in time. A
-        model that is not preloaded has none while it rests: two take a third of what a small model does.
+        A new one takes the first owner it meets, so workers for the next owner are ready in time. A resting
+        model that is not preloaded has none: two take a third of a small model's memory.
         """
         for pool in self._pools.values():
             preloaded = pool.address.model in self._config.preload
@@ -448,7 +448,7 @@ class Scheduler:
             self._workers.start_job(ready[job.model], job.job_id)
 
     def _tenant_slots(self, waiting: list[WaitingJob], held: list[HeldJob]) -> dict[tuple[str, str], int]:
-        """Return how many jobs each waiting tenant may still start on a model; empty if there is no limit."""
+        """Return how many more jobs each waiting tenant may start on a model; empty if there is no limit."""
         most = self._config.jobs_per_tenant
         if most is None:
             if self._store.tenants() < 2:
@@ -460,9 +460,10 @@ class Scheduler:
         return {key: most - running[key] for key in {(job.tenant_id, job.model) for job in waiting}}
 
     def _explain_queue(self, queued: list[QueuedJob], held: list[HeldJob]) -> None:
-        """Say in a job why it is still here: its model is being loaded, or all places are taken.
+        """Set a queued job's reason: its model is being loaded, or all places are taken.
 
-        Whose jobs hold places while their client is silent, reads which ones they are. Written if it changed.
+        A tenant whose jobs hold places while their client is silent sees which ones. Written only if it
+        changed.
         """
         # A job that was just given a place leaves by itself, and counts for those behind it.
         coming = Counter(job.model for job in queued if job.job_id in self._placed)
@@ -478,7 +479,7 @@ class Scheduler:
         own = self._tenant_slots(_waiting(queued), held) if waiting else {}
         for job in waiting:
             if job.model in self._no_room:
-                # What its memory is at the moment, changes all the time.
+                # The memory used at the moment changes constantly.
                 known = MEMORY_TAKEN in job.reason
                 reason = job.reason if known else self._why_no_room(job.model)
             elif job.model not in ready:
@@ -499,7 +500,7 @@ class Scheduler:
     def _why_loading(self, queued: QueuedJob) -> str:
         failures = self._failed_starts[queued.model]
         attempt = f", attempt {failures + 1} of {_START_ATTEMPTS}" if failures else ""
-        # Why it is in the queue comes last: a reason that begins with a worker's death is counted as one.
+        # Why it is queued comes last: a reason that begins with a worker's death is counted as one.
         before = queued.reason.partition(": ")[2] if _LOADING in queued.reason else queued.reason
         if any(past in before for past in _PASSING):
             before = ""
@@ -513,7 +514,7 @@ class Scheduler:
             return reason
         patience = f"{self._config.client_place_seconds:g} s"
         reason += f", {len(silent)} of them for up to {patience} by jobs that wait for their client"
-        # What others run is not for this tenant's eyes.
+        # Other tenants' jobs are not shown to this tenant.
         yours = [job.job_id for job in silent if job.tenant_id == queued.tenant_id]
         if yours:
             more = "" if len(yours) <= _MOST_NAMED else f" and {len(yours) - _MOST_NAMED} more"

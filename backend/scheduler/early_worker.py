@@ -3,9 +3,9 @@
     python -m backend.scheduler.early_worker wait SOCKET MODULE   imports the module and waits
     python -m backend.scheduler.early_worker run SOCKET PROGRAM   runs `python PROGRAM` in the one that waits
 
-The imports take longer than anything else when the service starts or recovers. Ray starts its workers by a
-command of our choice: `run` is that command. It hands the program over to the process that waits, and lives
-as long as that one. If none waits (any more), it runs the program itself, as Ray would have.
+The imports take longer than anything else when the service starts or recovers. Ray starts its workers with a
+command of our choice: `run` is that command. It passes the program to the waiting process, and lives as long
+as that one. If none is waiting, it runs the program itself, as Ray would have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
 def start(path: Path, module: str = "backend.workers.pool_worker") -> subprocess.Popen[bytes] | None:
-    """Start a process that waits on the socket `path` and ends with this one; None if this is not Linux."""
+    """Start a process that waits on the socket `path` and ends with this one; None except on Linux."""
     if sys.platform != "linux":
         return None
     return subprocess.Popen(
@@ -38,7 +38,7 @@ def start(path: Path, module: str = "backend.workers.pool_worker") -> subprocess
 
 
 def python_in(path: Path) -> str | None:
-    """Return the command that Ray is to run in Python's place; None if no process waits there."""
+    """Return the command for Ray to run instead of Python; None if no process waits there."""
     return shlex.join([sys.executable, "-m", __name__, "run", str(path)]) if path.exists() else None
 
 
@@ -50,19 +50,19 @@ def _wait(path: Path, module: str) -> None:
         listener.bind(str(unready))
         listener.listen()
         unready.replace(path)
-        # Almost all that an import makes stays: looking for garbage took a quarter of the time.
+        # Almost everything created by imports stays: garbage collection took a quarter of the time.
         gc.disable()
         importlib.import_module(module)
         gc.enable()
         connection, _ = listener.accept()
         path.unlink()
-    # Open until this process ends, by which the other one learns of it.
+    # Open until this process ends, which tells the other one.
     with connection, connection.makefile() as lines:
         handed = json.loads(lines.readline())
         connection.sendall(_TAKEN)
         os.environ.clear()
         os.environ.update(handed["environment"])
-        # What Ray sets for its workers from outside. The kernel keeps a priority for each thread.
+        # What Ray sets for its workers from outside. The kernel keeps a priority per thread.
         for thread in Path("/proc/self/task").iterdir():
             os.setpriority(os.PRIO_PROCESS, int(thread.name), handed["nice"])
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which queued jobs start next. Pure: knows neither storage nor processes."""
+"""Which queued jobs start next. Pure: independent of storage and processes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def next_jobs(
 
     Args:
         waiting: In any order.
-        free_slots: Jobs that each model's pool still takes; a model that is missing has none.
-        running_by_tenant: Jobs that each tenant runs now.
-        tenant_slots: Jobs that a tenant may still start on a model, by both; without an entry any number.
+        free_slots: Free places of each model's pool; a missing model has none.
+        running_by_tenant: Running jobs of each tenant.
+        tenant_slots: Jobs that a tenant may still start on a model, by both; unlimited without an entry.
 
     Returns:
-        The jobs in the order in which they are to be started.
+        The jobs in the order in which to start them.
     """
     free = Counter(dict(free_slots))
     share = Counter(dict(running_by_tenant))

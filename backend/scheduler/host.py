@@ -1,6 +1,6 @@
 """`python -m backend.scheduler.host`: the Ray driver. Starts Ray and the scheduler, and ends with either.
 
-Whoever started it starts it again; everything it needs is in the settings and the store.
+The supervisor restarts it; everything it needs is in the settings and the store.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
 _STOP_SECONDS = 8.0
 _SWEEP_SECONDS = 60.0
-"""Between two looks for old logs."""
+"""Interval between checks for old logs."""
 _HOST_VARIABLE = "TINKERGYM_SCHEDULER_HOST"
-"""Environment variable that everything below Ray inherits: whose it is."""
+"""Environment variable inherited by everything below Ray: its owner."""
 _CORE_PROCESSES = ("gcs_server", "raylet")
-"""Without these Ray is dead, though its driver would notice only a minute later."""
+"""Processes without which Ray is dead, although its driver would only notice after a minute."""
 
 
 def child_environment() -> dict[str, str]:
-    """Return the variables that every process below Ray gets, unless the operator set them.
+    """Return the environment variables of every process below Ray, unless the operator set them.
 
-    Two processes with two OpenMP threads each on two cores slow each other 4-10 times when waiting threads
-    spin for long. So they spin for some ten microseconds, which makes a train step 6-10 % faster than not
-    spinning at all, and everybody computes with one thread; a pool then raises its own number itself, for
-    whoever holds its device's lock. And what a train step frees stays in the process for the next one: taking
-    it back from the system page by page costs a twentieth of the step. For the next step to find it, threads
-    share few pools of memory: with one for each, a service that ran job after job had several times what the
-    largest took, and spent a twentieth more on new pages.
+    Two processes with two OpenMP threads each on two cores slow each other down 4-10 times if waiting threads
+    spin for long. So they spin for about ten microseconds, which makes a train step 6-10 % faster than not
+    spinning at all, and every process computes with one thread; a pool raises its own number for the holder
+    of its device's lock. And memory freed by a train step stays in the process for the next one: getting it
+    back from the system page by page costs a twentieth of the step. For the next step to find it, threads
+    share few memory arenas: with one for each, a service that ran job after job used several times the memory
+    of the largest, and spent a twentieth more on new pages.
     """
     wanted = {
         "OMP_NUM_THREADS": "1",
@@ -56,35 +56,35 @@ def child_environment() -> dict[str, str]:
         "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
         "MALLOC_ARENA_MAX": "4",
         "TOKENIZERS_PARALLELISM": "false",
-        # Ray names its processes by writing over their environment, in which we find them again.
+        # Ray renames its processes by overwriting their environment, in which we find them again.
         "SPT_NOENV": "1",
     }
     return {key: value for key, value in wanted.items() if key not in os.environ}
 
 
 def main() -> int:
-    """Run until a signal comes, Ray dies or the process that started this one is gone."""
+    """Run until a signal arrives, Ray dies or the parent process is gone."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     config = ServiceConfig.from_environment()
     os.environ.update(child_environment())
     stop = threading.Event()
     make_private(config.run_dir)
     # A killed host leaves processes behind: Ray ends its own late, or not at all, and until then they would
-    # work on jobs that are in the store and free for others.
+    # work on jobs that the store considers free.
     _end_processes(config.digest)
     for left in [*config.run_dir.glob("ranks-*"), config.run_dir / env_worker_files.FOLDER]:
         shutil.rmtree(left, ignore_errors=True)
     os.environ[_HOST_VARIABLE] = config.digest
-    # Of this life of the host: the guardian of the last one must not end what this one starts.
+    # For this run of the host: the guardian of the last one must not end what this one starts.
     mark = f"{os.environ.get(MARK_VARIABLE, config.digest)}:{secrets.token_hex(8)}"
     os.environ[MARK_VARIABLE] = mark
-    # Another one than the supervisor's, as both may be killed together.
+    # A different one than the supervisor's, because both may be killed together.
     with guarded(mark), _ray_folder(config) as folder:
         early = early_worker.start(config.early_worker_socket) if config.preload else None
         from backend.scheduler import ray_cluster
 
         ray_cluster.start_ray(folder)
-        # Ray has just put its own handlers in place, which end the process as it stands.
+        # Ray has just installed its own handlers, which end the process immediately.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         core = _core_processes()
@@ -108,20 +108,20 @@ def _watch(
             swept_at = time.monotonic()
             remove_old_logs(config.ray_dir)
         if early is not None:
-            early.poll()  # take note of its end: Ray's processes do so of all others
+            early.poll()  # Reap it: Ray's processes do so for all others.
         if os.getppid() != parent:
             _log.warning("the supervisor is gone")
             return
         for process in core:
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                _log.error("Ray's process %d died; the service starts Ray again", process.pid)
+                _log.error("Ray's process %d died; the service restarts Ray", process.pid)
                 logging.shutdown()
-                # Without a goodbye: what is left is ended by those who start this process again.
+                # Without a clean shutdown: remains are ended by the next run of this process.
                 os._exit(1)
 
 
 def _within(seconds: float, act: Callable[[], None]) -> None:
-    """Do it in a thread that is left behind after `seconds`: Ray waits a minute for its own dead parts."""
+    """Run it in a thread that is abandoned after `seconds`: Ray waits a minute for its own dead parts."""
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -129,7 +129,7 @@ def _within(seconds: float, act: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _ray_folder(config: ServiceConfig) -> Iterator[Path]:
-    """A folder for Ray inside the private `run_dir`, emptied of what a killed predecessor left."""
+    """A folder for Ray inside the private `run_dir`, emptied of the remains of a killed predecessor."""
     folder = config.ray_dir
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
@@ -141,7 +141,7 @@ def _ray_folder(config: ServiceConfig) -> Iterator[Path]:
 
 
 def _end_processes(digest: str) -> None:
-    """Kill everything that a host of this data folder started, and what those started."""
+    """Kill everything that a host of this data folder started, including grandchildren."""
     left = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -158,6 +158,6 @@ def _core_processes() -> list[psutil.Process]:
 
 if __name__ == "__main__":
     status = main()
-    # Not sys.exit: Ray's own farewell would wait for processes that are gone already.
+    # Not sys.exit: Ray's own shutdown would wait for processes that are already gone.
     logging.shutdown()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""How much memory processes take."""
+"""The memory of processes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import psutil
 
 
 def resident_bytes(groups: Mapping[str, Iterable[int]]) -> dict[str, int]:
-    """Return what the processes of each group have in memory, with all that they have started.
+    """Return the memory of the processes of each group, with all their children.
 
-    What several share, such as libraries, counts for each of them.
+    Shared memory, such as libraries, counts for each of them.
 
     Args:
-        groups: Process ids by the group's name; those that are gone count nothing.
+        groups: Process ids by the group's name; missing ones count as 0.
     """
     group_of = {pid: name for name, pids in groups.items() for pid in pids}
     parents: dict[int, int] = {}
     resident: dict[int, int] = {}
-    # One look at all processes: psutil would look at all again for the children of each.
+    # One scan of all processes: psutil would scan again for the children of each.
     for process in psutil.process_iter(["ppid", "memory_info"]):
         memory = process.info["memory_info"]
         if memory is not None:

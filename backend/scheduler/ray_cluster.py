@@ -1,7 +1,7 @@
-"""Starts Ray on this machine, and runs our processes as its actors; only `ray_ranks` beside it knows Ray too.
+"""Starts Ray on this machine, and runs our processes as its actors; only `ray_ranks` also imports Ray.
 
 Ray holds no state that matters. Pools and environment workers are detached, named actors, so that a new
-scheduler finds those of the last one; what they do is written in the store.
+scheduler finds those of the last one; their work is recorded in the store.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ NAMESPACE = "tinkergym"
 _SCHEDULER = "scheduler"
 _SEPARATOR = "|"
 _OBJECT_STORE_BYTES = 80 * 2**20
-"""Nothing of ours travels through Ray's object store; this is about the least that Ray accepts."""
+"""We do not use Ray's object store; this is about the minimum that Ray accepts."""
 
 _LOG_FILE_BYTES = 4 * 2**20
-"""Of each process of Ray's, twice: the file that it writes and the one before."""
+"""Log size of each Ray process, twice: the current file and the previous one."""
 
 
 def start_ray(temp_dir: Path) -> None:
     """Start Ray on this machine: on the loopback interface only, and with a token that dies with it.
 
     Args:
-        temp_dir: For Ray's sockets and logs. Short, since Ray makes socket paths of 60 more bytes below it.
+        temp_dir: Folder for Ray's sockets and logs. Short, because Ray adds 60 bytes for socket paths.
     """
-    # Ray reads these when it is imported. Without the third it takes the machine's outward address, and
-    # all of its processes listen on every interface.
+    # Ray reads these when it is imported. Without the third it uses the machine's external address, and all
+    # of its processes listen on every interface.
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # An actor that asks Ray for no GPU would not see any; ours divide the device among themselves.
+    # An actor that does not request a GPU from Ray would not see any; ours share the device themselves.
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    # Behind the desktop, but clearly before environments in processes of their own. Ray's 15 leaves
-    # them no room below.
+    # Lower priority than the desktop, but clearly higher than environments in separate processes. Ray's 15
+    # leaves no room below.
     os.environ.setdefault("RAY_worker_niceness", "5")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     # Without these a worker's output is never rotated: an environment that prints would fill the disk.
     os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(_LOG_FILE_BYTES))
     os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
-    # No worker starts before Ray's own agent answers, which Ray would ask once a second only.
+    # No worker starts before Ray's own agent responds, which Ray would only poll once a second.
     os.environ.setdefault("RAY_agent_manager_retry_interval_ms", "100")
-    # A pool must not wait for an environment worker that Ray starts before it: it takes far longer.
+    # A pool must not wait for an environment worker that Ray starts before it: a pool takes far longer.
     os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "2")
-    # What it prints of its workers goes to a file.
+    # Output of its workers goes to a file.
     os.environ["RAY_COLOR_PREFIX"] = "0"
     import ray
 
@@ -90,12 +90,12 @@ def start_ray(temp_dir: Path) -> None:
 def _leave_out_unused_parts() -> None:
     """Keep Ray from starting its dashboard's server and its autoscaler, for which it has no setting.
 
-    Nothing of ours asks them anything. `include_dashboard=False` only makes the server serve less: Ray still
-    waits for it, and each takes half a second of a core while the service starts or recovers.
+    We do not use them. `include_dashboard=False` only makes the server serve less: Ray still waits for it,
+    and each takes half a second of a core while the service starts or recovers.
     """
     from ray._private.node import Node
 
-    # Another release of Ray may name them differently; then it starts them, and all else is as before.
+    # Another release of Ray may name them differently; then it starts them, and everything else is unchanged.
     for name in ("start_api_server", "start_monitor"):
         if hasattr(Node, name):
             setattr(Node, name, lambda _node, **_options: None)
@@ -106,7 +106,7 @@ _ASK_SECONDS = 0.5
 
 
 def start_scheduler(config: ServiceConfig) -> Any:
-    """Start the scheduler's actor; Ray starts it again whenever it dies."""
+    """Start the scheduler's actor; Ray restarts it whenever it dies."""
     import ray
 
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=2)(SchedulerProcess)
@@ -114,7 +114,7 @@ def start_scheduler(config: ServiceConfig) -> Any:
 
 
 def stop_everything(scheduler: Any, *, seconds: float) -> None:
-    """Let the scheduler stop, then let the pools hand their jobs back, within `seconds`."""
+    """Let the scheduler stop, then let the pools return their jobs to the queue, within `seconds`."""
     import ray
 
     deadline = time.monotonic() + seconds
@@ -139,10 +139,10 @@ class RayWorkers:
         self._pools: dict[str, Any] = {}
         self._env_workers: dict[str, tuple[str, Any]] = {}
         self._pids: dict[str, int] = {}
-        """Of pools and environment workers, by their ids."""
+        """Pools and environment workers, by their ids."""
         self._asked_at = 0.0
         self._watched: dict[Any, tuple[str, str]] = {}
-        """Ray's promise -> (what about, whom): it is kept when the thing happens or the process dies."""
+        """Ray's reference -> (kind, id): it resolves when the event happens or the process dies."""
 
     def running(self) -> list[Running]:
         """Return what an earlier scheduler left running, and watch it from now on."""
@@ -155,7 +155,7 @@ class RayWorkers:
                 continue
             try:
                 actor = ray.get_actor(name)
-            except ValueError:  # it died a moment ago
+            except ValueError:  # It died a moment ago.
                 continue
             pool_id, _, tail = rest.partition(_SEPARATOR)
             if kind == "pool":
@@ -227,20 +227,22 @@ class RayWorkers:
                 found.append(PoolReady(pool_id=who))
             elif about in {"start", "pool"}:
                 if about == "pool":
-                    self._pids.pop(who, None)  # dead, and its number may be another's by now
-                # A rank that died while it started says nothing about the next try.
+                    self._pids.pop(
+                        who, None
+                    )  # Dead, and its process id may belong to another process by now.
+                # A rank that died during the start says nothing about the next try.
                 refuses = isinstance(error, TinkerGymError) and not isinstance(error, RankLostError)
                 refused = cast(TinkerGymError, error) if about == "start" and refuses else None
                 found.append(PoolEnded(pool_id=who, error=refused))
             elif who in self._env_workers:
                 pool_id, actor = self._env_workers.pop(who)
                 self._pids.pop(who, None)  # as above
-                self._kill(who, actor)  # its process is still there if it ended by an exception
+                self._kill(who, actor)  # Its process still exists if it ended with an exception.
                 found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who))
         return found
 
     def memory(self) -> dict[str, int]:
-        """Return by pool how many bytes it takes with its environment workers, but without ranks."""
+        """Return by pool the memory in bytes with its environment workers, without ranks."""
         processes: dict[str, list[int]] = {
             pool_id: [self._pids[pool_id]] for pool_id in self._pools if pool_id in self._pids
         }
@@ -259,7 +261,7 @@ class RayWorkers:
             self._pools[pool_id].env_worker_ended.remote(worker_id)
 
     def end_env_worker(self, pool_id: str, worker_id: str) -> None:
-        """End an environment worker by force, which is no longer needed; nothing is reported."""
+        """Kill an environment worker that is no longer needed, without a report."""
         _, actor = self._env_workers.pop(worker_id, ("", None))
         self._kill(worker_id, actor)
         self.env_worker_ended(pool_id, worker_id)
@@ -271,7 +273,7 @@ class RayWorkers:
                 self._kill(worker_id, self._env_workers[worker_id][1])
 
     def end_pool(self, pool_id: str) -> None:
-        """End a pool and its environment workers by force."""
+        """Kill a pool and its environment workers."""
         self._kill(pool_id, self._pools.pop(pool_id, None))
         for worker_id, (served, actor) in list(self._env_workers.items()):
             if served == pool_id:
@@ -286,7 +288,7 @@ class RayWorkers:
                 ray.kill(actor, no_restart=True)
         pid = self._pids.pop(process_id, None)
         if pid is not None:
-            # Ray asks the process to end; one that hangs does not hear it.
+            # Ray asks the process to end; a hanging one does not react.
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -301,7 +303,7 @@ class RayWorkers:
 
 
 def _outcome(promise: Any) -> tuple[Any, BaseException | None]:
-    """Return a kept promise's value, or what went wrong, as the error that our own code raised if it did."""
+    """Return a reference's value, or the error; our own error if our code raised it."""
     import ray
 
     try:

@@ -1,4 +1,7 @@
-"""The logs of Ray's processes: how many of those that ended are kept. Ray itself bounds each."""
+"""The logs of Ray's processes: how many of finished processes are kept.
+
+Ray itself limits the size of each.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from pathlib import Path
 import psutil
 
 KEPT_FILES = 200
-"""Of processes that have ended, the newest: a worker leaves about six."""
+"""Logs of finished processes to keep, newest first: a worker leaves about six."""
 
 _OF_PROCESS = re.compile(r"[-_](\d+)\.(?:out|err|log)(?:\.\d+)?$")
-"""Ray ends the names of a process's logs with its id."""
+"""The names of a process's logs end with its id."""
 
 
 def remove_old_logs(ray_dir: Path, alive: Callable[[int], bool] = psutil.pid_exists) -> None:
-    """Remove the oldest logs of processes that have ended: workers may come and go for months."""
+    """Remove the oldest logs of finished processes, because workers may come and go for months."""
     found: list[tuple[float, Path]] = []
     for file in ray_dir.glob("session_*/logs/**/*"):
         named = _OF_PROCESS.search(file.name)

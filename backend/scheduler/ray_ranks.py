@@ -1,8 +1,7 @@
 """Ranks of a data-parallel group as Ray actors of the pool worker that they train for.
 
-Ray starts them, tells of their death and ends them with their pool. What a group and its ranks say to each
-other, whole models among it, goes through a Unix socket instead, as nothing of ours travels through Ray's
-object store.
+Ray starts them, reports their death and ends them with their pool. A group and its ranks communicate,
+including whole models, through a Unix socket, because we do not use Ray's object store.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class RankActor:
         return os.getpid()
 
     def serve(self, number: int, options: RankOptions) -> None:
-        """Be rank number i for the first that connects, until it goes."""
+        """Serve as rank number i for the first connection, until it closes."""
         assert self._listener is not None
         pipe = self._listener.accept()
         self._listener.close()
@@ -81,8 +80,8 @@ class RayRank:
             serving = not ray.wait([self._served], timeout=0)[0]
         with contextlib.suppress(Exception):
             ray.kill(self._actor, no_restart=True)
-        if serving:  # else it is dead, and its number may be another's by now, or it waits for nothing
-            # Ray asks the process to end; one that waits in a collective does not hear it.
+        if serving:  # Otherwise it is dead, and its id may belong to another process by now, or it is idle.
+            # Ray asks the process to end; one that waits in a collective does not react.
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -92,7 +91,7 @@ class RayRank:
 
         with contextlib.suppress(Exception):
             ray.wait([self._served], timeout=seconds)
-        self.kill()  # an actor stays until it is told to go
+        self.kill()  # An actor stays until it is told to end.
 
 
 def ray_ranks(options: RankOptions) -> Sequence[RankProcess]:
@@ -106,7 +105,7 @@ def ray_ranks(options: RankOptions) -> Sequence[RankProcess]:
     key = secrets.token_bytes(32)
     actors = [ray.remote(num_cpus=0, max_restarts=0)(RankActor).remote() for _ in range(options.ranks)]
     pids: list[int] = []
-    # Each connects in a thread, as nobody else says how long the other side may take to shake hands.
+    # Each connects in a thread, because the other side's handshake has no time limit.
     with ThreadPoolExecutor(1) as connecting:
         addresses = [str(Path(options.folder) / str(number)) for number in range(options.ranks)]
         listening = [
@@ -129,6 +128,6 @@ def ray_ranks(options: RankOptions) -> Sequence[RankProcess]:
             _log.warning("Ray could not start the ranks: %s", error)
             raise RankLostError(
                 f"Ray could not start the {options.ranks} ranks of a learner: {type(error).__name__}",
-                hint="logs/scheduler.log below data_dir says more",
+                hint="see logs/scheduler.log in data_dir",
             ) from error
     return [RayRank(*each) for each in zip(actors, pids, pipes, served, strict=True)]

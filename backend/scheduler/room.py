@@ -1,4 +1,4 @@
-"""Which pools end so that another has room in memory. Knows neither storage nor processes."""
+"""Which pools end to make room in memory for another. Independent of storage and processes."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ class PoolMemory:
 
     pool_id: str
     used_bytes: int
-    """With its environment workers; of one that still starts, what it is expected to take."""
+    """With its environment workers; for a starting one, the expected memory."""
     preloaded: bool
-    """It never ends for others."""
+    """It is never ended for others."""
     idle_since: float | None
-    """None while somebody uses it."""
+    """None while it is in use."""
 
     @property
     def may_end(self) -> bool:
-        """Whether nobody would miss it now."""
+        """Whether it is unused now."""
         return self.idle_since is not None and not self.preloaded
 
 
 def too_many(pools: Sequence[PoolMemory], budget: int) -> list[str]:
-    """Return the idle pools to end because all together take more than `budget` bytes."""
+    """Return the idle pools to end because all together use more than `budget` bytes."""
     return [pool.pool_id for pool in _ends(pools, 0, budget)]
 
 
 def make_room(pools: Sequence[PoolMemory], needed: int, budget: int) -> list[str] | None:
-    """Return the idle pools to end, the least recently used first, so that another one may start.
+    """Return the idle pools to end, least recently used first, so that another one may start.
 
-    A pool may always start beside preloaded ones only: waiting would not make more room for it.
+    A pool may always start if all others are preloaded: waiting would not make more room for it.
 
     Args:
-        pools: All there are.
-        needed: Bytes that the other one is expected to take.
-        budget: Bytes that all may take together.
+        pools: All pools.
+        needed: Expected memory of the new one, in bytes.
+        budget: Memory for all together, in bytes.
 
     Returns:
-        None if there is no room even without all that are idle; then none is to end in vain.
+        None if there is no room even without all idle ones; then none should be ended.
     """
     ends = _ends(pools, needed, budget)
     left = [pool for pool in pools if pool not in ends]
@@ -65,16 +65,16 @@ def _ends(pools: Sequence[PoolMemory], needed: int, budget: int) -> list[PoolMem
 
 
 class MemoryBudget:
-    """How much all pools may take together, and what the pool of a model is expected to take."""
+    """The memory limit of all pools together, and the expected memory of a model's pool."""
 
     def __init__(self, budget: int, models: Mapping[str, str]) -> None:
-        """Begin without having seen a pool; `models` says where those with a name are."""
+        """Start without measurements; `models` maps names to their location."""
         self.budget = budget
         self._models = models
         self._seen: dict[str, int] = {}
 
     def saw(self, model: str, used_bytes: int) -> None:
-        """Note what the pool of a model takes; the first time counts, before jobs made it grow."""
+        """Record the memory of a model's pool; the first measurement counts, before jobs made it grow."""
         self._seen.setdefault(model, used_bytes)
 
     def expected(self, model: str) -> int:
@@ -84,7 +84,7 @@ class MemoryBudget:
         return expected_bytes(model, self._models)
 
     def why_none(self, model: str, used_bytes: int) -> str:
-        """Say for what a model waits."""
+        """Return what a model waits for."""
         return (
             f"{model!r} waits for memory: the loaded models have {used_bytes / 1e9:.1f} of "
             f"{self.budget / 1e9:.1f} {MEMORY_TAKEN}, it needs about {self.expected(model) / 1e9:.1f}, and "

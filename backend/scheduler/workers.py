@@ -1,4 +1,4 @@
-"""What the scheduler asks of whatever runs our processes, Ray in the product and a script in tests."""
+"""The interface for running our processes: Ray in the product and a script in tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinkergym.errors import TinkerGymError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAddress:
-    """A model pool: its name, what it serves and where it will listen."""
+    """A model pool: its name, its model and its URL."""
 
     pool_id: str
     model: str
@@ -46,13 +46,13 @@ class EnvWorkerEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvWorkersSeen:
-    """What a pool says of its environment workers."""
+    """A pool's report about its environment workers."""
 
     pool_id: str
     owners: Mapping[str, str]
-    """Worker -> whose jobs it plays; one that has played nothing yet is missing."""
+    """Worker -> the owner whose jobs it plays; new ones are missing."""
     wanted: frozenset[str]
-    """Owners with a job that environment workers play."""
+    """Owners with a job for environment workers."""
 
 
 Change = PoolEnded | PoolReady | EnvWorkerEnded | EnvWorkersSeen
@@ -60,12 +60,12 @@ Change = PoolEnded | PoolReady | EnvWorkerEnded | EnvWorkersSeen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A process found at the scheduler's start: the last scheduler had started it."""
+    """A process found at the scheduler's start, started by the last scheduler."""
 
     kind: Literal["pool", "env_worker"]
     pool_id: str
     worker_id: str
-    """Of an environment worker; a pool's is its pool_id."""
+    """The id of an environment worker; a pool's is its pool_id."""
     model: str
 
 
@@ -93,7 +93,7 @@ class WorkerPool(Protocol):
         ...
 
     def start_job(self, pool_id: str, job_id: str) -> None:
-        """Tell a ready pool to take a job; it acquires the lease itself and says nothing if it cannot."""
+        """Tell a ready pool to take a job; it acquires the lease itself, and does not report if it cannot."""
         ...
 
     def env_worker_ended(self, pool_id: str, worker_id: str) -> None:
@@ -101,9 +101,9 @@ class WorkerPool(Protocol):
         ...
 
     def end_env_worker(self, pool_id: str, worker_id: str) -> None:
-        """End an environment worker by force, which is no longer needed; nothing is reported."""
+        """Kill an environment worker that is no longer needed, without a report."""
         ...
 
     def end_pool(self, pool_id: str) -> None:
-        """End a pool and its environment workers by force."""
+        """Kill a pool and its environment workers."""
         ...

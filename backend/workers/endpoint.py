@@ -1,7 +1,7 @@
 """A pool's internal HTTP endpoint: sampling and episodes for environment workers and for the gateway.
 
-It listens at the pool's URL and asks for the pool's token. The gateway has checked whose job or policy a
-request names; nobody else has the token.
+It listens at the pool's URL and requires the pool's token. The gateway has checked the owner of a job or
+policy; nothing else has the token.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ _log = logging.getLogger(__name__)
 _Body = TypeVar("_Body", bound=BaseModel)
 
 _LONG_POLLS = 128
-"""Threads for calls that wait for new episodes; apart, because idle workers must not hold up busy ones."""
+"""Threads for calls that wait for new episodes; separate, because idle workers must not delay busy ones."""
 _BLOCKING_CALLS = 64
-"""Threads for other calls that wait: storing results, loading a checkpoint."""
+"""Threads for other waiting calls: storing results, loading a checkpoint."""
 _RENEWALS = 4
-"""Threads for calls that wait for nothing but a lock."""
+"""Threads for calls that only wait for a lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """Who plays episodes: for a job, or a worker that plays for any job of one tenant."""
+    """Who plays episodes: a worker of a job, or a worker that serves any job of one tenant."""
 
     job_id: str
     worker_id: str
 
     @classmethod
     def of(cls, request: Request) -> Player:
-        """Read who asks."""
+        """Read the player's identity."""
         asked = request.query_params
         return cls(asked.get("job_id", ""), asked.get("worker_id", ""))
 
 
 class PoolService(Protocol):
-    """What the endpoint serves. All methods may be called from several threads."""
+    """The functions of the endpoint. All methods may be called from several threads."""
 
     def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
         """Answer each request once through `deliver`; `together` waits for all, see `SampleBatch`."""
         ...
 
     def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
-        """Hand out episodes; waits for some."""
+        """Lease episodes; waits for some."""
         ...
 
     def vanished(self, worker_id: str, job_id: str) -> None:
@@ -83,7 +83,7 @@ class PoolService(Protocol):
         ...
 
     def wait_for_call(self, job_id: str, seq: int, seconds: float) -> None:
-        """Tell a policy of a new call and wait until it is done, at most `seconds`."""
+        """Notify a policy of a new call and wait until it is done, at most `seconds`."""
         ...
 
     def renderer(self, model: str) -> RendererBundle:
@@ -91,11 +91,11 @@ class PoolService(Protocol):
         ...
 
     def missing_images(self, wanted: ImageNames, player: Player) -> ImageNames:
-        """Return which images the tenant of who plays has not sent."""
+        """Return which images the player's tenant has not sent."""
         ...
 
     def add_image(self, sha256: str, data: bytes, player: Player) -> ImageKept:
-        """Keep an image for the tenant of who plays."""
+        """Store an image for the player's tenant."""
         ...
 
 
@@ -103,7 +103,7 @@ class PoolEndpoint:
     """Serves a `PoolService` from a thread until closed."""
 
     def __init__(self, service: PoolService, url: str, token: str) -> None:
-        """Listen at `url` at once; requests are answered from now on."""
+        """Listen at `url`; requests are handled from now on."""
         self._service = service
         self._token = token.encode()
         self._url = url
@@ -135,7 +135,7 @@ class PoolEndpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and end what is in progress."""
+        """Stop listening and end requests in progress."""
         self._server.should_exit = True
         self._server.force_exit = True
         self._thread.join(timeout=5.0)
@@ -156,7 +156,7 @@ class PoolEndpoint:
             except TinkerGymError as error:
                 return JSONResponse({"error": error.to_wire()}, status_code=error.http_status)
             except ClientDisconnect:
-                return Response(status_code=499)  # nobody reads it
+                return Response(status_code=499)  # The client is gone.
             except Exception as error:
                 _log.exception("%s failed", request.url.path)
                 wrapped = InternalServiceError(f"the pool failed at {request.url.path}: {error!r}")
@@ -170,7 +170,7 @@ class PoolEndpoint:
             raise AuthenticationError("the pool's token is missing or wrong")
 
     async def _in_thread(self, threads: ThreadPoolExecutor, call: Callable[[], BaseModel]) -> Response:
-        """Run what blocks, and turn its answer to JSON, away from the event loop."""
+        """Run a blocking function in a thread, and convert its result to JSON there."""
         loop = asyncio.get_running_loop()
         body = await loop.run_in_executor(threads, lambda: call().model_dump_json())
         return Response(body, media_type="application/json")
@@ -179,7 +179,7 @@ class PoolEndpoint:
         wanted = _parse(LeaseRequest, await request.body())
         job_id = request.query_params.get("job_id", "")
         waits = wanted.wait_seconds > 0 and wanted.max_episodes > 0
-        # Renewals queue behind nothing that waits, whoever's it is: one that comes late is a lost lease.
+        # Renewals never queue behind waiting calls: a late one means a lost lease.
         threads = self._polls if waits else self._renewals
         return await self._in_thread(threads, lambda: self._service.lease(wanted, job_id))
 
@@ -222,36 +222,36 @@ class PoolEndpoint:
         loop = asyncio.get_running_loop()
         batch = _parse(SampleBatch, await request.body())
         receiver = _Receiver(loop, len(batch.requests))
-        # In a thread, since a policy may have to be loaded first.
+        # In a thread, because a policy may have to be loaded first.
         sample = partial(self._service.sample, batch.requests, receiver, together=batch.together)
         await loop.run_in_executor(self._threads, sample)
         return LinesResponse(receiver.lines(), len(batch.requests), receiver)
 
 
 class _Receiver:
-    """Takes a call's answers from the engine's thread to the event loop; implements `Deliver`.
+    """Passes a call's completions from the engine's thread to the event loop; implements `Deliver`.
 
-    Entered for as long as somebody waits for them.
+    Entered while a client waits for them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wanted: int) -> None:
         self.gone = False
-        """Whether the caller hung up, see `Deliver`."""
+        """Whether the caller disconnected, see `Deliver`."""
         self._loop = loop
         self._wanted = wanted
         self._arrived: asyncio.Queue[Sequence[Completion | SampleFailure]] = asyncio.Queue()
 
     def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
-        # The loop may be closed by now: then nobody waits for the answer.
+        # The loop may be closed by now: then no client waits for the completion.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, list(answers))
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Yield the answers as they come."""
+        """Yield the completions as they arrive."""
         while self._wanted > 0:
             answers = await self._arrived.get()
             self._wanted -= len(answers)
-            # What nobody asked for is left out: most completions have no text and no further logprobs.
+            # Unrequested fields are left out: most completions have no text and no further logprobs.
             lines = [answer.model_dump_json(exclude_none=True) + "\n" for answer in answers]
             yield "".join(lines).encode()
 

@@ -1,4 +1,4 @@
-"""Which engine a pool samples with, as the operator's settings say."""
+"""Which engine a pool samples with, according to the operator's settings."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def make_engine(
     """Start the engine of a pool.
 
     Args:
-        name: `scripted` answers with tokens drawn evenly and never looks at weights, to try the service out:
-            a job that trains with it is stopped by the parity check.
-        model_directory: As `resolve_model` returns it.
+        name: `scripted` draws tokens uniformly without using weights, for trying out the service: the parity
+            check stops a job that trains with it.
+        model_directory: From `resolve_model`.
         device: `cpu`, `cuda`, `cuda:1`, ...
         device_lock: Held by the embedded engine while it computes; vLLM has a process of its own.
         threads: Of vLLM on a CPU.
@@ -68,7 +68,7 @@ def make_engine(
 
         def evenly(request: SampleRequest) -> list[int]:
             begin = len(request.prompt_ids)
-            # max_tokens may be any number; what is beyond the context would be cut off anyway.
+            # max_tokens may be any number; anything beyond the context would be cut off anyway.
             places = range(begin, min(begin + request.max_tokens, facts.context_length))
             numbers = uniforms([request.seed] * len(places), list(places))
             return [int(number * vocabulary) for number in numbers]

@@ -1,6 +1,6 @@
 """An environment worker: plays the episodes of installed packs for one pool, at the pool's URL.
 
-The same `RolloutWorker` as in a client's process; only the address differs. Knows neither Ray nor torch.
+The same `RolloutWorker` as in a client's process; only the address differs. Imports neither Ray nor torch.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def run_env_worker(
     make_env: MakeEnv = make_playable,
     stop: threading.Event | None = None,
 ) -> None:
-    """Lease, play and submit episodes until `stop` is set; a pool that does not answer yet is waited for.
+    """Lease, play and submit episodes until `stop` is set; waits for a pool that does not respond yet.
 
-    The process is this worker's own: it is ended when an environment keeps the interpreter to itself for
-    `stall_seconds`, and leaves in `run_dir` which episodes were in a call.
+    The process is ended when an environment blocks the interpreter for `stall_seconds`, and leaves in
+    `run_dir` which episodes were in a call.
 
     Args:
-        url: Of the pool; see `backend.worker_url`.
-        token: What the pool wants to be shown.
+        url: The pool's URL; see `backend.worker_url`.
+        token: The pool's token.
         worker_id: This worker's name.
-        run_dir: Where the pool looks for what a dead worker left.
-        max_episodes: That it plays at once.
-        stall_seconds: Longest time an environment may hold the interpreter.
+        run_dir: The folder for files that the pool reads after the worker's death.
+        max_episodes: The most episodes at once.
+        stall_seconds: How long an environment may block the interpreter.
         make_env: Creates environments.
         stop: Ends it.
     """
@@ -51,8 +51,8 @@ def run_env_worker(
     files = EnvWorkerFiles(run_dir, worker_id)
     files.create()
     end_on_stall(files.trace, stall_seconds)
-    # A pool that is still loading its model does not listen yet. Asking often finds it at once; the worker's
-    # own patience with a service that is away would cost seconds.
+    # A pool that is still loading its model does not listen yet. Frequent attempts find it at once; the
+    # worker's own patience with an unavailable service would cost seconds.
     while not worker_url.is_answered(url):
         if stop.wait(_LOOK_SECONDS):
             return

@@ -1,4 +1,4 @@
-"""What an environment worker leaves on the disk for whoever finds it dead."""
+"""Files that an environment worker leaves behind for the process that finds it dead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class EnvWorkerFiles:
     """The files of one environment worker."""
 
     def __init__(self, run_dir: Path, worker_id: str) -> None:
-        """Name them; nothing is created."""
+        """Set the names; nothing is created."""
         self._folder = run_dir / FOLDER
         self.calls = self._folder / f"{worker_id}.calls"
         """See `CallRegister`."""
@@ -24,13 +24,13 @@ class EnvWorkerFiles:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def stall(self) -> str:
-        """Return the stacks of a worker that was ended because its interpreter stood still, else nothing."""
+        """Return the stacks of a worker that was ended because its interpreter was blocked, else ""."""
         try:
             return self.trace.read_text("utf-8", "replace")[:_STALL_CHARACTERS]
         except OSError:
             return ""
 
     def remove(self) -> None:
-        """Remove them, as far as they are there."""
+        """Remove the existing files."""
         self.calls.unlink(missing_ok=True)
         self.trace.unlink(missing_ok=True)

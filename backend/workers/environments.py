@@ -1,4 +1,4 @@
-"""How an environment worker makes environments: from a pack, or behind a server that is allowed."""
+"""How an environment worker creates environments: from a pack, or on an allowed server."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tinkergym.schema.job_spec import EnvironmentRef
 
 
 def environment_maker(listed: Sequence[str], tokens: EnvTokens) -> MakeEnv:
-    """Return what makes the environment of a reference out of a stored job.
+    """Return a function that creates the environment of a stored job's reference.
 
     Args:
         listed: `ServiceConfig.environment_urls`. Checked again here: the operator may have changed it since
-            the job was accepted, and a name may lead elsewhere by now.
-        tokens: Where the tokens of jobs are.
+            the job was accepted, and a name may resolve differently by now.
+        tokens: The folder of the jobs' tokens.
     """
-    # Not a function in a function: it must be picklable for environments in a process of their own.
+    # Not a nested function: it must be picklable for environments in their own processes.
     return partial(_make, tuple(listed), tokens)
 
 

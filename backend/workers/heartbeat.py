@@ -1,4 +1,4 @@
-"""The heartbeat of a pool worker: renews its leases, shows that it lives, and passes on wishes."""
+"""The heartbeat of a pool worker: renews its leases, shows that it is alive, and passes on requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pulse:
 
 
 class Heartbeat:
-    """Beats from a thread of its own, so that a long computation does not cost the lease."""
+    """Runs in its own thread, so that a long computation does not cost the lease."""
 
     def __init__(
         self,
@@ -44,16 +44,16 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; leases are renewed no more."""
+        """Stop; leases are no longer renewed."""
         self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
-        # Not by the clock that leases are written in: where that is set back, it would be silent for as long.
+        # Not by the clock used in leases: if that is set back, there would be no heartbeat for as long.
         next_beat = 0.0
         while not self._stop.wait(min(_WISH_LOOK_SECONDS, self._heartbeat_seconds / 2)):
             beat = time.monotonic() >= next_beat
@@ -71,7 +71,7 @@ class Heartbeat:
         except LeaseLostError as error:
             pulse.control.lose(error)
         except Exception as error:
-            # The store may be busy for a moment; only when the lease has run out is it too late.
+            # The store may be busy for a moment; it is too late only when the lease has expired.
             _log.warning("the lease of %s was not renewed: %s", pulse.lease.job_id, error)
             if self._clock() >= pulse.lease.expires_at:
                 pulse.control.lose(LeaseLostError(f"the lease of {pulse.lease.job_id} ran out: {error}"))

@@ -1,6 +1,6 @@
 """A pool worker: one base model in one process, with its learner, its engine, its jobs and its endpoint.
 
-Every promise it makes is in the store; when it is killed, the next one goes on from there.
+Everything acknowledged is in the store; when it is killed, the next one continues from there.
 """
 
 from __future__ import annotations
@@ -65,15 +65,20 @@ from tinkergym.schema.sampling import SampleFailure, SampleRequest, lease_of_ses
 from tinkergym.schema.views import RendererBundle
 
 _MOST_BUNDLES = 16
-"""Each holds the tokenizer, several megabytes; jobs bring chat templates of their own."""
+"""The number of cached renderers. Each has a tokenizer of several megabytes; jobs bring their own chat
+templates."""
 
 _log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 6.0
 _LONGEST_POLL_SECONDS = 10.0
-"""A worker that waits for episodes asks again after this at the latest."""
+"""A worker that waits for episodes asks again after at most this long."""
 
 SWITCH_SECONDS = 0.001
-"""For how long another thread may keep Python's lock while the engine's or the learner's wants it.
+"""For how long another thread may keep Python's lock while the engine's or the learner's thread needs it.
+
+A learner's micro-batch releases it some hundred times, each for about ten microseconds, and waits this long
+for a thread that reads requests. The engine does so a few times per forward pass, and prepares the next one
+in one go.
 
 A learner's micro-batch gives it away some hundred times, each for some ten microseconds, and waits this long
 for a thread that reads requests. The engine does so a few times per forward, and prepares the next in one go.
@@ -81,7 +86,7 @@ for a thread that reads requests. The engine does so a few times per forward, an
 
 
 class PoolWorker:
-    """Serves one model: trains the jobs it is given, and samples for whoever asks."""
+    """Serves one model: trains its jobs, and samples for all clients."""
 
     def __init__(
         self,
@@ -93,21 +98,21 @@ class PoolWorker:
         token: str,
         start_ranks: StartRanks = child_ranks,
     ) -> None:
-        """Load the model and begin to listen.
+        """Load the model and start listening.
 
         Args:
-            config: Of the service.
+            config: The service's settings.
             pool_id: Its name in the store.
-            model: Which it serves.
-            url: Where it listens; see `backend.worker_url`.
-            token: What every request must bring.
-            start_ranks: What starts the ranks of its learner, if `learner_ranks` asks for any.
+            model: The model it serves.
+            url: Its URL; see `backend.worker_url`.
+            token: The token that every request must present.
+            start_ranks: Starts the ranks of its learner, if `learner_ranks` is above 1.
 
         Raises:
             UnknownModelError: There is no such model.
-            StartError: The device that the settings ask for is not there.
+            StartError: The configured device does not exist.
             InvalidRequestError: The engine or the learner cannot run it.
-            MissingExtraError: The engine that the settings name is not installed.
+            MissingExtraError: The configured engine is not installed.
         """
         torch.set_num_threads(config.torch_threads)
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -130,7 +135,7 @@ class PoolWorker:
         except BaseException:
             self._engine.close()
             raise
-        send_helpers_home()  # that came when the models were tried out
+        send_helpers_home()  # Created when the models were tested.
         self._boards = Boards(require_images=self._require_images)
         self._captured = CapturedTokens()
         self._early = EarlyRequests(self._engine)
@@ -156,7 +161,7 @@ class PoolWorker:
         _log.info("pool %s serves %s with process %d", pool_id, model, os.getpid())
 
     def start_job(self, job_id: str) -> None:
-        """Take a queued job and run it in a thread of its own; nothing happens if somebody else has it."""
+        """Take a queued job and run it in its own thread; does nothing if another worker has it."""
         with self._lock:
             if self._closing or job_id in self._threads:
                 return
@@ -168,7 +173,7 @@ class PoolWorker:
             self._pulses[job_id] = Pulse(lease, JobControl(self._wake))
         try:
             thread.start()
-        except RuntimeError as error:  # the system has no more threads
+        except RuntimeError as error:  # The system cannot start more threads.
             self._forget_job(job_id)
             self._begin_again(lease, error)
 
@@ -182,11 +187,11 @@ class PoolWorker:
         files.remove()
 
     def env_worker_report(self) -> EnvWorkerReport:
-        """Return which environment workers play for whom, which hang, and for whom there should be some."""
+        """Return which environment workers play for which owner, which hang, and which owners need some."""
         return self._boards.report(self._config.lease_seconds + _LONGEST_POLL_SECONDS)
 
     def close(self) -> None:
-        """Hand the jobs back and stop, within seconds."""
+        """Return the jobs to the queue and stop, within seconds."""
         with self._lock:
             self._closing = True
             threads = list(self._threads.values())
@@ -206,7 +211,7 @@ class PoolWorker:
     # --- what the endpoint serves ---
 
     def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
-        """Answer each request once: through the engine, or through the gate of a job in lockstep."""
+        """Answer each request once: through the engine, or through the gate of a lockstep job."""
         self._sampled = True
         own = self._own
         models: dict[str, ServedModel] = {}
@@ -225,12 +230,12 @@ class PoolWorker:
         deliver = answering = served.directory.answering(self._captured.watching(deliver, requests))
         refused: list[SampleFailure] = []
         ready: list[SampleRequest] = []
-        # Only the episodes of a job's own rollout are in lockstep, and those carry their lease.
+        # Only the episodes of a job's own rollout are in lockstep, and their requests have a lease.
         in_step = {job_id: set(self._boards.playing(job_id)) for job_id in list(self._gates)}
         leases = cache(lambda job_id: frozenset(self._boards.playing(job_id)))
         owners = cache(self._boards.jobs_by_lease)
         for request in requests:
-            # The gateway puts the tenant before the session; what is behind says which episode it is.
+            # The gateway puts the tenant before the session; the rest identifies the episode.
             lease_id = lease_of_session(request.session_id)
             # An opponent in a job's game may be of another job, or the model itself.
             job_id = served.directory.trained_by(request.policy) or owners().get(lease_id, request.policy)
@@ -264,7 +269,7 @@ class PoolWorker:
             served.engine.submit(ready, deliver)
 
     def _tenant_of(self, request: SampleRequest, job_id: str) -> str:
-        """Return who asks: the gateway says it, and an environment worker's request is of an episode."""
+        """Return the requesting tenant: set by the gateway, or found from an environment worker's episode."""
         owner, slash, _ = request.session_id.partition("/")
         if slash:
             return unquote(owner)
@@ -275,12 +280,12 @@ class PoolWorker:
         return ""
 
     def _require_images(self, tenant: str, hashes: Sequence[str]) -> None:
-        """Refuse images that are not the tenant's."""
+        """Refuse images that the tenant does not have."""
         if hashes:
             Images(self._config.images, tenant).require(hashes)
 
     def _with_owner(self, request: SampleRequest, job_id: str) -> SampleRequest:
-        """Put the job's tenant before the session, as the gateway does for requests from outside."""
+        """Put the job's tenant before the session, as the gateway does for external requests."""
         pulse = None if "/" in request.session_id else self._pulses.get(job_id)
         if pulse is None:
             return request
@@ -288,7 +293,7 @@ class PoolWorker:
         return request.model_copy(update={"session_id": f"{owner}/{request.session_id}"})
 
     def _is_training(self, request: SampleRequest, job_id: str) -> bool:
-        """Whether the request is of an episode that the job trains on."""
+        """Whether the request is for an episode that the job trains on."""
         return lease_of_session(request.session_id) in self._boards.playing(job_id)
 
     def _refuse_part_of_the_distribution_in_training(self, request: SampleRequest, job_id: str) -> None:
@@ -302,14 +307,14 @@ class PoolWorker:
             field = "top_p" if request.top_p < 1 else "top_k"
             what = f"answers drawn with {field}"
         raise InvalidRequestError(
-            f"an episode that is trained on cannot have {what}: their logprobs are those "
-            "among the tokens that are allowed, and the learner's are not",
-            hint=f"leave {field} out; act with a policy and evaluate take it",
+            f"a training episode cannot have {what}: their logprobs are those of a truncated distribution, "
+            f"but the learner's are not",
+            hint=f"leave out {field}; policy.act and policy.evaluate accept it",
             field=field,
         )
 
     def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
-        """Hand out episodes; waits for some."""
+        """Lease episodes; waits for some."""
         return self._boards.lease(request, job_id)
 
     def vanished(self, worker_id: str, job_id: str) -> None:
@@ -324,7 +329,7 @@ class PoolWorker:
         return reply
 
     def wait_for_call(self, job_id: str, seq: int, seconds: float) -> None:
-        """Tell a policy of a new call and wait until it is done, at most `seconds`."""
+        """Notify a policy of a new call and wait until it is done, at most `seconds`."""
         self._bell.wait_until_done(job_id, seq, seconds)
 
     def renderer(self, model: str) -> RendererBundle:
@@ -344,11 +349,11 @@ class PoolWorker:
         return bundle
 
     def missing_images(self, wanted: ImageNames, player: Player) -> ImageNames:
-        """Return which images the tenant of who plays has not sent."""
+        """Return which images the player's tenant has not sent."""
         return ImageNames(images=self._images_for(player).missing(wanted.images))
 
     def add_image(self, sha256: str, data: bytes, player: Player) -> ImageKept:
-        """Keep an image for the tenant of who plays."""
+        """Store an image for the player's tenant."""
         limits = self._config.limits
         self._images_for(player).add(
             sha256,
@@ -356,7 +361,7 @@ class PoolWorker:
             most_bytes=limits.image_bytes,
             most_pixels=limits.image_pixels,
             most_in_all=limits.images_bytes,
-            may_forget=False,  # its job is not finished
+            may_forget=False,  # Its job is not finished.
         )
         return ImageKept(sha256=sha256)
 
@@ -364,7 +369,7 @@ class PoolWorker:
         pulse = self._pulses.get(player.job_id)
         tenant = self._boards.tenant_of(player.worker_id) if pulse is None else pulse.lease.tenant_id
         if tenant is None:
-            raise NotFoundError(f"{player} plays for nobody", hint="lease episodes first")
+            raise NotFoundError(f"{player} does not play for a job", hint="lease episodes first")
         return Images(self._config.images, tenant)
 
     # --- inside ---
@@ -377,28 +382,28 @@ class PoolWorker:
         self._store.touch_pool(self._pool_id, now)
         if self._sampled:
             self._sampled = False
-            # Somebody samples without a job: the pool is still needed.
+            # A client samples without a job: the pool is still needed.
             self._store.want_pool(self._model, now)
             self._rest.worked(time.monotonic())
         if self._pulses:
             self._rest.worked(time.monotonic())
         elif self._rest.is_due(time.monotonic()):
-            # It may take a second, or wait for an engine that hangs: nothing for the thread that shows life.
+            # It may take a second, or wait for a hanging engine, so not in the heartbeat's thread.
             threading.Thread(target=self._give_memory_back, name="rest", daemon=True).start()
 
     def _give_memory_back(self) -> None:
         try:
-            # vLLM would have to start anew; `sleep_while_learning` says whether that is wanted.
+            # vLLM would have to restart; `sleep_while_learning` decides about that.
             may_sleep = self._config.engine != "vllm" or self._config.sleep_while_learning
             if may_sleep and not self._engine.sleep():
-                self._rest.worked(time.monotonic())  # it still answers what was asked long ago
+                self._rest.worked(time.monotonic())  # It is still answering an old request.
                 return
             self._learner.rest()
-        except TinkerGymError as error:  # a rank is lost; the next job starts new ones
-            _log.warning("the memory of pool %s was not given back: %s", self._pool_id, error)
+        except TinkerGymError as error:  # A rank is lost; the next job starts new ones.
+            _log.warning("the memory of pool %s was not returned: %s", self._pool_id, error)
 
     def _run_job(self, lease: JobLease) -> None:
-        # Whatever happens: a job that is left among the pulses would be held, and nobody would run it.
+        # In any case: a job left among the pulses would keep its lease without running.
         try:
             compute_alone()
             try:
@@ -411,7 +416,7 @@ class PoolWorker:
             self._forget_job(lease.job_id)
 
     def _loop(self, lease: JobLease) -> JobLoop[Any]:
-        """Put together what the job needs.
+        """Collect the job's dependencies.
 
         Raises:
             RankLostError: The learner had lost a rank, and no new ranks could be started.
@@ -445,7 +450,7 @@ class PoolWorker:
         return loop_of(context)
 
     def _place(self) -> dict[str, JsonValue]:
-        """Say where this pool computes."""
+        """Return where this pool runs."""
         return {
             "engine": self._config.engine,
             "dtype": self._config.dtype,
@@ -455,7 +460,7 @@ class PoolWorker:
         }
 
     def _policies_of(self, lease: JobLease) -> dict[str, TrainedPolicy]:
-        """Bind what a job trains to this pool, by agent.
+        """Bind a job's policies to this pool, by agent.
 
         Raises:
             RankLostError: See `_loop`.
@@ -518,14 +523,14 @@ class PoolWorker:
         )
 
     def _begin_again(self, lease: JobLease, error: Exception) -> None:
-        """Hand back a job whose loop could not begin."""
-        _log.error("%s cannot be taken up", lease.job_id, exc_info=error)
+        """Return a job to the queue whose loop could not start."""
+        _log.error("%s cannot be started", lease.job_id, exc_info=error)
         if self._closing:
             self._store.release(lease)
             return
         if not isinstance(error, TinkerGymError):
             error = InternalServiceError(
-                f"the worker could not take the job up: {error!r}", hint=f"{SERVICE_LOG} has the traceback"
+                f"the worker could not start the job: {error!r}", hint=f"{SERVICE_LOG} has the traceback"
             )
         begin_again(
             self._store, lease, RANK_LOST if isinstance(error, RankLostError) else NOT_TAKEN_UP, error
@@ -625,7 +630,7 @@ def _device(wanted: str, *, ranks: int) -> str:
         )
     if wanted.startswith("cuda") and ranks > torch.cuda.device_count():
         raise StartError(
-            f"learner_ranks={ranks} want a GPU each, and torch sees {torch.cuda.device_count()}",
+            f"learner_ranks={ranks} need one GPU each, but torch sees {torch.cuda.device_count()}",
             hint="lower learner_ranks, or set device=cpu",
             field="learner_ranks",
         )

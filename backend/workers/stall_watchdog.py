@@ -1,7 +1,7 @@
-"""Ends a process whose interpreter stands still: one call of foreign code holds Python's lock.
+"""Ends a process whose interpreter is blocked: one call of foreign code holds Python's lock.
 
 No thread of that process can run Python code meanwhile, so the watchdog is `faulthandler`'s own thread, which
-needs no lock. A catastrophic regular expression is the usual cause.
+needs no lock. The usual cause is a catastrophic regular expression.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def end_on_stall(trace: Path, seconds: float) -> None:
     """End this process with exit status 1 once no Python code of ours has run for `seconds`.
 
     Args:
-        trace: Where the stacks of all threads are written then.
-        seconds: How long one call may keep the interpreter from all others.
+        trace: The file for the stacks of all threads.
+        seconds: How long one call may block the interpreter.
     """
     # Never closed: the watchdog writes to its file descriptor.
     file = trace.open("w", encoding="utf-8")
