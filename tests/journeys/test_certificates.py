@@ -97,7 +97,7 @@ def test_one_changed_byte_of_an_episode_is_named(bundle, job, tmp_path):
 def test_one_changed_byte_of_an_event_is_named(bundle, tmp_path):
     found = verify(changed(bundle, tmp_path, "events.jsonl", lambda body: body.index(b"\n") + 30))
     assert not found.ok
-    assert found.problems == ["events.jsonl: event 2 is not the one that was packed"]
+    assert found.problems == ["events.jsonl: event 2 differs from the one that was packed"]
 
 
 def test_supervised_runs_are_certified_too(client, tmp_path):

@@ -200,7 +200,7 @@ def test_a_part_that_a_model_of_text_does_not_take_is_refused_by_its_kind(part):
         lambda given: renderer.continuation(given, answer_closed=True),
         lambda given: renderer.delta([1], given),
     ):
-        with pytest.raises(UnsupportedPartError, match=rf"{part['type']}.*takes text"):
+        with pytest.raises(UnsupportedPartError, match=rf"{part['type']}.*only text"):
             render(messages)
 
 

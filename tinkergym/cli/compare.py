@@ -64,7 +64,7 @@ def compare(
         f"B  {second}  mean return {means[1]:.3f}",
         f"B - A  {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], p = {found.p:.4f}{clear}",
         f"{found.tasks} tasks, paired"
-        + (f"; {left_out} ignored, which only one has completed" if left_out else ""),
+        + (f"; {left_out} ignored, because only one side completed them" if left_out else ""),
     ]
     for line in lines:
         out.print(line, markup=False, highlight=False, soft_wrap=True)

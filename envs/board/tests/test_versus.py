@@ -155,7 +155,7 @@ def test_somebody_else_can_take_the_opponents_seat_and_is_asked_until_the_move_i
     observation, *_ = env.step("a1")
     # b2 was taken, so the next answer was asked for.
     assert observation.splitlines()[-1] == "a3 b3 X"
-    assert shown[-1].startswith("'b2' is no legal move.\nO b1 c1\n")
+    assert shown[-1].startswith("'b2' is not a legal move.\nO b1 c1\n")
 
 
 def _seed_where_the_agent_is(mark, env):

@@ -149,7 +149,7 @@ BROKEN = {
     "weights of another vocabulary": (lambda m: m.change_weights(fewer_rows), "vocab_size is 1024"),
     "weights of fewer layers": (lambda m: m.change_weights(without_last_layer), "they have 2 layers"),
     "no config": (lambda m: m.remove("config.json"), "has no config.json"),
-    "a config that is no JSON": (lambda m: m.write("config.json", "{"), "is not JSON"),
+    "a config that is not valid JSON": (lambda m: m.write("config.json", "{"), "is not JSON"),
     "a config that is a list": (lambda m: m.write("config.json", "[]"), "JSON object"),
     "a config of odd types": (lambda m: m.configure(vocab_size=["many"]), "vocab_size"),
     "architectures that are none": (lambda m: m.configure(architectures={"0": "x"}), "architectures"),
@@ -165,7 +165,10 @@ BROKEN = {
         lambda m: m.weights.write_bytes(b"version https://git-lfs"),
         "not a safet",
     ),
-    "a header that is no JSON": (lambda m: m.weights.write_bytes(header(b"{{{{")), "not a safetensors file"),
+    "a header that is not valid JSON": (
+        lambda m: m.weights.write_bytes(header(b"{{{{")),
+        "not a safetensors file",
+    ),
     "a tensor without a place": (
         lambda m: m.weights.write_bytes(
             header({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 3]}})

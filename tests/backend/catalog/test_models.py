@@ -50,7 +50,7 @@ def test_a_model_is_found_by_offered_name_and_by_directory(directory):
     ids=lambda name: repr(name[:20]),
 )
 def test_an_unknown_name_says_what_there_is(name, directory):
-    with pytest.raises(UnknownModelError, match="offered are: llama, nano") as caught:
+    with pytest.raises(UnknownModelError, match="available: llama, nano") as caught:
         resolve_model(name, {"nano": str(directory), "llama": "x/y"})
     assert caught.value.field == "model"
     assert ("did you mean 'nano'" in caught.value.hint) is (name == "nanno")

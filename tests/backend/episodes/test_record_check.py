@@ -78,16 +78,16 @@ def test_turns_that_cover_the_sampled_tokens_are_sound(segments, turns):
 @pytest.mark.parametrize(
     ("segments", "turns", "words"),
     [
-        ([".xx"], [(3, 1, 3)], "is of segment 3, and there are 1"),
+        ([".xx"], [(3, 1, 3)], "is in segment 3, but there are 1 segments"),
         ([".xx"], [(0, 0, 0)], r"the tokens \[0, 0\)"),
         ([".xx"], [(0, 3, 1)], r"the tokens \[3, 1\)"),
         ([".xx"], [(0, 1, 53)], r"the tokens \[1, 53\) of a segment of 3"),
-        ([".xx"], [(0, 0, 3)], "turn 0 holds tokens whose loss_mask is False"),
-        ([".xx.x"], [(0, 1, 5)], "turn 0 holds tokens whose loss_mask is False"),
-        ([".xx"], [(0, 1, 3), (0, 1, 3)], "turn 1 begins before the turn before it ends"),
-        ([".xx"], [(0, 1, 3), (0, 2, 3)], "turn 1 begins before the turn before it ends"),
-        ([".xx.x"], [(0, 4, 5), (0, 1, 3)], "turn 1 begins before the turn before it ends"),
-        ([".x", ".x"], [(1, 1, 2), (0, 1, 2)], "turn 1 begins before the turn before it ends"),
+        ([".xx"], [(0, 0, 3)], "turn 0 contains tokens whose loss_mask is False"),
+        ([".xx.x"], [(0, 1, 5)], "turn 0 contains tokens whose loss_mask is False"),
+        ([".xx"], [(0, 1, 3), (0, 1, 3)], "turn 1 begins before the previous turn ends"),
+        ([".xx"], [(0, 1, 3), (0, 2, 3)], "turn 1 begins before the previous turn ends"),
+        ([".xx.x"], [(0, 4, 5), (0, 1, 3)], "turn 1 begins before the previous turn ends"),
+        ([".x", ".x"], [(1, 1, 2), (0, 1, 2)], "turn 1 begins before the previous turn ends"),
         ([".xx.x"], [(0, 4, 5)], "2 of the sampled tokens are in no turn"),
         ([".xx.x"], [(0, 2, 3), (0, 4, 5)], "1 of the sampled tokens are in no turn"),
         ([".x", ".x"], [(1, 1, 2)], "1 of the sampled tokens are in no turn"),
@@ -98,7 +98,7 @@ def test_turns_that_cover_the_sampled_tokens_are_sound(segments, turns):
         ([segment(".x", [1, 100])], [(0, 1, 2)], r"outside \[0, 100\)"),
         ([segment(".x", [-1, 1])], [(0, 1, 2)], r"outside \[0, 100\)"),
         ([segment(".x", [2**80, 1])], [(0, 1, 2)], r"outside \[0, 100\)"),
-        (["." * 20 + "x"], [(0, 20, 21)], "21 tokens, the model's context 20"),
+        (["." * 20 + "x"], [(0, 20, 21)], "21 tokens, more than the model's context of 20"),
     ],
 )
 def test_a_record_that_contradicts_itself_is_refused_and_told_where(segments, turns, words):

@@ -49,7 +49,7 @@ def test_a_job_on_uploaded_data_is_created_with_every_default_filled_in(client):
         ({"batch_size": 4}, "batch_size", "set it to 3 or lower"),
         ({"held_out": 0.4}, "batch_size", "set it to 2 or lower"),
         ({"held_out": 0.9}, "held_out", "0.9 of 3 records leaves none"),
-        ({"held_out": 0.4, "eval_data": "f" * 64}, "held_out", "choose one of them"),
+        ({"held_out": 0.4, "eval_data": "f" * 64}, "held_out", "set only one of them"),
         ({"kind": "preference"}, "data", "is data for 'sft'"),
         ({"kind": "sfft"}, "kind", "did you mean 'sft'"),
         ({"learning_rat": 1}, "learning_rat", "did you mean learning_rate"),
@@ -116,7 +116,7 @@ def test_the_job_that_another_begins_with_is_written_down_with_its_version(gatew
     other = client.post("/v1/jobs", json=sft(data, initial_policy=first, adapter={"kind": "lora", "rank": 3}))
     assert (other.status_code, error_of(other)["field"]) == (409, "initial_policy")
     full = error_of(client.post("/v1/jobs", json=sft(data, initial_policy=first, adapter={"kind": "full"})))
-    assert "an adapter of rank 8 and alpha 16, and this job is to train all parameters" in full["message"]
+    assert "an adapter of rank 8 and alpha 16, but this job trains all parameters" in full["message"]
     assert "adapter=tg.LoRA(rank=8, alpha=16.0)" in full["hint"]
     whole = checkpointed(gateway, client, {**spec, "adapter": {"kind": "full"}}, 5)
     lora = error_of(client.post("/v1/jobs", json=sft(data, initial_policy=whole)))
@@ -150,11 +150,11 @@ def test_jobs_name_a_model_in_one_way(gateway, owner, spec):
     ("teacher", "model", "limits", "words"),
     [
         ("large", "nano", {}, ""),
-        ("short", "nano", {}, "'short' is 512 tokens, and episodes may have 1024"),
-        ("short", "nano", {"max_context_tokens": 513}, "'short' is 512 tokens, and episodes may have 513"),
+        ("short", "nano", {}, "'short' is 512 tokens, but episodes may have 1024"),
+        ("short", "nano", {"max_context_tokens": 513}, "'short' is 512 tokens, but episodes may have 513"),
         ("short", "nano", {"max_context_tokens": 512}, ""),
         ("nano", "short", {"max_context_tokens": 512}, ""),
-        ("narrow", "nano", {}, "'narrow' has 255 token ids, and 'nano' may sample any of 256"),
+        ("narrow", "nano", {}, "'narrow' has 255 token ids, but 'nano' may sample any of 256"),
         ("nano", "narrow", {}, ""),
     ],
 )

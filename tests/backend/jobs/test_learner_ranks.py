@@ -114,5 +114,5 @@ def test_ranks_that_have_no_devices_of_their_own_are_refused(tmp_path, monkeypat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     config = ServiceConfig(data_dir=tmp_path, learner_ranks=2, device="cuda")
-    with pytest.raises(StartError, match=r"learner_ranks=2 want a GPU each, and torch sees 1"):
+    with pytest.raises(StartError, match=r"learner_ranks=2 need one GPU each, but torch sees 1"):
         PoolWorker(config, pool_id="p", model="nano", url=unix_url(tmp_path / "s"), token="t")

@@ -258,12 +258,12 @@ def test_a_model_that_cannot_be_loaded_fails_its_jobs_with_the_reason(world):
     job_id = world.submit(model="no/such")
     world.scheduler.tick()
     pool_id = next(a.pool_id for a in world.workers.pools.values() if a.model == "no/such")
-    error = UnknownModelError("unknown model 'no/such'", hint="offered are: nano", field="model")
+    error = UnknownModelError("unknown model 'no/such'", hint="available: nano", field="model")
     world.workers.news.append(PoolEnded(pool_id=pool_id, error=error))
     world.scheduler.tick()
     job = world.service.job(job_id)
     assert (job.state, job.error.type, job.error.field) == (JobState.FAILED, "UnknownModelError", "model")
-    assert "offered are: nano" in job.reason
+    assert "available: nano" in job.reason
 
 
 def test_why_a_preloaded_model_does_not_start_is_kept_until_it_does_and_fails_every_job_at_once(world):

@@ -235,7 +235,7 @@ class Mute:
 def test_an_object_that_cannot_even_be_shown_ends_the_episode_and_nothing_else(step):
     loop, request = one_turn(*step)
     assert request is None
-    assert "Mute, whose text cannot be had: RuntimeError" in loop.trajectory().error
+    assert "Mute, whose str() failed: RuntimeError" in loop.trajectory().error
 
 
 def test_an_environment_that_has_ended_need_not_show_anything():

@@ -67,7 +67,7 @@ def test_one_check_can_be_run_alone(tg_run, broken):
     assert result.exit_code == 0
     assert "2 ok, 0 failed" in result.output
     wrong = tg_run("check", broken, "--only", "delta")
-    assert (wrong.exit_code, "no check is called 'delta'" in wrong.output) == (2, True)
+    assert (wrong.exit_code, "there is no check 'delta'" in wrong.output) == (2, True)
 
 
 def test_arguments_reach_the_environment(tg_run):
@@ -96,7 +96,7 @@ def test_a_class_that_is_no_environment_is_one_sentence(tg_run, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     result = tg_run("check", "hardly:Nim")
     assert result.exit_code == 1
-    assert "hardly:Nim makes no environment, but Nim" in result.output
+    assert "hardly:Nim does not create an environment, but a Nim" in result.output
 
 
 GAME = """

@@ -34,7 +34,7 @@ def test_the_same_policy_is_not(tg_run, files):
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--env-set", "opponent=heuristic"], "is of board/TicTacToeVs-v0"),
+        (["--env-set", "opponent=heuristic"], "has board/TicTacToeVs-v0"),
         (["--seed", "1000"], "0 completed tasks in common"),
         (["--seed", "5"], "lacks 5 of the tasks in "),
     ],
@@ -53,7 +53,7 @@ def test_a_file_that_was_interrupted_or_has_failed_episodes_is_named_with_what_i
     said = f"{part} lacks 8 of the tasks in {whole} and has only failed episodes of 1 that {whole} "
     assert (result.exit_code, said in result.output) == (2, True), result.output
     assert (
-        "11 tasks, paired; 9 left out, which only one has completed"
+        "11 tasks, paired; 9 ignored, because only one side completed them"
         in tg_run("compare", whole, part, "--common").output
     )
 
@@ -61,7 +61,7 @@ def test_a_file_that_was_interrupted_or_has_failed_episodes_is_named_with_what_i
 def test_the_common_tasks_can_be_asked_for(tg_run, files):
     result = tg_run("compare", files("legal"), files("gold", "--seed", 5), "--common")
     assert result.exit_code == 0
-    assert "15 tasks, paired; 10 left out" in result.output
+    assert "15 tasks, paired; 10 ignored" in result.output
 
 
 def test_what_is_no_file_of_episodes_is_refused(tg_run, files, tmp_path):

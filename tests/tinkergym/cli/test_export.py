@@ -88,10 +88,10 @@ def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["{job}@7", "{out}"], "versions with one: 2"),
+        (["{job}@7", "{out}"], "versions with a checkpoint: 2"),
         (["{job}@last", "{out}"], "job-ID@40"),
         (["{job}", "{out}", "--base", "x"], "add --merge"),
-        (["job-99", "{out}"], "no job is called"),
+        (["job-99", "{out}"], "there is no job"),
     ],
 )
 def test_the_command_says_what_is_wrong_in_a_sentence(

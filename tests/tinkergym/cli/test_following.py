@@ -71,11 +71,11 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path):
         ),
         (
             ["train", BOARD, "--steps", "1", "--set", "algorithm=rloo", "--set", "algorithm.normalize=std"],
-            "settings below it\n  write --set algorithm.name=rloo",
+            "nested settings\n  write --set algorithm.name=rloo",
         ),
         (
             ["train", BOARD, "--steps", "1", "--set", "algorithm.normalize=std", "--set", "algorithm=rloo"],
-            "settings below it\n  write --set algorithm.name=rloo",
+            "nested settings\n  write --set algorithm.name=rloo",
         ),
         (
             ["train", BOARD, "--steps", "1", "--set", "algorithm=cispo"],

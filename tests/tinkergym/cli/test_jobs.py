@@ -30,12 +30,12 @@ def test_jobs_are_listed_shown_and_cancelled(run, service):
     assert '"group_size": 8' in run("jobs", "show", "job-1").output
     assert "has ended (cancelled)" in run("jobs", "cancel", "job-1").output
     missing = run("jobs", "show", "job-9")
-    assert (missing.exit_code, "no job is called 'job-9'" in missing.output) == (2, True)
+    assert (missing.exit_code, "there is no job 'job-9'" in missing.output) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("state", "said"),
-    [(JobState.WAITING_FOR_CLIENT, "and ends now"), (JobState.RUNNING, "at the moment (running)")],
+    [(JobState.WAITING_FOR_CLIENT, "and ends now"), (JobState.RUNNING, "after its current work (running)")],
 )
 def test_a_cancelled_job_that_has_not_ended_yet_says_when_it_will(run, service, monkeypatch, state, said):
     run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")

@@ -33,7 +33,7 @@ def test_it_says_what_was_written_and_what_to_type_next(run):
 def test_a_bad_name_is_refused_and_nothing_is_written(run, tmp_path, name):
     refused = run("--", name)
     assert refused.exit_code == 2
-    assert "is no name for a pack" in refused.output
+    assert "is not a valid pack name" in refused.output
     assert files(tmp_path) == []
 
 

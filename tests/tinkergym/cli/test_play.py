@@ -32,7 +32,7 @@ def test_a_policy_can_be_watched(run, service):
 def test_what_only_a_policy_has_is_refused_where_a_person_plays(run, option):
     result = run("play", BOARD, option)
     name = option.partition("=")[0]
-    assert (result.exit_code, f"error: {name}: it is of a policy" in result.output) == (2, True)
+    assert (result.exit_code, f"error: {name}: needs --policy" in result.output) == (2, True)
 
 
 def test_a_watched_policy_draws_as_it_is_told(run, service):

@@ -101,14 +101,14 @@ def test_a_port_in_use_is_one_sentence():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("no/Such-v0",), "no environment is called"),
-        ((BOARD, "--kwargs", "{"), "is no JSON"),
+        (("no/Such-v0",), "no environment"),
+        ((BOARD, "--kwargs", "{"), "is not valid JSON:"),
         ((BOARD, "--kwargs", "[]"), "must be a JSON object"),
         ((BOARD, "--kwargs", '{"siez": 3}'), "could not be created"),
         ((BOARD, "--capacity", "0"), "capacity"),
         ((BOARD, "--token", "short"), "token"),
         ((BOARD, "--token-file", "/no/such/file"), "cannot be read"),
-        ((BOARD, "--token", "long-enough", "--token-file", "/x"), "not both"),
+        ((BOARD, "--token", "long-enough", "--token-file", "/x"), "pass either --token or --token-file"),
         ((BOARD, "--host", "203.0.113.7"), "cannot listen on 203.0.113.7"),
     ],
 )

@@ -19,7 +19,7 @@ def test_what_an_option_says_can_be_said_by_set_too_but_not_twice(run, service):
         (["--steps", "0"], "greater than or equal to 1, got 0"),
         (["--steps", "1", "--set", "sede=3"], "error: sede: unknown setting\n  did you mean seed?"),
         (["--steps", "1", "--group-size", "1"], "error: algorithm.group_size: must be at least 2"),
-        (["--steps", "1", "--set", "seed"], "error: --set: 'seed' is no setting"),
+        (["--steps", "1", "--set", "seed"], "error: --set: 'seed' is not a valid setting"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_and_exit_code_2(run, service, arguments, message):

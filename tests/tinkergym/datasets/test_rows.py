@@ -67,8 +67,8 @@ def fault(renderer, row, kind="sft", **options):
         ({"messages": [QUESTION, ANSWER, ANSWER]}, "messages[2].role: an answer cannot follow assistant"),
         ({"messages": [QUESTION, SYSTEM, ANSWER]}, "messages[1].role: a system message stands first"),
         ({"messages": [QUESTION, ANSWER], "id": 3}, "'id': unknown key beside messages"),
-        ({"prompt": "x"}, "completion: is missing; the row has 'prompt'"),
-        ({"prompt": "x", "answer": "y"}, "completion: is missing; the row has 'answer', 'prompt'"),
+        ({"prompt": "x"}, "completion: missing; the row has 'prompt'"),
+        ({"prompt": "x", "answer": "y"}, "completion: missing; the row has 'answer', 'prompt'"),
         ({"prompt": "x", "chosen": "y", "rejected": "z"}, "are for client.preference, tinkergym preference"),
         (
             {"prompt": "x", "completion": ""},
@@ -113,9 +113,9 @@ def test_a_line_that_breaks_off_is_named_by_one_line_and_its_column(renderer, tm
     file.write_text(json.dumps(ASKED) + '\n{"prompt": "x",\n', encoding="utf-8")
     with pytest.raises(InvalidDataError) as caught:
         prepare(file, renderer, kind="sft")
-    assert caught.value.message.startswith("chats.jsonl, line 2: the line is no JSON: ")
+    assert caught.value.message.startswith("chats.jsonl, line 2: the line is not valid JSON: ")
     assert caught.value.message.endswith(" at column 16")
-    with pytest.raises(InvalidRequestError, match=r"is no JSON: .* at column 16$"):
+    with pytest.raises(InvalidRequestError, match=r"is not valid JSON: .* at column 16$"):
         tg.tasks.JsonlTasks(file).read(1)
 
 
@@ -126,9 +126,9 @@ def test_a_file_names_its_lines_as_an_editor_does(renderer, tmp_path):
     file.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(InvalidDataError) as caught:
         prepare(file, renderer, kind="sft")
-    assert caught.value.message.startswith("chats.jsonl, line 3: the line is no JSON")
+    assert caught.value.message.startswith("chats.jsonl, line 3: the line is not valid JSON")
     assert "line 4: prompt: must be a list of messages, not int" in caught.value.hint
-    assert "line 5: the line is no JSON: NaN" in caught.value.hint
+    assert "line 5: the line is not valid JSON: NaN" in caught.value.hint
     assert "line 6: row: must be a JSON object, not list" in caught.value.hint
     file.write_bytes(b'{"prompt": "\xff"}')
     with pytest.raises(InvalidDataError, match="no UTF-8"):

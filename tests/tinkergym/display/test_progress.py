@@ -78,7 +78,7 @@ def test_a_job_on_conversations_shows_no_more_than_its_loss(terminal):
             StateEvent(state=JobState.QUEUED, reason="loading the model 'nano'", attempt=1),
             "loading the model 'nano'",
         ),
-        (StateEvent(state=JobState.STARTING, attempt=2), "taking up the last checkpoint"),
+        (StateEvent(state=JobState.STARTING, attempt=2), "loading the last checkpoint"),
         (
             StateEvent(state=JobState.RUNNING, reason="waits up to 20 s for the leases of a client"),
             "waits up to 20 s",

@@ -94,7 +94,7 @@ def test_if_every_episode_fails_there_is_no_evaluation_but_the_first_error():
     ("env", "kwargs", "said"),
     [
         ("board/TicTacToeVs-v9", {}, "did you mean board/TicTacToeVs-v0"),
-        ("Parity", {}, "no environment is called 'Parity'"),
+        ("Parity", {}, "there is no environment 'Parity'"),
         ("board/TicTacToeVs-v0", {"seet": "first"}, "seet"),
         (Parity, {"brokn": True}, "did you mean broken"),
     ],
@@ -117,7 +117,7 @@ def test_what_a_constructor_raises_is_one_sentence():
     def make_env():
         raise RuntimeError("no such world")
 
-    with pytest.raises(InvalidEnvironmentError, match="cannot be made: RuntimeError: no such world"):
+    with pytest.raises(InvalidEnvironmentError, match="cannot be created: RuntimeError: no such world"):
         tg.evaluate(Scripted(lambda prompt: "0"), make_env)
 
 

@@ -91,9 +91,9 @@ def test_other_settings_are_refused_by_name(tmp_path):
     ("line", "why"),
     [
         ('{"a": 1}', "it has no episode_id"),
-        ("[1]", "it is no JSON object"),
-        ("5", "it is no JSON object"),
-        ("# Readme", "it is no JSON object"),
+        ("[1]", "it is not a JSON object"),
+        ("5", "it is not a JSON object"),
+        ("# Readme", "it is not a JSON object"),
     ],
 )
 def test_a_line_that_is_no_episode_says_why_in_a_sentence(tmp_path, line, why):

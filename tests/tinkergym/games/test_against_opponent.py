@@ -243,7 +243,7 @@ def test_illegal_moves_are_counted_in_each_step():
     env.reset(seed=0)
     observation, reward, over, _, info = env.step("seven")
     assert (reward, over, info) == (0.0, False, {"metrics": {"illegal_moves": 1.0}})
-    assert observation == "Illegal move: 'seven' is none of 1, 2. Try again."
+    assert observation == "Illegal move: 'seven' is not one of 1, 2. Try again."
     assert env.step("1")[4] == {"metrics": {"illegal_moves": 0.0}}
 
 

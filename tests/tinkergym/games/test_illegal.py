@@ -15,7 +15,7 @@ def test_an_illegal_move_loses_and_says_why():
     env.step("2")
     env.step("four")
     assert env.rewards == {"player_0": 1.0, "player_1": -1.0}
-    assert "Illegal move: 'four' is none of 1, 2, 3. You lose." in env.observe("player_1")["text"]
+    assert "Illegal move: 'four' is not one of 1, 2, 3. You lose." in env.observe("player_1")["text"]
     assert "Illegal move by player_1. You win." in env.observe("player_0")["text"]
     assert env.infos["player_1"]["metrics"]["illegal_move"] == 1.0
     assert env.infos["player_0"]["metrics"]["illegal_move"] == 0.0
@@ -28,7 +28,7 @@ def test_an_illegal_move_is_tried_again_so_often_and_then_loses():
     env.step("x")
     assert env.agent_selection == "player_0"
     # Not the stones again: nothing has changed since they were shown.
-    assert env.observe("player_0") == {"text": "Illegal move: 'x' is none of 1, 2, 3. Try again."}
+    assert env.observe("player_0") == {"text": "Illegal move: 'x' is not one of 1, 2, 3. Try again."}
     assert env.infos["player_0"] == {"metrics": {"illegal_moves": 1.0}}
     env.step("y")
     assert env.observe("player_0")["text"].endswith("Try again, for the last time.")
@@ -61,7 +61,7 @@ def test_a_random_move_is_played_instead_and_told_only_to_whose_move_it_was():
     assert "Illegal" not in env.observe("player_1")["text"]
     env.step("1")
     told = env.observe("player_0")["text"].splitlines()[0]
-    assert re.fullmatch(r"Illegal move: 'x' is none of 1, 2, 3\. [123] was played instead\.", told)
+    assert re.fullmatch(r"Illegal move: 'x' is not one of 1, 2, 3\. [123] was played instead\.", told)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_an_illegal_move_of_a_round_loses_it_once_all_have_moved(moves, rewards)
 def test_a_rule_for_illegal_moves_that_is_none_is_refused(setting):
     game = Nim()
     game.on_illegal = setting
-    with pytest.raises(InvalidRequestError, match="no rule for illegal moves") as refused:
+    with pytest.raises(InvalidRequestError, match="rule for illegal moves") as refused:
         GameEnv(game)
     assert refused.value.field == "on_illegal"
 

@@ -33,17 +33,19 @@ NO_JSON = {
 @pytest.mark.parametrize("value", NO_JSON.values(), ids=NO_JSON)
 def test_an_argument_that_could_not_travel_with_a_job_is_refused(value):
     tg.register("tests/Arguments-v0", Question)
-    with pytest.raises(InvalidRequestError, match="travel with a job as JSON") as made:
+    with pytest.raises(InvalidRequestError, match="with a job as JSON") as made:
         tg.make("tests/Arguments-v0", level=value)
     assert made.value.field == "kwargs.level"
-    with pytest.raises(InvalidRequestError, match="travel with a job as JSON"):
+    with pytest.raises(InvalidRequestError, match="with a job as JSON"):
         tg.register("tests/Refused-v0", Question, kwargs={"level": value})
     assert "tests/Refused-v0" not in gym.registry
 
 
 def test_a_data_set_as_an_argument_is_to_be_named_instead():
     tg.register("tests/Arguments-v0", Question)
-    with pytest.raises(InvalidRequestError, match="name the data instead"):
+    with pytest.raises(
+        InvalidRequestError, match="pass a path and a split instead, and open the data in the"
+    ):
         tg.make("tests/Arguments-v0", level=NO_JSON["a data set"])
 
 

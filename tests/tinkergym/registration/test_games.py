@@ -38,7 +38,9 @@ def test_one_call_makes_the_game_and_the_environment_against_an_opponent():
 
 
 def test_a_game_where_an_environment_is_expected_is_told_from_the_environment_against_an_opponent():
-    with pytest.raises(UnknownEnvironmentError, match=r"is a game.*; test/CoinsVs-v0 is the environment"):
+    with pytest.raises(
+        UnknownEnvironmentError, match=r"that is a game for several players; use test/CoinsVs-v0"
+    ):
         tg.make("test/Coins-v0")
 
 

@@ -235,7 +235,9 @@ def test_settings_that_a_factory_does_not_take_are_named(install):
     install("tinkergym-few", "few/Env-v0 = MODULE:hard", games="few/Nim-v0 = MODULE:long_nim")
     with pytest.raises(InvalidEnvironmentError, match="stones"):
         tg.make_game("few/Nim-v0", stnes=4)
-    with pytest.raises(InvalidRequestError, match="called id"):
+    with pytest.raises(
+        InvalidRequestError, match=r"cannot have an argument named id, because gymnasium\.make"
+    ):
         make_environment(EnvironmentRef(id="few/Env-v0", kwargs={"id": "other"}))
 
 

@@ -108,7 +108,7 @@ def test_a_slip_of_the_environments_arguments_is_told_what_they_are_called(clien
 
 def test_an_environment_cannot_be_named_once_more_among_the_settings(service, client):
     for use in (client.train, partial(client.distill, teacher="nano")):
-        with pytest.raises(InvalidRequestError, match="environment: it is the first argument already"):
+        with pytest.raises(InvalidRequestError, match="environment: it is already the first argument"):
             use(Echo, steps=1, environment={"id": "board/TicTacToeVs-v0"})
     assert "POST /v1/jobs" not in service.calls
 
@@ -272,13 +272,13 @@ def test_a_model_that_is_a_folder_here_is_to_be_named_by_its_absolute_path(clien
     monkeypatch.chdir(tmp_path)
 
     def refuse(*args, **kwargs):
-        raise UnknownModelError("unknown model 'mine'", hint="offered are: nano", field="model")
+        raise UnknownModelError("unknown model 'mine'", hint="available: nano", field="model")
 
     monkeypatch.setattr(type(client._api.connection), "call", refuse)
     with pytest.raises(UnknownModelError) as caught:
         client.train(Echo, model="mine", steps=1)
     assert f"give its absolute path {str(tmp_path / 'mine')!r}" in caught.value.hint
-    assert "offered are: nano" in caught.value.hint
+    assert "available: nano" in caught.value.hint
 
 
 def test_a_folder_that_the_service_has_seen_is_not_to_be_named_in_another_way(client, tmp_path, monkeypatch):

@@ -34,7 +34,9 @@ def test_a_share_that_is_held_out_is_not_counted_in_a_pass(client, file):
 
 
 def test_a_share_that_leaves_nothing_is_to_blame_itself(client, service):
-    with pytest.raises(InvalidRequestError, match=r"0\.9 of 2 records leaves none to train on") as caught:
+    with pytest.raises(
+        InvalidRequestError, match=r"0\.9 of 2 records would leave none to train on"
+    ) as caught:
         client.sft(tg.tasks.SequenceTasks(ROWS[:2]), held_out=0.9)
     assert caught.value.field == "held_out"
     assert not service.chunks

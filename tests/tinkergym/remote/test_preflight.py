@@ -43,7 +43,7 @@ def test_a_prompt_longer_than_the_context_is_refused_before_a_job_starts(start_s
 
 def test_an_answer_that_does_not_fit_behind_the_first_prompt_is_refused_as_the_service_would(start_service):
     service = start_service(context_length=200)
-    with pytest.raises(PromptTooLongError, match="do not fit into the 200 tokens") as caught:
+    with pytest.raises(PromptTooLongError, match="exceed the context of 200 tokens") as caught:
         tg.Client().train(Echo, steps=1, sampling=tg.Sampling(max_turn_tokens=190))
     assert caught.value.field == "sampling.max_turn_tokens"
     with pytest.raises(PromptTooLongError, match=r"limits.max_context_tokens=70 \(set it to") as caught:

@@ -42,7 +42,7 @@ def serve_once(answer: bytes, *, family=socket.AF_INET, address=("127.0.0.1", 0)
 
 
 def test_an_error_of_the_service_arrives_with_its_type_and_hint(connection):
-    with pytest.raises(NotFoundError, match="no job is called 'job-9'"):
+    with pytest.raises(NotFoundError, match="there is no job 'job-9'"):
         connection.call("GET", "/v1/jobs/job-9")
 
 

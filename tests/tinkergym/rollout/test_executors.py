@@ -89,7 +89,7 @@ def test_a_seed_gives_the_same_episode_everywhere_whatever_else_is_played(execut
 WRONG = {
     "RaisesInReset": (StopReason.ENVIRONMENT_ERROR, "the board is missing"),
     "RaisesInStep": (StopReason.ENVIRONMENT_ERROR, "in go_wrong"),
-    "LosesItsServer": (StopReason.ENVIRONMENT_ERROR, "the tool's server does not answer"),
+    "LosesItsServer": (StopReason.ENVIRONMENT_ERROR, "the tool's server does not respond"),
     "PaysNaN": (StopReason.INVALID_REWARD, "nan"),
     "CannotScore": (StopReason.INVALID_REWARD, "the judge gave no score"),
     "NeverEnds": (StopReason.TURN_LIMIT, ""),

@@ -32,4 +32,4 @@ def test_one_environment_of_an_id_is_refused_with_that_id():
 
 def test_one_environment_without_an_id_is_refused_with_the_class_inside_its_wrappers():
     said = refusal(gym.wrappers.OrderEnforcing(Echo()))
-    assert "hand over the class Echo, or a function that makes one: lambda: Echo(...)" in said
+    assert "pass the class Echo, or a function that creates one: lambda: Echo(...)" in said

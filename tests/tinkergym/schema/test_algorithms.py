@@ -54,7 +54,7 @@ def test_each_name_can_be_written_as_plain_settings(name):
     ("write", "field", "text"),
     [
         (lambda: tg.GRPO(loss="reinforce", clip_low=0.1), "GRPO.clip_low", "loss='ppo', 'cispo' or 'gspo'"),
-        (lambda: tg.GRPO(loss="dro", clip_high=0.1), "GRPO.clip_high", "only with loss"),
+        (lambda: tg.GRPO(loss="dro", clip_high=0.1), "GRPO.clip_high", "only takes effect with loss"),
         (lambda: tg.GRPO(loss="cispo", dual_clip=3.0), "GRPO.dual_clip", "loss='ppo' or 'gspo'"),
         (lambda: tg.GRPO(dual_clip=1.1), "GRPO.dual_clip", "above 1 + clip_high = 1.2"),
         (lambda: tg.GRPO(dro_beta=0.5), "GRPO.dro_beta", "loss='dro'"),
@@ -91,7 +91,7 @@ def test_each_name_can_be_written_as_plain_settings(name):
         ),
         (lambda: PPO(value_coefficient=0), "PPO.value_coefficient", "greater than 0"),
         (lambda: PPO(gae_lambda=1.5), "PPO.gae_lambda", "less than or equal to 1"),
-        (lambda: PPO(loss="reinforce", clip_high=0.3), "PPO.clip_high", "only with loss"),
+        (lambda: PPO(loss="reinforce", clip_high=0.3), "PPO.clip_high", "only takes effect with loss"),
         (lambda: tg.GRPO(loss="pppo"), "GRPO.loss", "did you mean 'ppo'"),
     ],
 )
@@ -151,7 +151,7 @@ def test_bounds_of_a_ratio_that_is_always_1_are_refused(name, value):
     """With a correction the ratio is to the policy that the step begins with: one update never leaves it."""
     loss = "dro" if name == "dro_beta" else "ppo"
     once: dict[str, Any] = {"loss": loss, "importance_correction": "truncated", name: value}
-    with pytest.raises(InvalidRequestError, match=f"{name}.* takes effect only with updates_per_step"):
+    with pytest.raises(InvalidRequestError, match=f"{name}.* only takes effect with updates_per_step"):
         tg.GRPO(**once)
     tg.GRPO(**once, updates_per_step=2)
     tg.GRPO(**once, minibatches=2)

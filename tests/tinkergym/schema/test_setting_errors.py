@@ -37,7 +37,11 @@ def refusal(**settings) -> InvalidRequestError:
         ({"sampling": {"temperature": 1e-320}}, "sampling.temperature", "0.001"),
         ({"limits": {"step_timeout_seconds": 1e300}}, "limits.step_timeout_seconds", "less than"),
         ({"client_timeout_seconds": 1e300}, "client_timeout_seconds", "less than"),
-        ({"client_timeout_seconds": 5.0}, "client_timeout_seconds", "only with rollout='client'"),
+        (
+            {"client_timeout_seconds": 5.0},
+            "client_timeout_seconds",
+            "only takes effect with rollout='client'",
+        ),
         (
             {
                 "algorithm": {"overlong_tokens": 4},
@@ -119,7 +123,7 @@ def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field
         (lambda: GRPO(learning_rate="1e-3"), "GRPO.learning_rate", "must be a number, not '1e-3'"),
         (lambda: LoRA(rank=0), "LoRA.rank", "greater than or equal to 1"),
         (lambda: Sampling(temperature=math.nan), "Sampling.temperature", "finite"),
-        (lambda: JsonSchema(json_schema={"const": "x" * 70_000}), "JsonSchema.json_schema", "describe less"),
+        (lambda: JsonSchema(json_schema={"const": "x" * 70_000}), "JsonSchema.json_schema", "simplify it"),
         (lambda: Limits(max_turn=3), "Limits.max_turn", "did you mean max_turns"),
     ],
 )
@@ -183,7 +187,7 @@ def test_a_temperature_that_would_look_like_a_policy_that_diverged_is_refused_wh
     wanted = {"request_id": "r", "policy": "nano", "prompt_ids": [1], "max_tokens": 1}
     for temperature in (0, 0.001, 10):
         SampleRequest(**wanted, temperature=temperature)
-    with pytest.raises(ValueError, match=r"take 0 for the likeliest token, or at least 0\.001"):
+    with pytest.raises(ValueError, match=r"use 0 for the likeliest token, or at least 0\.001"):
         SampleRequest(**wanted, temperature=1e-320)
 
 

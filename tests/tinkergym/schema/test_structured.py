@@ -24,6 +24,6 @@ def test_no_leased_episode_can_have_a_structure_or_leave_tokens_out():
 
 
 def test_a_schema_has_a_largest_size():
-    with pytest.raises(InvalidRequestError, match="describe less of the answer"):
+    with pytest.raises(InvalidRequestError, match="characters, more than the limit of"):
         JsonSchema(json_schema={"enum": ["x" * 70_000]})
     assert json.loads(JsonSchema(json_schema={}).model_dump_json()) == {"kind": "json", "json_schema": {}}

@@ -95,11 +95,11 @@ def saved(picture, form="PNG"):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no readable PNG"),
-        (b"hello", "no readable PNG"),
-        (Image(3, 3).to_png(np.zeros((3, 3, 3), np.uint8))[:40], "no readable PNG"),
-        (Image(3, 3).to_png(np.zeros((3, 3, 3), np.uint8))[:-30], "no readable PNG"),
-        (saved(PIL.Image.new("RGB", (3, 3)), "GIF"), "no readable PNG"),
+        (b"", "not a readable PNG"),
+        (b"hello", "not a readable PNG"),
+        (Image(3, 3).to_png(np.zeros((3, 3, 3), np.uint8))[:40], "not a readable PNG"),
+        (Image(3, 3).to_png(np.zeros((3, 3, 3), np.uint8))[:-30], "not a readable PNG"),
+        (saved(PIL.Image.new("RGB", (3, 3)), "GIF"), "not a readable PNG"),
         (saved(PIL.Image.new("RGB", (3, 4))), "3 x 4 RGB"),
         (saved(PIL.Image.new("P", (3, 3))), "3 x 3 P"),
         (saved(PIL.Image.new("RGBA", (3, 3))), "3 x 3 RGBA"),

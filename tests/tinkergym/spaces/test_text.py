@@ -92,7 +92,7 @@ def test_a_space_inside_others_samples_from_its_own_texts():
         ({"mask": ["ok", "too long for it"]}, "too long for it"),
         ({"mask": ["ok", 3]}, "not in"),
         ({"mask": "abc"}, "mask="),
-        ({"mask": ["a"], "probability": {"a": 1}}, "not both"),
+        ({"mask": ["a"], "probability": {"a": 1}}, "pass either mask or probability"),
         ({"probability": {"a": 0}}, "weights"),
         ({"probability": {"a": -1, "b": 2}}, "weights"),
         ({"probability": {"a": float("nan")}}, "weights"),

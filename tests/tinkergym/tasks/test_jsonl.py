@@ -65,14 +65,16 @@ def test_an_unknown_split_is_refused_with_those_that_are_there(folder):
 
 
 def test_a_missing_and_an_empty_file_are_refused(tmp_path):
-    with pytest.raises(InvalidRequestError, match="no task file"):
+    with pytest.raises(InvalidRequestError, match="task file"):
         JsonlTasks(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(InvalidRequestError, match="no tasks"):
         len(JsonlTasks(tmp_path / "empty.jsonl"))
 
 
-@pytest.mark.parametrize(("line", "reason"), [("{", "no JSON"), ("[1]", "object"), ('{"a": NaN}', "NaN")])
+@pytest.mark.parametrize(
+    ("line", "reason"), [("{", "is not valid JSON"), ("[1]", "object"), ('{"a": NaN}', "NaN")]
+)
 def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, reason):
     (tmp_path / "bad.jsonl").write_text(f'{{"q": 1}}\n{line}\n')
     tasks = JsonlTasks(tmp_path / "bad.jsonl")
@@ -87,7 +89,7 @@ def test_tasks_survive_pickling(folder):
 
 
 def test_a_split_of_a_single_file_is_refused(folder):
-    with pytest.raises(InvalidRequestError, match="not divided into splits"):
+    with pytest.raises(InvalidRequestError, match="has no splits, so"):
         JsonlTasks(folder / "test.jsonl", split="test")
 
 

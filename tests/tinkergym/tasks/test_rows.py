@@ -21,7 +21,7 @@ from tinkergym.tasks import (
     ],
 )
 def test_no_tasks_at_all_are_refused(empty, tmp_path):
-    with pytest.raises(InvalidRequestError, match="holds no tasks"):
+    with pytest.raises(InvalidRequestError, match="has no tasks"):
         empty(tmp_path).choose(np.random.default_rng(0))
 
 
@@ -36,7 +36,7 @@ def test_a_broken_or_missing_file_is_refused(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 nothing else")
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         len(ParquetTasks(tmp_path / "broken.parquet"))
-    with pytest.raises(InvalidRequestError, match="there is no task file"):
+    with pytest.raises(InvalidRequestError, match="does not exist"):
         ParquetTasks(tmp_path / "nothing.parquet")
     with pytest.raises(InvalidRequestError, match="which split"):
         HuggingFaceTasks("nobody/nothing")

@@ -49,7 +49,7 @@ def test_a_sound_environment_keeps_the_contract():
 
 def test_a_broken_promise_is_one_failed_test_that_says_what_to_do():
     found = outcomes(Broken)
-    assert "let close() do nothing the second time" in found["test_closes_twice"]
+    assert "make the second close() do nothing" in found["test_closes_twice"]
     assert found["test_same_seed"] == "passed"
 
 

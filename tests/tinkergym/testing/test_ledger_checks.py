@@ -40,7 +40,7 @@ def test_a_token_that_was_changed_is_found(episode):
     ids = list(trajectory.segments[0].token_ids)
     ids[trajectory.turns[1].start] ^= 1
     found = ledger_violations(altered(trajectory, token_ids=ids), session.completions, session.requests)
-    assert any("turn 1: the tokens are not those that were sampled" in text for text in found)
+    assert any("turn 1: the tokens differ from the sampled ones" in text for text in found)
     assert any("turn 2: what stands before it" in text for text in found)
 
 

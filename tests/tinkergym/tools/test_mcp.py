@@ -115,7 +115,7 @@ def test_a_server_that_does_not_start_says_why(command, said):
 
 
 def test_a_server_that_says_nothing_is_given_up():
-    with pytest.raises(EnvironmentInfrastructureError, match=r"said nothing for 0\.5 s"):
+    with pytest.raises(EnvironmentInfrastructureError, match=r"did not respond for 0\.5 s"):
         mcp_tools([sys.executable, "-c", "import sys; sys.stdin.read()"], timeout_seconds=0.5)
 
 

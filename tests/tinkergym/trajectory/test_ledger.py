@@ -129,7 +129,7 @@ def test_an_image_outside_of_its_tokens_or_across_another_is_refused_and_nothing
 
 
 def test_the_policy_samples_no_image():
-    with pytest.raises(ValueError, match="image 0 has a token that the policy sampled"):
+    with pytest.raises(ValueError, match="image 0 overlaps a sampled token"):
         Segment(
             token_ids=[1, 2],
             loss_mask=[False, True],

@@ -139,5 +139,5 @@ def test_an_episode_that_does_not_fit_leaves_no_part_of_itself(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path):
-    with pytest.raises(InvalidRequestError, match="folder that is there"):
+    with pytest.raises(InvalidRequestError, match="use a file in an existing folder"):
         RecordTranscript(Count(), tmp_path / "missing" / "games.jsonl")

@@ -109,7 +109,7 @@ def test_retries_are_free_and_counted_and_the_last_one_loses():
     env.reset(seed=0)
     for _ in range(2):
         observation, *rest = env.step("jump")
-        assert observation == "'jump' is no action. Answer with one of: 0, 1, 2, 3."
+        assert observation == "'jump' is not an action. Answer with one of: 0, 1, 2, 3."
         assert rest == [0.0, False, False, {"metrics": {"illegal_moves": 1.0}}]
     assert env.step("0")[0] == "24"
     assert [env.step("jump")[1:3] for _ in range(3)] == [(0.0, False), (0.0, False), (-7.0, True)]
