@@ -1,7 +1,7 @@
-"""Files of the service by key: uploaded data, checkpoints, what jobs keep next to them.
+"""The service's files by key: uploaded data, checkpoints, and what jobs keep next to them.
 
-A key is a relative path with slashes. Callers name keys, never a place on a disk, so an object store can
-replace the folder: it would download what `local` asks for and upload what `filling` and `put` were given.
+A key is a relative path with slashes. Callers use keys, never disk paths, so an object store can replace the
+folder: it would download what `local` asks for and upload what `filling` and `put` receive.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _DRAFT = ".draft-"
 
 
 class BlobMissingError(LookupError):
-    """There is no blob with this key."""
+    """No blob has this key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobInfo:
-    """What a listing says of a blob."""
+    """An entry of a listing."""
 
     key: str
-    """Relative to where the listing was asked for."""
+    """Relative to the listed folder."""
     bytes: int
     written_at: float
     """Unix seconds."""
@@ -39,14 +39,14 @@ class Blobs(Protocol):
     """Blobs, and folders of blobs, by key."""
 
     def below(self, key: str) -> Self:
-        """Return the blobs whose keys begin with `key/`, under what follows."""
+        """Return the blobs whose keys begin with `key/`; the view's keys are relative to it."""
         ...
 
     def put(self, key: str, content: bytes | bytearray) -> None:
-        """Write a blob, or replace it. When this returns it is durable; until then it is not there.
+        """Write or replace a blob. It is durable when this returns, and invisible until then.
 
         Raises:
-            StorageFullError: There is no room for it.
+            StorageFullError: The disk is full.
         """
         ...
 
@@ -54,57 +54,57 @@ class Blobs(Protocol):
         """Return a blob.
 
         Raises:
-            BlobMissingError: There is none.
+            BlobMissingError: No blob has this key.
         """
         ...
 
     def has(self, key: str) -> bool:
-        """Return whether there is a blob or a folder with this key."""
+        """Return whether a blob or folder has this key."""
         ...
 
     def files(self, key: str = "") -> list[BlobInfo]:
-        """Return every blob of a folder and of its folders, sorted by key; none if there is no folder."""
+        """Return all blobs in a folder and its subfolders, sorted by key; empty if there is no folder."""
         ...
 
     def folders(self, key: str = "") -> list[str]:
-        """Return the names of the folders in a folder, sorted."""
+        """Return the names of a folder's subfolders, sorted."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove a blob or a folder, if it is there."""
+        """Remove a blob or folder if it exists."""
         ...
 
     def move(self, key: str, to: str) -> bool:
-        """Give a blob or a folder another key, at once and as a whole; return False if it is not there."""
+        """Rename a blob or folder atomically; return False if it does not exist."""
         ...
 
     def put_folder(self, key: str, source: Path) -> None:
-        """Copy a folder of this machine's disk; it appears as a whole.
+        """Copy a local folder atomically.
 
         Raises:
-            StorageFullError: There is no room for it.
+            StorageFullError: The disk is full.
         """
         ...
 
     def local(self, key: str) -> Path:
-        """Return a path on this machine to read a blob or a folder from; nothing may be written there."""
+        """Return a local path from which to read a blob or folder; nothing may be written there."""
         ...
 
     @contextmanager
     def filling(self, key: str) -> Iterator[Path]:
-        """Yield a path at which the caller makes a folder, as a whole; when the block ends it is `key`."""
+        """Yield a path where the caller creates a folder; after the block it becomes `key`, atomically."""
         ...
 
     def remove_drafts(self) -> None:
-        """Remove what killed writers left half written; nobody may be writing."""
+        """Remove unfinished files of killed writers; must not run while anyone writes."""
         ...
 
 
 class LocalBlobs:
-    """Blobs in a folder of this machine. Drafts that a killed writer left are never listed."""
+    """Blobs in a local folder. Unfinished files of killed writers are never listed."""
 
     def __init__(self, root: Path) -> None:
-        """Use the folder; nothing is made until something is written."""
+        """Use the folder; it is created on the first write."""
         self._root = root
 
     def below(self, key: str) -> LocalBlobs:
@@ -214,7 +214,7 @@ class LocalBlobs:
 
     def _path(self, key: str) -> Path:
         parts = PurePosixPath(key).parts
-        assert not key.startswith("/") and ".." not in parts, f"{key!r} is not a key"
+        assert not key.startswith("/") and ".." not in parts, f"{key!r} is not a valid key"
         return self._root.joinpath(*parts)
 
 

@@ -1,4 +1,4 @@
-"""What jobs that have not ended build on: policies that they begin with, learn from, or play against."""
+"""The policies that unfinished jobs need: as a starting point, teacher or opponent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinkergym.schema.policy_refs import PolicyRef
 
 
 def references_of(spec: AnyJobSpec) -> list[PolicyRef]:
-    """Return the policies and jobs that a job builds on."""
+    """Return the policies and jobs that a job depends on."""
     named = [spec.initial_policy, spec.teacher if isinstance(spec, DistillationSpec) else ""]
     if isinstance(spec, JobSpec):
         named += [*spec.opponent_policies, *spec.beginnings.values(), *spec.replayed_jobs.values()]
@@ -20,7 +20,7 @@ def references_of(spec: AnyJobSpec) -> list[PolicyRef]:
 
 
 def versions_in_use(connection: Connection, job_id: str, agent: str) -> set[int]:
-    """Return the versions of a policy that jobs of its tenant still need, by the job that trains it."""
+    """Return the versions of the policy trained by this job that unfinished jobs of its tenant still need."""
     tenant_id = select(jobs.c.tenant_id).where(jobs.c.job_id == job_id).scalar_subquery()
     policy_id = connection.scalar(
         select(job_policies.c.policy_id).where(job_policies.c.job_id == job_id, job_policies.c.agent == agent)
@@ -30,7 +30,7 @@ def versions_in_use(connection: Connection, job_id: str, agent: str) -> set[int]
             jobs.c.tenant_id == tenant_id,
             jobs.c.job_id != job_id,
             jobs.c.state.not_in(FINAL_STATES),
-            # Few jobs name this one; only those are read.
+            # Only the few jobs that name this one are read.
             or_(jobs.c.spec.contains(job_id), jobs.c.spec.contains(policy_id)),
         )
     )

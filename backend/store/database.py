@@ -1,7 +1,7 @@
-"""The connection to SQLite: how transactions begin, how durable they are, and what its errors mean.
+"""The connection to SQLite: transactions, durability, and translation of its errors.
 
-Knows nothing of jobs. Every write transaction takes the write lock when it begins (`BEGIN IMMEDIATE`): a
-deferred one finds out in the middle that another process was faster, and can then only fail.
+It is independent of jobs. Every write transaction takes the write lock at its start (`BEGIN IMMEDIATE`): a
+deferred one would find out midway that another process was faster, and could only fail.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from backend.store.remembered import Remembered
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError, TinkerGymError
 
 BUSY_TIMEOUT_SECONDS = 15.0
-"""How long a writer waits for another process's transaction; ours take milliseconds."""
+"""How long a writer waits for another process's transaction, which usually takes milliseconds."""
 
 
 class Database:
-    """One SQLite file, shared by the service's processes."""
+    """A SQLite file shared by the service's processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # Readable by the owner only, and so are the -wal and -shm files, which take the same mode.
-            # Only if it is not there: to close a file drops the locks that this process has on it.
+            # Readable by the owner only, like the -wal and -shm files, which inherit the mode.
             if not path.exists():
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
             raise _file_error(path, error) from error
-        # As many as threads that read; to open one takes longer than most reads.
+        # One per reading thread; opening a connection takes longer than most reads.
         self._engine = create_engine(f"sqlite:///{path}", pool_size=40, max_overflow=0)
         event.listen(self._engine, "connect", _configure)
         event.listen(self._engine, "begin", _begin)
@@ -47,7 +46,7 @@ class Database:
         # Threads of one process queue here, in order; SQLite's own waiting polls and is unfair.
         self._write_lock = FairLock()
         self.remembered = Remembered(path)
-        """For small things that are read for nearly every request."""
+        """Cache for small values that are read for nearly every request."""
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -57,7 +56,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that is durable (synced to the disk) when the block ends, or never happened."""
+        """A transaction that is durable (synced to disk) when the block ends, or rolled back."""
         with self._write_lock, _translated(self.path), self._writer.begin() as connection:
             yield connection
 
@@ -71,29 +70,28 @@ def sqlite_path(url: str) -> Path:
     """Return the file behind a `sqlite:///` URL.
 
     Raises:
-        ConfigError: It is another database, or one in memory, which the service's processes could not share.
+        ConfigError: The database is not SQLite, or is in memory, which the service's processes could not
+            share.
     """
     hint = "use sqlite:////absolute/path/to/tinkergym.sqlite3"
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise ConfigError(f"{url!r} is no database URL", hint=hint, field="database_url") from error
+        raise ConfigError(f"{url!r} is not a database URL", hint=hint, field="database_url") from error
     if parsed.get_backend_name() != "sqlite":
         raise ConfigError(
-            f"{parsed.get_backend_name()!r} is not supported, only sqlite is", hint=hint, field="database_url"
+            f"{parsed.get_backend_name()!r} is not supported; only sqlite is", hint=hint, field="database_url"
         )
     if not parsed.database or parsed.database == ":memory:":
-        raise ConfigError(
-            "the processes of the service need a file to share", hint=hint, field="database_url"
-        )
+        raise ConfigError("the service's processes need a shared file", hint=hint, field="database_url")
     return Path(parsed.database)
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # Python would begin transactions by itself, deferred.
+    connection.isolation_level = None  # By default Python begins deferred transactions.
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
     connection.execute("PRAGMA journal_mode = WAL")
-    # WAL's default of NORMAL may lose the last commits with the power; what we acknowledged must stay.
+    # WAL's default of NORMAL may lose the last commits on power loss; acknowledged writes must survive.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
 
@@ -109,20 +107,22 @@ def _translated(path: Path) -> Iterator[None]:
     except DBAPIError as error:
         raise _typed(path, error.orig) from error
     except PoolTimeoutError as error:
-        raise ServiceUnavailableError("too many requests wait for the database", hint="try again") from error
+        raise ServiceUnavailableError(
+            "too many requests are waiting for the database", hint="try again"
+        ) from error
 
 
 def _typed(path: Path, error: Any) -> TinkerGymError:
     code = getattr(error, "sqlite_errorcode", 0)
-    primary = code & 0xFF  # the upper bits say more exactly where
+    primary = code & 0xFF  # the upper bits give a more exact code
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StorageFullError(
-            f"no space is left for the database {path}",
-            hint="free some space; nothing that was saved is lost",
+            f"the disk is full; the database {path} cannot grow",
+            hint="free some space; no saved data is lost",
         )
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return ServiceUnavailableError(
-            f"the database was locked for {BUSY_TIMEOUT_SECONDS:.0f} s by another process", hint="try again"
+            f"another process locked the database for {BUSY_TIMEOUT_SECONDS:.0f} s", hint="try again"
         )
     if primary in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
         return InternalServiceError(
@@ -130,7 +130,7 @@ def _typed(path: Path, error: Any) -> TinkerGymError:
         )
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return InternalServiceError(
-            f"{path} is damaged or no database: {error}", hint="restore it from a backup, or move it away"
+            f"{path} is damaged or not a database: {error}", hint="restore it from a backup, or move it away"
         )
     return InternalServiceError(f"the database refused an operation: {error}")
 
@@ -138,6 +138,6 @@ def _typed(path: Path, error: Any) -> TinkerGymError:
 def _file_error(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"the database {path} cannot be opened: {error.strerror or error}",
-        hint="choose a data_dir that you can write to",
+        hint="choose a writable data_dir",
         field="database_url",
     )

@@ -1,4 +1,4 @@
-"""Episode results that no checkpoint covers yet: what a resumed job replays instead of playing it again."""
+"""Episode results not yet covered by a checkpoint: a resumed job replays them instead of playing again."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from backend.store.tables import episodes
 from tinkergym.schema.episodes import EpisodeResult
 
 _COMPRESSION_LEVEL = 1
-"""The fastest; token ids and logprobs as JSON shrink to a third and the disk has less to sync."""
+"""The fastest level; it already shrinks token ids and logprobs to a third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEpisode:
-    """What is known of a stored result without reading it."""
+    """What is known about a stored result without reading it."""
 
     sha256: str
-    """Of its JSON."""
+    """SHA-256 of its JSON."""
     captured: bytes
     """See `save_episodes`."""
 
 
 class EpisodeStore:
-    """The part of the service's store that holds episode results."""
+    """The store's methods for episode results."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
@@ -44,19 +44,19 @@ class EpisodeStore:
         *,
         captured: Sequence[bytes] | None = None,
     ) -> list[Literal["accepted", "duplicate"]]:
-        """Keep results of one step, in one transaction; of two results with one episode id the first counts.
+        """Store results of one step in one transaction; for a repeated episode id the first result counts.
 
         Args:
-            lease: Of the job.
-            step: Which.
-            results: Of its episodes.
-            captured: For each the digests of its turns' completions, one after the other; `NO_DIGEST` where
-                the engine is not known to have returned one. None knows of none.
+            lease: The job's lease.
+            step: The step that the episodes belong to.
+            results: The episodes' results.
+            captured: For each result the concatenated digests of its turns' completions; `NO_DIGEST` if
+                the engine is not known to have returned it. None means that no digest is known.
 
         Raises:
-            LeaseLostError: Another worker has the job, or it ended; nothing was kept.
+            LeaseLostError: Another worker has the job, or it ended; nothing was stored.
         """
-        # Compressed before the transaction begins: others wait for its end.
+        # Compressed before the transaction, which others wait for.
         written = [result.model_dump_json().encode() for result in results]
         packed = [zlib.compress(body, _COMPRESSION_LEVEL) for body in written]
         known_tokens = [b""] * len(results) if captured is None else captured
@@ -92,7 +92,7 @@ class EpisodeStore:
         return verdicts
 
     def episodes(self, job_id: str, step: int) -> list[EpisodeResult]:
-        """Return the kept results of one step, in the order in which they came."""
+        """Return the stored results of one step in order of arrival."""
         with self._db.read() as connection:
             blobs = connection.scalars(
                 select(episodes.c.result)
@@ -102,7 +102,7 @@ class EpisodeStore:
         return [EpisodeResult.model_validate_json(zlib.decompress(blob)) for blob in blobs]
 
     def stored_episodes(self, job_id: str, step: int) -> dict[str, StoredEpisode]:
-        """Return what is known of one step's kept results without reading them, by episode id."""
+        """Return what is known about one step's stored results without reading them, by episode id."""
         with self._db.read() as connection:
             rows = connection.execute(
                 select(episodes.c.episode_id, episodes.c.sha256, episodes.c.captured).where(
@@ -112,7 +112,9 @@ class EpisodeStore:
             return {row.episode_id: StoredEpisode(sha256=row.sha256, captured=row.captured) for row in rows}
 
     def packed_episodes(self, job_id: str, through_step: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield the kept results up to a step, zlib over the JSON of each, by step and as they came.
+        """Yield the stored results up to a step as zlib-compressed JSON, by step and in order of arrival.
+
+        Step by step, because all steps between two checkpoints may not fit into memory.
 
         Step by step: those of all steps between two checkpoints may be more than the memory.
         """
@@ -129,12 +131,14 @@ class EpisodeStore:
     def discard_episodes(
         self, lease: JobLease, *, through_step: int | None = None, from_step: int | None = None
     ) -> int:
-        """Drop results up to a step that a checkpoint covers, or from one that is to be played again.
+        """Delete results up to a step covered by a checkpoint, or from a step that will be played again.
+
+        Both bounds are inclusive; with both, only the steps between them are deleted.
 
         Both bounds are inclusive; given both, the steps between them go.
 
         Returns:
-            How many were dropped.
+            The number of deleted results.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.

@@ -1,7 +1,7 @@
-"""Facts of a run: what a job's loop saw on the way, kept for its certificate.
+"""Facts about a run, which a job's loop records for its certificate.
 
-A fact is known by what it is about and by the attempt that saw it. Written again, it replaces itself:
-whatever is killed and repeated, each counts once.
+A fact is identified by its kind, its number and the attempt that recorded it. Recording it again replaces it,
+so repeated work counts once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _COMPRESSION_LEVEL = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One thing that was seen."""
+    """One recorded fact."""
 
     kind: FactKind
     number: int
-    """The attempt, version or step that it is about."""
+    """The attempt, version or step it describes."""
     attempt: int
-    """That saw it; 0 where only the last sight counts."""
+    """The attempt that recorded it; 0 if only the last record counts."""
     body: WireModel | bytes
-    """As JSON, or JSON already."""
+    """The fact as an object, or already as JSON."""
     agent: str = ""
 
     @property
@@ -44,14 +44,14 @@ class Fact:
 
 
 class FactStore:
-    """The part of the service's store that keeps facts."""
+    """The store's methods for facts."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
         self._clock = clock
 
     def add_facts(self, lease: JobLease, seen: Iterable[Fact]) -> None:
-        """Keep facts.
+        """Store facts.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.
@@ -64,7 +64,7 @@ class FactStore:
             write_facts(connection, lease.job_id, rows)
 
     def has_fact(self, job_id: str, kind: FactKind, number: int, agent: str = "") -> bool:
-        """Whether any attempt saw this."""
+        """Return whether any attempt recorded this."""
         with self._db.read() as connection:
             found = connection.execute(
                 select(facts.c.number).where(
@@ -83,7 +83,7 @@ class FactStore:
 
 
 def write_facts(connection: Connection, job_id: str, seen: Iterable[Fact]) -> None:
-    """Keep facts, in this transaction."""
+    """Store facts in this transaction."""
     for fact in seen:
         body = zlib.compress(fact.written, _COMPRESSION_LEVEL)
         row = {
@@ -103,7 +103,7 @@ def write_facts(connection: Connection, job_id: str, seen: Iterable[Fact]) -> No
 def read_facts(
     connection: Connection, job_id: str, kind: FactKind, *, after: int = -1, limit: int | None = None
 ) -> list[bytes]:
-    """Read the facts of one kind as JSON, by number and attempt; those of greater numbers than `after`."""
+    """Read the facts of one kind with a number above `after` as JSON, by number and attempt."""
     query = (
         select(facts.c.body)
         .where(facts.c.job_id == job_id, facts.c.kind == kind, facts.c.number > after)

@@ -1,6 +1,6 @@
-"""Image files that clients sent, by the hash of their bytes, each tenant's apart.
+"""Image files sent by clients, by the hash of their bytes, separately for each tenant.
 
-What `add` acknowledged is durable. A file is never changed, so adding it again changes nothing.
+What `add` acknowledged is durable. Files never change, so adding one again has no effect.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLarge
 from tinkergym.images.files import check_image
 
 _LATELY_SECONDS = 3600.0
-"""An image that was sent so lately may be of an episode that is being played."""
+"""An image sent this recently may belong to an episode in progress."""
 
 
 _MOST_IMAGES = 50_000
-"""Of one tenant. A small file takes more of the disk than its size, and each upload looks at all of them."""
+"""Per tenant. A small file uses more disk space than its size, and each upload checks all files."""
 
 
 class Images:
     """One tenant's images."""
 
     def __init__(self, images: Blobs, tenant_id: str, *, most_images: int = _MOST_IMAGES) -> None:
-        """Use the tenant's folder of `images`; nothing is made until something is written."""
-        # A tenant's id comes from an operator and may hold anything; a key may not.
+        """Use the tenant's folder of `images`; it is created on the first write."""
+        # Tenant ids come from an operator and may contain characters that a key may not.
         self._blobs = images.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
         self._most_images = most_images
 
@@ -36,10 +36,10 @@ class Images:
         return [sha256 for sha256 in dict.fromkeys(hashes) if not self._blobs.has(sha256)]
 
     def require(self, hashes: Iterable[str]) -> None:
-        """Refuse images that the tenant has not sent.
+        """Raise an error if the tenant has not sent all these images.
 
         Raises:
-            NotFoundError: It is not here, or is another tenant's.
+            NotFoundError: An image does not exist, or belongs to another tenant.
         """
         for sha256 in self.missing(hashes):
             raise _no_image(sha256)
@@ -54,24 +54,24 @@ class Images:
         most_in_all: int,
         may_forget: bool,
     ) -> None:
-        """Keep an image.
+        """Store an image.
 
         Args:
-            sha256: Its name.
+            sha256: The hash of the file.
             data: A PNG, JPEG or WebP file.
-            most_bytes: Of the file.
-            most_pixels: Of the image.
-            most_in_all: Bytes that the tenant may have.
-            may_forget: Whether the oldest images may go to make room.
+            most_bytes: Limit for the file's size.
+            most_pixels: Limit for the image's pixels.
+            most_in_all: Limit for all images of the tenant, in bytes.
+            may_forget: Whether the oldest images may be deleted to make room.
 
         Raises:
-            InvalidRequestError: The file is not what its name says.
+            InvalidRequestError: The file does not match the hash.
             InvalidImageError: It is broken, animated or too large.
-            PayloadTooLargeError: The tenant's share of the disk is used up.
+            PayloadTooLargeError: The tenant's disk quota is used up.
             StorageFullError: The disk is full.
         """
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise InvalidRequestError("the body's SHA-256 is not the image's name", hint="send it again")
+            raise InvalidRequestError("the body does not match the SHA-256 in the URL", hint="send it again")
         if not self.missing([sha256]):
             return
         check_image(data, most_bytes=most_bytes, most_pixels=most_pixels)
@@ -89,35 +89,34 @@ class Images:
             used, left = used - file.bytes, left - 1
         if left >= self._most_images:
             raise PayloadTooLargeError(
-                f"a tenant may have {self._most_images} images",
-                hint="once your jobs have ended, images older than an hour make room",
+                f"a tenant can have at most {self._most_images} images",
+                hint="images older than an hour are deleted for new ones once your jobs have ended",
                 field="images",
             )
         if used + more > most:
             raise PayloadTooLargeError(
-                f"this image needs more than the {most} bytes of images that a tenant may have ({used} are "
-                "used)",
-                hint="once your jobs have ended, images older than an hour make room; or let the operator "
-                "raise limits.images_bytes",
+                f"this image would exceed the limit of {most} bytes of images per tenant ({used} are used)",
+                hint="images older than an hour are deleted for new ones once your jobs have ended; or ask "
+                "the operator to raise limits.images_bytes",
                 field="images",
             )
 
 
 class EveryImage:
-    """The images of all tenants, for a worker: whose they are was checked when they were named.
+    """The images of all tenants, for workers: the tenant was checked when the images were named.
 
     Implements `ImageSource`.
     """
 
     def __init__(self, images: Blobs) -> None:
-        """Look in `images`."""
+        """Read from `images`."""
         self._blobs = images
 
     def read(self, sha256: str) -> bytes:
-        """Return a file.
+        """Return an image file.
 
         Raises:
-            NotFoundError: No tenant has sent it, or it is no longer here.
+            NotFoundError: No tenant has sent it, or it was deleted.
         """
         for folder in self._blobs.folders():
             with suppress(BlobMissingError):

@@ -1,8 +1,7 @@
-"""The folders of jobs, and how one is deleted so that a kill at any moment loses or leaves nothing.
+"""Job folders, and deleting them so that a kill at any moment neither loses nor leaves behind anything.
 
-The folder is put away under another name before the job's rows are gone for good, and removed after. What is
-found put away at a start belongs to a deletion that was cut off: without rows it is removed, with rows it is
-put back.
+The folder is renamed before the job's rows are deleted, and removed afterwards. A renamed folder found at a
+start comes from an interrupted deletion: without rows it is removed, with rows it is restored.
 """
 
 from __future__ import annotations
@@ -18,18 +17,20 @@ _PUT_AWAY = ".deleted-"
 
 
 class JobFolders:
-    """`<job id>/`, with a job's checkpoints."""
+    """`<job id>/`, with the job's checkpoints."""
 
     def __init__(self, job_files: Blobs) -> None:
         self._files = job_files
 
     def size(self, job_id: str) -> int:
-        """Return how many bytes of files a job has."""
+        """Return the size of a job's files in bytes."""
         return sum(blob.bytes for blob in self._files.files(job_id))
 
     @contextmanager
     def deleting(self, job_id: str) -> Iterator[Callable[[], None]]:
-        """Yield what puts the folder away, to be called last in the transaction that deletes the job.
+        """Yield a function that renames the folder; call it last in the transaction that deletes the job.
+
+        The folder is removed after the block; if the block fails, it is restored.
 
         After the block the folder is removed; if the block fails, it is put back.
         """
@@ -49,10 +50,10 @@ class JobFolders:
             self._remove(away)
 
     def finish(self, is_there: Callable[[str], bool]) -> None:
-        """Finish or undo deletions that were cut off; only while nobody deletes.
+        """Finish or undo interrupted deletions; must not run while anyone deletes.
 
         Args:
-            is_there: Whether there is a job of this id.
+            is_there: Whether the job exists.
         """
         for away in self._files.folders():
             if not away.startswith(_PUT_AWAY):
@@ -67,5 +68,5 @@ class JobFolders:
         try:
             self._files.delete(folder)
         except OSError:
-            # The job is gone; what is left of its files goes at the next start.
-            _log.exception("%s is not removed yet", folder)
+            # The job is gone; its remaining files are removed at the next start.
+            _log.exception("%s could not be removed yet", folder)

@@ -1,4 +1,4 @@
-"""What a job's loop writes down as it goes: states, events, steps. All of it under its lease."""
+"""A job loop's record of its progress: states, events, steps. Every write needs the job's lease."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def evaluation_events(connection: Connection, job_id: str) -> list[EvaluationEve
         .order_by(events.c.seq)
     )
     found = map(BODY.validate_json, connection.scalars(query))
-    # A transcript may have the same words in it.
+    # A transcript may contain the same text.
     return [body for body in found if isinstance(body, EvaluationEvent)]
 
 
 class JournalStore:
-    """The part of the service's store that records progress."""
+    """The store's methods for recording progress."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
@@ -57,7 +57,7 @@ class JournalStore:
         """Move the job into a state and log it, in one transaction; a final state also ends the lease.
 
         Raises:
-            LeaseLostError: Another worker has the job, or it ended: so a job ends exactly once.
+            LeaseLostError: Another worker has the job, or it ended, so a job ends exactly once.
         """
         with self._db.write() as connection:
             row = fenced(connection, lease)
@@ -103,15 +103,17 @@ class JournalStore:
         *,
         facts: Iterable[Fact] = (),
     ) -> Event:
-        """Record a train step: the job's counters, the hash of the version it made, the event, and facts.
+        """Record a training step: the job's counters, the new version's hash, the event, and facts.
+
+        The event also includes the job's usage so far as `used/hours` and `used/tokens`.
 
         The event also gets what the job has used so far, as `used/hours` and `used/tokens`.
 
         Args:
-            lease: Of the job.
-            event: What the step did.
-            weights_sha256: Of its policy, or by agent of its policies.
-            facts: That were seen since the last step.
+            lease: The job's lease.
+            event: The step's event.
+            weights_sha256: The hash for its policy, or hashes by agent.
+            facts: Facts since the last step.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.
@@ -129,7 +131,7 @@ class JournalStore:
                     weights_sha256=sha256,
                     agent=agent,
                 )
-            # A step that is repeated after a kill has been counted.
+            # A step repeated after a kill has already been counted.
             is_new = event.step > row.furthest_step
             tokens = row.used_tokens + (event.sampled_tokens + event.trained_tokens if is_new else 0)
             now = self._clock()
@@ -150,14 +152,16 @@ class JournalStore:
             return append(connection, lease.job_id, row.last_seq, now, event)
 
     def take_updates(self, lease: JobLease, step: int) -> list[SettingsUpdate]:
-        """Return how the job's settings were changed; those that wait take effect from this step on.
+        """Return the job's changed settings; pending changes take effect from this step on.
+
+        A previously recorded step is repeated unchanged, so no change begins there.
 
         A step that was recorded before is repeated as it was, so nothing new begins there.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.
         """
-        with self._db.read() as connection:  # the usual case takes no write lock
+        with self._db.read() as connection:  # the usual case needs no write lock
             row = job_row(connection, lease.job_id)
             known = UPDATES.validate_json(row.updates if row is not None else "[]")
             if row is None or step <= row.furthest_step or all(one.from_step is not None for one in known):
@@ -186,6 +190,6 @@ class JournalStore:
             query = select(events.c.body).where(events.c.job_id == job_id).order_by(events.c.seq)
             for body in map(BODY.validate_json, connection.scalars(query)):
                 if isinstance(body, StepEvent):
-                    # A step that is done again after a resume counts as it was done last.
+                    # For a step repeated after a resume, the last run counts.
                     counts[body.step] = body.failed_episodes, body.episodes
         return sum(failed for failed, _ in counts.values()), sum(total for _, total in counts.values())

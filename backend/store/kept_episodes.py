@@ -1,7 +1,7 @@
 """Episodes of recorded steps as files: one per step, next to the job's checkpoints.
 
-The database keeps what a resumed job may have to replay; what a checkpoint covers moves here, compressed as
-it was. A file appears whole or not at all, and writing it twice writes the same bytes.
+The database stores what a resumed job may have to replay; episodes covered by a checkpoint move here, still
+compressed. A file appears atomically, and writing it twice writes the same bytes.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from collections.abc import Iterator, Sequence
 from backend.store.blobs import BlobMissingError, Blobs
 
 EPISODES_FOLDER = "episodes"
-"""Among a job's files."""
+"""The folder among a job's files."""
 
 _LENGTH = struct.Struct("<I")
 _NAME = re.compile(r"step-(\d{6,})\.zlib")
 
 
 class KeptEpisodes:
-    """Files `step-000012.zlib`: length and zlib of each episode's JSON, one after the other."""
+    """Files `step-000012.zlib`: length and zlib-compressed JSON of each episode in turn."""
 
     def __init__(self, files: Blobs) -> None:
         self._files = files
 
     @property
     def steps(self) -> list[int]:
-        """The steps that are kept, in order."""
+        """The stored steps, in order."""
         found = (_NAME.fullmatch(blob.key) for blob in self._files.files())
         return sorted(int(match[1]) for match in found if match)
 
     def write(self, step: int, packed: Sequence[bytes]) -> None:
-        """Keep a step's episodes.
+        """Store a step's episodes.
 
         Args:
-            step: Which.
-            packed: zlib over each episode's JSON.
+            step: The step.
+            packed: Each episode's JSON, compressed by zlib.
 
         Raises:
-            StorageFullError: There is no room for them.
+            StorageFullError: The disk is full.
         """
         self._files.put(_key(step), b"".join(_LENGTH.pack(len(blob)) + blob for blob in packed))
 
     def read(self, step: int) -> Iterator[bytes]:
-        """Yield each episode's JSON as it was stored; nothing for a step that is not kept."""
+        """Yield each episode's JSON; nothing if the step is not stored."""
         try:
             body = self._files.get(_key(step))
         except BlobMissingError:

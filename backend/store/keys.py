@@ -1,4 +1,4 @@
-"""API keys and the tenants that they speak for."""
+"""API keys and their tenants."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tinkergym.errors import NotFoundError
 
 _PREFIX = "tg-"
 _KEY_ID = re.compile(r"key-[0-9a-z]{1,24}")
-_LISTED = "`tinkergym keys list` shows the ids: they begin with key-"
+_LISTED = "`tinkergym keys list` shows the ids, which begin with key-"
 
 LOCAL_TENANT = "local"
-"""Whom the key in `local.json` speaks for: the owner of the service's machine account."""
+"""The tenant of the key in `local.json`: the owner of the service's machine account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """What is known of a key; the key itself is not."""
+    """What is known about a key, without the key itself."""
 
     key_id: str
     tenant_id: str
@@ -43,7 +43,7 @@ class KeyStore:
         self._clock = clock
 
     def ensure_tenant(self, tenant_id: str, name: str = "") -> None:
-        """Create the tenant unless it is there."""
+        """Create the tenant unless it exists."""
         with self._db.write() as connection:
             connection.execute(
                 insert(tenants)
@@ -52,7 +52,7 @@ class KeyStore:
             )
 
     def create(self, tenant_id: str, name: str) -> str:
-        """Make a key for a tenant (created if need be) and return it: the only time that it can be read."""
+        """Create a key for a tenant, and the tenant if needed, and return it; it cannot be read again."""
         self.ensure_tenant(tenant_id)
         key = _PREFIX + secrets.token_urlsafe(32)
         with self._db.write() as connection:
@@ -68,27 +68,27 @@ class KeyStore:
         return key
 
     def id_of(self, key: str) -> str:
-        """Return what a key is listed and revoked by.
+        """Return the id by which a key is listed and revoked.
 
         Raises:
-            NotFoundError: There is no such key.
+            NotFoundError: The key does not exist.
         """
         with self._db.read() as connection:
             key_id = connection.scalar(select(api_keys.c.key_id).where(api_keys.c.sha256 == _sha256(key)))
         if key_id is None:
-            raise NotFoundError("there is no such key")
+            raise NotFoundError("this key does not exist")
         return str(key_id)
 
     def tenant_of(self, key: str) -> str | None:
-        """Return whom the key speaks for, or None for one that is unknown or revoked."""
+        """Return the tenant of a key; None if the key is unknown or revoked."""
         if not key.startswith(_PREFIX):
             return None
-        # Looked up by its hash, so timing tells nothing about keys that exist.
+        # The lookup is by hash, so timing reveals nothing about existing keys.
         sha256 = _sha256(key)
         try:
             return self._db.remembered.get(("tenant of key", sha256), lambda: self._tenant_of(sha256))
         except NoResultFound:
-            return None  # not remembered: anybody can make up keys
+            return None  # not cached: anyone can invent keys
 
     def _tenant_of(self, sha256: str) -> str:
         with self._db.read() as connection:
@@ -100,7 +100,7 @@ class KeyStore:
             return tenant_id
 
     def list(self, tenant_id: str | None = None) -> list[ApiKey]:
-        """Return a tenant's keys, or everybody's, oldest first, revoked ones included."""
+        """Return the keys of a tenant, or of all tenants, oldest first, including revoked ones."""
         wanted = select(api_keys).order_by(api_keys.c.created_at)
         with self._db.read() as connection:
             rows = connection.execute(
@@ -118,13 +118,13 @@ class KeyStore:
             ]
 
     def revoke(self, key_id: str) -> None:
-        """Make a key void from now on.
+        """Revoke a key.
 
         Raises:
-            NotFoundError: There is no such key. Its text never repeats a key.
+            NotFoundError: There is no such key. The message never repeats a key.
         """
         if not _KEY_ID.fullmatch(key_id):
-            raise NotFoundError("that is no id of a key", hint=self._where_the_id_is(key_id))
+            raise NotFoundError("that is not a key id", hint=self._where_the_id_is(key_id))
         with self._db.write() as connection:
             changed = connection.execute(
                 update(api_keys)
@@ -137,13 +137,13 @@ class KeyStore:
                 raise NotFoundError(f"there is no key {key_id}")
 
     def _where_the_id_is(self, key: str) -> str:
-        """Name a key's id to whoever has written the key itself."""
+        """Return the key's id if the text is the key itself."""
         try:
-            return f"you gave a key; its id is {self.id_of(key)}"
+            return f"that is a key, not an id; its id is {self.id_of(key)}"
         except NotFoundError:
             return _LISTED
 
 
 def _sha256(key: str) -> str:
-    # Not a slow password hash: the key has 256 random bits, there is nothing to guess.
+    # A slow password hash is not needed: the key has 256 random bits.
     return hashlib.sha256(key.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Which worker runs which job: taking, keeping, handing back and taking over."""
+"""Which worker runs which job: acquiring, renewing, releasing and reclaiming leases."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from tinkergym.schema.jobs import JobView, stored_spec
 
 
 class LeaseStore:
-    """The part of the service's store that the scheduler works with."""
+    """The store's methods for the scheduler."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
         self._clock = clock
 
     def job(self, job_id: str) -> JobView:
-        """Return any tenant's job.
+        """Return a job of any tenant.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: The job does not exist.
         """
         with self._db.read() as connection:
             row = job_row(connection, job_id)
@@ -50,6 +50,9 @@ class LeaseStore:
 
     def queued_jobs(self) -> list[QueuedJob]:
         """Return the jobs that wait for a worker, oldest first.
+
+        Called several times a second, so only what placement needs is read from the specs, which may be
+        large.
 
         Asked for several times a second, so of a spec, which may be large, only what placing needs is read.
         """
@@ -63,7 +66,7 @@ class LeaseStore:
             return [QueuedJob(**row._mapping) for row in rows]
 
     def explain_queue(self, job_ids: Collection[str], reason: str) -> None:
-        """Tell the tenants of these jobs why they are still in the queue; those that left it hear nothing."""
+        """Record why these jobs are still queued, for their tenants; jobs that left the queue are skipped."""
         with self._db.write() as connection:
             for job_id in job_ids:
                 row = job_row(connection, job_id)
@@ -90,12 +93,15 @@ class LeaseStore:
         ]
 
     def jobs_with_expired_lease(self, now: float) -> list[str]:
-        """Return the jobs whose worker has fallen silent."""
+        """Return the jobs whose lease has expired."""
         with self._db.read() as connection:
             return list(connection.scalars(select(jobs.c.job_id).where(_expired(now))))
 
     def acquire(self, job_id: str, worker_id: str, lease_seconds: float, now: float) -> JobLease | None:
-        """Take a job that is queued or whose lease ran out; None if another was faster or it was cancelled.
+        """Take a queued job or one with an expired lease; None if another was faster or it was cancelled.
+
+        The job enters `starting` and its attempt counter grows. `worker_id` is the id of the pool that runs
+        it, so the gateway can find it.
 
         The job enters `starting` and its attempt is counted. `worker_id` is the id of the pool that runs it,
         so that the gateway finds the way there.
@@ -127,10 +133,10 @@ class LeaseStore:
             return lease
 
     def renew(self, lease: JobLease, lease_seconds: float, now: float) -> JobLease:
-        """Keep the job. A late renewal counts as long as nobody else took it.
+        """Renew the lease. A late renewal succeeds if no other worker has taken the job.
 
         Raises:
-            LeaseLostError: The job ended, was queued again or has another worker.
+            LeaseLostError: The job ended, was requeued or has another worker.
         """
         with self._db.write() as connection:
             row = fenced(connection, lease)
@@ -143,7 +149,9 @@ class LeaseStore:
             return renewed
 
     def release(self, lease: JobLease, reason: str = "its worker stopped") -> None:
-        """Give the job up, into the queue.
+        """Return the job to the queue.
+
+        If its cancellation was requested, it ends instead. A lease that is already lost is not an error.
 
         One whose cancellation was asked for ends instead. A lease that is lost already is no error.
         """
@@ -156,7 +164,7 @@ class LeaseStore:
             _queue_again_or_end(connection, row, now, reason, columns=counted(row, now))
 
     def park(self, lease: JobLease, reason: str) -> None:
-        """Give the job up until a client asks for its episodes, see `client_came`; otherwise as `release`."""
+        """Release the job until a client asks for its episodes, see `client_came`; else like `release`."""
         with self._db.write() as connection:
             try:
                 row = fenced(connection, lease)
@@ -168,12 +176,12 @@ class LeaseStore:
             )
 
     def pause(self, lease: JobLease, reason: str, *, asked: bool) -> None:
-        """Give the job up until its tenant resumes it; one whose cancellation was asked for ends instead.
+        """Release the job until its tenant resumes it; it ends instead if its cancellation was requested.
 
         Args:
-            lease: Of the job. One that is lost already is no error.
-            reason: As the tenant reads it.
-            asked: Whether the tenant asked for it. Where that was taken back meanwhile, the job is queued.
+            lease: The job's lease. It is not an error if it is already lost.
+            reason: The reason shown to the tenant.
+            asked: Whether the tenant requested it. If the request was withdrawn, the job is queued.
         """
         with self._db.write() as connection:
             try:
@@ -187,7 +195,7 @@ class LeaseStore:
             _queue_again_or_end(connection, row, now, reason, state, columns=counted(row, now))
 
     def client_came(self, job_id: str) -> None:
-        """Queue a job that was parked; another one stays as it is."""
+        """Queue a job that waits for its client; any other job is unchanged."""
         with self._db.write() as connection:
             row = job_row(connection, job_id)
             if row is not None and row.worker_id is None and row.state == JobState.WAITING_FOR_CLIENT:
@@ -199,17 +207,17 @@ class LeaseStore:
                 enter_state(connection, row, self._clock(), body)
 
     def tenants(self) -> int:
-        """Return how many tenants the service has."""
+        """Return the number of tenants."""
         with self._db.read() as connection:
             return connection.scalar(select(func.count()).select_from(tenants)) or 0
 
     def requeue_expired(self, now: float) -> list[str]:
-        """Put the jobs of silent workers back into the queue; those whose cancellation was asked for end.
+        """Requeue jobs with expired leases; jobs whose cancellation was requested end.
 
         Returns:
-            The jobs that wait for a worker again.
+            The requeued jobs.
         """
-        if not self.jobs_with_expired_lease(now):  # the usual case takes no write lock
+        if not self.jobs_with_expired_lease(now):  # the usual case needs no write lock
             return []
         queued = []
         with self._db.write() as connection:
@@ -220,10 +228,10 @@ class LeaseStore:
         return queued
 
     def requeue_worker(self, worker_id: str, reason: str) -> list[str]:
-        """Put the jobs of a worker that is known to be dead back into the queue, before their leases run out.
+        """Requeue the jobs of a dead worker before their leases expire.
 
         Returns:
-            The jobs that wait for a worker again; those whose cancellation was asked for end instead.
+            The requeued jobs; jobs whose cancellation was requested end instead.
         """
         queued = []
         with self._db.write() as connection:
@@ -233,7 +241,10 @@ class LeaseStore:
         return queued
 
     def deaths_since_step(self, job_id: str, *reasons: str) -> int:
-        """Return how often the job was queued again for a reason that begins so, since it last got further.
+        """Return how often the job was requeued for a reason with this prefix since it last made progress.
+
+        Repeating a step after a death is not progress. A policy trained by calls has no steps; its
+        checkpoints are numbered by calls.
 
         A step that is done again after a death is no progress. A policy that is trained by calls has no
         steps; its checkpoints are numbered by calls.
@@ -257,7 +268,7 @@ class LeaseStore:
             return [HeldJob(**{**row._mapping, "state": JobState(row.state)}) for row in rows]
 
     def wish(self, job_id: str, now: float) -> Wish:
-        """Say whether the job is to end or to pause, as its tenant or its budget wants."""
+        """Return whether the job should end or pause, because of its tenant or its budget."""
         with self._db.read() as connection:
             row = job_row(connection, job_id)
             return Wish() if row is None else wish_of(row, now)
@@ -265,7 +276,7 @@ class LeaseStore:
     def finish_unleased(
         self, job_id: str, state: JobState, reason: str, error: ErrorView | None = None
     ) -> bool:
-        """End a job that no worker holds; False if one does or it has ended already."""
+        """End a job that no worker holds; return False if a worker holds it or it has already ended."""
         assert state.final
         with self._db.write() as connection:
             now = self._clock()
@@ -284,7 +295,7 @@ def _opponents_keys(spec: PlayedSpec) -> list[EnvironmentRef]:
 
 
 def _expired(now: float) -> ColumnElement[bool]:
-    # One without a worker is parked: it waits for its client, and for nothing else.
+    # A job without a worker only waits for its client.
     return and_(
         jobs.c.state.not_in([*FINAL_STATES, JobState.QUEUED.value]),
         jobs.c.worker_id.is_not(None),
@@ -312,7 +323,9 @@ def _queue_again_or_end(
     *,
     columns: Mapping[str, object] | None = None,
 ) -> bool:
-    """Take a job from its worker, or end it if that was asked for; return whether it waits again.
+    """Take a job from its worker, or end it if requested; return whether it is queued again.
+
+    If it should pause, it pauses, no matter why the worker lost it. `columns` change in the same update.
 
     One that was to pause pauses, whatever took it from its worker. `columns` change along.
     """
@@ -323,7 +336,7 @@ def _queue_again_or_end(
     if row.pause_requested is not None and state is not JobState.PAUSED:
         state, reason = JobState.PAUSED, row.pause_requested
     body = StateEvent(state=state, reason=reason, attempt=row.attempt)
-    # The epoch grows here too: the old worker may still be alive, only slow.
+    # The epoch grows here too: the old worker may be slow rather than dead.
     enter_state(
         connection,
         row,

@@ -1,4 +1,4 @@
-"""Which parts of the service are alive, where pools listen, and for which models one is wanted."""
+"""Which parts of the service are alive, where pools listen, and for which models a pool is wanted."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tinkergym.schema.events import ErrorView
 
 
 class PartStore:
-    """The part of the service's store that its processes find each other by."""
+    """The store's methods by which the service's processes find each other."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
         self._clock = clock
 
     def register_pool(self, pool_id: str, model: str, url: str, token: str, now: float) -> None:
-        """Say where a pool listens; registering again replaces."""
+        """Register a pool's address; registering again replaces it."""
         row = {"model": model, "url": url, "token": token, "seen_at": now}
         with self._db.write() as connection:
             connection.execute(
@@ -31,29 +31,29 @@ class PartStore:
             )
 
     def touch_pool(self, pool_id: str, now: float) -> bool:
-        """Say that a pool lives; False if it is not registered (any more)."""
+        """Record that a pool is alive; return False if it is not (or no longer) registered."""
         with self._db.write() as connection:
             changed = connection.execute(update(pools).where(pools.c.pool_id == pool_id).values(seen_at=now))
             return changed.rowcount > 0
 
     def weigh_pools(self, memory_bytes: Mapping[str, int]) -> None:
-        """Say how much memory pools take; of those that are not registered nothing is kept."""
+        """Record how much memory pools use; unregistered pools are ignored."""
         with self._db.write() as connection:
             for pool_id, size in memory_bytes.items():
                 connection.execute(update(pools).where(pools.c.pool_id == pool_id).values(memory_bytes=size))
 
     def remove_pool(self, pool_id: str) -> None:
-        """Forget a pool."""
+        """Remove a pool."""
         with self._db.write() as connection:
             connection.execute(delete(pools).where(pools.c.pool_id == pool_id))
 
     def silence_pools(self) -> None:
-        """Say that no pool lives. They stay known, so that a new scheduler queues their jobs again."""
+        """Record that no pool is alive. They stay registered, so a new scheduler requeues their jobs."""
         with self._db.write() as connection:
             connection.execute(update(pools).values(seen_at=0.0))
 
     def pools(self, now: float, max_age: float = 30.0) -> list[PoolRecord]:
-        """Return the pools that showed life in the last `max_age` seconds, the most recent first."""
+        """Return the pools seen in the last `max_age` seconds, the most recent first."""
         known = self._db.remembered.get("pools", self._all_pools)
         return [pool for pool in known if pool.seen_at >= now - max_age]
 
@@ -63,7 +63,7 @@ class PartStore:
             return [PoolRecord(**row._mapping) for row in rows]
 
     def want_pool(self, model: str, now: float) -> None:
-        """Ask the scheduler for a pool of this model although no job needs one."""
+        """Ask the scheduler for a pool of this model even if no job needs one."""
         with self._db.write() as connection:
             connection.execute(
                 insert(wanted_pools)
@@ -72,7 +72,7 @@ class PartStore:
             )
 
     def wanted_pools(self, now: float, max_age: float = 60.0) -> list[str]:
-        """Return the models that were asked for in the last `max_age` seconds, the most recent first."""
+        """Return the models requested in the last `max_age` seconds, the most recent first."""
         with self._db.read() as connection:
             return list(
                 connection.scalars(
@@ -83,7 +83,7 @@ class PartStore:
             )
 
     def note_refusal(self, model: str, error: ErrorView, now: float) -> None:
-        """Say why the pool of a model does not start; a later reason replaces an earlier one."""
+        """Record why a model's pool does not start; a later reason replaces an earlier one."""
         row = {"error": error.model_dump_json(), "refused_at": now}
         with self._db.write() as connection:
             connection.execute(
@@ -93,17 +93,17 @@ class PartStore:
             )
 
     def forget_refusal(self, model: str) -> None:
-        """Say that the pool of a model has started after all."""
+        """Record that the model's pool has started."""
         with self._db.write() as connection:
             connection.execute(delete(refused_pools).where(refused_pools.c.model == model))
 
     def forget_refusals(self) -> None:
-        """Forget them all: a service that is started anew may have other settings."""
+        """Delete all these records: a restarted service may have other settings."""
         with self._db.write() as connection:
             connection.execute(delete(refused_pools))
 
     def refusals(self) -> dict[str, RefusedPool]:
-        """Return the models whose pool did not start when it was last tried, and why."""
+        """Return the models whose pool failed at its last start, with the reasons."""
         with self._db.read() as connection:
             return {
                 row.model: RefusedPool(
@@ -113,7 +113,7 @@ class PartStore:
             }
 
     def touch_part(self, name: str, now: float) -> None:
-        """Say that a part of the service (`scheduler`) lives."""
+        """Record that a part of the service (`scheduler`) is alive."""
         with self._db.write() as connection:
             connection.execute(
                 insert(parts)
@@ -122,11 +122,11 @@ class PartStore:
             )
 
     def forget_part(self, name: str) -> None:
-        """Say that a part is gone, without waiting for its silence to be noticed."""
+        """Record that a part has stopped, without waiting until its silence is noticed."""
         with self._db.write() as connection:
             connection.execute(delete(parts).where(parts.c.name == name))
 
     def parts(self, now: float) -> dict[str, float]:
-        """Return for every part that ever lived the seconds since it last said so."""
+        """Return the seconds since each known part was last seen."""
         with self._db.read() as connection:
             return {row.name: now - row.seen_at for row in connection.execute(select(parts))}

@@ -19,7 +19,7 @@ from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.job_spec import Adapter, TrainingSpec
 
 ONLY_AGENT = ""
-"""The agent of a job that trains a single policy."""
+"""The agent name in a job that trains a single policy."""
 
 _ADAPTER: TypeAdapter[Adapter] = TypeAdapter(Adapter)
 
@@ -31,23 +31,23 @@ class PolicyRecord:
     policy_id: str
     tenant_id: str
     model: str
-    """The base model, by its name in the catalog."""
+    """The base model's name in the catalog."""
     adapter: Adapter
     created_at: float
     """Unix seconds."""
     made_by_job: str | None
-    """The job whose creation made it."""
+    """The job that created it."""
 
 
 class PolicyStore:
-    """The part of the service's store that records versions and checkpoints."""
+    """The store's methods for versions and checkpoints."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
         self._clock = clock
 
     def version_sha256(self, job_id: str, version: int, agent: str = ONLY_AGENT) -> str | None:
-        """Return the hash that was recorded for a version of the policy that a job trains."""
+        """Return the recorded hash of a version of the policy that a job trains."""
         with self._db.read() as connection:
             return connection.scalar(
                 select(versions.c.weights_sha256)
@@ -60,7 +60,7 @@ class PolicyStore:
             )
 
     def add_checkpoint(self, lease: JobLease, view: CheckpointView, agent: str = ONLY_AGENT) -> None:
-        """Make a checkpoint known; one of the same step is replaced.
+        """Register a checkpoint; it replaces one of the same step.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.
@@ -77,7 +77,7 @@ class PolicyStore:
             )
 
     def remove_checkpoint(self, lease: JobLease, step: int, agent: str = ONLY_AGENT) -> None:
-        """Forget a checkpoint; its files are the caller's to delete, after this.
+        """Remove a checkpoint's record; the caller deletes its files afterwards.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.
@@ -90,7 +90,7 @@ class PolicyStore:
             )
 
     def versions_in_use(self, job_id: str, agent: str = ONLY_AGENT) -> set[int]:
-        """Return the versions of the policy that a job trains which other unfinished jobs name."""
+        """Return the versions of the job's policy that other unfinished jobs need."""
         with self._db.read() as connection:
             return versions_in_use(connection, job_id, agent)
 
@@ -100,7 +100,7 @@ class PolicyStore:
             return policies_by_agent(connection, job_id)
 
     def checkpoints(self, job_id: str, agent: str = ONLY_AGENT) -> list[CheckpointView]:
-        """Return the checkpoints of the policy that a job trains, oldest first; none for an unknown job."""
+        """Return the checkpoints of the job's policy, oldest first; an empty list for an unknown job."""
         with self._db.read() as connection:
             return checkpoint_views(connection, job_id, agent)
 
@@ -108,7 +108,7 @@ class PolicyStore:
 def add_policy(
     connection: Connection, *, job_id: str, tenant_id: str, spec: TrainingSpec, now: float
 ) -> None:
-    """Create the policies that a new job trains, in the transaction that creates the job."""
+    """Create the policies of a new job, in the transaction that creates the job."""
     for agent in spec.trained_agents:
         policy_id = f"policy-{secrets.token_hex(8)}"
         connection.execute(
@@ -125,7 +125,7 @@ def add_policy(
 
 
 def forget_policies(connection: Connection, job_id: str) -> None:
-    """Delete the policies that a job made, with their versions and checkpoints, in this transaction."""
+    """Delete the policies that a job created, with their versions and checkpoints, in this transaction."""
     made = select(policies.c.policy_id).where(policies.c.made_by_job == job_id)
     for table in (versions, checkpoints):
         connection.execute(delete(table).where(table.c.policy_id.in_(made)))
@@ -142,7 +142,7 @@ def record_version(
     weights_sha256: str,
     agent: str = ONLY_AGENT,
 ) -> None:
-    """Record a published version; one that is made again after a resume counts as it was made last."""
+    """Record a published version; if it is published again after a resume, the last record counts."""
     made = {"train_step": train_step, "weights_sha256": weights_sha256}
     connection.execute(
         insert(versions)

@@ -1,7 +1,7 @@
-"""Calls of policies that users train by their own loops: stored, then acknowledged, kept until a checkpoint.
+"""Calls to policies trained by users' own loops: stored, then acknowledged, and kept until a checkpoint.
 
-A checkpoint is named by the number of the last call that it covers. A policy that is taken up again repeats
-the calls after it; results that clients were told already stay as they are.
+A checkpoint is named after the last call it covers. A resumed policy repeats the calls after it; results
+already returned to clients do not change.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from tinkergym.schema.policy_calls import MOST_CALLS_AHEAD, POLICY_CALL, CallRes
 
 _COMPRESSION_LEVEL = 1
 _RESULTS_KEPT = 1000
-"""Of done calls: a client that lost an answer asks for it again."""
+"""Results of done calls are kept for this long, because a client that lost a response asks again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCall:
-    """A call that is to be carried out."""
+    """A call to execute."""
 
     seq: int
     call: PolicyCall
     result: CallResult | None
-    """What it did before, if it was done; then it is repeated only for what it does to the policy."""
+    """Its earlier result, if it was done before; it is then repeated only for its effect on the policy."""
 
 
 class PolicyCalls:
-    """What the gateway does with calls. The caller has checked whose policy it is."""
+    """The gateway's methods for calls. The caller has checked the policy's tenant."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def last(self, job_id: str) -> int:
-        """Return the number of the newest call, 0 if there is none."""
+        """Return the number of the newest call; 0 if there are none."""
         with self._db.read() as connection:
             query = select(func.max(policy_calls.c.seq)).where(policy_calls.c.job_id == job_id)
             return connection.scalar(query) or 0
 
     def add(self, job_id: str, seq: int, call: PolicyCall) -> None:
-        """Store a call; the same one again changes nothing.
+        """Store a call; storing it again has no effect.
 
         Raises:
-            ConflictError: The number belongs to another call, or the call before it is missing.
-            TooManyRequestsError: Too many calls wait to be done.
+            ConflictError: The number belongs to a different call, or the previous call is missing.
+            TooManyRequestsError: Too many calls are waiting.
         """
         written = call.model_dump_json().encode()
         sha256 = hashlib.sha256(written).hexdigest()
@@ -67,30 +67,30 @@ class PolicyCalls:
             last = connection.scalar(select(func.max(policy_calls.c.seq)).where(mine)) or 0
             if known is not None or seq <= last:
                 raise ConflictError(
-                    f"call {seq} of {job_id} is another one",
-                    hint="only one script may train a policy at a time",
+                    f"{job_id} already has a different call {seq}",
+                    hint="only one script at a time can train a policy",
                     field="seq",
                 )
             if seq > last + 1:
                 raise ConflictError(
-                    f"call {seq} came before call {last + 1}", hint=f"send {last + 1} next", field="seq"
+                    f"call {seq} arrived before call {last + 1}", hint=f"send {last + 1} next", field="seq"
                 )
             ahead = connection.scalar(
                 select(func.count()).select_from(policy_calls).where(mine, policy_calls.c.result.is_(None))
             )
             if (ahead or 0) >= MOST_CALLS_AHEAD:
                 raise TooManyRequestsError(
-                    f"{ahead} calls of {job_id} wait to be done", hint="wait for results before sending more"
+                    f"{ahead} calls of {job_id} are waiting", hint="wait for results before sending more"
                 )
             connection.execute(
                 policy_calls.insert().values(job_id=job_id, seq=seq, request=packed, request_sha256=sha256)
             )
 
     def result(self, job_id: str, seq: int) -> CallResult | None:
-        """Return what a call did; None while it is not done.
+        """Return a call's result; None while it is not done.
 
         Raises:
-            NotFoundError: There is no such call, or its result is kept no longer.
+            NotFoundError: There is no such call, or its result is no longer kept.
         """
         with self._db.read() as connection:
             row = connection.execute(
@@ -99,19 +99,19 @@ class PolicyCalls:
                 )
             ).one_or_none()
         if row is None:
-            raise NotFoundError(f"{job_id} has no call {seq}, or its result is kept no longer", field="seq")
+            raise NotFoundError(f"{job_id} has no call {seq}, or its result is no longer kept", field="seq")
         return _result(row.result)
 
 
 class PolicyCallStore:
-    """The part of the service's store that a policy's worker carries calls out from."""
+    """The methods by which a policy's worker executes calls."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
         self._clock = clock
 
     def next_call(self, job_id: str, after: int) -> StoredCall | None:
-        """Return the call after number `after`, if there is one."""
+        """Return the call after number `after`, if it exists."""
         with self._db.read() as connection:
             row = connection.execute(
                 select(policy_calls.c.request, policy_calls.c.result).where(
@@ -123,19 +123,19 @@ class PolicyCallStore:
         if row.request is None:
             raise CheckpointCorruptError(
                 f"call {after + 1} of {job_id} cannot be repeated: the checkpoint that covered it is damaged",
-                hint="create another policy from a version that is kept",
+                hint="create another policy from a kept version",
             )
         call = POLICY_CALL.validate_json(zlib.decompress(row.request))
         return StoredCall(seq=after + 1, call=call, result=_result(row.result))
 
     def finish_call(self, lease: JobLease, seq: int, result: CallResult, *, tokens: int = 0) -> None:
-        """Write down what a call did; the first result stands.
+        """Record a call's result; the first result counts.
 
         Args:
-            lease: Of the policy's job.
-            seq: Number of the call.
-            result: What it did.
-            tokens: That it trained on, which count once.
+            lease: The lease of the policy's job.
+            seq: The call's number.
+            result: Its result.
+            tokens: The tokens it trained on, counted once.
 
         Raises:
             LeaseLostError: Another worker has the policy, or it ended.
@@ -156,7 +156,7 @@ class PolicyCallStore:
                 count_tokens(connection, row, tokens)
 
     def forget_calls(self, lease: JobLease, through: int) -> None:
-        """Drop what a checkpoint covers: the calls up to number `through`, and old results.
+        """Delete what a checkpoint covers: the calls up to number `through`, and old results.
 
         Raises:
             LeaseLostError: Another worker has the policy, or it ended.

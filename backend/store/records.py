@@ -1,6 +1,6 @@
-"""Rows as the rest of the service sees them, and the two steps that every change of a job is made of.
+"""Rows as the rest of the service sees them, and the two steps that each change of a job consists of.
 
-`fenced` proves inside a transaction that the writer still holds the job; `append` writes the next event.
+`fenced` checks in a transaction that the writer still holds the job; `append` writes the next event.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ UPDATES: TypeAdapter[list[SettingsUpdate]] = TypeAdapter(list[SettingsUpdate])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLease:
-    """A worker's time-limited right to run one job. Every write of the job's loop carries it."""
+    """A worker's time-limited right to run a job, required for every write of the job's loop."""
 
     job_id: str
     worker_id: str
     epoch: int
-    """Grows whenever the job changes hands; a write with an older one is refused."""
+    """Grows when the job changes workers; writes with an older epoch are refused."""
     attempt: int
     """1 for the first worker that takes the job."""
     spec: AnyJobSpec
     tenant_id: str
     expires_at: float
-    """Unix seconds. From then on another worker may take the job; until one does, this lease still counts."""
+    """Unix seconds. After this another worker may take the job; until one does, this lease stays valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class QueuedJob:
     model: str
     created_at: float
     reason: str
-    """Why it is in the queue, as its tenant reads it."""
+    """Why it is queued, as shown to its tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldJob:
-    """A job that a worker holds."""
+    """A job held by a worker."""
 
     job_id: str
     tenant_id: str
@@ -66,7 +66,7 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRecord:
-    """Where a pool worker listens."""
+    """The address of a pool worker."""
 
     pool_id: str
     model: str
@@ -76,12 +76,12 @@ class PoolRecord:
     """Bearer token of its endpoint."""
     seen_at: float
     memory_bytes: int = 0
-    """What it takes with its environment workers; 0 until it is known."""
+    """Memory used by it and its environment workers; 0 while unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedPool:
-    """Why the pool of a model did not start when it was last tried."""
+    """Why a model's pool failed at its last start."""
 
     error: ErrorView
     refused_at: float
@@ -117,15 +117,15 @@ def event_view(row: Row[Any]) -> Event:
 
 
 def job_row(connection: Connection, job_id: str) -> Row[Any] | None:
-    """Read one row of `jobs` in this transaction."""
+    """Read a row of `jobs` in this transaction."""
     return connection.execute(select(jobs).where(jobs.c.job_id == job_id)).one_or_none()
 
 
 def fenced(connection: Connection, lease: JobLease) -> Row[Any]:
-    """Return the job's row if `lease` is the one that counts.
+    """Return the job's row if `lease` is valid.
 
     Raises:
-        LeaseLostError: The job ended, was queued again, or belongs to another worker by now.
+        LeaseLostError: The job ended, was requeued, or belongs to another worker.
     """
     row = job_row(connection, lease.job_id)
     if row is not None and row.state in FINAL_STATES:
@@ -142,7 +142,7 @@ def fenced(connection: Connection, lease: JobLease) -> Row[Any]:
 
 
 def append(connection: Connection, job_id: str, last_seq: int, now: float, body: EventBody) -> Event:
-    """Write the job's next event after `last_seq`, in this transaction."""
+    """Write the job's next event, after `last_seq`, in this transaction."""
     event = Event(seq=last_seq + 1, job_id=job_id, time=now, body=body)
     connection.execute(
         events.insert().values(job_id=job_id, seq=event.seq, time=now, body=body.model_dump_json())
@@ -154,7 +154,10 @@ def append(connection: Connection, job_id: str, last_seq: int, now: float, body:
 def enter_state(
     connection: Connection, row: Row[Any], now: float, body: StateEvent, **columns: object
 ) -> Event:
-    """Move the job of `row` into `body.state` and log it, in this transaction; `columns` change along.
+    """Move the job of `row` into `body.state` and log it, in this transaction, together with `columns`.
+
+    Episode results not covered by a checkpoint stay: an ended job is not resumed, but its owner may ask what
+    was played.
 
     Episode results that no checkpoint covers stay: nobody resumes an ended job, but its owner may ask what
     was played.

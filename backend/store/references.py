@@ -1,4 +1,4 @@
-"""What references to policies mean: which policy, and which of its versions that are kept."""
+"""Resolve references to policies: which policy, and which of its stored versions."""
 
 from __future__ import annotations
 
@@ -23,36 +23,38 @@ from tinkergym.schema.policy_refs import PolicyRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferredPolicy:
-    """The policy that a reference names, whichever version of it is meant."""
+    """The policy that a reference names, regardless of the version."""
 
     ref: PolicyRef
     policy: PolicyRecord
     job_id: str
-    """The job that trains it, or did."""
+    """The job that trains or trained it."""
     agent: str
-    """Which of the job's policies it is; empty where the job trains one."""
+    """Its agent in the job; empty if the job trains one policy."""
     kept: tuple[CheckpointView, ...]
     """Its checkpoints, oldest first."""
     best_version: int | None = None
     """That was best in the policy's first evaluation; None where there was none."""
 
     def version(self, *, field: str = "policy") -> int:
-        """Return the version that the reference names; without one, the newest that is kept.
+        """Return the version that the reference names; by default the newest stored one.
+
+        Version 0, the model before training, needs no checkpoint.
 
         Version 0, the model before training, needs no checkpoint.
 
         Raises:
-            NotFoundError: It is not kept, or there is none of this name.
+            NotFoundError: It is not stored, or does not exist.
         """
         if 0 in (self.best_version, self.ref.version, self.ref.step):
             return 0
         return self.checkpoint(field=field).policy_version
 
     def checkpoint(self, *, field: str = "policy") -> CheckpointView:
-        """Return the checkpoint of the version that the reference names; without a version, the newest.
+        """Return the checkpoint of the version that the reference names; by default the newest.
 
         Raises:
-            NotFoundError: There is none, with the versions that there are.
+            NotFoundError: It does not exist; the hint lists the available versions.
         """
         ref, kept = self.ref, self.kept
         if ref.name == "best" and self.best_version is None:
@@ -78,13 +80,13 @@ class ReferredPolicy:
 def find_policy(
     connection: Connection, ref: PolicyRef, *, tenant_id: str | None, field: str
 ) -> ReferredPolicy:
-    """Look up the policy that a reference names.
+    """Find the policy that a reference names.
 
     Args:
-        connection: Of a transaction that reads.
+        connection: Connection in a read transaction.
         ref: The reference.
-        tenant_id: Whose policy it has to be; None takes any.
-        field: What errors name.
+        tenant_id: The tenant that must own the policy; None allows all.
+        field: The field for errors.
 
     Raises:
         NotFoundError: There is no such policy, or it is another tenant's.
@@ -98,7 +100,7 @@ def find_policy(
         if ref.owner.startswith("policy-"):
             raise NotFoundError(
                 f"there is no policy {ref.owner!r}",
-                hint="`client.find_policy(JOB_ID)` says the id of a job's policy",
+                hint="`client.find_policy(JOB_ID)` returns the id of a job's policy",
                 field=field,
             )
         raise NotFoundError(f"there is no job {job_id!r}", hint="`tinkergym jobs` lists yours", field=field)
@@ -106,7 +108,7 @@ def find_policy(
     if agent not in policies:
         raise _which(ref, sorted(policies), field)
     row = policy_row(connection, policies[agent])
-    assert row is not None, "a job's policies are deleted with it"
+    assert row is not None, "deleting a job deletes its policies"
     return ReferredPolicy(
         ref=ref,
         policy=policy_record(row),
@@ -127,7 +129,7 @@ def find_policy(
 
 
 def _of_policy(connection: Connection, policy_id: str) -> tuple[str, str]:
-    """Return the job that trains a policy, and the policy's agent there; two empty texts if there is none."""
+    """Return the job that trains a policy, and its agent in that job; two empty strings if there is none."""
     row = connection.execute(
         select(job_policies.c.job_id, job_policies.c.agent).where(job_policies.c.policy_id == policy_id)
     ).first()
@@ -141,7 +143,7 @@ def _which(ref: PolicyRef, agents: list[str], field: str) -> InvalidRequestError
             f"{ref.owner} trains several policies", hint=f"name one of {written}", field=field
         )
     return NotFoundError(
-        f"{ref.owner} trains no policy of the agent {ref.agent!r}", hint=f"it trains {written}", field=field
+        f"{ref.owner} trains no policy for the agent {ref.agent!r}", hint=f"it trains {written}", field=field
     )
 
 

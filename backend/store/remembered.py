@@ -1,8 +1,7 @@
-"""What was read, remembered for as long as nothing was committed since.
+"""A cache of reads, valid until the next commit.
 
-SQLite says for the price of a few microseconds whether any connection has committed something. So what is
-asked for again and again - whose key this is, which pool runs that job - is read once per commit and not once
-per request, and is never out of date.
+SQLite reports within microseconds whether any connection has committed. Frequent reads, such as a key's
+tenant or a job's pool, therefore happen once per commit instead of once per request, and are never stale.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from typing import Any, TypeVar, cast
 Value = TypeVar("Value")
 
 _MOST = 4096
-"""Values; then all are forgotten."""
+"""Values; beyond this the cache is emptied."""
 
 
 class Remembered:
-    """Values by key, forgotten at the next commit of anybody. Thread-safe."""
+    """Values by key, dropped at the next commit of any connection. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
-        """SQLite's count of commits, as this connection last saw it; None before the first look."""
+        """SQLite's commit count as last seen by this connection; None before the first read."""
         self._values: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, read: Callable[[], Value]) -> Value:
-        """Return what `read` returned for this key, if nothing was committed since, else ask it anew.
+        """Return the cached result of `read` for this key if nothing was committed since, else call it.
 
         Args:
-            key: Stands for everything that the value depends on, but for the database.
-            read: Reads from committed data only. What it raises is not remembered.
+            key: Identifies everything the value depends on except the database.
+            read: Reads only committed data. Exceptions are not cached.
         """
         with self._lock:
             version = self._look()
@@ -46,7 +45,7 @@ class Remembered:
             values = self._values
         value = read()
         with self._lock:
-            # If somebody has seen a commit meanwhile, this may be what was there before it.
+            # If another thread has seen a commit meanwhile, this may be the value before it.
             if version is not None and values is self._values:
                 values[key] = value
         return value
@@ -57,7 +56,7 @@ class Remembered:
             self._hang_up()
 
     def _look(self) -> int | None:
-        """Return the count of commits, or None if it cannot be had: then nothing is remembered."""
+        """Return the commit count, or None if it is unavailable; then nothing is cached."""
         try:
             if self._connection is None:
                 self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
@@ -70,5 +69,5 @@ class Remembered:
     def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
-        # Another connection counts from elsewhere.
+        # A new connection counts from a different number.
         self._connection, self._version, self._values = None, None, {}

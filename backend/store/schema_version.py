@@ -1,4 +1,4 @@
-"""The schema's version: a new database gets all tables, one of another version is refused."""
+"""The schema version: a new database gets all tables; a database with another version is refused."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from backend.store.database import Database
 from backend.store.tables import metadata, schema_version
 
 CURRENT_VERSION = 11
-"""Grows with every change of the tables, or of what is stored in them."""
+"""Grows with every change of the tables or of what they store."""
 
 
 def require_current_schema(database: Database) -> None:
     """Create the tables of a new database; check the version of an existing one.
 
     Raises:
-        ConfigError: The database has another schema version.
+        ConfigError: The database has a different schema version.
     """
     with database.read() as connection:
         found = _version(connection)
@@ -29,9 +29,9 @@ def require_current_schema(database: Database) -> None:
                 return
     if found != CURRENT_VERSION:
         raise ConfigError(
-            f"the database {database.path} has schema version {found}, "
-            f"and this tinkergym needs {CURRENT_VERSION}",
-            hint="start with the tinkergym version that created the database, or choose another data_dir",
+            f"the database {database.path} has schema version {found}, but this tinkergym needs "
+            f"{CURRENT_VERSION}",
+            hint="use the tinkergym version that created the database, or another data_dir",
             field="database_url",
         )
 

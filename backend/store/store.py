@@ -1,7 +1,7 @@
-"""The service's memory: the only truth, and the only place with SQL.
+"""The service's state, and the only code with SQL.
 
-A gateway asks through `tenant(...)`, which sees one tenant; the scheduler and the job loops through
-`service()`, where every write for a job carries its lease. What a method acknowledged is on the disk.
+A gateway uses `tenant(...)`, which sees one tenant; the scheduler and the job loops use `service()`, where
+every write for a job needs its lease. When a method returns, its changes are on disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["HeldJob", "JobLease", "PoolRecord", "QueuedJob", "ServiceStore", "St
 class ServiceStore(
     LeaseStore, JournalStore, PolicyStore, EpisodeStore, FactStore, PolicyCallStore, PartStore
 ):
-    """The store as the scheduler, the job loops and the pools see it."""
+    """The store as the scheduler, job loops and pools see it."""
 
     def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:
         """Return the policy that a reference names; see `TenantStore.find_policy`."""
@@ -44,7 +44,7 @@ class ServiceStore(
 
 
 class Store:
-    """An open database. Threads may share it; a process opens its own."""
+    """An open database. Threads may share it; each process opens its own."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._db = database
@@ -53,22 +53,22 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, clock: Callable[[], float] = time.time) -> Self:
-        """Open the database behind `url` (`sqlite:///...`), creating it if need be.
+        """Open the database at `url` (`sqlite:///...`), creating it if needed.
 
         Args:
-            url: Where it lies.
-            clock: Unix seconds, for the times of events and rows.
+            url: Its location.
+            clock: Returns Unix seconds, for timestamps of events and rows.
 
         Raises:
-            ConfigError: It cannot be opened, or it has another schema version.
-            StorageFullError: No space is left.
+            ConfigError: It cannot be opened, or has a different schema version.
+            StorageFullError: The disk is full.
         """
         path = sqlite_path(url)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{path.parent} cannot be made: {error.strerror or error}", field="database_url"
+                f"{path.parent} cannot be created: {error.strerror or error}", field="database_url"
             ) from error
         database = Database(path)
         require_current_schema(database)
@@ -79,7 +79,7 @@ class Store:
         return TenantStore(self._db, tenant_id, self._clock)
 
     def policy_calls(self) -> PolicyCalls:
-        """Return the calls of policies, as a gateway that has checked the tenant sees them."""
+        """Return the calls of policies, for a gateway that has checked the tenant."""
         return PolicyCalls(self._db)
 
     def service(self) -> ServiceStore:
@@ -87,17 +87,17 @@ class Store:
         return ServiceStore(self._db, self._clock)
 
     def has_job(self, job_id: str) -> bool:
-        """Whether any tenant has this job."""
+        """Return whether this job exists for any tenant."""
         with self._db.read() as connection:
             return job_row(connection, job_id) is not None
 
     def last_position(self) -> int:
-        """Return the position of the newest event of all jobs; a place to start `jobs_with_news` from."""
+        """Return the position of the newest event of all jobs, from which `jobs_with_news` can start."""
         with self._db.read() as connection:
             return connection.scalar(select(func.max(events.c.position))) or 0
 
     def jobs_with_news(self, position: int) -> tuple[int, set[str]]:
-        """Return the newest position, and the jobs with events after `position`: one cheap look for all."""
+        """Return the newest position and the jobs with events after `position`, in one cheap read."""
         with self._db.read() as connection:
             rows = connection.execute(
                 select(events.c.position, events.c.job_id).where(events.c.position > position)

@@ -1,7 +1,7 @@
 """The tables.
 
-JSON that only pydantic reads is kept as text, so that what comes out is to the letter what went in. One row
-of `episodes` holds a whole trajectory: nothing in the service asks for single tokens.
+JSON that only pydantic reads is stored as text, so it is returned unchanged. One row of `episodes` holds a
+whole trajectory, because nothing in the service asks for single tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ api_keys = Table(
     "api_keys",
     metadata,
     Column("key_id", String, primary_key=True),
-    # Only the hash: whoever reads the database cannot speak for a tenant.
+    # Only the hash, so reading the database does not reveal keys.
     Column("sha256", String, nullable=False, unique=True),
     Column("tenant_id", String, ForeignKey("tenants.tenant_id"), nullable=False),
     Column("name", String, nullable=False),
@@ -48,12 +48,12 @@ api_keys = Table(
 jobs = Table(
     "jobs",
     metadata,
-    # Counts up in order of creation: what the queue and the listing are sorted by.
+    # Grows in order of creation; the queue and listings are sorted by it.
     Column("number", Integer, primary_key=True),
     Column("job_id", String, nullable=False, unique=True),
     Column("tenant_id", String, ForeignKey("tenants.tenant_id"), nullable=False),
     Column("idempotency_key", String),
-    # Of what was sent with that key: `spec` names what it was resolved to, which may differ the next time.
+    # Hash of the request sent with that key: `spec` contains resolved names, which may differ the next time.
     Column("request_sha256", String),
     Column("spec", Text, nullable=False),
     Column("packs", Text, nullable=False),
@@ -65,19 +65,19 @@ jobs = Table(
     Column("policy_version", Integer, nullable=False, default=0),
     Column("attempt", Integer, nullable=False, default=0),
     Column("cancel_requested", Boolean, nullable=False, default=False),
-    # Why the job is to pause, while a worker holds it that has not seen this yet.
+    # Why the job should pause, while its worker has not noticed yet.
     Column("pause_requested", Text),
-    # What was changed since the job was submitted; `spec` stays as it was.
+    # Settings changed since the job was submitted; `spec` stays unchanged.
     Column("updates", Text, nullable=False, server_default="[]"),
-    # The present one, as JSON.
+    # The current state, as JSON.
     Column("budget", Text),
     Column("used_seconds", Float, nullable=False, server_default="0"),
     Column("used_tokens", Integer, nullable=False, server_default="0"),
-    # Up to when `used_seconds` counts the place that a worker gives the job.
+    # Until when `used_seconds` counts the job's time on a worker.
     Column("counted_at", Float),
-    # The last step that was ever recorded; `step` goes back when a worker dies after a checkpoint.
+    # The last step ever recorded; `step` goes back when a worker dies after a checkpoint.
     Column("furthest_step", Integer, nullable=False, server_default="0"),
-    # The lease. `epoch` grows with every change of hands and fences off whoever held the job before.
+    # The lease. `epoch` grows with every change of workers and fences off previous ones.
     Column("epoch", Integer, nullable=False, default=0),
     Column("worker_id", String),
     Column("lease_expires_at", Float),
@@ -93,7 +93,7 @@ jobs = Table(
 events = Table(
     "events",
     metadata,
-    # Grows over all jobs in order of commit (SQLite has one writer), so that one look finds what is new.
+    # Grows over all jobs in commit order (SQLite has one writer), so one read finds all news.
     Column("position", Integer, primary_key=True),
     Column("job_id", String, ForeignKey("jobs.job_id"), nullable=False),
     Column("seq", Integer, nullable=False),
@@ -110,7 +110,7 @@ episodes = Table(
     Column("job_id", String, ForeignKey("jobs.job_id"), nullable=False),
     Column("episode_id", String, nullable=False),
     Column("step", Integer, nullable=False),
-    # zlib over the EpisodeResult's JSON, and the hash of that JSON.
+    # The EpisodeResult's JSON, compressed by zlib, and the hash of that JSON.
     Column("result", LargeBinary, nullable=False),
     Column("sha256", String, nullable=False),
     # Digests of its turns' completions that the engine is known to have returned, see `CapturedTokens`.
@@ -119,7 +119,7 @@ episodes = Table(
     Index("episodes_by_step", "job_id", "step"),
 )
 
-# What a job's loop saw, for its certificate. Written again it replaces itself.
+# Facts for a job's certificate. Writing one again replaces it.
 facts = Table(
     "facts",
     metadata,
@@ -128,7 +128,7 @@ facts = Table(
     Column("agent", String, primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("attempt", Integer, primary_key=True),
-    # zlib over JSON.
+    # JSON compressed by zlib.
     Column("body", LargeBinary, nullable=False),
 )
 
@@ -137,10 +137,10 @@ policy_calls = Table(
     metadata,
     Column("job_id", String, ForeignKey("jobs.job_id"), primary_key=True),
     Column("seq", Integer, primary_key=True),
-    # zlib over the call's JSON; empty once a checkpoint covers it.
+    # The call's JSON, compressed by zlib; empty once a checkpoint covers it.
     Column("request", LargeBinary),
     Column("request_sha256", String, nullable=False),
-    # zlib over the CallResult's JSON; empty until it is done.
+    # The CallResult's JSON, compressed by zlib; empty until it is done.
     Column("result", LargeBinary),
 )
 
@@ -152,7 +152,7 @@ policies = Table(
     Column("model", String, nullable=False),
     Column("adapter", Text, nullable=False),
     Column("created_at", Float, nullable=False),
-    # The job whose creation made it, if any.
+    # The job that created it, if any.
     Column("made_by_job", String, ForeignKey("jobs.job_id")),
     Index("policies_by_job", "made_by_job"),
 )
@@ -192,7 +192,7 @@ pools = Table(
     Column("url", String, nullable=False),
     Column("token", String, nullable=False),
     Column("seen_at", Float, nullable=False),
-    # With its environment workers; 0 until it is known.
+    # With its environment workers; 0 while unknown.
     Column("memory_bytes", Integer, nullable=False, server_default="0"),
 )
 

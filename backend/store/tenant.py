@@ -1,4 +1,4 @@
-"""What one tenant can see and ask for. Another tenant's job is answered like one that never was."""
+"""What one tenant can see and do. Another tenant's job is treated as nonexistent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tinkergym.schema.jobs import (
 from tinkergym.schema.policy_refs import PolicyRef
 
 _PAGE_CHARACTERS = 4 * 2**20
-"""Of the specs of jobs that are listed together, which take several times that while they are sent."""
+"""Size limit for the specs of jobs listed together, which need several times that while being sent."""
 
 
 class TenantStore(TenantRuns):
@@ -54,7 +54,7 @@ class TenantStore(TenantRuns):
 
     @property
     def is_local_owner(self) -> bool:
-        """Whether it is who started the service: to them its machine is no secret."""
+        """Whether it is the tenant that started the service, who may see details of its machine."""
         return self.tenant_id == LOCAL_TENANT
 
     def create_job(
@@ -66,17 +66,17 @@ class TenantStore(TenantRuns):
         request_sha256: str = "",
         client_packs: Sequence[InstalledPack] = (),
     ) -> JobView:
-        """Queue a job. The same key with the same request or spec returns the job that is there already.
+        """Queue a job. Repeating the request with the same key returns the existing job.
 
         Args:
-            spec: What is to be done.
-            packs: Versions of the service's packs that it uses.
-            idempotency_key: Of the request; empty makes a new job in any case.
-            request_sha256: Of what was sent; empty if only the spec tells requests apart.
-            client_packs: What is installed where the job comes from, if it is played there.
+            spec: The job's settings.
+            packs: Versions of the service's packs it uses.
+            idempotency_key: The request's key; if empty, a new job is always created.
+            request_sha256: Hash of the request; if empty, the specs are compared.
+            client_packs: The client's installed packs, if its episodes are played there.
 
         Raises:
-            ConflictError: The key was used for another request.
+            ConflictError: The key was used for a different request.
         """
         written = spec.model_dump_json()
         now = self._clock()
@@ -86,7 +86,8 @@ class TenantStore(TenantRuns):
                 if _was_sent(earlier, request_sha256) or earlier.spec == written:
                     return job_view(earlier)
                 raise ConflictError(
-                    f"the key {idempotency_key!r} belongs to {earlier.job_id}, which is another request",
+                    f"the Idempotency-Key {idempotency_key!r} was already used for {earlier.job_id}, a "
+                    f"different request",
                     hint="send a new Idempotency-Key with a new request",
                 )
             job_id = f"job-{secrets.token_hex(8)}"
@@ -110,7 +111,7 @@ class TenantStore(TenantRuns):
             return job_view(self._own(connection, job_id))
 
     def job_of_request(self, idempotency_key: str, request_sha256: str) -> JobView | None:
-        """Return the job that this very request made before, or None."""
+        """Return the job that this request created before, or None."""
         with self._db.read() as connection:
             row = self._of_key(connection, idempotency_key)
             return None if row is None or not _was_sent(row, request_sha256) else job_view(row)
@@ -118,10 +119,12 @@ class TenantStore(TenantRuns):
     def list_jobs(self, limit: int = 50, before: str = "") -> list[JobView]:
         """Return jobs, newest first; `before` is the last job id of the previous page.
 
+        Large jobs may make a page shorter than `limit`; only an empty page is the end.
+
         Large jobs make a page shorter than `limit`; only an empty one is the end.
 
         Raises:
-            NotFoundError: `before` is no job of this tenant.
+            NotFoundError: `before` is not a job of this tenant.
         """
         with self._db.read() as connection:
             query = select(jobs).where(jobs.c.tenant_id == self.tenant_id)
@@ -146,7 +149,11 @@ class TenantStore(TenantRuns):
             return job_view(self._own(connection, job_id))
 
     def request_cancel(self, job_id: str) -> JobView:
-        """Ask for the job's end. A queued one ends here; a running one when its worker next looks.
+        """Request the job's cancellation.
+
+        A queued job ends at once; a running one when its worker next checks.
+
+        An ended job stays unchanged.
 
         A job that has ended stays as it is.
 
@@ -156,7 +163,7 @@ class TenantStore(TenantRuns):
         with self._db.write() as connection:
             row = self._own(connection, job_id)
             if not JobState(row.state).final and row.worker_id is None:
-                # Nobody holds it, so nobody would notice the request.
+                # No worker holds it, so none would notice the request.
                 body = StateEvent(
                     state=JobState.CANCELLED,
                     reason="cancelled before it started" if row.attempt == 0 else "cancelled",
@@ -168,7 +175,7 @@ class TenantStore(TenantRuns):
             return job_view(self._own(connection, job_id))
 
     def request_pause(self, job_id: str) -> JobView:
-        """Ask the job to pause. One in the queue does so here; a running one when its worker next looks.
+        """Request a pause. A queued job pauses at once; a running one when its worker next checks.
 
         Raises:
             NotFoundError: It does not exist or is another tenant's.
@@ -177,7 +184,7 @@ class TenantStore(TenantRuns):
         return self._wish(job_id, wishes.pause)
 
     def request_resume(self, job_id: str) -> JobView:
-        """Queue a paused job again; one that is not paused stays as it is.
+        """Queue a paused job again; any other job is unchanged.
 
         Raises:
             NotFoundError: It does not exist or is another tenant's.
@@ -186,12 +193,12 @@ class TenantStore(TenantRuns):
         return self._wish(job_id, wishes.resume)
 
     def change_settings(self, job_id: str, settings: Mapping[str, Any]) -> JobView:
-        """Change settings of a job that has not ended; see `tinkergym.schema.steering`.
+        """Change settings of an unfinished job; see `tinkergym.schema.steering`.
 
         Raises:
             NotFoundError: It does not exist or is another tenant's.
             ConflictError: It has ended.
-            InvalidRequestError: A setting cannot be changed, or not to this value.
+            InvalidRequestError: A setting cannot be changed, or the value is not allowed.
         """
         return self._wish(job_id, partial(wishes.change_settings, settings=settings))
 
@@ -201,28 +208,28 @@ class TenantStore(TenantRuns):
             return job_view(self._own(connection, job_id))
 
     def delete_job(self, job_id: str, put_away: Callable[[], None]) -> None:
-        """Forget an ended job, with its events and the names of its checkpoints.
+        """Delete an ended job, with its events and the records of its checkpoints.
 
         Args:
-            job_id: Of the job.
-            put_away: Called when nothing can refuse any more, before it is on the disk; see `JobFolders`.
+            job_id: The job's id.
+            put_away: Called when all checks have passed, before the commit; see `JobFolders`.
 
         Raises:
             NotFoundError: It does not exist or is another tenant's.
-            ConflictError: It has not ended, or a job that has not ended builds on its policy.
+            ConflictError: It has not ended, or an unfinished job depends on its policy.
         """
         with self._db.write() as connection:
             row = self._own(connection, job_id)
             if not JobState(row.state).final:
                 raise ConflictError(
                     f"{job_id} is {row.state}; only a job that has ended can be deleted",
-                    hint=f"`tinkergym jobs cancel {job_id}`, and delete it when it has ended",
+                    hint=f"`tinkergym jobs cancel {job_id}`, then delete it when it has ended",
                 )
             its_own = {job_id, *policies_by_agent(connection, job_id).values()}
             for other_id, spec in self._unfinished(connection):
                 if any(ref.owner in its_own for ref in references_of(spec)):
                     raise ConflictError(
-                        f"{other_id}, which has not ended, builds on {job_id}",
+                        f"{other_id}, which has not ended, depends on {job_id}",
                         hint="delete it when that job has ended",
                     )
             forget_policies(connection, job_id)
@@ -267,15 +274,15 @@ class TenantStore(TenantRuns):
         if row is None or row.tenant_id != self.tenant_id:
             raise NotFoundError(
                 f"there is no policy {policy_id!r}",
-                hint="`client.find_policy(JOB_ID)` says the id of a job's policy",
+                hint="`client.find_policy(JOB_ID)` returns the id of a job's policy",
             )
         return policy_record(row)
 
     def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:
-        """Return the policy that a reference names, and which versions of it are kept.
+        """Return the policy that a reference names, with its stored versions.
 
         Raises:
-            NotFoundError: It does not exist or is another tenant's; with this `field`.
+            NotFoundError: It does not exist or is another tenant's; the error has this `field`.
             InvalidRequestError: The job trains several policies, and the reference does not say which.
         """
         with self._db.read() as connection:
@@ -308,7 +315,7 @@ class TenantStore(TenantRuns):
             return evaluation_events(connection, job_id)
 
     def data_in_use(self) -> set[str]:
-        """Return the names of the data sets that jobs need which have not ended."""
+        """Return the names of the data sets that unfinished jobs need."""
         with self._db.read() as connection:
             unfinished = self._unfinished(connection)
         return {
@@ -320,7 +327,7 @@ class TenantStore(TenantRuns):
         }
 
     def has_unfinished_jobs(self) -> bool:
-        """Whether a job of the tenant has not ended."""
+        """Return whether the tenant has an unfinished job."""
         query = select(jobs.c.job_id).where(
             jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
         )
@@ -328,7 +335,7 @@ class TenantStore(TenantRuns):
             return connection.execute(query.limit(1)).first() is not None
 
     def get_job_and_worker(self, job_id: str) -> tuple[JobView, str | None]:
-        """Return one job, and the worker (a pool id) that holds it at the moment.
+        """Return a job and the worker (a pool id) that holds it now.
 
         Raises:
             NotFoundError: It does not exist or is another tenant's.
@@ -338,13 +345,15 @@ class TenantStore(TenantRuns):
             return job_view(row), row.worker_id
 
     def model_and_worker(self, policy: str) -> tuple[str, str | None] | None:
-        """Return the base model of a policy and the worker that holds it, or None if it is not the tenant's.
+        """Return a policy's base model and the worker that holds it; None if it is not the tenant's.
+
+        Cached until the next commit, so it is cheap to ask for with every request.
 
         Remembered until anybody commits, so that it may be asked for with every request.
 
         Args:
-            policy: The policy's id, or its job's; a number of a version may follow, as opponents in games
-                are named. Other references are none: which version they mean changes.
+            policy: The id of the policy or its job, optionally with a version number, as for opponents in
+                games. Other references are not supported, because the version they mean changes.
 
         Raises:
             InvalidRequestError: The job trains several policies, and the reference does not say which.
@@ -368,7 +377,7 @@ class TenantStore(TenantRuns):
             return found.policy.model, self._own(connection, found.job_id).worker_id
 
     def _unfinished(self, connection: Connection) -> list[tuple[str, AnyJobSpec]]:
-        """Return the tenant's jobs that have not ended, by id."""
+        """Return the tenant's unfinished jobs by id."""
         rows = connection.execute(
             select(jobs.c.job_id, jobs.c.spec).where(
                 jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
@@ -391,5 +400,5 @@ class TenantStore(TenantRuns):
 
 
 def _was_sent(row: Row[Any], request_sha256: str) -> bool:
-    """Whether this request made the job."""
+    """Return whether this request created the job."""
     return bool(request_sha256) and row.request_sha256 == request_sha256

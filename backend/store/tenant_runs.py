@@ -1,4 +1,4 @@
-"""What a tenant may read of a run besides its events: facts, ledgers and stored episodes."""
+"""What a tenant can read about a run besides its events: facts, ledgers and stored episodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from backend.store.tables import episodes
 from tinkergym.schema.certificate import CheckpointFacts, EpisodeFate
 
 _PAGE = 100
-"""Ledgers that are read at once."""
+"""Number of ledgers read at once."""
 
 
 class TenantRuns:
@@ -51,7 +51,7 @@ class TenantRuns:
             after += _PAGE
 
     def checkpoint_facts(self, job_id: str) -> list[CheckpointFacts]:
-        """Return the checkpoints of all of a job's policies, by agent and oldest first."""
+        """Return the checkpoints of all the job's policies, by agent and oldest first."""
         with self._db.read() as connection:
             self._own(connection, job_id)
             return [
@@ -61,7 +61,7 @@ class TenantRuns:
             ]
 
     def not_learned(self, job_id: str, recorded: frozenset[int]) -> list[EpisodeFate]:
-        """Return the stored episodes of steps that were not recorded."""
+        """Return the stored episodes of unrecorded steps."""
         with self._db.read() as connection:
             self._own(connection, job_id)
             rows = connection.execute(
@@ -78,26 +78,25 @@ class TenantRuns:
     def stored_episodes(
         self, job_id: str, kept: KeptEpisodes, *, first_step: int = 0, last_step: int | None = None
     ) -> Iterator[bytes]:
-        """Yield each stored episode's JSON as it was handed in, by step.
+        """Yield each stored episode's JSON as it was sent, by step.
 
         Args:
-            job_id: Of the job.
-            kept: Its files.
-            first_step: The first that is wanted.
-            last_step: The last; None is the newest.
+            job_id: The job's id.
+            kept: The job's stored episodes.
+            first_step: The first step.
+            last_step: The last step; None is the newest.
         """
         with self._db.read() as connection:
             self._own(connection, job_id)
             query = select(episodes.c.step).where(episodes.c.job_id == job_id).distinct()
             in_rows = set(connection.scalars(query))
-        # After the rows: a step that a running job moves is in its file before it leaves them.
+        # After the rows: a step moved by a running job is in its file before its rows are deleted.
         for step in sorted(in_rows.union(kept.steps)):
             if step >= first_step and (last_step is None or step <= last_step):
                 yield from self._of_step(job_id, kept, step)
 
     def _of_step(self, job_id: str, kept: KeptEpisodes, step: int) -> Iterator[bytes]:
-        # Of a step that is in both, which a kill can leave, the file is complete. It is looked at again for a
-        # step that was moved after the first look.
+        # was moved after the first check.
         for look in (kept.read, partial(self._rows, job_id), kept.read):
             bodies = look(step)
             first = next(bodies, None)

@@ -1,7 +1,7 @@
-"""Uploaded data: chunks of token ids as files, under their own hash, and the sets that they make.
+"""Uploaded data: chunks of token ids as files named by their hash, and the sets they form.
 
-Each tenant has a folder of its own. What a method acknowledged is on the disk; whatever is written twice is
-the same to the byte, so a repeated upload changes nothing.
+Each tenant has a separate folder. When a method returns, its files are on disk; repeated writes produce the
+same bytes, so a repeated upload has no effect.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tinkergym.schema.parsing import parse_json
 
 _LATELY_SECONDS = 3600.0
 _MOST_CHUNKS = 20_000
-"""Of one tenant. A small file takes more of the disk than its size, and each upload looks at all of them."""
-_TOO_MUCH = "train on less data, or let the operator raise limits.data_bytes"
+"""Per tenant. A small file uses more disk space than its size, and each upload checks all files."""
+_TOO_MUCH = "train on less data, or ask the operator to raise limits.data_bytes"
 
 
 class ChunkSummary(WireModel):
-    """What is known of a chunk without reading it; its file is written last, when the chunk's is there."""
+    """A chunk's summary; its file is written after the chunk's own."""
 
     kind: DataKind
     bytes: int
@@ -41,7 +41,7 @@ class ChunkSummary(WireModel):
     longest: int
     largest_token_id: int
     images: list[str] = Field([])
-    """Hashes of the images that its records show."""
+    """Hashes of the images in its records."""
 
 
 class StoredSet(WireModel):
@@ -52,7 +52,7 @@ class StoredSet(WireModel):
 
 
 def remove_unfinished(uploads: Blobs) -> None:
-    """Remove what writers that were killed left half written; nobody may be writing."""
+    """Remove unfinished files of killed writers; must not run while anyone writes."""
     uploads.remove_drafts()
     keys = {blob.key for blob in uploads.files()}
     for key in keys:
@@ -64,33 +64,33 @@ class Uploads:
     """One tenant's uploaded data."""
 
     def __init__(self, uploads: Blobs, tenant_id: str, *, most_chunks: int = _MOST_CHUNKS) -> None:
-        """Use the tenant's folder of `uploads`; nothing is made until something is written."""
-        # A tenant's id comes from an operator and may hold anything; a key may not.
+        """Use the tenant's folder of `uploads`; it is created on the first write."""
+        # Tenant ids come from an operator and may contain characters that a key may not.
         self._blobs = uploads.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
         self._most_chunks = most_chunks
 
     def add_chunk(self, sha256: str, body: bytes | bytearray, *, most_bytes: int) -> None:
-        """Keep a chunk.
+        """Store a chunk.
 
         Args:
-            sha256: Its name.
+            sha256: The hash of the body.
             body: A `DataChunk` as JSON.
-            most_bytes: That the tenant may have in all.
+            most_bytes: The tenant's limit for all data.
 
         Raises:
-            InvalidRequestError: The body is not what its name says, or no chunk.
-            PayloadTooLargeError: The tenant's share of the disk is used up.
+            InvalidRequestError: The body does not match the hash, or is not a chunk.
+            PayloadTooLargeError: The tenant's disk quota is used up.
             StorageFullError: The disk is full.
         """
         if hashlib.sha256(body).hexdigest() != sha256:
-            raise InvalidRequestError("the body's SHA-256 is not the chunk's name", hint="send it again")
+            raise InvalidRequestError("the body does not match the SHA-256 in the URL", hint="send it again")
         if self._blobs.has(_summary(sha256)):
             return
         chunk = parse_json(DataChunk, body)
         self._refuse_too_much(len(body), most_bytes)
         if self._count() >= self._most_chunks:
             raise PayloadTooLargeError(
-                f"a tenant may have {self._most_chunks} chunks of data",
+                f"a tenant can have at most {self._most_chunks} chunks of data",
                 hint="send larger chunks",
                 field="data",
             )
@@ -98,13 +98,18 @@ class Uploads:
         self._blobs.put(_summary(sha256), summarise(chunk, len(body)).model_dump_json().encode())
 
     def make_room(self, most_bytes: int, *, in_use: Collection[str]) -> int:
-        """Remove the oldest sets until no more than `most_bytes` are left, and return what is left.
+        """Remove the oldest sets until at most `most_bytes` are left, and return the remaining size.
+
+        Removed data is sent again when it is needed again. Chunks of sets `in_use` and recently received
+        chunks stay, because their set may not be complete yet.
 
         Whoever trains on removed data again sends it again. Chunks of sets that are `in_use` stay, and so do
         chunks that arrived lately: a set may be on its way.
         """
         stored = sorted(self._blobs.files("sets"), key=lambda blob: blob.written_at)
-        used = self._drop_loose_chunks()  # also of uploads that broke off before they were a set
+        used = (
+            self._drop_loose_chunks()
+        )  # also from uploads that were interrupted before the set was complete
         for blob in stored:
             if used <= most_bytes and self._count() < self._most_chunks:
                 break
@@ -123,21 +128,23 @@ class Uploads:
         before = time.time() - _LATELY_SECONDS
         for blob in self._chunks():
             if _name(blob) not in wanted and blob.written_at < before:
-                # The summary first: without it a chunk counts as not there.
+                # The summary first: without it the chunk does not count as stored.
                 self._blobs.delete(_summary(_name(blob)))
                 self._blobs.delete(_chunk(_name(blob)))
         return self.used_bytes()
 
     def complete(self, manifest: DataManifest, *, most_bytes: int, in_use: Collection[str] = ()) -> DataView:
-        """Make a set of chunks, or say which are missing. Where there is no room, the oldest sets go.
+        """Combine chunks into a set, or return which are missing.
+
+        The oldest sets are removed if space is needed.
 
         Args:
-            manifest: The chunks. One may come several times, as where rows repeat themselves.
-            most_bytes: That the tenant may have in all, and that the set's chunks may have together.
-            in_use: Sets that stay in any case.
+            manifest: The chunks. A chunk may be listed several times, for repeated rows.
+            most_bytes: The limit for the tenant's data and for this set.
+            in_use: Sets that must stay.
 
         Raises:
-            InvalidRequestError: A chunk is of another kind.
+            InvalidRequestError: A chunk has a different kind.
             PayloadTooLargeError: It is more than `most_bytes`.
             StorageFullError: The disk is full.
         """
@@ -151,12 +158,12 @@ class Uploads:
         }
         summaries = [known[sha] for sha in manifest.chunks]
         if any(summary.kind != manifest.kind for summary in summaries):
-            raise InvalidRequestError(f"a chunk is not of the kind {manifest.kind!r}", field="kind")
-        # What is on the disk once is in the memory of whoever trains on it as often as it is named.
+            raise InvalidRequestError(f"a chunk does not have the kind {manifest.kind!r}", field="kind")
+        # A chunk stored once on disk is loaded as often as it is listed.
         size = sum(summary.bytes for summary in summaries)
         if size > most_bytes:
             raise PayloadTooLargeError(
-                f"every repetition of a chunk counted, the data has {size} bytes of at most {most_bytes}",
+                f"counting repeated chunks, the data has {size} bytes, more than the limit of {most_bytes}",
                 hint=_TOO_MUCH,
                 field="data",
             )
@@ -175,7 +182,7 @@ class Uploads:
             self.make_room(most_bytes - len(stored), in_use=in_use)
             self._refuse_too_much(len(stored), most_bytes)
             missing = self._missing(manifest)
-            if missing:  # they were a set's that went
+            if missing:  # they belonged to a removed set
                 return DataView(data_id=manifest.data_id, kind=manifest.kind, missing=missing)
         self._blobs.put(key, stored)
         return view
@@ -189,7 +196,7 @@ class Uploads:
         return self._stored(data_id).view
 
     def images(self, data_id: str) -> set[str]:
-        """Return the hashes of the images that a set shows.
+        """Return the hashes of the images in a set.
 
         Raises:
             NotFoundError: It was never completed, or is another tenant's.
@@ -201,11 +208,11 @@ class Uploads:
         }
 
     def records(self, data_id: str) -> Iterator[list[TokenSequence]]:
-        """Read a set, chunk by chunk.
+        """Read a set chunk by chunk.
 
         Raises:
             NotFoundError: It was never completed, or is another tenant's.
-            CheckpointCorruptError: A chunk is not the one that was written.
+            CheckpointCorruptError: A chunk differs from what was written.
         """
         for sha256 in self._stored(data_id).chunks:
             try:
@@ -214,7 +221,7 @@ class Uploads:
                 body = b""
             if hashlib.sha256(body).hexdigest() != sha256:
                 raise CheckpointCorruptError(
-                    f"the uploaded chunk {sha256} is not what was written", hint="start the job again"
+                    f"the uploaded chunk {sha256} differs from what was written", hint="start the job again"
                 )
             yield from DataChunk.model_validate_json(body).records
 
@@ -235,8 +242,8 @@ class Uploads:
         used = self.used_bytes()
         if used + more > most_bytes:
             raise PayloadTooLargeError(
-                f"this upload needs more than the {most_bytes} bytes of data that a tenant may have "
-                f"({used} are used)",
+                f"this upload would exceed the limit of {most_bytes} bytes of data per tenant ({used} are "
+                f"used)",
                 hint=_TOO_MUCH,
                 field="data",
             )
@@ -269,7 +276,7 @@ def _name(blob: BlobInfo) -> str:
 
 
 def summarise(chunk: DataChunk, size: int) -> ChunkSummary:
-    """Count what a chunk holds."""
+    """Summarize a chunk's contents."""
     sequences: Sequence[TokenSequence] = [sequence for record in chunk.records for sequence in record]
     return ChunkSummary(
         kind=chunk.kind,

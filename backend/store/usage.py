@@ -1,7 +1,7 @@
-"""What a job has used of its budget, and what its tenant wishes of it while a worker holds it.
+"""A job's budget use, and what its tenant requests while a worker holds it.
 
-Seconds count from heartbeat to heartbeat, so a worker that dies leaves out those since its last one, and none
-counts twice. Tokens count with the step that is recorded; one that is repeated counts nothing.
+Seconds count from heartbeat to heartbeat, so those after a dead worker's last one are not counted, and none
+is counted twice. Tokens count when their step is recorded; a repeated step adds nothing.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from tinkergym.schema.budget import Budget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is asked of a job that a worker holds."""
+    """What is requested of a job that a worker holds."""
 
     cancel: bool = False
     pause: str = ""
-    """Why it is to pause; empty while it is not."""
+    """Why it should pause; empty if it should not."""
     asked: bool = False
-    """Whether its tenant asked for the pause, and may take that back."""
+    """Whether its tenant requested the pause and may withdraw it."""
 
 
 def held_seconds(row: Row[Any], now: float) -> float:
-    """Return the seconds since the last heartbeat, none of them beyond the lease."""
+    """Return the seconds since the last heartbeat, not counting those after the lease's end."""
     if row.counted_at is None or row.lease_expires_at is None:
         return 0.0
     return float(max(0.0, min(now, row.lease_expires_at) - row.counted_at))
 
 
 def counted(row: Row[Any], now: float) -> dict[str, float]:
-    """Return the columns that count a job's time with its place up to now."""
+    """Return the columns that count a job's time on a worker up to now."""
     return {"used_seconds": row.used_seconds + held_seconds(row, now), "counted_at": now}
 
 
 def count_tokens(connection: Connection, row: Row[Any], tokens: int) -> None:
-    """Add to what a job has used, in this transaction."""
+    """Add to a job's usage in this transaction."""
     if tokens:
         connection.execute(
             update(jobs).where(jobs.c.job_id == row.job_id).values(used_tokens=row.used_tokens + tokens)
@@ -47,7 +47,7 @@ def count_tokens(connection: Connection, row: Row[Any], tokens: int) -> None:
 
 
 def used_up(row: Row[Any], now: float) -> str:
-    """Say which bound of its budget a job has reached; empty while none is."""
+    """Return which limit of its budget a job has reached; empty if none."""
     if row.budget is None:
         return ""
     budget = Budget.model_validate_json(row.budget)
@@ -55,7 +55,7 @@ def used_up(row: Row[Any], now: float) -> str:
 
 
 def wish_of(row: Row[Any], now: float) -> Wish:
-    """Return what is asked of a job."""
+    """Return what is requested of a job."""
     if row.cancel_requested:
         return Wish(cancel=True)
     if row.pause_requested is not None:
@@ -65,7 +65,7 @@ def wish_of(row: Row[Any], now: float) -> Wish:
 
 
 def out_of_budget(job_id: str, why: str) -> str:
-    """Return the reason of a job that paused, or does not go on, since its budget is used up."""
+    """Return the reason for a job that is paused or cannot resume because its budget is used up."""
     return (
         f"its budget is used up: {why}; raise it with job.update(budget=...) or "
         f"`tinkergym jobs update {job_id} --set budget.hours=...`, then resume"

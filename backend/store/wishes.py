@@ -1,7 +1,7 @@
-"""What a tenant wishes of a job that has not ended: to pause, to go on, to have other settings.
+"""A tenant's requests for an unfinished job: pause, resume, or change settings.
 
-Each is one change of the job's row, in the caller's transaction. A worker that holds the job hears of it with
-its heartbeat; where none does, the wish takes effect here.
+Each is one change of the job's row, in the caller's transaction. A worker that holds the job learns of it
+with its next heartbeat; without a worker, the request takes effect at once.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tinkergym.schema.updates import MOST_UPDATES, SettingsUpdate
 
 
 def pause(connection: Connection, row: Row[Any], now: float) -> None:
-    """Pause a job that no worker holds, or have its worker pause it; a paused one stays as it is.
+    """Pause a job, at once or by its worker; a paused job is unchanged.
 
     Raises:
         ConflictError: It has ended.
     """
     _refuse_ended(row, "be paused")
-    reason = f"paused on request; `tinkergym jobs resume {row.job_id}` or job.resume() goes on"
+    reason = f"paused on request; `tinkergym jobs resume {row.job_id}` or job.resume() continues it"
     if row.state == JobState.PAUSED:
         return
     if row.worker_id is None:
         body = StateEvent(state=JobState.PAUSED, reason=reason, attempt=row.attempt)
-        # Should a worker be told to take it at this moment: a paused job is refused.
+        # If a worker is told to take it at this moment, it is refused a paused job.
         enter_state(connection, row, now, body)
     elif row.pause_requested is None:
         _set(connection, row, pause_requested=reason)
 
 
 def resume(connection: Connection, row: Row[Any], now: float) -> None:
-    """Queue a paused job, or take back the request to pause; another one stays as it is.
+    """Queue a paused job, or withdraw a pause request; any other job is unchanged.
 
     Raises:
         ConflictError: It has ended, or its budget is used up.
@@ -62,13 +62,15 @@ def resume(connection: Connection, row: Row[Any], now: float) -> None:
 
 
 def change_settings(connection: Connection, row: Row[Any], now: float, settings: Mapping[str, Any]) -> None:
-    """Change settings of a job: from the next step on that it begins to learn in, and its budget at once.
+    """Change settings of a job: from its next training step on, budgets at once.
+
+    Unchanged values do not count as changes.
 
     Those that have the value already are no change.
 
     Raises:
         ConflictError: It has ended, or was changed too often.
-        InvalidRequestError: A setting cannot be changed, or not to this value.
+        InvalidRequestError: A setting cannot be changed, or the value is not allowed.
     """
     _refuse_ended(row, "be changed")
     known = UPDATES.validate_json(row.updates)
@@ -85,13 +87,14 @@ def change_settings(connection: Connection, row: Row[Any], now: float, settings:
         new = of_budget[0].new
         columns["budget"] = None if new is None else Budget.model_validate(new).model_dump_json()
     if others:
-        # Which step a worker learns in at this moment is its own to say.
+        # Only the worker knows which step it is training now.
         held = row.worker_id is not None
         added.append(SettingsUpdate(changes=others, from_step=None if held else next_step))
     if len(known) + len(added) > MOST_UPDATES:
         raise ConflictError(
-            f"the settings of {row.job_id} were changed {len(known)} times, and {MOST_UPDATES} are allowed",
-            hint="start another job with initial_policy to train on from its newest version",
+            f"the settings of {row.job_id} were changed {len(known)} times; {MOST_UPDATES} changes are "
+            f"allowed",
+            hint="start another job with initial_policy to continue from its newest version",
         )
     seq = row.last_seq
     for one in added:
@@ -105,7 +108,7 @@ def _refuse_ended(row: Row[Any], what: str) -> None:
     if JobState(row.state).final:
         raise ConflictError(
             f"{row.job_id} has ended ({row.state}) and cannot {what}",
-            hint="start another job with initial_policy to train on from its newest version",
+            hint="start another job with initial_policy to continue from its newest version",
         )
 
 

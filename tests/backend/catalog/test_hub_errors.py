@@ -26,7 +26,7 @@ def refusal(kind, status):
         (refusal(errors.GatedRepoError, 403), "'a/b' is gated", "HF_TOKEN"),
         (refusal(errors.RepositoryNotFoundError, 404), "has no 'a/b', or it is private", "spelling"),
         (refusal(errors.HfHubHTTPError, 503), "refused 'a/b': 503 Client Error.", "try again"),
-        (errors.HFValidationError("a--b"), "no hub id", "owner/name"),
+        (errors.HFValidationError("a--b"), "is not a valid hub id", "owner/name"),
         (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left", "path of a folder"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",

@@ -134,18 +134,18 @@ BROKEN = {
     "a model without head": (lambda m: m.configure(architectures=["Qwen3Model"]), "Qwen3Model"),
     "an encoder with a decoder": (
         lambda m: m.configure(architectures=["T5ForConditionalGeneration"], is_encoder_decoder=True),
-        "encoder with a decoder",
+        "is an encoder-decoder (type",
     ),
     "a head that sees the future": (
         lambda m: m.configure(architectures=["BertLMHeadModel"], model_type="bert"),
-        "both directions",
+        ", is bidirectional: its config.json does not set is_decoder",
     ),
     "NaN": (
         lambda m: m.change_weights(put(np.nan)),
         "NaN or infinity, in 'model.layers.1.mlp.up_proj.weight'",
     ),
     "infinity": (lambda m: m.change_weights(put(-np.inf, dtype=np.float16)), "NaN or infinity"),
-    "a tokenizer with more tokens": (more_tokens_than_rows, "knows 100 tokens"),
+    "a tokenizer with more tokens": (more_tokens_than_rows, "100 tokens"),
     "weights of another vocabulary": (lambda m: m.change_weights(fewer_rows), "vocab_size is 1024"),
     "weights of fewer layers": (lambda m: m.change_weights(without_last_layer), "they have 2 layers"),
     "no config": (lambda m: m.remove("config.json"), "has no config.json"),
@@ -179,7 +179,7 @@ BROKEN = {
         lose_a_file,
         "model-00002-of-00002.safetensors', which is not there",
     ),
-    "an index that names an absent tensor": (lose_a_tensor, "which it does not"),
+    "an index that names an absent tensor": (lose_a_tensor, "it does not"),
     "no tokenizer": (lambda m: m.remove("tokenizer.json"), "has no tokenizer.json"),
     "a tokenizer that is none": (lambda m: m.write("tokenizer.json", '{"model": []}'), "tokenizer.json"),
     "a chat template that is broken": (
