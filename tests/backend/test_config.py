@@ -16,7 +16,7 @@ from backend.errors import ConfigError
         (["limits.body_byte=9"], "limits.body_byte", "did you mean limits.body_bytes"),
         (["port.x=3"], "port", "integer"),
         (["idle_policies=0"], "idle_policies", "1"),
-        (["port=1", "port.x=3"], "port.x", "is not a section, so"),
+        (["port=1", "port.x=3"], "port.x", "is not a section"),
         (['preload=["x"]', "allow_any_model=false"], "preload", "add it there"),
         (["port"], "", "key=value"),
         (["device=gpu"], "device", "auto|cpu|cuda"),

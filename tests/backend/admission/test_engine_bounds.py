@@ -46,7 +46,7 @@ def test_what_vllm_can_do_passes(change):
 @pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
 def test_no_job_trains_where_the_engine_never_looks_at_what_is_trained(spec):
     config = ServiceConfig(engine="scripted")
-    with pytest.raises(InvalidRequestError, match="engine=scripted, which draws tokens"):
+    with pytest.raises(InvalidRequestError, match="engine=scripted, which draws tokens uniformly"):
         refuse_impossible(spec, config, FileCatalog(config))
 
 

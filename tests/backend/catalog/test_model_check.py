@@ -134,11 +134,11 @@ BROKEN = {
     "a model without head": (lambda m: m.configure(architectures=["Qwen3Model"]), "Qwen3Model"),
     "an encoder with a decoder": (
         lambda m: m.configure(architectures=["T5ForConditionalGeneration"], is_encoder_decoder=True),
-        "is an encoder-decoder (type",
+        "is an encoder-decoder",
     ),
     "a head that sees the future": (
         lambda m: m.configure(architectures=["BertLMHeadModel"], model_type="bert"),
-        ", is bidirectional: its config.json does not set is_decoder",
+        "is bidirectional",
     ),
     "NaN": (
         lambda m: m.change_weights(put(np.nan)),
@@ -179,7 +179,7 @@ BROKEN = {
         lose_a_file,
         "model-00002-of-00002.safetensors', which is not there",
     ),
-    "an index that names an absent tensor": (lose_a_tensor, "it does not"),
+    "an index that names an absent tensor": (lose_a_tensor, "but it does not"),
     "no tokenizer": (lambda m: m.remove("tokenizer.json"), "has no tokenizer.json"),
     "a tokenizer that is none": (lambda m: m.write("tokenizer.json", '{"model": []}'), "tokenizer.json"),
     "a chat template that is broken": (

@@ -241,7 +241,7 @@ def test_a_client_that_spoils_its_records_is_told_so_and_its_job_goes_on_with_so
     results = lab.play(lab.lease(job_id))
     for how in ("segment", "empty", "end", "twice", "token", "context"):
         for result in results:
-            with pytest.raises(InvalidRequestError, match="is inconsistent:"):
+            with pytest.raises(InvalidRequestError, match="is inconsistent"):
                 lab.submit(job_id, [spoiled(result, how)])
     assert lab.service.episodes(job_id, 1) == []
     assert lab.submit(job_id, results) == ["accepted"] * 4
