@@ -1,4 +1,4 @@
-"""Asking an engine from a thread that has nothing else to do until the answers are there."""
+"""Submit requests to an engine from a thread, and wait for their completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Answers = dict[str, Completion | SampleFailure]
 
 
 class Asked:
-    """Requests that an engine was given, and the answers that have come."""
+    """Requests submitted to an engine, and the completions received so far."""
 
     def __init__(self, engine: SamplingEngine, requests: Sequence[SampleRequest]) -> None:
         self._missing = {request.request_id for request in requests}
@@ -24,10 +24,10 @@ class Asked:
         engine.submit(requests, self._deliver)
 
     def wait(self, seconds: float) -> Answers:
-        """Return the answers as soon as all are there; after `seconds`, those that are.
+        """Return the completions once all have arrived, or after `seconds` those that have.
 
         Raises:
-            InternalServiceError: The engine answered a request twice, or one that it was not given.
+            InternalServiceError: The engine answered a request twice, or an unknown request.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._missing or self._twice, seconds)

@@ -1,4 +1,4 @@
-"""What an engine counts, across the schedulers and slot tables that it has had."""
+"""An engine's counters, which survive its schedulers and slot tables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ class Counters:
 
     iterations: int = 0
     prefilled_tokens: int = 0
-    """Prompt tokens that were computed."""
+    """Computed prompt tokens."""
     copied_tokens: int = 0
-    """Prompt tokens taken over from another request with the same prompt."""
+    """Prompt tokens copied from another request with the same prompt."""
     reused_tokens: int = 0
     """Prompt tokens found in the slot of the request's session."""
     sampled_tokens: int = 0
     evictions: int = 0
-    """Sequences that lost their slot to others while they could still have been of use."""
+    """Cached sequences evicted while they could still have been reused."""
     failed_forwards: int = 0
     preemptions: int = 0
-    """Requests that gave their slot back for lack of memory and were computed again."""
+    """Requests preempted for lack of memory and computed again."""

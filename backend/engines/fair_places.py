@@ -1,6 +1,6 @@
-"""Which requests an engine with a queue of its own is given, and which wait here, so that tenants share it.
+"""Which requests go to an engine with its own queue, and which wait here, to share it among tenants.
 
-Pure bookkeeping of numbers; knows neither requests nor processes.
+It only counts; it does not depend on requests or processes.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class FairPlaces:
-    """Places in the engine. The tenant with the fewest comes first; what is in is not taken out again."""
+    """Places in the engine.
+
+    The tenant with the fewest comes first; requests in the engine are not removed again.
+    """
 
     places: int
     _owners: dict[int, str] = field(default_factory=dict)
-    """Of everything that is in."""
+    """Limit for the total."""
     _held: Counter[str] = field(default_factory=Counter)
     _waiting: OrderedDict[str, deque[int]] = field(default_factory=OrderedDict)
 
     @property
     def most_of_one(self) -> int:
-        """Places of one tenant. The rest stays free for another tenant's first requests."""
+        """Limit per tenant. The rest stays free for other tenants' first requests."""
         return max(1, self.places - self.places // 8)
 
     def add(self, number: int, owner: str) -> None:
@@ -29,7 +32,7 @@ class FairPlaces:
         self._waiting.setdefault(owner, deque()).append(number)
 
     def remove(self, number: int) -> None:
-        """Forget a request, wherever it is."""
+        """Remove a request, wherever it is."""
         owner = self._owners.pop(number, None)
         if owner is not None:
             self._held[owner] -= 1
@@ -59,5 +62,5 @@ class FairPlaces:
         return admitted
 
     def inside(self, number: int) -> bool:
-        """Whether a request has a place."""
+        """Return whether a request has a place."""
         return number in self._owners

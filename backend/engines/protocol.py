@@ -1,4 +1,4 @@
-"""What the service asks of an engine, whichever it is."""
+"""The interface that every engine implements."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from backend.compute.weights import PolicyWeights
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 BASE_POLICY = ""
-"""The policy id of the model without any adapter; its only version is 0."""
+"""The policy id of the model without an adapter; its only version is 0."""
 
 Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
-"""Called from the engine's thread with the requests that have just finished; must return quickly.
+"""Called from the engine's thread with finished requests; must return quickly.
+
+If its attribute `gone` exists and becomes true, nobody waits for the completions, and the engine may stop.
 
 If it has an attribute `gone` that becomes true, nobody waits for the answers any more, and an engine may stop
 working on them.
@@ -22,73 +24,71 @@ working on them.
 class SamplingEngine(Protocol):
     """Samples tokens from one base model under many policies.
 
-    All methods are thread-safe. In `SampleRequest`s that reach an engine, `policy` is a published policy id
-    (or `BASE_POLICY`). Which version answers is settled when they are submitted: without `policy_version` the
-    newest. A request is sampled by one version from its first token to its last, on keys and values that this
-    version computed, and its completion says which. Their `session_id` may be `owner/session`: no
-    cache, that of equal prompts included, serves two owners.
+    All methods are thread-safe. In `SampleRequest`s for an engine, `policy` is a published policy id (or
+    `BASE_POLICY`). The version is fixed when a request is submitted: without `policy_version` the newest. One
+    version samples the whole completion, using keys and values that it computed, and the completion names it.
+    `session_id` may be `owner/session`: no cache, including that of equal prompts, is shared between owners.
     """
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and answer together."""
+        """Most tokens of prompt and completion together."""
         ...
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds since the start in which the engine computed; grows monotonically."""
+        """Seconds spent computing since the start; grows monotonically."""
         ...
 
     def submit(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
-        """Queue requests; each is answered exactly once through `deliver`, singly or several at a time."""
+        """Queue requests; each is answered exactly once through `deliver`, possibly several at a time."""
         ...
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
-        """Sample these requests as one batch, alone and in this order, with a fresh cache.
+        """Sample these requests as one separate batch in this order, with a fresh cache.
 
-        The result depends on the requests and the weights only, to the bit.
+        The result depends only on the requests and the weights, bitwise.
         """
         ...
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
-        """Make `policy@version` available and drop the policy's older versions with all their caches.
+        """Make `policy@version` available and drop the policy's older versions with their caches.
 
-        Requests in flight for an older version are answered with PolicyVersionGoneError; with `let_finish`
-        they are finished by that version, whose weights stay until the last of them is answered. New
-        requests for it are refused either way.
+        Unanswered requests for an older version fail with PolicyVersionGoneError; with `let_finish` that
+        version finishes them, and its weights stay until then. New requests for it are refused in both cases.
 
         Returns:
-            The SHA-256 of the weights as they arrived here, see `weights_sha256`; the publisher compares.
+            The SHA-256 of the received weights, see `weights_sha256`, for the publisher to compare.
         """
         ...
 
     def retire(self, policy: str) -> None:
-        """Forget a policy, its weights and its caches."""
+        """Remove a policy, its weights and its caches."""
         ...
 
     def loaded(self) -> dict[str, int]:
-        """Published policies and their newest version."""
+        """Published policies and their newest versions."""
         ...
 
     @property
     def asleep(self) -> bool:
-        """Whether `sleep` gave memory back and nothing was asked for since."""
+        """Whether `sleep` freed memory and there was no request since."""
         ...
 
     def sleep(self) -> bool:
-        """Give back what memory can be had again, for a learner on the same device; policies stay published.
+        """Free memory for a learner on the same device; policies stay published.
 
-        Whatever is asked for next wakes the engine, so nobody needs to know that it sleeps.
+        The next request wakes the engine, so callers need not know that it sleeps.
 
         Returns:
-            Whether it sleeps now. An engine with unanswered requests does not.
+            Whether it sleeps now. An engine with unanswered requests does not sleep.
         """
         ...
 
     def wake(self) -> None:
-        """Begin to take the memory again, before somebody asks for something."""
+        """Start to allocate the memory again before the next request."""
         ...
 
     def close(self) -> None:
-        """Stop; requests still queued are answered with ServiceUnavailableError."""
+        """Stop; queued requests fail with ServiceUnavailableError."""
         ...

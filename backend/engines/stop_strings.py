@@ -1,4 +1,4 @@
-"""Stop strings: the tokenizer by which an engine knows them."""
+"""Stop strings, and the tokenizer by which an engine detects them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tinkergym.schema.sampling import SampleRequest
 
 
 def stops_refused(request: SampleRequest, model_directory: Path | None) -> InvalidRequestError | None:
-    """Return why an engine cannot watch for the request's stop strings; None if it can."""
+    """Return why an engine cannot detect the request's stop strings; None if it can."""
     if not request.stop or (model_directory is not None and (model_directory / "tokenizer.json").is_file()):
         return None
     return InvalidRequestError(
-        "the model has no tokenizer.json, so the engine cannot see a stop string in its tokens",
-        hint="put its tokenizer.json into its directory, or use stop_ids",
+        "the model has no tokenizer.json, so the engine cannot detect stop strings",
+        hint="add its tokenizer.json to its directory, or use stop_ids",
         field="stop",
     )
 
 
 def stops_of(request: SampleRequest, model_directory: Path | None) -> StopStrings | None:
-    """Return what watches for the request's stop strings; None if it has none."""
+    """Return the detector of the request's stop strings; None if it has none."""
     if not request.stop or model_directory is None:
         return None
     return StopStrings(model_tokenizer(model_directory), request.stop)

@@ -1,4 +1,4 @@
-"""Structured output: what an engine says to a request for it that it cannot fulfil."""
+"""Structured output: the errors for requests that an engine cannot fulfil."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from tinkergym.schema.sampling import SampleRequest
 
 
 def structure_refused(request: SampleRequest, engine: str) -> InvalidRequestError | None:
-    """Return why an engine that samples freely does not answer this request; None if it can."""
+    """Return the error for a request with structured output, for an engine without it; None without."""
     if request.structured is None:
         return None
     return InvalidRequestError(
-        f"engine={engine} cannot keep an answer to a {request.structured.kind}",
-        hint="leave structured out, or ask a service that runs with engine=vllm",
+        f"engine={engine} does not support structured output ({request.structured.kind})",
+        hint="leave out structured, or use a service with engine=vllm",
         field="structured",
     )
 
@@ -20,29 +20,29 @@ def structure_refused(request: SampleRequest, engine: str) -> InvalidRequestErro
 def structure_impossible(
     request: SampleRequest, *, model: str, has_tokenizer: bool, has_stop: bool
 ) -> InvalidRequestError | None:
-    """Return why an engine that can do it cannot do it for this request; None if it can."""
+    """Return why an engine with structured output cannot fulfil this request; None if it can."""
     if request.structured is None:
         return None
     if not has_tokenizer:
         return InvalidRequestError(
-            f"the model {model!r} has no tokenizer.json, so nobody knows the text of its tokens",
-            hint="put its tokenizer.json into its directory",
+            f"the model {model!r} has no tokenizer.json, so the text of its tokens is unknown",
+            hint="add its tokenizer.json to its directory",
             field="structured",
         )
     if not has_stop:
         return InvalidRequestError(
-            "a structured answer needs a stop id that the model has: when it is complete, it ends with one",
-            hint="give the stop_ids of the model's renderer",
+            "a structured completion needs one of the model's stop ids, because it ends with one",
+            hint="pass the stop_ids of the model's renderer",
             field="stop_ids",
         )
     return None
 
 
 def structure_unusable(request: SampleRequest, reason: str) -> InvalidRequestError:
-    """Return that vLLM does not take the pattern or schema, with what it says."""
+    """Return the error for a pattern or schema that vLLM refuses, with its message."""
     kind = request.structured.kind if request.structured is not None else "structure"
     return InvalidRequestError(
-        f"vLLM cannot keep an answer to this {kind}: {reason}",
-        hint="mend it, or use simpler means of regular expressions or JSON schema",
+        f"vLLM does not support this {kind}: {reason}",
+        hint="correct it, or use simpler features of regular expressions or JSON Schema",
         field="structured",
     )

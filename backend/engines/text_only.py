@@ -1,4 +1,4 @@
-"""Engines that take text: what they say to a request with an image."""
+"""The error for requests with images to a model that supports only text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tinkergym.schema.sampling import SampleRequest
 
 
 def images_refused(request: SampleRequest) -> UnsupportedPartError | None:
-    """Return why a model that takes text does not answer this request; None if it can."""
+    """Return the error for a request with images; None if it has none."""
     if not request.images:
         return None
     return UnsupportedPartError(
-        "the prompt has a part of the kind 'image', and this model takes text",
+        "the prompt contains an 'image' part, but this model supports only text",
         hint="leave images out of the prompt",
         field="images",
     )

@@ -115,8 +115,6 @@ class EpisodeStore:
         """Yield the stored results up to a step as zlib-compressed JSON, by step and in order of arrival.
 
         Step by step, because all steps between two checkpoints may not fit into memory.
-
-        Step by step: those of all steps between two checkpoints may be more than the memory.
         """
         of_job = episodes.c.job_id == job_id
         with self._db.read() as connection:
@@ -134,8 +132,6 @@ class EpisodeStore:
         """Delete results up to a step covered by a checkpoint, or from a step that will be played again.
 
         Both bounds are inclusive; with both, only the steps between them are deleted.
-
-        Both bounds are inclusive; given both, the steps between them go.
 
         Returns:
             The number of deleted results.

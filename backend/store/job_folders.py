@@ -31,8 +31,6 @@ class JobFolders:
         """Yield a function that renames the folder; call it last in the transaction that deletes the job.
 
         The folder is removed after the block; if the block fails, it is restored.
-
-        After the block the folder is removed; if the block fails, it is put back.
         """
         away, moved = f"{_PUT_AWAY}{job_id}", False
 

@@ -107,8 +107,6 @@ class JournalStore:
 
         The event also includes the job's usage so far as `used/hours` and `used/tokens`.
 
-        The event also gets what the job has used so far, as `used/hours` and `used/tokens`.
-
         Args:
             lease: The job's lease.
             event: The step's event.
@@ -155,8 +153,6 @@ class JournalStore:
         """Return the job's changed settings; pending changes take effect from this step on.
 
         A previously recorded step is repeated unchanged, so no change begins there.
-
-        A step that was recorded before is repeated as it was, so nothing new begins there.
 
         Raises:
             LeaseLostError: Another worker has the job, or it ended.

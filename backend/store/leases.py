@@ -53,8 +53,6 @@ class LeaseStore:
 
         Called several times a second, so only what placement needs is read from the specs, which may be
         large.
-
-        Asked for several times a second, so of a spec, which may be large, only what placing needs is read.
         """
         model = func.json_extract(jobs.c.spec, "$.model").label("model")
         with self._db.read() as connection:
@@ -102,9 +100,6 @@ class LeaseStore:
 
         The job enters `starting` and its attempt counter grows. `worker_id` is the id of the pool that runs
         it, so the gateway can find it.
-
-        The job enters `starting` and its attempt is counted. `worker_id` is the id of the pool that runs it,
-        so that the gateway finds the way there.
         """
         with self._db.write() as connection:
             row = job_row(connection, job_id)
@@ -152,8 +147,6 @@ class LeaseStore:
         """Return the job to the queue.
 
         If its cancellation was requested, it ends instead. A lease that is already lost is not an error.
-
-        One whose cancellation was asked for ends instead. A lease that is lost already is no error.
         """
         with self._db.write() as connection:
             try:
@@ -245,9 +238,6 @@ class LeaseStore:
 
         Repeating a step after a death is not progress. A policy trained by calls has no steps; its
         checkpoints are numbered by calls.
-
-        A step that is done again after a death is no progress. A policy that is trained by calls has no
-        steps; its checkpoints are numbered by calls.
         """
         deaths = furthest = 0
         with self._db.read() as connection:
@@ -326,8 +316,6 @@ def _queue_again_or_end(
     """Take a job from its worker, or end it if requested; return whether it is queued again.
 
     If it should pause, it pauses, no matter why the worker lost it. `columns` change in the same update.
-
-    One that was to pause pauses, whatever took it from its worker. `columns` change along.
     """
     if row.cancel_requested:  # nobody would take it from the queue
         body = StateEvent(state=JobState.CANCELLED, reason="cancelled", attempt=row.attempt)

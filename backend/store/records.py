@@ -158,9 +158,6 @@ def enter_state(
 
     Episode results not covered by a checkpoint stay: an ended job is not resumed, but its owner may ask what
     was played.
-
-    Episode results that no checkpoint covers stay: nobody resumes an ended job, but its owner may ask what
-    was played.
     """
     connection.execute(
         update(jobs)

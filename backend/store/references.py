@@ -41,8 +41,6 @@ class ReferredPolicy:
 
         Version 0, the model before training, needs no checkpoint.
 
-        Version 0, the model before training, needs no checkpoint.
-
         Raises:
             NotFoundError: It is not stored, or does not exist.
         """

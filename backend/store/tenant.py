@@ -121,8 +121,6 @@ class TenantStore(TenantRuns):
 
         Large jobs may make a page shorter than `limit`; only an empty page is the end.
 
-        Large jobs make a page shorter than `limit`; only an empty one is the end.
-
         Raises:
             NotFoundError: `before` is not a job of this tenant.
         """
@@ -151,11 +149,7 @@ class TenantStore(TenantRuns):
     def request_cancel(self, job_id: str) -> JobView:
         """Request the job's cancellation.
 
-        A queued job ends at once; a running one when its worker next checks.
-
-        An ended job stays unchanged.
-
-        A job that has ended stays as it is.
+        A queued job ends at once; a running one when its worker next checks. An ended job stays unchanged.
 
         Raises:
             NotFoundError: It does not exist or is another tenant's.
@@ -348,8 +342,6 @@ class TenantStore(TenantRuns):
         """Return a policy's base model and the worker that holds it; None if it is not the tenant's.
 
         Cached until the next commit, so it is cheap to ask for with every request.
-
-        Remembered until anybody commits, so that it may be asked for with every request.
 
         Args:
             policy: The id of the policy or its job, optionally with a version number, as for opponents in

@@ -102,9 +102,6 @@ class Uploads:
 
         Removed data is sent again when it is needed again. Chunks of sets `in_use` and recently received
         chunks stay, because their set may not be complete yet.
-
-        Whoever trains on removed data again sends it again. Chunks of sets that are `in_use` stay, and so do
-        chunks that arrived lately: a set may be on its way.
         """
         stored = sorted(self._blobs.files("sets"), key=lambda blob: blob.written_at)
         used = (

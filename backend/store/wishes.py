@@ -66,8 +66,6 @@ def change_settings(connection: Connection, row: Row[Any], now: float, settings:
 
     Unchanged values do not count as changes.
 
-    Those that have the value already are no change.
-
     Raises:
         ConflictError: It has ended, or was changed too often.
         InvalidRequestError: A setting cannot be changed, or the value is not allowed.

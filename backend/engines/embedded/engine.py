@@ -1,6 +1,6 @@
-"""The embedded engine: samples with transformers on this process's device, no server needed.
+"""The embedded engine: samples with transformers on this process's device, without a server.
 
-One thread of its own computes; every public method only hands something to it or takes a short lock.
+One engine thread computes; public methods only pass data to it or take a lock briefly.
 """
 
 from __future__ import annotations
@@ -44,40 +44,40 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 _log = logging.getLogger(__name__)
 
 _MOST_ROWS_ON_CPU = 128
-"""Of 256 games half act while the others are computed. On 2 cores, where both want the same cores, a step
-takes as long as with all at a time, but the engine hardly waits: 5 instead of 10 % of a step are neither
+"""Half of 256 games act in their environments while the others are computed. On 2 cores, which both share, a
+step takes as long as with all at once, but the engine rarely waits: 5 instead of 10 % of a step are neither
 sampling nor learning."""
 
 _LEAST_CACHE_BYTES = 1 << 30
 _PART_OF_A_GPUS_MEMORY = 4
 
 _Taken = list[tuple[SampleRequest, LoadedPolicy | None]]
-"""Requests, each with the policy that it was taken for, if that is here."""
+"""Requests, each with its policy if that is loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """Counts since the engine's start, to see what it spends its time on."""
+    """Counts since the engine's start, to show where its time goes."""
 
     iterations: int
-    """Forwards of the model."""
+    """Forward passes of the model."""
     prefilled_tokens: int
     copied_tokens: int
-    """Prompt tokens taken over from an equal prompt instead of being computed."""
+    """Prompt tokens copied from an equal prompt instead of being computed."""
     reused_tokens: int
     """Prompt tokens found in the cache of the request's session."""
     sampled_tokens: int
     evictions: int
-    """Sequences that lost their cache to others while they could still have been of use."""
+    """Cached sequences evicted while they could still have been reused."""
     preemptions: int
     failed_forwards: int
     slots: int
     slot_tokens: int
-    """Length of each slot at the moment."""
+    """Current length of each slot."""
 
 
 class TransformersEngine:
-    """A `SamplingEngine` over any decoder of transformers; see `protocol.py` for the contract."""
+    """A `SamplingEngine` for decoders from transformers; see `protocol.py` for the contract."""
 
     def __init__(
         self,
@@ -98,22 +98,22 @@ class TransformersEngine:
         Args:
             model_directory: As `resolve_model` returns it.
             device: `cpu`, `cuda`, `cuda:1`, ...
-            dtype: Of the weights and the cache.
-            device_lock: Held during each forward, so that learner and engine take turns on a shared device. A
-                forward for one thread takes one core of a `DeviceLock`, and keeps it while there is work.
-            max_slots: Sequences in the cache, those that wait for their next turn included.
-            cache_bytes: Memory for the cache; when it is used up, requests wait and idle sequences lose
-                their place. None is 1 GiB, and on a GPU a quarter of what the model leaves free, if that is
+            dtype: Type of the weights and the cache.
+            device_lock: Held during each forward pass, so learner and engine take turns on a shared device. A
+                single-threaded forward takes one core of a `DeviceLock`, and keeps it while there is work.
+            max_slots: Sequences in the cache, including those between two turns.
+            cache_bytes: Memory for the cache; when it is full, requests wait and idle sequences are evicted.
+                None is 1 GiB, or on a GPU a quarter of the memory that the model leaves free, if that is
                 more.
-            iteration_tokens: Most tokens in one forward; longer prompts take several.
-            most_rows: Most requests that are computed at a time; None leaves it to the device. Where more
-                do not make a forward better, it is better that some are answered early: their environments
-                act while the others are computed.
-            merged_adapters: Adapters whose merged weights are kept.
-            images: Where image files come from, for a model that takes them; None takes no images.
+            iteration_tokens: Most tokens per forward pass; longer prompts take several.
+            most_rows: Most requests computed at a time; None chooses by device. If a larger batch is no more
+                efficient, answering some requests early is better: their environments act while the others
+                are computed.
+            merged_adapters: Number of adapters whose merged weights are kept.
+            images: Source of image files for a model with image support; None refuses images.
 
         Raises:
-            InvalidRequestError: The model cannot be run by this engine.
+            InvalidRequestError: This engine cannot run the model.
         """
         self._facts: ModelFacts = read_model_facts(model_directory)
         self._turns = _Turns(device_lock or threading.Lock())
@@ -151,16 +151,16 @@ class TransformersEngine:
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and answer together."""
+        """Most tokens of prompt and completion together."""
         return self._facts.context_length
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds in which the engine worked, waiting for the device lock not included."""
+        """Seconds the engine worked, not counting waits for the device lock."""
         return self._busy_seconds
 
     def stats(self) -> EngineStats:
-        """Return what the engine did so far."""
+        """Return the engine's counters."""
         counters, table = self._counters, self._scheduler.table
         return EngineStats(
             iterations=counters.iterations,
@@ -186,7 +186,7 @@ class TransformersEngine:
         deliver([failure(request, _closed()) for request in requests])
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
-        """Sample these requests as one batch, alone, with a fresh cache; the same to the bit each time."""
+        """Sample these requests as one separate batch with a fresh cache; bitwise reproducible."""
         taken: _Taken = []
         result: Future[list[Completion | SampleFailure]] = Future()
 
@@ -208,32 +208,32 @@ class TransformersEngine:
         return result.result()
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
-        """Make `policy@version` available in place of the version before it; return the weights' SHA-256."""
+        """Replace a policy's version by `policy@version`; return the weights' SHA-256."""
         self._model.shelf.publish(policy, version, weights, let_finish=let_finish)
         return weights_sha256(weights)
 
     def retire(self, policy: str) -> None:
-        """Forget a policy, its weights and its caches."""
+        """Remove a policy, its weights and its caches."""
         self._model.shelf.retire(policy)
         with self._wake:
-            self._wake.notify()  # the engine's thread may hold on to the weights that it used last
+            self._wake.notify()  # the engine's thread may still reference the last used weights
 
     def loaded(self) -> dict[str, int]:
-        """Published policies and their newest version."""
+        """Published policies and their newest versions."""
         return self._model.shelf.loaded()
 
     @property
     def asleep(self) -> bool:
-        """Whether `sleep` emptied the cache and nothing was asked for since."""
+        """Whether `sleep` emptied the cache and there was no request since."""
         return self._asleep
 
     def sleep(self) -> bool:
-        """Give back the cache and the merged weights of adapters; False while requests are under way."""
+        """Free the cache and the adapters' merged weights; False while requests are in progress."""
         result: Future[bool] = Future()
 
         def call() -> None:
             if self._scheduler.idle:
-                # Its successor takes memory when it is first used.
+                # The new one allocates memory on first use.
                 self._scheduler = self._new_scheduler(self._limits, self._most_rows)
                 self._model.shelf.forget_merged()
                 if torch.cuda.is_available():
@@ -249,11 +249,11 @@ class TransformersEngine:
         return result.result()
 
     def wake(self) -> None:
-        """Do nothing: what was given back is taken again as it is needed."""
+        """Do nothing: memory is allocated again when needed."""
         self._asleep = False
 
     def close(self) -> None:
-        """Stop; requests not answered yet are answered with ServiceUnavailableError."""
+        """Stop; unanswered requests fail with ServiceUnavailableError."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -287,32 +287,30 @@ class TransformersEngine:
         try:
             done = self._advance(self._scheduler)
         except Exception:
-            # The scheduler's own state can no longer be trusted: begin anew rather than hang everybody.
+            # The scheduler's state can no longer be trusted: start over instead of blocking everyone.
             _log.exception("the slot scheduler failed; its requests are answered with an error")
             done = self._left(
                 self._scheduler.drain(
-                    InternalServiceError(
-                        "the engine met a state it did not expect", hint=f"see {SERVICE_LOG}"
-                    )
+                    InternalServiceError("the engine is in an unexpected state", hint=f"see {SERVICE_LOG}")
                 )
             )
             self._scheduler = self._new_scheduler(self._limits, self._most_rows)
         _deliver(done)
 
     def _read_images(self, requests: Sequence[SampleRequest]) -> None:
-        """Read images in the caller's thread, while the engine computes; what fails is refused later."""
+        """Read images in the caller's thread, while the engine computes; failures are reported later."""
         if self._model.images is not None:
             for request in requests:
                 if request.images:
                     self._model.images.refusal(request)
 
     def _take(self, requests: Sequence[SampleRequest]) -> _Taken:
-        """Settle which version answers each request."""
+        """Determine which version answers each request."""
         shelf = self._model.shelf
         return [(request, shelf.take(request.policy, request.policy_version)) for request in requests]
 
     def _left(self, rows: list[Row]) -> list[Row]:
-        """Let go of the versions of rows that are answered."""
+        """Release the versions of answered rows."""
         for row in rows:
             self._model.shelf.leave(row.policy)
         return rows
@@ -351,12 +349,12 @@ class TransformersEngine:
         if len(request.prompt_ids) >= self.context_length:
             return PromptTooLongError(
                 f"a prompt of {len(request.prompt_ids)} tokens fills the context of {self.context_length}",
-                hint="at least one token must be left for the answer",
+                hint="leave room for at least one completion token",
                 field="prompt_ids",
             )
         if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self._model.vocabulary:
             return InvalidRequestError(
-                f"the prompt holds a token id outside [0, {self._model.vocabulary})",
+                f"the prompt contains a token id outside [0, {self._model.vocabulary})",
                 hint="was it encoded with another model's tokenizer?",
                 field="prompt_ids",
             )
@@ -381,12 +379,12 @@ class TransformersEngine:
         longest = max((len(r.prompt_ids) + min(r.max_tokens, 64) for r, _ in taken), default=1)
         scheduler = self._new_scheduler(
             replace(self._limits, first_slots=max(1, len(taken)), first_length=longest),
-            # Nobody is answered before all are.
+            # No request is answered before all are done.
             most_rows=max(1, len(taken)),
         )
         outcomes: list[Row | Completion | SampleFailure] = []
         for request, policy in taken:
-            # Sessions would tie the result to earlier calls; here every request stands for itself.
+            # Sessions would make the result depend on earlier calls; here each request is independent.
             alone = request.model_copy(update={"session_id": ""})
             rows, refused = self._rows([(alone, policy)], _ignore)
             scheduler.add(rows)
@@ -424,19 +422,19 @@ class TransformersEngine:
 
 
 class _Turns:
-    """A device as the engine's thread takes it; knows for how long it was waited for."""
+    """A device used by the engine's thread; it measures the time spent waiting."""
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         self._lock = lock
         self._core = KeptCore(lock) if isinstance(lock, DeviceLock) else None
         self.waited_seconds = 0.0
         self.patient = False
-        """Whether to wait for all cores, rather than go on with those that are free: then nothing depends on
-        who else computes, not to the last bit."""
+        """Whether to wait for all cores instead of using the free ones: then the result does not depend on
+        other threads, not even in the last bit."""
 
     @contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
-        """Take it, or for a thread that computes alone one core of a CPU."""
+        """Acquire it; a thread that computes alone acquires one core of a CPU."""
         if self._core is None:
             place = self._lock
         elif alone:
@@ -449,13 +447,13 @@ class _Turns:
             yield
 
     def rest(self) -> None:
-        """Keep nothing: there is no work."""
+        """Release everything: there is no work."""
         if self._core is not None:
             self._core.give_back()
 
 
 def _cache_bytes(device: torch.device) -> int:
-    # Of the rest of a GPU's memory the learner, which comes later, takes half.
+    # The learner, which starts later, takes half of the rest of the GPU's memory.
     free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
     return max(_LEAST_CACHE_BYTES, free // _PART_OF_A_GPUS_MEMORY)
 
@@ -479,7 +477,7 @@ def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> No
     try:
         deliver(answers)
     except Exception:
-        _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
+        _log.exception("a callback for %d completions failed; the engine continues", len(answers))
 
 
 def _ignore(_: Sequence[Completion | SampleFailure]) -> None:

@@ -1,8 +1,8 @@
-"""Images in packed batches: their tokens have ids of their own, and their vectors come from the vision tower.
+"""Images in packed batches: they get unique token ids, and their vectors come from the vision tower.
 
-The placeholder's id is the same for every image, and so would be the prompts of two different ones. Here each
-image's tokens get ids that no vocabulary has and no other image gets. So all that compares prompts by their
-ids, the caches of sessions and of equal prompts, tells images apart by their content.
+The placeholder's id is the same for every image, so prompts with different images would look equal. Each
+image's tokens therefore get ids outside the vocabulary, unique to the image, so code that compares prompts by
+ids (the caches of sessions and of equal prompts) distinguishes images by content.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from tinkergym.errors import TinkerGymError
 from tinkergym.schema.sampling import SampleRequest
 
 IMAGE_IDS = 1 << 62
-"""The first id that stands for a part of an image."""
+"""The first id for image tokens."""
 _PLACES = 1 << 20
 """Ids per image."""
 _MOST_NUMBERED = 100_000
-"""Images that keep their number. One that is forgotten gets another; what a cache has of it is not found."""
+"""Images that keep their number. An evicted image gets a new number, so its cached tokens are not found
+again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Shown:
 
 
 class ShownImages:
-    """Which images have which ids, and their features under each policy."""
+    """The images' ids, and their features under each policy."""
 
     def __init__(
         self, model: Any, shelf: PolicyShelf, reader: ImageReader, of_base: KeptFeatures | None = None
@@ -74,13 +75,13 @@ class ShownImages:
         self._seeing = {
             name.rpartition(".")[0] for name, p in model.named_parameters() if id(p) not in decoder
         }
-        """Paths of the modules that make an image's features."""
+        """Paths of the modules that compute an image's features."""
         for path in self._seeing & set(shelf.sites):
-            # They run for one policy at a time, so an adapter on them is in nobody's way.
+            # They run for one policy at a time, so an adapter on them does not affect others.
             shelf.sites[path].mixable = True
 
     def refusal(self, request: SampleRequest) -> TinkerGymError | None:
-        """Return why a request's images cannot be shown; None if they can. Reads them."""
+        """Read a request's images; return why they cannot be used, or None."""
         try:
             self._reader.check(request.prompt_ids, request.images)
         except TinkerGymError as error:
@@ -88,7 +89,7 @@ class ShownImages:
         return None
 
     def placed(self, request: SampleRequest) -> list[int]:
-        """Return the prompt with each image's own ids in the place of its placeholders."""
+        """Return the prompt with each image's own ids instead of the placeholders."""
         ids = list(request.prompt_ids)
         for image in request.images:
             begin = IMAGE_IDS + self._number(image.sha256) * _PLACES
@@ -96,7 +97,7 @@ class ShownImages:
         return ids
 
     def as_placeholders(self, ids: list[int]) -> list[int]:
-        """Return ids that a vocabulary has."""
+        """Return the ids mapped into the vocabulary."""
         return [token if token < IMAGE_IDS else self._reader.placeholder for token in ids]
 
     def positions(self, request: SampleRequest, start: int, end: int) -> Indices:
@@ -155,7 +156,7 @@ class ShownImages:
         return [found[sha256] for sha256 in hashes]
 
     def _sees_otherwise(self, policy: LoadedPolicy) -> bool:
-        """Whether the policy's features are not those of the base model."""
+        """Return whether the policy's features differ from the base model's."""
         if policy is self._shelf.base:
             return False
         return not policy.factors or not self._seeing.isdisjoint(policy.factors)

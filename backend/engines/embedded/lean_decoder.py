@@ -1,14 +1,14 @@
-"""The forward of a Llama-like decoder on a packed batch, without what transformers does around it.
+"""The forward pass of a Llama-like decoder on a packed batch, without the overhead of transformers.
 
-A decoder's operations on a few dozen new tokens take some ten microseconds each; the calls of its modules,
-their decorators and the masks that nobody uses take as long again. So here is the decoder as one function of
-tensors, which on CPUs runs without Python: see `backend.compute.compiled`.
+A decoder's operations on a few dozen new tokens take some ten microseconds each; module calls, decorators and
+unused masks take as long again. The decoder is therefore written as one function of tensors, which on CPUs
+runs without Python: see `backend.compute.compiled`.
 
-Only models whose code was read for it are run so: what others do beyond some length, or to large numbers
-only, a trial with a few tokens does not show. And only if it gives their very own bits then.
+Only models whose code was reviewed are run this way, because a trial with a few tokens does not show special
+behaviour at long lengths or for large values. The results must also be bitwise identical.
 """
 
-# Annotations stay what they are, not strings: see `backend.compute.compiled`.
+# Annotations must stay objects rather than strings: see `backend.compute.compiled`.
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ from backend.engines.embedded.policy_shelf import AdapterSite, PolicyShelf
 from backend.engines.embedded.slot_cache import SlotCache
 
 _READ = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
-"""Of transformers 5."""
+"""Class names in transformers 5."""
 _STEADY_POSITIONS = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary positions that mean the same however long a sequence grows."""
+"""Rotary position types that do not depend on the sequence's length."""
 
 
 class Linear(NamedTuple):
-    """A linear layer, and what several adapters side by side add to it: see `policy_shelf.Mix`."""
+    """A linear layer and the combined adapters added to it: see `policy_shelf.Mix`."""
 
     weight: Tensor
     bias: Tensor | None
@@ -49,7 +49,7 @@ class Linear(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A layer's weights, and its part of the cache."""
+    """A layer's weights and its part of the cache."""
 
     norm_before_attention: Tensor
     to_query: Linear
@@ -67,28 +67,28 @@ class Layer(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What is the same in all layers and for all batches."""
+    """Values shared by all layers and batches."""
 
     head_dim: int
     scale: float
-    """Of attention's scores."""
+    """Factor on the attention scores."""
     epsilon: float
-    """Of the norms."""
+    """Epsilon of the norms."""
     rotary_scale: float
     onednn: bool
-    """Whether linear layers go through oneDNN."""
+    """Whether linear layers use oneDNN."""
     least_queries: int
 
 
 @dataclass(frozen=True, slots=True)
 class _LinearModule:
-    """Where a linear layer's tensors are found; to ask the module for them takes ten times as long."""
+    """Where to find a linear layer's tensors; asking the module takes ten times as long."""
 
     parameters: dict[str, Any]
     site: AdapterSite
 
     def now(self) -> Linear:
-        """Return what the policies that are bound make of the layer."""
+        """Return the layer with the bound policies."""
         mix, parameters = self.site.mix, self.parameters
         if mix is None:
             return Linear(parameters["weight"], parameters["bias"], None, None, None)
@@ -97,7 +97,7 @@ class _LinearModule:
 
 @dataclass(frozen=True, slots=True)
 class _LayerModules:
-    """Where a layer's tensors are found."""
+    """Where to find a layer's tensors."""
 
     norms: tuple[dict[str, Any], dict[str, Any]]
     head_norms: tuple[dict[str, Any], dict[str, Any]] | None
@@ -106,7 +106,7 @@ class _LayerModules:
     key_heads: int
 
     def now(self, number: int, cache: SlotCache, dim: int) -> Layer:
-        """Return what the policies that are bound make of the layer."""
+        """Return the layer with the bound policies."""
         to_query, to_key, to_value, from_heads, to_gate, to_inner, from_inner = self.linears
         norms, head_norms = self.norms, self.head_norms
         keys, values = cache.layer(number, heads=self.key_heads, key_dim=dim, value_dim=dim)
@@ -128,28 +128,28 @@ class _LayerModules:
 
 
 class LeanDecoder:
-    """A model of transformers, read as embedding, layers of attention and gated MLP, norm and head."""
+    """A model from transformers, split into embedding, layers of attention and gated MLP, norm and head."""
 
     def __init__(self, model: Any, shelf: PolicyShelf, *, onednn: bool) -> None:
         """Find the modules.
 
         Args:
             model: A causal LM.
-            shelf: What puts policies into it.
-            onednn: Whether all of its linear layers go through oneDNN.
+            shelf: Binds policies to the model.
+            onednn: Whether all its linear layers use oneDNN.
 
         Raises:
-            ValueError: It is none of those that were read, looks through a window, or computes otherwise.
+            ValueError: The model is not supported, has a sliding window, or computes differently.
         """
         kind, config = type(model), model.config
         if not kind.__module__.startswith("transformers.") or kind.__name__ not in _READ:
-            raise ValueError(f"{kind.__name__} may compute more than a Llama does")
+            raise ValueError(f"{kind.__name__} may compute more than a Llama model")
         windows = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
         if windows or getattr(config, "sliding_window", None) is not None:
             raise ValueError("it has a sliding window")
         decoder, rotary = model.model, model.model.rotary_emb
         if rotary.rope_type not in _STEADY_POSITIONS or config.hidden_act != "silu":
-            raise ValueError(f"its positions are {rotary.rope_type}, its activation {config.hidden_act}")
+            raise ValueError(f"it has {rotary.rope_type} positions and {config.hidden_act} activations")
         first, device = decoder.layers[0], model.lm_head.weight.device
         self._numbers = Numbers(
             head_dim=first.self_attn.head_dim,
@@ -167,11 +167,11 @@ class LeanDecoder:
         self._run = compiled(_decoded) if device.type == "cpu" else _decoded
 
     def logits(self, token_ids: Indices, batch: PackedBatch, keep: Indices) -> Tensor:
-        """Run a packed batch; to be called in inference mode, with no adapters bound `one_by_one`.
+        """Run a packed batch; call this in inference mode, with no adapters bound `one_by_one`.
 
         Args:
             token_ids: [tokens].
-            batch: Where they belong.
+            batch: The tokens' sequences.
             keep: [wanted] indices of the tokens whose logits are needed.
 
         Returns:
@@ -181,7 +181,7 @@ class LeanDecoder:
         parts = [token_ids, batch.positions, keep, places]
         counts = [*map(len, parts), sum(map(len, batch.bucket_numbers))]
         packed = self._room.filled([*parts, *batch.bucket_numbers])
-        # Linear layers that do not go through oneDNN go through MKL, and want to be divided.
+        # Linear layers without oneDNN use MKL, which needs division.
         with attention_undivided() if self._numbers.onednn else nullcontext():
             return self._run(
                 packed,
@@ -200,10 +200,10 @@ class LeanDecoder:
 
 
 class _Room:
-    """Takes what is worked out with numpy over to torch, in one tensor that is filled anew each time.
+    """Copies numpy results to torch in one tensor that is refilled each time.
 
-    Each of torch's calls lets go of Python's lock, even one that only wraps an array: beside a thread that
-    never rests it takes 70 microseconds.
+    Each torch call releases the GIL, even one that only wraps an array: next to a busy thread that takes 70
+    microseconds.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -211,7 +211,7 @@ class _Room:
         self._make(1024)
 
     def filled(self, parts: Sequence[Indices]) -> Tensor:
-        """Return the parts one behind the other, with whatever behind them; theirs until the next call."""
+        """Return the parts concatenated, possibly followed by other data; valid until the next call."""
         count = sum(map(len, parts))
         if count > len(self._view):
             self._make(2 * count)
@@ -244,7 +244,7 @@ def _linear(module: Any, shelf: PolicyShelf) -> _LinearModule:
     return _LinearModule(module._parameters, shelf.site_of(module))
 
 
-# --- compiled on CPUs: functions of tensors, in the part of Python that torch.jit knows ---------------------
+# --- compiled on CPUs: functions of tensors, in the subset of Python that torch.jit supports ------------
 
 
 def _decoded(  # noqa: PLR0917 - compiled, where it is called by position
@@ -260,15 +260,14 @@ def _decoded(  # noqa: PLR0917 - compiled, where it is called by position
 ) -> Tensor:
     """Return [wanted, vocabulary].
 
-    `packed` holds, one behind the other, token ids, positions, which tokens' logits are wanted, places in the
-    cache, and the numbers of the buckets; `counts` says how many there are of each.
+    `packed` is the concatenation of token ids, positions, which tokens' logits are wanted, places in the
+    cache, and the numbers of the buckets; `counts` has the length of each.
     """
     token_ids, positions, keep, places, in_buckets = torch.split_with_sizes(packed[: sum(counts)], counts)
     buckets = buckets_in(in_buckets, shapes)
     states = functional.embedding(token_ids, embedding)
     angles = positions[:, None].float() * frequencies.float()
-    # [tokens, 1, dim]: alike for all heads. The first half of a head is turned by minus the second: the sign
-    # goes with the sine.
+    # the sign moves to the sine.
     cos = (angles.cos() * numbers.rotary_scale).to(states.dtype)
     sin = (angles.sin() * numbers.rotary_scale).to(states.dtype)
     cos, sin = torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]
@@ -294,7 +293,7 @@ def _attended(  # noqa: PLR0917
     masks: list[Tensor],
     numbers: Numbers,
 ) -> Tensor:
-    """Return [tokens, hidden], what a layer's attention adds to [tokens, hidden]."""
+    """Return [tokens, hidden], a layer's attention output for [tokens, hidden]."""
     tokens, dim = states.shape[0], numbers.head_dim
     query = _through(layer.to_query, states, numbers.onednn).view(tokens, -1, dim)
     key = _through(layer.to_key, states, numbers.onednn).view(tokens, -1, dim)
@@ -326,7 +325,7 @@ def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _normed(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Return what an RMS norm makes of [..., dim], rounded as transformers and `fast_norms` do."""
+    """Return the RMS norm of [..., dim], rounded like transformers and `fast_norms`."""
     if states.dtype == torch.float32:
         return over_rms(states, epsilon)[0].mul_(weight)
     wide = states.float()
@@ -335,7 +334,7 @@ def _normed(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def _through(layer: Linear, states: Tensor, onednn: bool) -> Tensor:
-    """Return [..., out], what a linear layer and the adapters at it make of [..., in]."""
+    """Return [..., out], the output of a linear layer and its adapters for [..., in]."""
     outputs = product(states, layer.weight, layer.bias, onednn)
     down, up, foreign = layer.down, layer.up, layer.foreign
     if down is not None and up is not None and foreign is not None:

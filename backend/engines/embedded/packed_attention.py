@@ -1,8 +1,8 @@
-"""Attention over a packed batch: as transformers calls it in place of its own, and as functions of tensors.
+"""Attention over a packed batch: as transformers' attention interface, and as functions of tensors.
 
-All new tokens of an iteration, prompts and single sampled tokens alike, stand one behind the other in a batch
-of one row, so that no linear layer computes padding. Only attention knows where a sequence begins: it stores
-the new keys and values in the slot cache and attends to the slots.
+All new tokens of an iteration, prompts and single sampled tokens, are concatenated in a batch of one row, so
+no linear layer computes padding. Only attention knows the sequence boundaries: it stores the new keys and
+values in the slot cache and attends to the slots.
 
 `bucket_masks` and `attend_in_buckets` can be compiled by `torch.jit.script`: see `lean_decoder.py`.
 """
@@ -37,18 +37,18 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
     packed: PackedBatch | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers' attention functions do, for the batch given as `packed`.
+    """Compute attention with the signature of transformers' attention functions, for the batch `packed`.
 
     Args:
         module: The attention layer; its `layer_idx` names its part of the cache.
         query: [1, heads, tokens, dim].
         key: [1, key-value heads, tokens, dim].
         value: [1, key-value heads, tokens, value dim].
-        attention_mask: Unused; the spans say everything.
+        attention_mask: Unused; the spans determine the mask.
         scaling: Factor on the scores; None is `dim ** -0.5`.
-        sliding_window: How many tokens back a token sees, itself included; None sees all.
+        sliding_window: How many tokens a token can attend to, including itself; None is all.
         packed: Which token belongs to which slot.
-        others: Further options of the model; those that would change the result are refused.
+        others: Other options of the model; options that would change the result are refused.
 
     Returns:
         [1, tokens, heads, value dim], and no attention weights.
@@ -56,7 +56,7 @@ def packed_attention(  # noqa: PLR0917 - the order that transformers calls its a
     refused = sorted(name for name in _REFUSED_OPTIONS if others.get(name) is not None)
     if refused:
         raise NotImplementedError(f"attention with {', '.join(refused)}")
-    assert packed is not None, "the engine's copy of a model runs on packed batches only"
+    assert packed is not None, "the engine's copy of a model only runs packed batches"
     layer: int = module.layer_idx  # type: ignore[assignment]
     cache, window = packed.cache, sliding_window or 0
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
@@ -85,19 +85,19 @@ def attention_undivided() -> Any:
 
 
 def least_queries(device: torch.device) -> int:
-    """Return how many queries of one head attention gets at least, see `backend.compute.same_rounding`."""
+    """Return the minimum number of queries per head, see `backend.compute.same_rounding`."""
     return QUERIES if device.type == "cpu" else 1
 
 
 def bucket_masks(buckets: list[Bucket], window: int, like: Tensor) -> list[Tensor]:
-    """Return each bucket's [block, width, reach]: 0 where a new token may look, -inf elsewhere.
+    """Return each bucket's [block, width, reach] mask: 0 where a new token may attend, -inf elsewhere.
 
-    One without elements stands for causal attention among the new tokens alone.
+    An empty mask means causal attention among the new tokens only.
 
     Args:
-        buckets: Of a packed batch.
-        window: How many tokens back a token sees, itself included; 0 sees all.
-        like: Of the dtype and on the device that the masks shall have.
+        buckets: The buckets of a packed batch.
+        window: How many tokens a token can attend to, including itself; 0 is all.
+        like: A tensor with the masks' dtype and device.
     """
     masks: list[Tensor] = []
     for bucket in buckets:
@@ -108,7 +108,7 @@ def bucket_masks(buckets: list[Bucket], window: int, like: Tensor) -> list[Tenso
         queries = bucket.starts[:, None] + torch.arange(shape.width, device=like.device)
         seats = bucket.seats
         if seats is not None:
-            # Idle slots of the block see their first key.
+            # Idle slots of the block attend to their first key.
             block = torch.zeros(
                 [shape.high - shape.low, shape.width],
                 dtype=torch.long,
@@ -135,7 +135,7 @@ def attend_in_buckets(  # noqa: PLR0917 - compiled, where it is called by positi
     scale: float,
     least_queries: int,
 ) -> Tensor:
-    """Store new keys and values, and attend.
+    """Store new keys and values, and compute attention.
 
     Args:
         query: [tokens, heads, dim].
@@ -144,7 +144,7 @@ def attend_in_buckets(  # noqa: PLR0917 - compiled, where it is called by positi
         keys: [slots, key-value heads, length, dim], the layer's part of the cache.
         values: [slots, key-value heads, length, value dim].
         places: [tokens * key-value heads] where the new tokens go, see `SlotCache.places`.
-        buckets: Of the batch.
+        buckets: The batch's buckets.
         masks: See `bucket_masks`.
         scale: Factor on the scores.
         least_queries: See there.
@@ -205,7 +205,7 @@ def _attend_single(  # noqa: PLR0917
     scale: float,
     least_queries: int,
 ) -> Tensor:
-    # One new token per sequence. Heads that share their keys are queries of one head: they read them once.
+    # One new token per sequence. Heads that share keys become queries of one head, so keys are read once.
     keys, values = _read(bucket, keys), _read(bucket, values)
     asked = _seated(bucket, _rows(bucket, query))  # [block, heads, dim]
     block, kv_heads, dim = keys.shape[0], keys.shape[1], keys.shape[3]

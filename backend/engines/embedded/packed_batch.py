@@ -27,53 +27,54 @@ class Span:
 
     slot: int
     start: int
-    """Tokens of the sequence that the slot holds already."""
+    """Tokens of the sequence already in the slot."""
     tokens: int
 
     @property
     def end(self) -> int:
-        """Tokens that the slot holds afterwards."""
+        """Tokens in the slot afterwards."""
         return self.start + self.tokens
 
 
 class BucketShape(NamedTuple):
-    """What of a bucket is no tensor; compiled functions take it, too."""
+    """The non-tensor part of a bucket, also used by compiled functions."""
 
     spans: int
     width: int
-    """New tokens of the longest span; on a CPU filled up, see `backend.compute.same_rounding`."""
+    """New tokens of the longest span; on a CPU rounded up, see `backend.compute.same_rounding`."""
     reach: int
-    """Keys that are read: those of the longest sequence, the new ones included; on a CPU filled up."""
+    """Keys that are read: those of the longest sequence including new ones; on a CPU rounded up."""
     fresh: bool
     """Whether no sequence has a past."""
     run: int
-    """Where in the packed row the tokens begin, if they need no padding and no reordering; else -1."""
+    """Where the tokens begin in the packed row if they need no padding or reordering; else -1."""
     low: int
-    """First slot of the block that is read in place, and the one behind its last; 0 and 0 if the spans' slots
+    """First slot of the block that is read in place, and the end of the block; 0 and 0 if the spans' slots
     are copied together instead."""
     high: int
     counts: list[int]
-    """How many numbers each of the bucket's five tensors has, in their order."""
+    """Lengths of the bucket's five tensors, in order."""
 
 
 class Bucket(NamedTuple):
-    """Spans that attend together, padded to the longest of them."""
+    """Spans that are computed together, padded to the longest."""
 
     shape: BucketShape
     starts: Tensor
-    """[spans] tokens that each slot holds already."""
+    """[spans] tokens already in each slot."""
     padded: Tensor
-    """[spans * width] packed index of each token, where there is no run; padding repeats the span's last."""
+    """[spans * width] packed index of each token, unless they are consecutive; padding repeats the span's
+    last."""
     real: Tensor
-    """[real tokens] their padded index, where there is padding."""
+    """[real tokens] their padded index, if there is padding."""
     seats: Tensor | None
-    """[spans] where in the block each span's slot is; None if they fill it in order."""
+    """[spans] position of each span's slot in the block; None if they fill it in order."""
     slots: Tensor
-    """[spans] slot of each span, where there is no block."""
+    """[spans] slot of each span, if there is no block."""
 
 
 def buckets_in(numbers: Tensor, shapes: list[BucketShape]) -> list[Bucket]:
-    """Return the buckets of these shapes whose tensors stand in [numbers], one behind the other."""
+    """Return the buckets of these shapes, whose tensors are concatenated in [numbers]."""
     found: list[Bucket] = []
     begin = 0
     for shape in shapes:
@@ -85,18 +86,19 @@ def buckets_in(numbers: Tensor, shapes: list[BucketShape]) -> list[Bucket]:
 
 
 class PackedBatch:
-    """Where the tokens of one iteration belong, in the numbers that every layer needs.
+    """The places of one iteration's tokens, in the form that all layers need.
 
-    Worked out by numpy: for a few hundred numbers its calls cost a tenth of torch's and keep Python's lock.
+    Computed with numpy: for a few hundred numbers its calls cost a tenth of torch's and do not release the
+    GIL.
     """
 
     def __init__(self, cache: SlotCache, spans: Sequence[Span], device: torch.device) -> None:
-        """Work the numbers out.
+        """Compute the numbers.
 
         Args:
-            cache: Where the spans' slots are.
-            spans: One behind the other in the packed row.
-            device: Of the model.
+            cache: Cache with the spans' slots.
+            spans: The spans, in the order of the packed row.
+            device: The model's device.
         """
         self.cache = cache
         self.tokens = sum(span.tokens for span in spans)
@@ -115,28 +117,29 @@ class PackedBatch:
         self.shapes = [shape for shape, _ in made]
         """Of the buckets."""
         self.bucket_numbers = [numbers for _, own in made for numbers in own]
-        """The buckets' tensors, as `buckets_in` reads them."""
+        """The buckets' tensors, for `buckets_in`."""
         self.masks: dict[int, list[Tensor]] = {}
-        """Of the buckets, by the window of a layer; `packed_attention` keeps them here for the next layer."""
+        """The buckets' masks, by the layers' window; `packed_attention` stores them here for the next
+        layer."""
         self._placed: dict[int, Tensor] = {}
 
     def last_tokens(self, spans: Sequence[int]) -> Indices:
-        """[spans] where in the packed row the last token of each of these spans stands."""
+        """[spans] index in the packed row of the last token of each of these spans."""
         return self._ends[np.array(spans, dtype=np.int64)] - 1
 
     def places(self, heads: int) -> Indices:
-        """[tokens * heads] where the tokens go in the cache of a layer with so many heads."""
+        """[tokens * heads] places of the tokens in the cache of a layer with this many heads."""
         return self.cache.places(self._slots, self.positions, heads)
 
     def placed(self, heads: int) -> Tensor:
-        """`places` as a tensor, made once."""
+        """`places` as a tensor, created once."""
         if heads not in self._placed:
             self._placed[heads] = torch.from_numpy(self.places(heads)).to(self._device)
         return self._placed[heads]
 
     @cached_property
     def buckets(self) -> list[Bucket]:
-        """Which sequences attend together."""
+        """Which sequences are computed together."""
         numbers = torch.from_numpy(np.concatenate(self.bucket_numbers)).to(self._device)
         return buckets_in(numbers, self.shapes)
 
@@ -180,8 +183,7 @@ class PackedBatch:
 
 
 def _bucket_members(spans: Sequence[Span]) -> list[list[int]]:
-    # Spans attend together when padding them to one length wastes little: single tokens, then by powers of
-    # two, and those without a past apart, because they need no look into the cache.
+    # of two. Those without a past form a group, because they do not read the cache.
     found: dict[tuple[int, bool], list[int]] = {}
     for index, span in enumerate(spans):
         found.setdefault(((span.tokens - 1).bit_length(), span.start == 0), []).append(index)
@@ -189,7 +191,7 @@ def _bucket_members(spans: Sequence[Span]) -> list[list[int]]:
 
 
 def _block(slots: Indices) -> tuple[int, int, Indices | None]:
-    """Return the block of slots to read in place, and where in it each span's slot is, if that is worth it.
+    """Return the block of slots to read in place and each span's position in it; None if not worth it.
 
     Attending to a few idle slots as well costs less than copying the busy ones together.
     """

@@ -1,8 +1,8 @@
 """A Hugging Face causal LM that runs on packed batches.
 
-Any model works whose attention goes through transformers' attention interface and is plain softmax attention
-with absolute or rotary positions. Whether it really does is not read off a list of names but checked when the
-model is loaded: a packed run must give the logits of an ordinary one.
+Models work if their attention uses transformers' attention interface and is plain softmax attention with
+absolute or rotary positions. This is not decided by a list of names but checked when a model is loaded: a
+packed run must produce the logits of an ordinary one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOOSE_TOLERANCE = 0.5
 
 
 class PackedModel:
-    """The engine's own copy of a model, with the shelf of policies it can take on."""
+    """The engine's copy of a model, with the policies that can be bound to it."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class PackedModel:
         dtype: torch.dtype,
         merged_limit: int = 4,
     ) -> None:
-        """Load a model and check that it can be run packed.
+        """Load a model and check that it can run packed.
 
         Args:
             directory: As `resolve_model` returns it.
-            device: Where it is run.
-            dtype: Of weights and cache.
+            device: The device to run on.
+            dtype: Type of weights and cache.
             merged_limit: See `PolicyShelf`.
 
         Raises:
-            InvalidRequestError: Its architecture needs something that a packed batch does not give it.
+            InvalidRequestError: Its architecture needs something that packed batches do not provide.
         """
         self.device, self.dtype = device, dtype
         disable_progress_bar()
@@ -76,7 +76,7 @@ class PackedModel:
                 local_files_only=True,
             )
         except (ValueError, OSError, ImportError) as error:
-            raise _unsupported(directory, f"transformers does not load it: {error}") from error
+            raise _unsupported(directory, f"transformers cannot load it: {error}") from error
         self._model.to(device).eval().requires_grad_(False)
         speed_up_norms(self._model)
         speed_up_linears(self._model)
@@ -87,7 +87,7 @@ class PackedModel:
         self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)
         self._has_mrope = has_mrope(self._model.config.model_type)
         self.images: ShownImages | None = None
-        """What puts images into prompts, for a model that takes them."""
+        """Inserts images into prompts, for a model with image support."""
         self._lean: LeanDecoder | None = None
         self.bytes_per_token = self._take_on_packed_attention(directory)
 
@@ -97,7 +97,7 @@ class PackedModel:
 
     @property
     def is_lean(self) -> bool:
-        """Whether forwards go without what transformers does around a model's operations."""
+        """Whether the forward pass avoids the overhead of transformers."""
         return self._lean is not None
 
     def logits(
@@ -110,18 +110,18 @@ class PackedModel:
         *,
         rope: Indices | None = None,
     ) -> Tensor:
-        """Run new tokens of several sequences; to be called in inference mode.
+        """Run new tokens of several sequences; call this in inference mode.
 
         Args:
-            token_ids: The spans' tokens, one span behind the other.
-            spans: Whose tokens they are.
+            token_ids: The spans' tokens, concatenated.
+            spans: The sequences that the tokens belong to.
             wanted: Indices of the spans whose next-token logits are needed.
             segments: Which spans' tokens belong to which policy.
             cache: Holds the sequences' past and takes up the new tokens.
             rope: What `rope` returned for the spans.
 
         Returns:
-            [len(wanted), vocabulary], theirs until the next call.
+            [len(wanted), vocabulary], valid until the next call.
         """
         batch = PackedBatch(cache, spans, self.device)
         return self._computed(token_ids, batch, batch.last_tokens(wanted), segments, rope)
@@ -150,7 +150,7 @@ class PackedModel:
         *,
         rope: Indices | None = None,
     ) -> Tensor:
-        """Run new tokens as `logits` does, and return the logits after each: [tokens, vocabulary]."""
+        """Run new tokens like `logits`, and return the logits after each: [tokens, vocabulary]."""
         batch = PackedBatch(cache, spans, self.device)
         return self._computed(token_ids, batch, np.arange(batch.tokens), segments, rope)
 
@@ -162,7 +162,7 @@ class PackedModel:
         segments: Sequence[AdapterSegment],
         rope: Indices | None = None,
     ) -> Tensor:
-        # numpy reads a long list several times faster than torch does.
+        # numpy converts a long list several times faster than torch.
         ids = np.array(token_ids, dtype=np.int64)
         shown = None
         if self.images is not None and (ids >= IMAGE_IDS).any():
@@ -199,41 +199,39 @@ class PackedModel:
     def _take_on_packed_attention(self, directory: Path) -> int:
         other = _beside_attention(self._model)
         if other is not None:
-            raise _unsupported(directory, f"it has {other}, whose past the cache does not hold")
+            raise _unsupported(directory, f"it has {other}, which the cache does not support")
         samples = _sample_prompts(self.vocabulary)
         ids = [torch.tensor([sample], device=self.device) for sample in samples]
         try:
             with torch.inference_mode():
                 runs = [self._model(input_ids=one, use_cache=False).logits[:, -1] for one in ids]
         except Exception as error:
-            raise _unsupported(directory, f"a run fails: {type(error).__name__}: {error}") from error
+            raise _unsupported(directory, f"a run failed: {type(error).__name__}: {error}") from error
         expected = torch.cat(runs)
         if not self._model._can_set_attn_implementation():
-            raise _unsupported(
-                directory, "its attention does not go through transformers' attention interface"
-            )
-        # The decoder's alone: a vision tower's attention looks both ways.
+            raise _unsupported(directory, "its attention does not use transformers' attention interface")
+        # Only the decoder: a vision tower's attention is bidirectional.
         self._model.get_decoder().set_attn_implementation(ATTENTION_NAME)
         cache = self._sample_cache(samples)
         try:
             with torch.inference_mode():
                 found = self._run_in_two_halves(samples, cache)
         except Exception as error:
-            raise _unsupported(directory, f"a packed run fails: {type(error).__name__}: {error}") from error
-        # What the layers saw last was the second halves.
+            raise _unsupported(directory, f"a packed run failed: {type(error).__name__}: {error}") from error
+        # The layers last saw the second halves.
         for site in self.shelf.sites.values():
             site.per_row = site.seen_tokens == len(samples)
             site.mixable = site.per_row or site.seen_tokens == sum(len(s) - len(s) // 2 for s in samples)
         difference = float((torch.log_softmax(found, -1) - torch.log_softmax(expected, -1)).abs().max())
         if not difference <= _TOLERANCE.get(self.dtype, _LOOSE_TOLERANCE):
-            raise _unsupported(directory, f"a packed run's logprobs are off by {difference:.3g} nats")
+            raise _unsupported(directory, f"a packed run's logprobs differ by {difference:.3g} nats")
         self._lean = self._lean_decoder(samples, found)
-        for _ in range(2):  # compiled now, and not when the first request waits
+        for _ in range(2):  # compile now rather than during the first request
             choose_tokens(found, [1.0] * len(samples), [0] * len(samples), [0] * len(samples))
         return cache.bytes_per_token
 
     def _lean_decoder(self, samples: list[list[int]], expected: Tensor) -> LeanDecoder | None:
-        """Return one if the model is made for it: if its logits are the same to the bit."""
+        """Return a lean decoder if the model supports it with bitwise equal logits."""
         try:
             self._lean = LeanDecoder(self._model, self.shelf, onednn=self._onednn)
             with torch.inference_mode():
@@ -243,8 +241,8 @@ class PackedModel:
         else:
             if torch.equal(found, expected):
                 return self._lean
-            reason = "their logits are others in the last bits"
-        _log.info("the model is run by transformers' own modules: %s", reason)
+            reason = "the logits differ in the last bits"
+        _log.info("the model runs with transformers' own modules: %s", reason)
         return None
 
     def _sample_cache(self, samples: list[list[int]]) -> SlotCache:
@@ -268,18 +266,18 @@ class PackedModel:
 
 
 def _beside_attention(model: Any) -> str | None:
-    """Return what a model has that its few sample tokens may not need, but a long or continued text does."""
+    """Return an unsupported part of the model that the trial with few tokens might not use."""
     kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
     other = sorted(set(kinds) - {"full_attention", "sliding_attention"})
     if other:
-        return f"layers of the kind {', '.join(other)}"
+        return f"layers of type {', '.join(other)}"
     if any(isinstance(module, nn.Conv1d) for module in model.get_decoder().modules()):
         return "convolutions"
     return "a recurrent state" if keeps_a_state(model) else None
 
 
 def _sample_prompts(vocabulary: int) -> list[list[int]]:
-    # Any ids will do; the lengths reach past small sliding windows and differ, so that the batch is ragged.
+    # Any ids work; the lengths exceed small sliding windows and differ, to make the batch ragged.
     return [
         [(7919 * (index + 31 * row) + 11) % vocabulary for index in range(n)]
         for row, n in enumerate((24, 9, 5))
@@ -289,8 +287,9 @@ def _sample_prompts(vocabulary: int) -> list[list[int]]:
 def _unsupported(directory: Path, reason: str) -> InvalidRequestError:
     name = read_model_facts(directory).architecture
     return InvalidRequestError(
-        f"{name} in {str(directory)!r} cannot be sampled by the embedded engine: {reason}",
-        hint="engine=vllm runs more families; or choose a decoder with plain softmax attention, such as "
+        f"{name} in {str(directory)!r} cannot be used by the embedded engine: {reason}",
+        hint="use engine=vllm, which supports more families, or choose a decoder with plain softmax "
+        "attention, such as "
         "Qwen 3, Llama, Mistral, Mixtral or GPT-2",
         field="model",
     )

@@ -1,9 +1,9 @@
-"""The policies that an engine holds, and how each is put into the one copy of the model.
+"""The policies loaded in an engine, and how each is bound to the single copy of the model.
 
-A policy is a table of tensors for the model's parameters. The base model's table holds the loaded weights; an
-adapter's differs in the linear layers that it adapts, where `W + scaling * B @ A` stands; a full policy's
-differs everywhere. Binding a table sets references and copies nothing. Where several adapters share a batch,
-the base table is bound and each linear layer adds every adapter's product to that adapter's tokens.
+A policy is a table of tensors for the model's parameters. The base model's table contains the loaded weights;
+an adapter's differs in the linear layers it adapts, which contain `W + scaling * B @ A`; a full policy's
+differs everywhere. Binding a table sets references and copies nothing. If several adapters share a batch, the
+base table is bound and each linear layer adds every adapter's product to that adapter's tokens.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from tinkergym.errors import InvalidRequestError
 _PEFT_PREFIX = "base_model.model."
 
 _MOST_RANKS = 128
-"""Of all adapters that stand side by side; with more, the products of foreign ranks cost more than calls."""
+"""Total rank of combined adapters; beyond it, the products of foreign ranks cost more than separate calls."""
 
 
 @dataclass(eq=False, slots=True)
 class LoadedPolicy:
-    """One policy at one version."""
+    """One version of a policy."""
 
     name: str
     version: int
     live: bool = True
-    """False once a newer version took its place and nobody is let finish with this one; from then on nothing
-    is sampled with it."""
+    """False once a newer version replaced it and requests may not finish with it; it is then no longer
+    sampled."""
     users: int = 0
-    """Requests that were taken for it and are not answered yet."""
+    """Its unanswered requests."""
     factors: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Of an adapter: [in, rank] and [rank, out], the scaling in the second, by the linear layer's path."""
+    """For an adapter: [in, rank] and [rank, out], with the scaling in the second, by the linear layer's
+    path."""
     table: list[Tensor] | None = None
-    """The model's parameters under this policy; None while an adapter has not been merged."""
+    """The model's parameters under this policy; None while an adapter is not merged."""
 
     @property
     def is_adapter(self) -> bool:
@@ -58,50 +59,50 @@ class AdapterSegment:
     policy: LoadedPolicy
     tokens: slice
     rows: slice
-    """The part of the positions whose logits are wanted."""
+    """The range of positions whose logits are wanted."""
 
 
 _Factors = Mapping[str, tuple[Tensor, Tensor]]
 _Columns = tuple[tuple[LoadedPolicy, int, int], ...]
-"""Whose ranks stand where, from and to, when several adapters stand side by side."""
+"""The range of ranks of each combined adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Several adapters of one layer side by side: two products for all of them, however many they are.
+    """Combined adapters of one layer: two products for all of them, regardless of their number.
 
-    Each token meets the ranks of all, so it is for few: see `_MOST_RANKS`.
+    Each token is multiplied with all ranks, so it is meant for few: see `_MOST_RANKS`.
     """
 
     down: Tensor
     """[in, ranks], all ranks together."""
     up: Tensor
-    """[ranks, out], the scaling in it."""
+    """[ranks, out], including the scaling."""
     foreign: Tensor
-    """[tokens, ranks], True where the rank is not of the token's own adapter."""
+    """[tokens, ranks], True where the rank belongs to another token's adapter."""
 
 
 class AdapterSite:
-    """A linear layer of the model, able to add several adapters' products to its output."""
+    """A linear layer of the model that can add several adapters' products to its output."""
 
     def __init__(self, module: nn.Module) -> None:
         self.transposed = isinstance(module, Conv1D)
-        """GPT-2 keeps its linear weights as [in, out]."""
+        """GPT-2 stores its linear weights as [in, out]."""
         self.per_row = False
-        """Whether the layer sees only the positions whose logits are wanted, as an output head does."""
+        """Whether the layer only sees the positions whose logits are wanted, like an output head."""
         self.mixable = True
-        """Whether the layer sees the packed tokens in their order; an expert of a mixture does not."""
+        """Whether the layer sees the packed tokens in order; an expert of a mixture does not."""
         self.mix: Mix | None = None
-        """What several adapters add, side by side."""
+        """Combined adapters."""
         self.terms: list[tuple[slice, Tensor, Tensor]] = []
-        """What they add one by one, each to its own part."""
+        """Adapters added one by one, each to its own part."""
         self._seen: torch.Size = torch.Size([0, 1])
         self._forward = module.forward
         module.forward = self.forward
 
     @property
     def seen_tokens(self) -> int:
-        """How many tokens came last through the layer's own module."""
+        """Number of tokens in the last call of the layer's module."""
         return self._seen[:-1].numel()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -118,10 +119,9 @@ class AdapterSite:
 
 
 class PolicyShelf:
-    """Policies by name, each at its newest version, and older versions while requests finish with them.
+    """Policies by name, each with its newest version, and older versions while requests finish with them.
 
-    Whoever samples calls `take` and, once the request is answered, `leave`; both may be called from any
-    thread.
+    Callers call `take` and, once the request is answered, `leave`, both from any thread.
     """
 
     def __init__(self, model: nn.Module, *, merged_limit: int) -> None:
@@ -129,8 +129,8 @@ class PolicyShelf:
 
         Args:
             model: Its linear layers are changed in place.
-            merged_limit: How many adapters may keep merged weights at the same time; each costs as much
-                memory as the layers that it adapts.
+            merged_limit: How many adapters may keep merged weights at the same time; each uses as much memory
+                as the layers it adapts.
         """
         self.sites = {
             path: AdapterSite(module)
@@ -142,7 +142,7 @@ class PolicyShelf:
         }
         self._merged_limit = merged_limit
         self._merged: list[tuple[LoadedPolicy, list[Tensor]]] = []
-        """Adapters whose merged weights exist, and these."""
+        """Adapters with merged weights."""
         self._names: list[str] = []
         self._places: list[tuple[dict[str, Any], str]] = []
         table: list[Tensor] = []
@@ -159,25 +159,25 @@ class PolicyShelf:
             for name in (f"{path}.weight" for path, site in self.sites.items() if not site.transposed)
             if uses[table[self._index[name]].data_ptr()] == 1
         }
-        """Weights of linear layers that are nothing else besides, such as an embedding."""
+        """Linear layers' weights that are not shared, for example with an embedding."""
         self.base = LoadedPolicy(name=BASE_POLICY, version=0, table=table)
         self._policies: dict[str, LoadedPolicy] = {}
         self._finishing: list[LoadedPolicy] = []
-        """Older versions that still have users."""
+        """Older versions in use."""
         self._lock = threading.Lock()
-        """Guards both of these, and the counts of users."""
+        """Guards both of these, and the use counts."""
         self._bound: list[Tensor] | None = None
         self._mixed: set[LoadedPolicy] = set()
-        """The adapters that were last put side by side."""
+        """The last combined adapters."""
         self._mixed_factors: dict[str, tuple[_Columns, Tensor, Tensor]] = {}
 
     def find(self, name: str, version: int | None) -> LoadedPolicy | None:
-        """Return the policy at this version (None: at its newest), if it is here."""
+        """Return the policy at this version (None: the newest), if loaded."""
         policy = self.base if name == BASE_POLICY else self._policies.get(name)
         return policy if policy is not None and version in (policy.version, None) else None
 
     def take(self, name: str, version: int | None) -> LoadedPolicy | None:
-        """Return the policy as `find` does, and keep it for one request until `leave`."""
+        """Return the policy like `find`, and keep it for one request until `leave`."""
         with self._lock:
             policy = self.find(name, version)
             if policy is not None:
@@ -185,7 +185,7 @@ class PolicyShelf:
             return policy
 
     def leave(self, policy: LoadedPolicy) -> None:
-        """Say that a request is answered; the last one of an older version takes its weights with it."""
+        """Record that a request is answered; after an older version's last one its weights are freed."""
         with self._lock:
             policy.users -= 1
             if policy in self._finishing and not policy.users:
@@ -198,20 +198,20 @@ class PolicyShelf:
             return {policy.name: policy.version for policy in self._policies.values()}
 
     def publish(self, name: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> None:
-        """Put a version in the place of the one before it.
+        """Replace a policy's version.
 
         Args:
-            name: Of the policy.
-            version: Of these weights.
+            name: The policy's name.
+            version: The version of the weights.
             weights: They are copied.
-            let_finish: Requests that were taken for older versions go on with those; otherwise these are
-                gone.
+            let_finish: Requests for older versions are finished with them; otherwise older versions are
+                dropped.
 
         Raises:
-            InvalidRequestError: The weights do not fit the model, or hold NaN or infinity.
+            InvalidRequestError: The weights do not fit the model, or contain NaN or infinity.
         """
         if name == BASE_POLICY:
-            raise InvalidRequestError("the base model cannot be published over", field="policy")
+            raise InvalidRequestError("the base model cannot be replaced by a publish", field="policy")
         require_finite(weights)
         policy = LoadedPolicy(name=name, version=version)
         if isinstance(weights, AdapterWeights):
@@ -231,7 +231,7 @@ class PolicyShelf:
                 self._drop_finishing(name)
 
     def retire(self, name: str) -> None:
-        """Forget a policy, also for the requests that were taken for it."""
+        """Remove a policy, including for its unanswered requests."""
         with self._lock:
             _drop(self._policies.pop(name, None))
             self._drop_finishing(name)
@@ -243,7 +243,7 @@ class PolicyShelf:
         self._finishing = [policy for policy in self._finishing if policy.live]
 
     def forget_merged(self) -> None:
-        """Give back the memory of merged adapters; only the thread that samples may ask for it."""
+        """Free the memory of merged adapters; only for the sampling thread."""
         assert self.base.table is not None
         self._bind_table(self.base.table)
         self._forget_mixed()
@@ -254,9 +254,10 @@ class PolicyShelf:
         self._merged.clear()
 
     def let_go_of_gone(self) -> None:
-        """Keep no weights of policies that are retired; only the thread that samples may ask for it.
+        """Free the weights of retired policies; only for the sampling thread.
 
-        What an older version of a policy that is still here was merged into stays: the next one takes it.
+        Merged weights of an older version of a remaining policy stay, because the next version reuses the
+        memory.
         """
         assert self.base.table is not None
         with self._lock:
@@ -271,7 +272,7 @@ class PolicyShelf:
             self._forget_mixed()
 
     def bind(self, segments: Sequence[AdapterSegment]) -> None:
-        """Set the model up for a batch; the segments' policies must be compatible (see `batches`)."""
+        """Set up the model for a batch; the segments' policies must be compatible (see `batches`)."""
         self._clear_sites()
         if not all(policy.live for policy in self._mixed):
             self._forget_mixed()
@@ -279,7 +280,7 @@ class PolicyShelf:
             self._bind_table(self._table_of(segments[0].policy))
             return
         self._bind_table(self._table_of(self.base))
-        # A publish may take a policy's factors from it at any time; the tables that are read here stay.
+        # A publish may replace a policy's factors at any time; the tables read here stay.
         factors = {segment.policy: segment.policy.factors for segment in segments}
         ranks = sum(next(iter(own.values()))[0].shape[1] for own in factors.values() if own)
         if ranks <= _MOST_RANKS:
@@ -307,10 +308,10 @@ class PolicyShelf:
     def _side_by_side(
         self, factors: Mapping[LoadedPolicy, _Factors]
     ) -> dict[str, tuple[_Columns, Tensor, Tensor]]:
-        """Return by layer whose columns are where, and the factors of all adapters that the layer has."""
+        """Return each layer's rank ranges and the combined factors of its adapters."""
         adapters = {policy for policy, own in factors.items() if own}
         if adapters != self._mixed:
-            # First, so that what breaks off in the middle is not taken for the whole.
+            # First, so that an interrupted attempt does not count as complete.
             self._forget_mixed()
             by_path: dict[str, list[LoadedPolicy]] = {}
             for policy in sorted(adapters, key=lambda policy: (policy.name, policy.version)):
@@ -326,7 +327,7 @@ class PolicyShelf:
         return self._mixed_factors
 
     def _clear_sites(self) -> None:
-        """Leave the layers with what their weights say."""
+        """Reset the layers to their plain weights."""
         for site in self.sites.values():
             site.mix = None
             site.terms.clear()
@@ -336,15 +337,15 @@ class PolicyShelf:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the adapters that are bound are added one by one, as there are too many ranks of them."""
+        """Return whether the bound adapters are added one by one, because their total rank is too large."""
         return any(site.terms for site in self.sites.values())
 
     def site_of(self, module: nn.Module) -> AdapterSite:
-        """Return where adapters add to a linear layer."""
+        """Return where adapters are added to a linear layer."""
         return self._site_of[module]
 
     def can_mix(self, policy: LoadedPolicy) -> bool:
-        """Whether the policy may share a batch with others: the base, or an adapter on ordinary layers."""
+        """Return whether the policy can share a batch: the base model, or an adapter on ordinary layers."""
         if policy is self.base:
             return True
         return policy.is_adapter and all(self.sites[path].mixable for path in policy.factors)
@@ -358,7 +359,7 @@ class PolicyShelf:
 
     def _table_of(self, policy: LoadedPolicy) -> list[Tensor]:
         if policy.table is None:
-            # The new weights take the memory of a version that is gone: fresh memory costs more than they do.
+            # The new weights reuse the memory of a dropped version: fresh memory costs more than the weights.
             spare = next((table for other, table in self._merged if not other.live), None)
             table = self._merge(policy, spare)
             self._merged = [(other, own) for other, own in self._merged if other.live]
@@ -369,7 +370,7 @@ class PolicyShelf:
         return policy.table
 
     def _merge(self, policy: LoadedPolicy, spare: list[Tensor] | None) -> list[Tensor]:
-        """Return the policy's table; merged weights go where `spare`, a table like it, has its own."""
+        """Return the policy's table; merged weights reuse the memory of `spare`, a table like it."""
         assert self.base.table is not None
         table = list(self.base.table)
         for path, (down, up) in policy.factors.items():
@@ -379,7 +380,7 @@ class PolicyShelf:
             if self.sites[path].transposed:
                 table[index] = torch.addmm(weight, down, up, out=room)
             else:
-                # Its columns lie together in memory, see `_by_columns`.
+                # Its columns are contiguous in memory, see `_by_columns`.
                 room = None if room is None else room.t()
                 table[index] = torch.addmm(weight.t(), down, up, out=room).t()
         return table
@@ -391,8 +392,9 @@ class PolicyShelf:
             path, _, which = name.removeprefix(_PEFT_PREFIX).rpartition(".lora_")
             if path not in self.sites or which not in {"A.weight", "B.weight"}:
                 raise InvalidRequestError(
-                    f"the adapter has a tensor {name!r} for which the model has no linear layer",
-                    hint="adapters for this engine hold lora_A and lora_B of the model's linear layers only",
+                    f"the adapter has a tensor {name!r}, but the model has no such linear layer",
+                    hint="adapters for this engine may only contain lora_A and lora_B of the model's "
+                    "linear layers",
                 )
             pairs.setdefault(path, {})[which[0]] = tensor
         factors = {}
@@ -408,9 +410,9 @@ class PolicyShelf:
             down = pair["A"].detach().to(weight.device, weight.dtype).t().contiguous()
             up = pair["B"].detach().to(weight.device, weight.dtype).t() * weights.scaling
             if not bool(torch.isfinite(down).all() and torch.isfinite(up).all()):
-                # Beside others' adapters it would spoil their tokens, too.
+                # It would also spoil the tokens of other adapters in the batch.
                 raise InvalidRequestError(
-                    f"the adapter's factors for {path!r} leave what {weight.dtype} can hold",
+                    f"the adapter's factors for {path!r} overflow {weight.dtype}",
                     hint="the learner diverged; lower alpha or the learning rate",
                 )
             factors[path] = (down, up.contiguous())
@@ -419,7 +421,7 @@ class PolicyShelf:
     def _full_table(self, weights: FullWeights) -> list[Tensor]:
         assert self.base.table is not None
         given = {name: tensor for name, tensor in weights.tensors.items() if name in self._index}
-        # Tied parameters are one tensor under several names, of which a state dict may hold only one.
+        # Tied parameters are one tensor with several names; a state dict may contain only one.
         tied = {tensor.data_ptr(): given[name] for name, tensor in self._named_base() if name in given}
         table = []
         for name, loaded in self._named_base():
@@ -427,7 +429,7 @@ class PolicyShelf:
             if tensor is None or tensor.shape != loaded.shape:
                 raise InvalidRequestError(
                     f"the weights lack {name!r} in the shape {tuple(loaded.shape)}",
-                    hint="full weights hold every parameter of the model under its state_dict name",
+                    hint="full weights must contain every parameter of the model under its state_dict name",
                 )
             room = _by_columns(loaded) if name in self._own_linears else torch.empty_like(loaded)
             table.append(room.copy_(tensor.detach()))
@@ -439,7 +441,7 @@ class PolicyShelf:
 
 
 def _foreign(segments: Sequence[AdapterSegment], columns: _Columns, *, per_row: bool) -> Tensor:
-    """Return [tokens, ranks], True where a rank is not of the token's own adapter."""
+    """Return [tokens, ranks], True where a rank belongs to another token's adapter."""
     own = {policy: slice(start, stop) for policy, start, stop in columns}
     parts = [segment.rows if per_row else segment.tokens for segment in segments]
     foreign = torch.ones(parts[-1].stop, columns[-1][2], dtype=torch.bool)
@@ -450,10 +452,10 @@ def _foreign(segments: Sequence[AdapterSegment], columns: _Columns, *, per_row: 
 
 
 def _by_columns(weight: Tensor) -> Tensor:
-    """Return an empty tensor like the weight of a linear layer whose columns lie together in memory.
+    """Return an empty tensor like a linear layer's weight, with contiguous columns.
 
-    On a CPU a product with few rows, as sampling has them, takes a third less time if the weight does not
-    have to be rearranged for it. The base model's own weights stay as they are: they are mapped from a file.
+    On a CPU, products with few rows, as in sampling, take a third less time if the weight need not be
+    rearranged. The base model's own weights are left unchanged, because they are mapped from a file.
     """
     return weight.new_empty(weight.shape[::-1]).t()
 
@@ -461,5 +463,5 @@ def _by_columns(weight: Tensor) -> Tensor:
 def _drop(policy: LoadedPolicy | None) -> None:
     if policy is not None:
         policy.live = False
-        # Slots may remember the policy for long; its weights shall not stay with it.
+        # Slots may reference the policy for long, but must not keep its weights alive.
         policy.table, policy.factors = None, {}

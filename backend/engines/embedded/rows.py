@@ -1,4 +1,4 @@
-"""Rows: the requests that an engine works on, and how they are answered."""
+"""Rows: the requests that an engine is processing, and their completions."""
 
 from __future__ import annotations
 
@@ -24,39 +24,40 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """A request being worked on."""
+    """A request being processed."""
 
     request: SampleRequest
     policy: LoadedPolicy
     deliver: Deliver
     limit: int
-    """Tokens of prompt and answer together at which the answer is cut."""
+    """Length of prompt and completion at which the completion is cut."""
     stop_strings: StopStrings | None = None
-    """What watches for the request's stop strings, if it has any."""
+    """Detects the request's stop strings, if it has any."""
     tokens: list[int] = field(default_factory=list)
-    """The prompt as the engine compares it, see `image_ids`, and what was sampled; empty is the request's."""
+    """The prompt as compared by the engine, see `image_ids`, plus the sampled tokens; empty means the
+    request's."""
     logprobs: list[float] = field(default_factory=list)
     path: Hashable = field(init=False)
-    """Stands for its tokens: rows with the same one have the same. At first the prompt's digest."""
+    """Identifies its tokens: rows with equal paths have equal tokens. Initially the prompt's digest."""
     stops: frozenset[int] = field(init=False)
     cut: bool = field(init=False)
-    """Whether its tokens are drawn from a part of their distribution."""
+    """Whether its tokens are drawn from a truncated distribution."""
     likeliest: list[list[tuple[int, float]]] | None = field(init=False)
-    """Per sampled token the likeliest ones, if the request has `top_logprobs`."""
+    """For each sampled token the most likely ones, if the request has `top_logprobs`."""
     prompt_logprobs: list[float | None] | None = field(init=False)
-    """As far as they are computed, if the request wants them."""
+    """Computed so far, if the request wants them."""
     slot: Slot | None = None
     parked: Slot | None = None
-    """Where it was before it was preempted; if no other request took the slot, its cache is still there."""
+    """Its slot before it was preempted; if no other request took it, the cache is still there."""
     turn: int = 0
-    """The forward that last computed it."""
+    """The last forward that computed it."""
     owner: str = field(init=False)
-    """The tenant who asks. Without one in the session, the policy stands for its job."""
+    """The tenant. If the session does not name one, the policy is used to identify its job."""
     waits_for: Row | None = None
     """Another row with the same prompt that is being prefilled; its result is copied."""
     followers: list[Row] = field(default_factory=list)
     leads: PromptKey | None = None
-    """The prompt that it prefills for others, until that is done."""
+    """The prompt it prefills for others, until that is done."""
     answer: Completion | SampleFailure | None = None
 
     def __post_init__(self) -> None:
@@ -66,7 +67,7 @@ class Row:
         if self.prompt_logprobs is None:
             self.path = blake2b(array("q", self.tokens).tobytes(), digest_size=16).digest()
         else:
-            # Takes over nothing that others compute, since it needs the logits of its whole prompt.
+            # Takes no results from others, because it needs the logits of its whole prompt.
             self.path = object()
         self.stops = frozenset(self.request.stop_ids)
         self.cut = self.request.is_cut
@@ -74,15 +75,15 @@ class Row:
 
     @property
     def place(self) -> Slot:
-        """Its slot, while it has one."""
+        """Its slot, if it has one."""
         assert self.slot is not None
         return self.slot
 
     @property
     def pending(self) -> int:
-        """Tokens that are left to compute before the next one can be sampled."""
+        """Tokens left to compute before the next one can be sampled."""
         pending = len(self.tokens) - self.place.cached
-        # A span without tokens would be given the logits of the one before it.
+        # An empty span would get the logits of the previous one.
         assert pending > 0, "a sequence has nothing left to compute"
         return pending
 
@@ -93,7 +94,7 @@ class Row:
 
     @property
     def unwanted(self) -> bool:
-        """Whether whoever asked is gone, so that every further token is work for nobody."""
+        """Whether the requester is gone, so further tokens would be wasted."""
         return bool(getattr(self.deliver, "gone", False))
 
     def fail(self, error: TinkerGymError) -> None:
@@ -101,7 +102,7 @@ class Row:
         self.answer = failure(self.request, error)
 
     def finish(self, reason: str) -> None:
-        """Answer with what was sampled."""
+        """Answer with the sampled tokens."""
         token_ids, stops = self.tokens[len(self.request.prompt_ids) :], self.stop_strings
         self.answer = Completion(
             request_id=self.request.request_id,
@@ -115,7 +116,7 @@ class Row:
         )
 
     def take_prompt_logprobs(self, logprobs: list[float]) -> None:
-        """Add logprobs of the prompt's next tokens; those beyond it are left out."""
+        """Add logprobs of the prompt's next tokens; values beyond its end are ignored."""
         assert self.prompt_logprobs is not None
         missing = logprobs[: len(self.request.prompt_ids) - len(self.prompt_logprobs)]
         if all(map(isfinite, missing)):
@@ -124,12 +125,12 @@ class Row:
             self.fail(_diverged(self.policy))
 
     def take_token(self, token: int, logprob: float, path: Hashable) -> None:
-        """Add a sampled token, and answer if it was the last one.
+        """Add a sampled token, and answer if it was the last.
 
         Args:
             token: Its id.
             logprob: In nats.
-            path: From now on.
+            path: The new path.
         """
         if not isfinite(logprob):
             self.fail(_diverged(self.policy))
@@ -145,7 +146,7 @@ class Row:
 
 def _diverged(policy: LoadedPolicy) -> InternalServiceError:
     return InternalServiceError(
-        f"policy {policy.name!r} at version {policy.version} gives no finite logits",
+        f"policy {policy.name!r} at version {policy.version} does not produce finite logits",
         hint="the policy diverged; lower the learning rate and resume from a checkpoint",
     )
 
@@ -156,7 +157,7 @@ def failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
 
 
 def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
-    """Say that the request's policy version is not loaded."""
+    """Return the error for a policy version that is not loaded."""
     return PolicyVersionGoneError(
         f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
         hint="a newer version was published, or the policy was retired; ask for the newest version",
@@ -164,7 +165,5 @@ def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
 
 
 def nobody_waits(request: SampleRequest) -> ServiceUnavailableError:
-    """Say that the request was given up because its sender is gone."""
-    return ServiceUnavailableError(
-        f"nobody waits for the answer to {request.request_id!r} any more", hint="ask again"
-    )
+    """Return the error for a request whose sender is gone."""
+    return ServiceUnavailableError(f"the sender of {request.request_id!r} is gone", hint="ask again")

@@ -1,6 +1,6 @@
-"""Key-value memory in slots: one sequence per slot, the same tensors for the whole life of the engine.
+"""Key-value cache in slots: one sequence per slot, in the same tensors for the engine's lifetime.
 
-Knows tensors only; which request sits in which slot is the slot table's affair.
+It only handles tensors; the slot table tracks which request is in which slot.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class LayerShape:
 class SlotCache:
     """Keys and values of every layer as [slots, heads, length, dim].
 
-    Positions past a sequence's end hold what an earlier sequence left there. Attention masks them, which is
-    enough as long as they are finite: `clear` a slot whose sequence went wrong.
+    Positions past a sequence's end contain data of an earlier sequence. Attention masks them, which suffices
+    as long as they are finite: `clear` a slot after a failure.
     """
 
     def __init__(self, *, slots: int, length: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -48,16 +48,16 @@ class SlotCache:
 
     @property
     def bytes_per_token(self) -> int:
-        """Memory for one position of one slot; known after the first forward."""
+        """Memory per position of a slot; known after the first forward."""
         return sum(shape.numbers for shape in self._layers.values()) * self._dtype.itemsize
 
     def places(self, slots: _Numbers, positions: _Numbers, heads: int) -> _Numbers:
-        """Return where tokens stand in a layer whose slots, heads and positions are one dimension.
+        """Return the indices of tokens in a layer whose slots, heads and positions are flattened.
 
         Args:
-            slots: [tokens] where each token is.
-            positions: [tokens] its position in the slot.
-            heads: Of the layer.
+            slots: [tokens] each token's slot.
+            positions: [tokens] each token's position in the slot.
+            heads: Number of heads of the layer.
 
         Returns:
             [tokens * heads]
@@ -66,16 +66,16 @@ class SlotCache:
         return places.reshape(-1)
 
     def layer(self, layer: int, *, heads: int, key_dim: int, value_dim: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and the values of one layer; memory for it is taken when it is first asked for.
+        """Return the keys and values of one layer; their memory is allocated on first use.
 
         Args:
             layer: Its index.
-            heads: Of its keys and values.
-            key_dim: Numbers of a key.
-            value_dim: Numbers of a value.
+            heads: Number of key-value heads.
+            key_dim: Size of a key.
+            value_dim: Size of a value.
 
         Returns:
-            [slots, heads, length, key dim] and [slots, heads, length, value dim], to be written to in place.
+            [slots, heads, length, key dim] and [slots, heads, length, value dim], to be modified in place.
         """
         if layer not in self._layers:
             self._layers[layer] = LayerShape(heads, key_dim, value_dim)
@@ -84,12 +84,12 @@ class SlotCache:
         return self.keys[layer], self.values[layer]
 
     def resize(self, *, slots: int, length: int, keep: Mapping[int, int]) -> None:
-        """Change the number or the length of the slots.
+        """Change the number or length of the slots.
 
         Args:
-            slots: How many there are afterwards.
-            length: Tokens that each holds afterwards.
-            keep: Slots whose contents stay: new index by old index.
+            slots: New number of slots.
+            length: New length in tokens.
+            keep: Slots whose contents are kept: new index by old index.
         """
         common = min(length, self.length)
         self.slots, self.length = slots, length
@@ -103,7 +103,7 @@ class SlotCache:
                 store[layer] = grown
 
     def copy(self, source: int, targets: Sequence[int], tokens: int) -> None:
-        """Give each target slot the first `tokens` positions of the source slot."""
+        """Copy the first `tokens` positions of the source slot to each target slot."""
         index = torch.tensor(targets, dtype=torch.long, device=self._device)
         for store in (*self.keys.values(), *self.values.values()):
             store[index, :, :tokens] = store[source, :, :tokens]
@@ -115,7 +115,7 @@ class SlotCache:
         starts: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """Give each target slot the positions [start, start + length) of its source slot."""
+        """Copy the positions [start, start + length) of each source slot to its target slot."""
         counts = np.array(lengths)
         ends = counts.cumsum()
         positions = np.repeat(np.array(starts) - (ends - counts), counts) + np.arange(ends[-1])

@@ -1,7 +1,7 @@
-"""The slot scheduler: works on many requests at once, one packed forward after the other.
+"""The slot scheduler: processes many requests at once, one packed forward after the other.
 
-Knows no threads: `step` is called in a loop by whoever owns it. Requests enter between two steps; every step
-computes what all of them need next, the rest of a prompt or the newest sampled token alike.
+It does not use threads: its owner calls `step` in a loop. Requests enter between two steps; every step
+computes what each of them needs next, either the rest of a prompt or the newest sampled token.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from tinkergym.schema.sampling import SampleFailure
 _log = logging.getLogger(__name__)
 
 _UNDIVIDED = 10**9
-"""Tokens times parameters of a forward that one thread computes: of operations of some tenths of a
-millisecond threads gain a third when they are alone on the machine, and lose more when one of them waits for
-a core, as when a gateway reads the requests that are to join."""
+"""Tokens times parameters below which a forward uses one thread: operations of some tenths of a millisecond
+gain a third from threads on an idle machine, and lose more if one of them waits for a core, as when a gateway
+reads incoming requests."""
 
 _SCORED_AT_ONCE = 256
-"""Prompt tokens whose logprobs are computed in one forward: each takes a row of logits, and with a vocabulary
-of 150,000 so many are 150 MB."""
+"""Prompt tokens whose logprobs are computed in one forward: each needs a row of logits, and with a vocabulary
+of 150,000 they need 150 MB."""
 
 
 class Device(Protocol):
-    """Where forwards are computed, and others compute too."""
+    """The device for forwards, shared with others."""
 
     def taken(self, *, alone: bool) -> AbstractContextManager[None]:
-        """Return a context in which it is the caller's; of a CPU one core, if it computes `alone`."""
+        """Return a context that holds the device; one core of a CPU if it computes `alone`."""
         ...
 
 
@@ -60,16 +60,16 @@ class _Work:
     slot: Slot
     tokens: int
     twins: list[Row] = field(default_factory=list)
-    """Rows that stand at the same place of the same sequence; they take over what this one computes."""
+    """Rows at the same position of the same sequence, which copy the result."""
 
     @property
     def rows(self) -> list[Row]:
-        """All rows that this work moves on."""
+        """All rows that this work advances."""
         return [self.row, *self.twins]
 
 
 class SlotScheduler:
-    """Rows waiting for a slot, rows in slots, and the forward that moves them on."""
+    """Rows waiting for a slot, rows in slots, and the forward that advances them."""
 
     def __init__(
         self,
@@ -81,15 +81,15 @@ class SlotScheduler:
         most_rows: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin without rows.
+        """Start without rows.
 
         Args:
-            model: What computes.
-            limits: Of the slot table.
-            counters: What is counted on.
-            iteration_tokens: Most tokens in one forward.
-            most_rows: Most rows that are computed at a time.
-            clock: Tells which tenants asked for something lately.
+            model: The model.
+            limits: Limits of the slot table.
+            counters: The counters to update.
+            iteration_tokens: Most tokens per forward.
+            most_rows: Most rows computed at a time.
+            clock: Used to find the recently active tenants.
         """
         self._model = model
         self._iteration_tokens = iteration_tokens
@@ -105,7 +105,7 @@ class SlotScheduler:
         self._waiting = WaitingRows()
         self._active: list[Row] = []
         self._scoring: set[Row] = set()
-        """Active rows whose prompt's logprobs are missing."""
+        """Active rows whose prompt logprobs are missing."""
         self._leaders: dict[PromptKey, Row] = {}
         self._shares, self._clock = ForwardShares.on(model.device.type, iteration_tokens), clock
 
@@ -115,11 +115,11 @@ class SlotScheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Return whether there is no work."""
         return not self._waiting and not self._active
 
     def drain(self, error: TinkerGymError) -> list[Row]:
-        """Answer everything with an error and return it."""
+        """Answer all rows with an error and return them."""
         rows = [*self._active, *self._waiting]
         for row in rows:
             row.fail(error)
@@ -131,10 +131,10 @@ class SlotScheduler:
 
     @torch.inference_mode()
     def step(self, device: Device) -> list[Row]:
-        """Admit what fits, compute once, and return the rows that were answered.
+        """Admit rows, compute one forward, and return the answered rows.
 
         Args:
-            device: Taken for each forward and its sampling.
+            device: Held for each forward and its sampling.
         """
         done = self._take_answered()
         self._admit()
@@ -144,13 +144,13 @@ class SlotScheduler:
         self.table.finish_copies()
         return done + self._take_answered()
 
-    # --- who is in ------------------------------------------------------------------------------------------
+    # --- admission ------------------------------------------------------------------------------------------
 
     def _take_answered(self) -> list[Row]:
-        """Answer rows whose policy or asker is gone, and take out all that are answered."""
+        """Answer rows whose policy or requester is gone, and remove all answered rows."""
         rows = [*self._active, *self._waiting]
         for row in rows:
-            # Also rows that were answered in this very step: the publisher was promised that the old version
+            # Also rows answered in this step: the publisher was promised that the old version
             # is gone.
             if not row.policy.live:
                 row.fail(version_gone(row.request))
@@ -178,7 +178,7 @@ class SlotScheduler:
                 held.add(row)
                 continue
             owner, most = held.by_owner.most_common(1)[0] if held.by_owner else ("", 0)
-            # By two or more, else the two would take the slot from each other for ever.
+            # At least two, otherwise two rows would take the slot from each other forever.
             if most < held.by_owner[row.owner] + 2:
                 return
             held.add(self._preempt_newest(owner), -1)
@@ -209,7 +209,7 @@ class SlotScheduler:
             self._leaders[key] = row
 
     def _make_room(self) -> None:
-        # A slot must hold the tokens of its row that are about to be computed.
+        # A slot must have room for the tokens about to be computed.
         while self._active:
             longest = max(len(row.tokens) for row in self._active)
             if self.table.grow_for(longest):
@@ -217,7 +217,7 @@ class SlotScheduler:
             self._preempt_newest(Held(self._active).by_owner.most_common(1)[0][0])
 
     def _preempt_newest(self, owner: str) -> Row:
-        # Sampling depends on seed and position only, so the row goes on later as if nothing had happened.
+        # Sampling depends on seed and position only, so the row continues later unchanged.
         row = next(row for row in reversed(self._active) if row.owner == owner)
         self._counters.preemptions += 1
         self._active.remove(row)
@@ -251,7 +251,7 @@ class SlotScheduler:
 
     def _chosen_work(self) -> list[_Work]:
         works, left = [], self._iteration_tokens
-        # Not by their tokens: to hash a long conversation anew for each token costs more than the token.
+        # Not by their tokens: hashing a long conversation for every token costs more than the token.
         places: dict[tuple[LoadedPolicy, str, Hashable, int], list[Row]] = {}
         for row in self._active:
             if row.waits_for is None:
@@ -261,7 +261,7 @@ class SlotScheduler:
         self._shares.note(owners, self._clock())
         if self._shares.shared:
             return self._shared_work(places.values())
-        # Rows with one token to go come first: they are few tokens and somebody waits for each.
+        # Rows with one token to go come first: they are short and someone waits for each.
         for single in (True, False):
             for row, *twins in places.values():
                 pending = row.pending
@@ -271,7 +271,7 @@ class SlotScheduler:
         return works
 
     def _shared_work(self, places: Iterable[list[Row]]) -> list[_Work]:
-        """Choose what each tenant has computed; of each, what was computed longest ago comes first."""
+        """Choose which rows of each tenant are computed, those that waited longest first."""
         works = []
         ordered = sorted(places, key=lambda rows: (rows[0].pending > 1, rows[0].turn))
         wanted: Counter[str] = Counter()
@@ -280,7 +280,7 @@ class SlotScheduler:
         left = self._shares.divided(wanted)
         begun: set[str] = set()
         for row, *twins in ordered:
-            # One row's next token is always computed, however long its past is.
+            # One row's next token is always computed, even if its past is long.
             least = 0 if row.owner in begun else 1
             tokens = min(row.pending, max(least, left[row.owner] - cost(0, row.place.cached)))
             if tokens > 0:
@@ -290,7 +290,7 @@ class SlotScheduler:
         return works
 
     def _in_parts(self, works: list[_Work]) -> list[_Work]:
-        """Leave so much of the prompts that are scored as one forward takes; the rest comes later."""
+        """Keep as much of the scored prompts as fits into one forward; the rest follows later."""
         parts, left = [], _SCORED_AT_ONCE
         for work in works:
             if work.row not in self._scoring:
@@ -359,7 +359,7 @@ class SlotScheduler:
         self._sample([works[index] for index in wanted], logits)
 
     def _scored(self, works: list[_Work], spans: list[Span], token_ids: list[int]) -> Tensor:
-        """Give rows the logprobs of their prompts' tokens; return [works, V], the logits after each work."""
+        """Add the logprobs of the rows' prompt tokens; return [works, V], the logits after each work."""
         segments = _segments(works, range(len(works)), rows=[work.tokens for work in works])
         rope = self._model.rope([work.row.request for work in works], spans)
         logits = self._model.all_logits(token_ids, spans, segments, self.table.cache, rope=rope)
@@ -400,7 +400,7 @@ class SlotScheduler:
         for index, work in enumerate(works):
             members = work.rows
             for row in work.rows:
-                # Also a twin: its followers have the tokens that it has now, and not those that it will have.
+                # Also a twin: its followers have its current tokens, not its future ones.
                 if row.leads is not None:
                     members += self._share_prompt(row)
             drawn += members
@@ -420,7 +420,7 @@ class SlotScheduler:
         if asking:
             _note_likeliest([drawn[place] for place in asking], logits[asking])
         self._counters.sampled_tokens += len(drawn)
-        # Who drew the same token at the same place has the same tokens still.
+        # Rows that drew the same token at the same position still have equal tokens.
         paths: dict[tuple[Hashable, int], object] = {}
         for row, token, logprob in zip(drawn, tokens, logprobs, strict=True):
             row.take_token(token, logprob, paths.setdefault((row.path, token), object()))
@@ -445,7 +445,7 @@ class SlotScheduler:
 
 
 def _note_likeliest(rows: Sequence[Row], logits: Tensor) -> None:
-    """Give rows the tokens that are likeliest by their logits ([rows, V]), for the token that they get."""
+    """Add the most likely tokens of the rows by their logits ([rows, V]), for the next token."""
     requests = [row.request for row in rows]
     found = likeliest_tokens(
         logits,
@@ -459,7 +459,7 @@ def _note_likeliest(rows: Sequence[Row], logits: Tensor) -> None:
 
 
 def _in_a_line(error: Exception) -> str:
-    # A compiled function's errors tell its whole stack; what went wrong comes last.
+    # A compiled function's error contains its whole stack; the cause comes last.
     text = str(error)
     if "TorchScript" in text:
         return text.strip().splitlines()[-1]
@@ -467,8 +467,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _in_order(works: list[_Work]) -> list[_Work]:
-    # Tokens of one policy stand together for its adapter; within it rows of like length in slot order, so
-    # that attention finds its rows without moving them.
+    # so attention can read them in place.
     order: dict[LoadedPolicy, int] = {}
     for work in works:
         order.setdefault(work.row.policy, len(order))
@@ -481,12 +480,12 @@ def _in_order(works: list[_Work]) -> list[_Work]:
 def _segments(
     works: list[_Work], wanted: Sequence[int], rows: Sequence[int] | None = None
 ) -> list[AdapterSegment]:
-    """Return which tokens belong to which policy, and which rows of logits.
+    """Return which tokens and which rows of logits belong to which policy.
 
     Args:
-        works: In the order of the packed row.
-        wanted: Indices of those whose logits are wanted.
-        rows: Rows of logits of each work in `wanted`; None is one.
+        works: The works in the order of the packed row.
+        wanted: Indices of the works whose logits are wanted.
+        rows: Number of logits rows of each work in `wanted`; None is one each.
     """
     segments: list[AdapterSegment] = []
     tokens = logits = 0

@@ -1,7 +1,7 @@
-"""Which sequence sits in which slot of the cache, and which slot the next one gets.
+"""Which sequence is in which slot of the cache, and which slot the next one gets.
 
-Slots whose request is answered keep their sequence until somebody needs the room: the next turn of the same
-episode finds its past there, and an equal prompt its computed part.
+A slot whose request is answered keeps its sequence until the space is needed: the episode's next turn reuses
+its past, and an equal prompt its computed part.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from backend.engines.embedded.slot_cache import SlotCache
 _LENGTH_STEP = 64
 
 PromptKey = tuple[LoadedPolicy, str, tuple[int, ...]]
-"""Policy, owner and tokens: who shares a prompt can tell by the time it takes that it was there."""
+"""Policy, owner and tokens: response times would reveal that a shared prompt is cached."""
 
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """One place in the cache."""
+    """One slot of the cache."""
 
     index: int
     tokens: list[int] = field(default_factory=list)
-    """The sequence; the request's own list while it is being worked on."""
+    """The sequence; the request's own list while it is being processed."""
     cached: int = 0
-    """How many of `tokens`, from the first on, have their keys and values here."""
+    """How many of `tokens`, from the start, have keys and values here."""
     policy: LoadedPolicy | None = None
     session: tuple[str, str] | None = None
     owner: str = ""
@@ -38,22 +38,22 @@ class Slot:
 
     @property
     def reusable(self) -> bool:
-        """Whether what is stored here can still serve anybody."""
+        """Whether the stored data can still be used."""
         return self.policy is not None and self.policy.live
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLimits:
-    """How far the cache may grow."""
+    """How far the cache can grow."""
 
     slots: int
     bytes: int
-    """Soft: one sequence alone may always grow to `length`."""
+    """Soft: a single sequence may always grow to `length`."""
     length: int
     """Tokens of the longest sequence."""
     first_slots: int = 16
     first_length: int = 128
-    """Size at the start; whoever knows what is coming saves the growing."""
+    """Initial size; a known size avoids growing later."""
 
 
 class SlotTable:
@@ -83,13 +83,13 @@ class SlotTable:
     def take(
         self, policy: LoadedPolicy, session_id: str, tokens: list[int], parked: Slot | None = None
     ) -> Slot | None:
-        """Give a sequence a slot, with as much of its past as is stored somewhere.
+        """Assign a slot to a sequence, with as much of its past as is stored anywhere.
 
-        At least its last token is left to compute, because its logits are wanted. `parked` is where the
-        sequence was before it was preempted.
+        At least its last token remains to be computed, because its logits are wanted. `parked` is its slot
+        before it was preempted.
 
         Returns:
-            The slot, or None while all are busy.
+            The slot, or None if all are busy.
         """
         owner, session_id = split_session(session_id)
         session = (policy.name, f"{owner}/{session_id}") if session_id else None
@@ -121,14 +121,14 @@ class SlotTable:
         return slot
 
     def prompt_key(self, slot: Slot) -> PromptKey:
-        """Return under what the slot's sequence may be shared."""
+        """Return the key under which the slot's sequence can be shared."""
         assert slot.policy is not None
         return slot.policy, slot.owner, tuple(slot.tokens)
 
     def copy_prompt(self, slot: Slot) -> bool:
-        """Fill a fresh slot from another one that holds the same sequence; say whether there was one.
+        """Fill a new slot from another one with the same sequence; return whether there was one.
 
-        The contents are there after `finish_copies`.
+        The contents arrive with `finish_copies`.
         """
         source = self._prompts.get(self.prompt_key(slot))
         if source is None or source is slot or source.cached < len(slot.tokens):
@@ -136,41 +136,42 @@ class SlotTable:
         slot.cached = len(slot.tokens) - 1
         if slot.cached:
             if any(pending is slot for pending, _ in self._copies):
-                # The slot was idle, promised its contents to others, and was then taken: they come first.
+                # The slot was idle, its contents were promised to others, and then it was taken: they come
+                # first.
                 self.finish_copies()
             self._copies.setdefault((source, slot.cached), []).append(slot)
         return True
 
     def forget_past(self, slot: Slot) -> None:
-        """Have a busy slot's sequence computed anew from its first token."""
+        """Recompute a busy slot's sequence from its first token."""
         slot.cached = 0
         if slot.prompt is not None:
             self._forget_prompt(slot)
 
     def finish_copies(self) -> None:
-        """Do what `copy_prompt` announced, for all targets of a prompt at once."""
+        """Perform the copies announced by `copy_prompt`, for all targets of a prompt at once."""
         for (source, tokens), targets in self._copies.items():
             self.cache.copy(source.index, [target.index for target in targets], tokens)
         self._copies.clear()
 
     def remember_prompt(self, slot: Slot) -> None:
-        """Let later requests with this prompt find it here; its tokens are all cached."""
+        """Make this fully cached prompt available to later requests."""
         if slot.prompt is None:
             slot.prompt = self.prompt_key(slot)
             self._prompts.setdefault(slot.prompt, slot)
 
     def release(self, slot: Slot) -> None:
-        """Mark a slot idle; its contents stay for the next turn."""
+        """Mark a slot as idle; its contents stay for the next turn."""
         self._set_busy(slot, busy=False)
 
     def discard(self, slot: Slot) -> None:
-        """Mark a slot idle and wipe it: nothing of it, NaN least of all, may reach another sequence."""
+        """Mark a slot as idle and clear it: none of its data, especially NaN, may reach another sequence."""
         self._forget(slot)
         self._set_busy(slot, busy=False)
         self.cache.clear(slot.index)
 
     def grow_for(self, tokens: int) -> bool:
-        """Make room for busy sequences of this length; False says that some must give up their slots."""
+        """Make room for busy sequences of this length; False means that some must give up their slots."""
         if tokens <= self.cache.length:
             return True
         return self._lengthen(tokens, at_least=self._busy)
@@ -193,7 +194,7 @@ class SlotTable:
         return tokens < self.cache.length or self._lengthen(tokens + 1, at_least=busy)
 
     def _lengthen(self, tokens: int, *, at_least: int) -> bool:
-        # Twice as long, so that a growing sequence is seldom moved; but rather that than refusing it.
+        # Twice as long, so that a growing sequence is rarely moved; but less is better than refusing it.
         for wanted in (max(tokens, 2 * self.cache.length), tokens):
             length = self._filled_up(wanted, at_least=tokens)
             count = max(1, min(len(self.slots), self._token_limit // length))
@@ -223,10 +224,10 @@ class SlotTable:
         return oldest
 
     def _shorter(self, tokens: int) -> int:
-        """Return how long slots have to be now; as long as they are, if that is more than half of it.
+        """Return the required slot length; the current one, if it is at most twice as long.
 
-        One long sequence makes all slots long and therefore few. Once it is gone, and what was kept of it has
-        been evicted, there are many again.
+        One long sequence makes all slots long and therefore few. Once it is gone and its cache is evicted,
+        there can be many again.
         """
         kept = (len(slot.tokens) for slot in self.slots if slot.busy or slot.reusable)
         length = self._filled_up(max([tokens, *kept]) + 1)
@@ -262,7 +263,7 @@ class SlotTable:
 
 
 def split_session(session_id: str) -> tuple[str, str]:
-    """Take `owner/session` apart; without a slash there is no owner, with nothing behind it no session."""
+    """Split `owner/session`; without a slash there is no owner, with nothing after it no session."""
     owner, slash, session = session_id.partition("/")
     return (owner, session) if slash else ("", session_id)
 

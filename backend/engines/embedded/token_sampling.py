@@ -1,7 +1,7 @@
-"""Draw tokens from logits, each by its own seed.
+"""Draw tokens from logits, each with its own seed.
 
-Which token a request gets depends on its seed, the token's position and the logits alone: not on the other
-requests of the batch, their order, or what was drawn before.
+The token depends only on the request's seed, the token's position and the logits: not on other requests in
+the batch, their order, or earlier draws.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from backend.compute.compiled import compiled
 _GOLDEN = 0x9E3779B97F4A7C15
 
 _CANDIDATES = 1024
-"""Likeliest tokens that are sorted at first, and mostly hold what is left by `top_p`."""
+"""Number of likely tokens sorted first, which usually include what `top_p` keeps."""
 
 _NO_SHARE = 2.0
-"""More than all tokens have together."""
+"""More than the total probability of all tokens."""
 
 
 class Cut(Protocol):
-    """From which part of its distribution a token is drawn; see `tinkergym.schema.sampling.Cut`."""
+    """The truncation of a distribution; see `tinkergym.schema.sampling.Cut`."""
 
     @property
     def top_k(self) -> int:
-        """Of the likeliest tokens only so many; 0 is all."""
+        """Keep this many of the most likely tokens; 0 keeps all."""
         ...
 
     @property
     def top_p(self) -> float:
-        """Of those the fewest likeliest that have so much of the probability; 1 is all."""
+        """Of those keep the fewest likely tokens with this total probability; 1 keeps all."""
         ...
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """Return one number in [0, 1) per (seed, position): the splitmix64 generator, read by position.
+    """Return a number in [0, 1) for each (seed, position): splitmix64, indexed by position.
 
-    The seed is mixed first, so that neighbouring seeds do not give shifted copies of one stream.
+    The seed is mixed first, so neighbouring seeds do not give shifted copies of one stream.
 
     Source:
         Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014.
@@ -53,7 +53,7 @@ def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float
         start = _mix(np.array(seeds, dtype=np.uint64))
         step = np.array(positions, dtype=np.uint64) + np.uint64(1)
         bits = _mix(start + step * np.uint64(_GOLDEN))
-    # The upper 53 bits are what a float64 holds exactly.
+    # The upper 53 bits fit exactly into a float64.
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -68,15 +68,15 @@ def choose_tokens(
 
     Args:
         logits: [N, V], any float dtype.
-        temperatures: N numbers; 0 takes the likeliest token and reports its logprob at temperature 1.
+        temperatures: N numbers; 0 takes the most likely token and reports its logprob at temperature 1.
         seeds: N unsigned 64-bit numbers.
-        positions: N numbers; how many tokens stand before the chosen one.
-        cuts: Of the rows that are not drawn from their whole distribution. Those with temperature 0 are not
-            cut, and all others are computed as without any.
+        positions: N numbers; how many tokens precede the chosen one.
+        cuts: The rows with a truncated distribution. Rows with temperature 0 are not truncated, and the other
+            rows are computed as without any cuts.
 
     Returns:
-        N token ids, and their logprobs in nats: `log_softmax(logits / temperature)` in float32, normalised
-        anew where a row is cut. A row without a finite distribution gets NaN.
+        N token ids, and their logprobs in nats: `log_softmax(logits / temperature)` in float32, renormalised
+        for truncated rows. A row without a finite distribution gets NaN.
     """
     wanted = np.array(temperatures, dtype=np.float32)
     scale = greedy = None
@@ -100,12 +100,12 @@ def likeliest_tokens(
     counts: Sequence[int],
     cuts: Mapping[int, Cut] | None = None,
 ) -> list[list[tuple[int, float]]]:
-    """Return per row its likeliest tokens with their logprobs, as `choose_tokens` computes them.
+    """Return each row's most likely tokens with their logprobs, as computed by `choose_tokens`.
 
     Args:
         logits: [N, V], any float dtype.
         temperatures: As for `choose_tokens`.
-        counts: How many are wanted of each row; of a row that is cut to fewer, there are fewer.
+        counts: How many are wanted for each row; a row truncated to fewer tokens returns fewer.
         cuts: As for `choose_tokens`.
     """
     scale = torch.tensor([each or 1.0 for each in temperatures], dtype=torch.float32, device=logits.device)
@@ -132,16 +132,16 @@ def draw_tokens(logprobs: Tensor, seeds: Sequence[int], positions: Sequence[int]
 
 
 def cut_logprobs(logprobs: Tensor, cuts: Mapping[int, Cut]) -> None:
-    """Leave out tokens in some rows of `logprobs` ([N, V], normalised), and normalise those rows anew."""
+    """Truncate some rows of `logprobs` ([N, V], normalised), and renormalise them."""
     cut = _tensors_of(cuts, logprobs)
     if cut is not None:
         _cut(logprobs, cut)
 
 
 def _tensors_of(cuts: Mapping[int, Cut], of: Tensor) -> tuple[Tensor, Tensor, Tensor, int] | None:
-    """Return which rows are cut ([M]), to how many tokens ([M, 1]) and which share of those ([M, 1] float64).
+    """Return the truncated rows ([M]), their token counts ([M, 1]) and probabilities ([M, 1] float64).
 
-    The last is how many of the likeliest tokens to look at first.
+    The last result is how many of the most likely tokens to look at first.
     """
     if not cuts:
         return None
@@ -170,10 +170,10 @@ def _chosen(
 
     Args:
         logits: [N, V], any float dtype.
-        scale: [N], what each row is divided by; None divides none.
-        greedy: Rows that take their likeliest token.
-        cut: See `_tensors_of`; None cuts none.
-        numbers: N in [0, 1); a list, which is handed over without letting go of Python's lock.
+        scale: [N], the divisor of each row; None divides none.
+        greedy: Rows that take their most likely token.
+        cut: See `_tensors_of`; None truncates none.
+        numbers: N in [0, 1); a list, which is passed without releasing the GIL.
     """
     logits = logits.float()
     if scale is not None:
@@ -190,11 +190,11 @@ def _chosen(
 
 
 def _inverse_cdf(logprobs: Tensor, numbers: Tensor) -> Tensor:
-    """Return the token at which the cumulated probability passes each number, in two stages.
+    """Return the token at which the cumulative probability passes each number, in two stages.
 
-    First the block of sqrt(V) tokens, then the token in it: what is cumulated in float64 are the blocks' sums
-    and one block, 2 sqrt(V) numbers per row instead of V. The blocks' sums are float32, as the logprobs are:
-    that moves up to some 1e-7 of a block's probability to its last token.
+    First the block of sqrt(V) tokens, then the token in it. Only the blocks' sums and one block are
+    accumulated in float64: 2 sqrt(V) numbers per row instead of V. The blocks' sums are float32, like the
+    logprobs, which moves up to some 1e-7 of a block's probability to its last token.
     """
     rows, size = logprobs.shape[0], logprobs.shape[1]
     width = int(math.sqrt(size - 1)) + 1
@@ -210,18 +210,18 @@ def _inverse_cdf(logprobs: Tensor, numbers: Tensor) -> Tensor:
 
     chosen = probabilities.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0]
     within = chosen.double().cumsum(dim=-1)
-    # A block's sum in float32 may be a little more than what its tokens add up to.
+    # A block's float32 sum may slightly exceed the sum of its tokens.
     place = torch.searchsorted(within, _below(target - before, within[:, -1:]), right=True)
     return (block * width + place).clamp_(max=size - 1)[:, 0]
 
 
 def _cut(logprobs: Tensor, cut: tuple[Tensor, Tensor, Tensor, int]) -> None:
-    """Cut rows of `logprobs` in place.
+    """Truncate rows of `logprobs` in place.
 
-    Sorting a large vocabulary takes twenty times as long as finding its thousand likeliest tokens, which are
-    mostly enough. What is found is how many tokens are left and how likely the last of them is, which
-    does not depend on the order of equally likely ones; of those with the last one's logprob the lower ids
-    are left, as a greedy choice takes the lowest.
+    Sorting a large vocabulary takes twenty times as long as finding its thousand most likely tokens, which
+    usually suffice. The search returns how many tokens are kept and the probability of the last one, which
+    does not depend on the order of equally likely ones; among tokens with that probability, lower ids are
+    kept, as in a greedy choice.
     """
     rows, most, share, candidates = cut
     size = logprobs.shape[1]
@@ -246,23 +246,23 @@ def _cut(logprobs: Tensor, cut: tuple[Tensor, Tensor, Tensor, int]) -> None:
 def _last_left(
     logprobs: Tensor, most: Tensor, share: Tensor, candidates: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Look among each row's likeliest tokens for the last one that is left, by `top_k` and then `top_p`.
+    """Search each row's most likely tokens for the last one kept, by `top_k` and then `top_p`.
 
     Returns:
-        [M, 1] each: its logprob, how many are left with it, and whether the candidates were enough to tell.
+        [M, 1] each: its logprob, how many are kept with it, and whether there were enough candidates.
     """
     likeliest = logprobs.topk(candidates, dim=-1)[0]
     cumulated = likeliest.double().exp().cumsum(dim=-1)
     all_tokens = most == logprobs.shape[1]
     wanted = share * torch.where(all_tokens, 1.0, cumulated.gather(1, most.clamp(max=candidates) - 1))
     enough = (most <= candidates) | (all_tokens & (cumulated[:, -1:] >= wanted))
-    # The first at which the cumulated probability is no less than what is wanted.
+    # The first one at which the cumulative probability reaches the wanted value.
     count = torch.minimum(torch.searchsorted(cumulated, wanted) + 1, most).clamp(max=candidates)
     return likeliest.gather(1, count - 1), count, enough
 
 
 def _below(numbers: Tensor, end: Tensor) -> Tensor:
-    # At the end itself, and beyond, no token lies.
+    # There is no token at the end itself or beyond.
     return torch.minimum(numbers, torch.nextafter(end, torch.zeros_like(end)))
 
 

@@ -1,7 +1,7 @@
-"""Rows that wait for a slot: those of one job in order; tenants take turns, and within a tenant its jobs.
+"""Rows that wait for a slot: in order within a job, while tenants take turns, and jobs within a tenant.
 
-Whoever has the fewest rows in slots comes first, so that no request waits behind all that another tenant asks
-for.
+The tenant with the fewest rows in slots comes first, so no request waits behind everything another tenant
+asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class WaitingRows:
     """A queue of rows. With one owner and one policy it is first in, first out."""
 
     def __init__(self) -> None:
-        # In the order in which the lines' turns come; never with an empty line.
+        # Ordered by turn; never contains an empty line.
         self._lines: OrderedDict[Line, deque[Row]] = OrderedDict()
 
     def __bool__(self) -> bool:
@@ -31,26 +31,26 @@ class WaitingRows:
 
     @property
     def owners(self) -> set[str]:
-        """The tenants that have rows here."""
+        """The tenants with waiting rows."""
         return {owner for owner, _ in self._lines}
 
     def first(self, held: Held) -> Row:
-        """Return the row whose turn it is."""
+        """Return the next row."""
         return self._lines[self._next(held)][0]
 
     def extend(self, rows: Iterable[Row]) -> None:
-        """Add rows behind those of the same line."""
+        """Add rows at the end of their line."""
         for row in rows:
             self._lines.setdefault(line_of(row), deque()).append(row)
 
     def put_back(self, row: Row) -> None:
-        """Add a row that is to be the next one of its line."""
+        """Add a row at the front of its line."""
         line = line_of(row)
         self._lines.setdefault(line, deque()).appendleft(row)
         self._lines.move_to_end(line, last=False)
 
     def pop_first(self, held: Held) -> Row:
-        """Take out the first row; among equals the next turn is another line's."""
+        """Remove and return the next row; afterwards another line of equal rank comes first."""
         key = self._next(held)
         line = self._lines[key]
         row = line.popleft()
@@ -61,7 +61,7 @@ class WaitingRows:
         return row
 
     def drop_answered(self) -> None:
-        """Remove the rows that have an answer."""
+        """Remove answered rows."""
         for key, line in list(self._lines.items()):
             left = deque(row for row in line if row.answer is None)
             if left:
@@ -78,7 +78,7 @@ class WaitingRows:
 
 
 class Held:
-    """How many rows have a slot, by tenant and by line."""
+    """The number of rows in slots, by tenant and by line."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         lines = [line_of(row) for row in rows]
@@ -86,12 +86,12 @@ class Held:
         self.by_owner = Counter(owner for owner, _ in lines)
 
     def add(self, row: Row, number: int = 1) -> None:
-        """Count a row in, or out with -1."""
+        """Count a row, or remove it with -1."""
         line = line_of(row)
         self.by_line[line] += number
         self.by_owner[line[0]] += number
 
 
 def line_of(row: Row) -> Line:
-    """Return the line in which a row waits."""
+    """Return the line of a row."""
     return row.owner, row.policy.name

@@ -1,4 +1,4 @@
-"""An engine without a model: a function answers, so that a test or a dry run knows every token beforehand."""
+"""An engine without a model: a function produces the tokens, for tests and dry runs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 _log = logging.getLogger(__name__)
 
 Script = Callable[[SampleRequest], Sequence[int]]
-"""Returns the ids to answer with; what it raises becomes the request's failure."""
+"""Returns the ids of the completion; an exception becomes the request's failure."""
 
 _Taken = tuple[SampleRequest, int | None]
-"""A request, and the version that answers it, if that is here."""
+"""A request, and the version that answers it, if loaded."""
 
 
 class ScriptedEngine:
     """A `SamplingEngine` whose tokens come from a script.
 
-    Limits, stop ids, versions and delivery from a thread of its own are those of a real engine; only the
-    weights of a published policy are ignored.
+    Limits, stop ids, versions and delivery from an engine thread are those of a real engine; only the weights
+    of a published policy are ignored.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class ScriptedEngine:
 
         Args:
             script: Called in the engine's thread, one request at a time.
-            context_length: Most tokens of prompt and answer together.
-            logprob: What every token is said to have been sampled with, in nats; a prompt's tokens too.
-            model_directory: Whose tokenizer knows stop strings; None refuses them.
+            context_length: Most tokens of prompt and completion together.
+            logprob: The reported logprob of every token in nats, including prompt tokens.
+            model_directory: The model whose tokenizer is used for stop strings; None refuses them.
         """
         self._script = script
         self._context_length = context_length
         self._logprob, self._model_directory = logprob, model_directory
         self._versions: dict[str, int] = {}
         self._oldest: dict[str, int] = {}
-        """Of each policy the oldest version with which a request may be finished."""
+        """For each policy, the oldest version with which requests can be finished."""
         self._busy_seconds = 0.0
         self._closed = self._asleep = False
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class ScriptedEngine:
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and answer together."""
+        """Most tokens of prompt and completion together."""
         return self._context_length
 
     @property
@@ -91,14 +91,14 @@ class ScriptedEngine:
         deliver([_failure(request, _closing()) for request in requests])
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
-        """Answer requests in their order."""
+        """Answer requests in order."""
         with self._lock:
             self._asleep = False
             taken = self._take(requests)
         return [self._answer(*each) for each in taken]
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
-        """Make `policy@version` available in place of the version before; return the weights' SHA-256."""
+        """Replace a policy's version by `policy@version`; return the weights' SHA-256."""
         with self._lock:
             if not let_finish or policy not in self._versions:
                 self._oldest[policy] = version
@@ -106,32 +106,32 @@ class ScriptedEngine:
         return weights_sha256(weights)
 
     def retire(self, policy: str) -> None:
-        """Forget a policy."""
+        """Remove a policy."""
         with self._lock:
             self._versions.pop(policy, None)
             self._oldest.pop(policy, None)
 
     def loaded(self) -> dict[str, int]:
-        """Published policies and their newest version."""
+        """Published policies and their newest versions."""
         with self._lock:
             return dict(self._versions)
 
     @property
     def asleep(self) -> bool:
-        """Whether `sleep` was called and nothing was asked for since."""
+        """Whether `sleep` was called and there was no request since."""
         return self._asleep
 
     def sleep(self) -> bool:
-        """Give back nothing: there is nothing."""
+        """Sleep; there is no memory to free."""
         self._asleep = True
         return True
 
     def wake(self) -> None:
-        """Do not sleep any more."""
+        """Wake up."""
         self._asleep = False
 
     def close(self) -> None:
-        """Stop; requests still queued are answered with ServiceUnavailableError."""
+        """Stop; queued requests fail with ServiceUnavailableError."""
         with self._lock:
             self._closed = True
             self._queue.put(None)
@@ -144,7 +144,7 @@ class ScriptedEngine:
             _call(deliver, [self._answer(*each) for each in taken])
 
     def _take(self, requests: Sequence[SampleRequest]) -> list[_Taken]:
-        """Settle which version answers each request; with the lock."""
+        """Determine which version answers each request; needs the lock."""
         taken: list[_Taken] = []
         for asked in requests:
             version = 0 if asked.policy == BASE_POLICY else self._versions.get(asked.policy)
@@ -167,7 +167,7 @@ class ScriptedEngine:
             )
         room = min(request.max_tokens, self._context_length - len(request.prompt_ids))
         if room < 1:
-            return _failure(request, PromptTooLongError("the prompt leaves no room for an answer"))
+            return _failure(request, PromptTooLongError("the prompt leaves no room for a completion"))
         begin = time.perf_counter()
         try:
             scripted = list(self._script(request))
@@ -197,7 +197,7 @@ class ScriptedEngine:
             finish_reason="length" if end is None else "stop",
             policy_version=version,
             text=None if stops is None else stopped_text(stops, ids, request.stop_ids),
-            # A script says nothing of the tokens that it did not answer with.
+            # A script does not report tokens that it did not choose.
             top_logprobs=[[(token, self._logprob)] for token in ids] if request.top_logprobs else None,
             prompt_logprobs=of_prompt if request.prompt_logprobs else None,
         )
@@ -205,8 +205,8 @@ class ScriptedEngine:
     def _refusal(self, request: SampleRequest) -> TinkerGymError | None:
         if request.is_cut:
             return InvalidRequestError(
-                "engine=scripted has no likeliest tokens: a script says which ones it answers with",
-                hint="leave top_p and top_k out, or ask a service that runs with engine=transformers or vllm",
+                "engine=scripted has no most likely tokens, because a script chooses them",
+                hint="leave out top_p and top_k, or use a service with engine=transformers or vllm",
                 field="top_p" if request.top_p < 1 else "top_k",
             )
         return (
@@ -220,7 +220,7 @@ def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> No
     try:
         deliver(answers)
     except Exception:
-        _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
+        _log.exception("a callback for %d completions failed; the engine continues", len(answers))
 
 
 def _failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:

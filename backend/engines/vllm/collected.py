@@ -1,4 +1,4 @@
-"""What vLLM says to one request, put together into the answer that goes to the other end."""
+"""Collects vLLM's outputs for one request into a completion."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Message = dict[str, Any]
 
 
 class Collected:
-    """The outputs of one request so far: one in all, or with stop strings one per token or more."""
+    """The outputs of one request so far: one in total, or with stop strings about one per token."""
 
     def __init__(self, message: Message, model_directory: Path) -> None:
         """Begin before the first output.
 
         Args:
             message: The request.
-            model_directory: Whose tokenizer knows the stop strings.
+            model_directory: The model whose tokenizer is used for stop strings.
         """
         self._message = message
         self._stops: StopStrings | None = None
@@ -36,7 +36,7 @@ class Collected:
         self.complete = False
 
     def take(self, output: Any) -> None:
-        """Take vLLM's next output."""
+        """Add vLLM's next output."""
         completion = output.outputs[0]
         self._of_prompt += output.prompt_logprobs or []
         self._reused = max(self._reused, output.num_cached_tokens or 0)
@@ -46,16 +46,16 @@ class Collected:
             self._places.append(place)
             if self._stops is not None and self._stops.completed_by(token):
                 self.complete = True
-                # What was sampled behind it is not part of the answer.
+                # Tokens sampled after it are not part of the completion.
                 return
         if output.finished:
             self.complete, self.reason = True, str(completion.finish_reason)
 
     def answer(self) -> Message:
-        """Return the request's answer."""
+        """Return the completion."""
         message = self._message
         if message["structured"] and self.reason == "error":
-            return {"invalid": "no grammar can be made of it"}
+            return {"invalid": "it cannot be compiled to a grammar"}
         if self.reason not in {"", "stop", "length"}:
             return {"error": f"vLLM ended the request with {self.reason!r}"}
         answer = {
@@ -79,6 +79,6 @@ class Collected:
 
 
 def _likeliest(place: Mapping[int, Any], count: int) -> list[tuple[int, float]]:
-    """Return the likeliest tokens; vLLM lists the sampled one too, and with -inf what a cut left out."""
+    """Return the most likely tokens; vLLM also lists the sampled token, and truncated ones with -inf."""
     ranked = sorted(place.items(), key=lambda item: item[1].rank)
     return [(token, one.logprob) for token, one in ranked[:count] if isfinite(one.logprob)]

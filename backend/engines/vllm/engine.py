@@ -1,9 +1,9 @@
-"""The vLLM engine: samples with vLLM, in a process of its own that may die without anybody losing an answer.
+"""The vLLM engine: samples with vLLM in a separate process, whose death loses no requests.
 
-This side knows every policy and every unanswered request; the process (`vllm_host.py`) knows only what it
-was told. When it dies or stops answering, it is ended with all its children and started again, gets every
-policy anew, proves itself by a canary, and then gets the unanswered requests. vLLM itself is imported in that
-process only.
+This side tracks every policy and every unanswered request; the process (`host.py`) only knows what it was
+told. When it dies or hangs, it is killed with all its children and restarted; it receives every policy again,
+passes a canary request, and then receives the unanswered requests. vLLM itself is only imported in that
+process.
 """
 
 from __future__ import annotations
@@ -65,40 +65,42 @@ from tinkergym.schema.structured import Regex
 
 _log = logging.getLogger(__name__)
 _BASE_KEY = 0
-_SHARE_ON_THE_HOST = "set vllm.full_weights=host; docs/operating/engines.md says what CUDA IPC needs"
+_SHARE_ON_THE_HOST = (
+    "set vllm.full_weights=host; docs/operating/engines.md lists the requirements of CUDA IPC"
+)
 _SEE_THE_LOG = "see logs/vllm.log in the service's data_dir"
 _TRIES = 3
-"""A request that was being computed when vLLM died so often is taken for the reason."""
+"""A request that was in progress this many times when vLLM died is considered the cause."""
 _FAILED_STARTS = 3
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LOOK_SECONDS = 1.0
-"""How often it is looked for requests that nobody waits for any more."""
+"""How often to look for requests whose sender is gone."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Policy:
     key: int
-    """Never used twice, so nothing that vLLM keeps of another policy or version can be meant."""
+    """Never reused, so vLLM cannot confuse it with another policy or version."""
     name: str
     version: int
     folder: Path
     handed_over: Message = field(default_factory=dict)
     """How the process reads its weights."""
     memory: Tensor | None = None
-    """What a GPU keeps of them for the process."""
+    """The GPU memory kept for the process."""
 
     def message(self) -> Message:
         return {"policy": self.key, "name": f"{self.name}@{self.version}", **self.handed_over}
 
     def take_back(self) -> None:
-        """Free what its weights take; no process may read them any more."""
+        """Free the weights' memory; no process may read them any more."""
         self.memory = None
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """A message whose answer is awaited."""
+    """A message awaiting its answer."""
 
     message: Message
     request: SampleRequest | None = None
@@ -108,7 +110,7 @@ class _Open:
     samples: frozenset[int] = field(init=False)
     """Keys of the policies that answer it."""
     dropped: set[int] = field(default_factory=set)
-    """Those of them that were taken out since it was asked; what they answer counts no more."""
+    """Those of them removed since; their results no longer count."""
 
     def __post_init__(self) -> None:
         alone = [] if self.request is None else [self.message]
@@ -130,7 +132,7 @@ class VllmEngine:
         dtype: DType = "float32",
         images: ImageSource | SharedImages | None = None,
     ) -> None:
-        """Start vLLM and wait until it has answered a canary.
+        """Start vLLM and wait until it has answered a canary request.
 
         Args:
             model_directory: As `resolve_model` returns it.
@@ -144,7 +146,7 @@ class VllmEngine:
 
         Raises:
             MissingExtraError: vLLM is not installed.
-            InvalidRequestError: vLLM cannot run the model, or `settings` want a GPU and there is none.
+            InvalidRequestError: vLLM cannot run the model, or `settings` need a GPU and there is none.
         """
         if host == HOST:
             require_vllm()
@@ -172,11 +174,11 @@ class VllmEngine:
         self._writing_nothing = threading.Lock()
         self._policies: dict[str, _Policy] = {}
         self._finishing: dict[int, _Policy] = {}
-        """Older versions that requests under way are finished with, by key."""
+        """Older versions that finish their requests, by key."""
         self._doomed: dict[int, _Policy] = {}
-        """Policies that are gone, whose weights are kept until the process reads them no more."""
+        """Removed policies whose weights are kept while the process reads them."""
         self._open: dict[int, _Open] = {}
-        # For requests for tokens: vLLM's own queue knows no tenants.
+        # For sampling requests: vLLM's own queue does not distinguish tenants.
         self._places = FairPlaces(self._settings.max_sequences)
         self._process: VllmProcess | None = None
         self._ready = threading.Event()
@@ -184,17 +186,17 @@ class VllmEngine:
         self._lives = 0
         """How often vLLM has become ready."""
         self._told = 0
-        """How often a new process was told the policies that it must know."""
+        """How often a new process has received the policies."""
         self._sleep_mode = sleep_mode(self._settings, device)
         self._asleep = False
         self._newest = 0
-        """The number of the last message that was asked."""
+        """The number of the last message."""
         self._naps = 0
-        """How often it was ended because it should sleep."""
+        """How often it was stopped in order to sleep."""
         self._awake = threading.Event()
         self._awake.set()
         self._resting = threading.Event()
-        """Set while there is no process, since nobody needs it."""
+        """Set while there is no process, because it sleeps."""
         self._closing = False
         self._broken: TinkerGymError | None = None
         self._busy = BusyClock()
@@ -216,27 +218,27 @@ class VllmEngine:
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and answer together."""
+        """Most tokens of prompt and completion together."""
         return self._facts.context_length
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds in which at least one request was being worked on."""
+        """Seconds in which at least one request was in progress."""
         return self._busy.seconds
 
     @property
     def reused_tokens(self) -> int:
-        """Prompt tokens that were found in the cache instead of being computed."""
+        """Prompt tokens found in the cache."""
         return self._reused_tokens
 
     @property
     def restarts(self) -> int:
-        """How often vLLM was started again because it had died or hung."""
+        """How often vLLM was restarted because it had died or hung."""
         return max(0, self._lives - 1 - self._naps)
 
     @property
     def host_pid(self) -> int | None:
-        """The process that holds vLLM, while there is one; vLLM's engine core is its child."""
+        """The process that runs vLLM, if any; vLLM's engine core is its child."""
         process = self._process
         return process.pid if process else None
 
@@ -258,17 +260,17 @@ class VllmEngine:
             deliver(refused)
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
-        """Sample these requests as one batch, alone, with a fresh cache; the same to the bit each time.
+        """Sample these requests as one separate batch with a fresh cache; bitwise reproducible.
 
-        On one machine, with one build of vLLM and the same settings. Requests of full-parameter policies
-        and others are a batch each, one after the other.
+        On one machine, with one build of vLLM and the same settings. Requests of full-parameter policies form
+        separate batches, one after the other.
         """
         answers: list[Completion | SampleFailure | None] = [None] * len(requests)
         messages: dict[int, Message] = {}
         self._read_images(requests)
         with self._lock:
             requests = [self._settled(request) for request in requests]
-            # A salt that was never used before is a fresh cache.
+            # A new salt acts as a fresh cache.
             salt = f"together {next(self._numbers)}"
             for place, request in enumerate(requests):
                 message = self._sample_message(request)
@@ -291,12 +293,12 @@ class VllmEngine:
         return [answer for answer in answers if answer is not None]
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
-        """Make `policy@version` available in place of the version before it; return the weights' SHA-256.
+        """Replace a policy's version by `policy@version`; return the weights' SHA-256.
 
         Raises:
-            InvalidRequestError: vLLM cannot sample these weights; what was published before stays.
+            InvalidRequestError: vLLM cannot use these weights; the previous version stays published.
             ServiceUnavailableError: The engine is closing.
-            StorageFullError: There is no space to hand them over.
+            StorageFullError: There is no space to pass the weights.
         """
         stored = as_in_files(weights, self._facts.directory, self._shapes)
         self._require_loadable(policy, stored)
@@ -308,36 +310,36 @@ class VllmEngine:
         except BaseException as error:
             made.take_back()
             if self._closing or self._broken is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)  # perhaps made anew just now
+                shutil.rmtree(self._folder, ignore_errors=True)  # perhaps created just now
                 if isinstance(error, OSError):
                     raise (self._broken or _closing()) from error
             if isinstance(error, OSError) and error.errno in _NO_SPACE:
                 raise StorageFullError(
-                    f"no space for the weights of policy {policy!r} under {self._folder}",
-                    hint="free some; with room in /dev/shm they are kept in memory",
+                    f"no space left for the weights of policy {policy!r} under {self._folder}",
+                    hint="free some space; weights are kept in memory if /dev/shm is large enough",
                 ) from error
             raise
         same = stored is not weights and arrived == weights_sha256(stored)
         return weights_sha256(weights) if same else arrived
 
     def retire(self, policy: str) -> None:
-        """Forget a policy, its weights and its caches."""
+        """Remove a policy, its weights and its caches."""
         with self._lock:
             gone = self._drop(self._policies.pop(policy, None)) + self._drop_finishing(policy)
         _deliver(gone)
 
     def loaded(self) -> dict[str, int]:
-        """Published policies and their newest version."""
+        """Published policies and their newest versions."""
         with self._lock:
             return {name: policy.version for name, policy in self._policies.items()}
 
     @property
     def asleep(self) -> bool:
-        """Whether `sleep` gave memory back and nothing was asked for since."""
+        """Whether `sleep` freed memory and there was no request since."""
         return self._asleep
 
     def sleep(self) -> bool:
-        """Give memory back as `vllm.sleep` says; False while requests are under way."""
+        """Free memory as set by `vllm.sleep`; False while requests are in progress."""
         entry = _Open({"do": "sleep"})
         with self._lock:
             if self._asleep:
@@ -357,12 +359,12 @@ class VllmEngine:
             return self._asleep
         answer = entry.result.result()
         with self._lock:
-            # Who asked for something meanwhile has woken it.
+            # A request in the meantime has woken it.
             self._asleep = self._newest == entry.message["id"] and not answer.keys() & {"error", "refused"}
             return self._asleep
 
     def wake(self) -> None:
-        """Let vLLM take its memory again; does not wait for it."""
+        """Start to wake vLLM, without waiting."""
         with self._lock:
             if self._asleep and self._sleep_mode == "offload":
                 self._ask(_Open({"do": "wake"}))
@@ -370,7 +372,7 @@ class VllmEngine:
                 self._rouse()
 
     def close(self) -> None:
-        """Stop; requests not answered yet are answered with ServiceUnavailableError."""
+        """Stop; unanswered requests fail with ServiceUnavailableError."""
         with self._lock:
             self._closing = True
             self._rouse()
@@ -394,11 +396,11 @@ class VllmEngine:
         return {image["sha256"] for one in asked for image in one.get("images", [])}
 
     def _ask(self, entry: _Open) -> None:
-        """Send a message, now or when vLLM is ready again."""
+        """Send a message now, or when vLLM is ready again."""
         if self._closing or self._broken is not None:
             error = self._broken or _closing()
             if entry.deliver is not None and entry.request is not None:
-                # Not from under the lock: who receives it may ask again.
+                # Not while holding the lock: the callback may submit another request.
                 threading.Thread(target=_deliver, args=([(entry, error)],), daemon=True).start()
             else:
                 entry.result.set_result({"refused": error})
@@ -423,7 +425,7 @@ class VllmEngine:
             self._send(self._open[number])
 
     def _left(self, numbers: Iterable[int]) -> None:
-        """Note that these are open no more; others take their places."""
+        """Mark these as done; others take their places."""
         for number in numbers:
             self._places.remove(number)
         self._busy.count(len(self._open))
@@ -431,7 +433,7 @@ class VllmEngine:
 
     def _rouse(self) -> None:
         self._asleep = False
-        self._resting.set()  # for one who still waits for it to sleep
+        self._resting.set()  # for a caller that waits until it sleeps
         self._awake.set()
 
     def _settled(self, request: SampleRequest) -> SampleRequest:
@@ -461,7 +463,7 @@ class VllmEngine:
             "max_tokens": min(request.max_tokens, self.context_length - len(request.prompt_ids)),
             "temperature": request.temperature,
             "top_p": request.top_p,
-            # vLLM counts in 64 bits.
+            # vLLM uses signed 64-bit integers.
             "top_k": min(request.top_k, self._facts.vocabulary_size),
             "seed": request.seed,
             "stop": self._stops(request),
@@ -469,8 +471,7 @@ class VllmEngine:
             "stop_strings": list(request.stop),
             "top_logprobs": min(request.top_logprobs, self._facts.vocabulary_size),
             "prompt_logprobs": request.prompt_logprobs,
-            # The key stands for one version of one policy, so neither its other versions nor other owners
-            # find what is computed here.
+            # cache entries.
             "salt": f"{key} {split_session(request.session_id)[0]}",
             "images": self._images.message(request.images) if self._images and request.images else [],
         }
@@ -482,13 +483,13 @@ class VllmEngine:
         if len(request.prompt_ids) >= self.context_length:
             return PromptTooLongError(
                 f"a prompt of {len(request.prompt_ids)} tokens fills the context of {self.context_length}",
-                hint="at least one token must be left for the answer",
+                hint="leave room for at least one completion token",
                 field="prompt_ids",
             )
         vocabulary = self._facts.vocabulary_size
         if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= vocabulary:
             return InvalidRequestError(
-                f"the prompt holds a token id outside [0, {vocabulary})",
+                f"the prompt contains a token id outside [0, {vocabulary})",
                 hint="was it encoded with another model's tokenizer?",
                 field="prompt_ids",
             )
@@ -497,7 +498,7 @@ class VllmEngine:
             return refused
         if 0 < request.temperature < VLLM_LEAST_TEMPERATURE:
             return InvalidRequestError(
-                f"vLLM does not sample at temperature {request.temperature}",
+                f"vLLM does not support temperature {request.temperature}",
                 hint=f"use 0, or at least {VLLM_LEAST_TEMPERATURE}",
                 field="temperature",
             )
@@ -509,13 +510,13 @@ class VllmEngine:
         )
 
     def _drop(self, policy: _Policy | None) -> list[tuple[_Open, TinkerGymError]]:
-        """Take a policy out; return its requests in flight that `_deliver` must answer, without the lock."""
+        """Remove a policy; return its requests that `_deliver` must answer, without the lock."""
         if policy is None:
             return []
         over: dict[int, _Open] = {}
         for number, entry in self._flying(policy).items():
             entry.dropped.add(policy.key)
-            # Requests that are computed together may be of other policies, too.
+            # Requests that are computed together may also use other policies.
             if entry.dropped == entry.samples:
                 over[number] = entry
                 if entry.request is None:
@@ -530,7 +531,7 @@ class VllmEngine:
         return [(entry, version_gone(entry.request)) for entry in over.values() if entry.request]
 
     def _abort(self, numbers: Collection[int]) -> None:
-        """Wait no longer for the answers to these; whoever calls answers them."""
+        """Stop waiting for these results; the caller answers the requests."""
         for number in numbers:
             del self._open[number]
         self._left(numbers)
@@ -538,20 +539,20 @@ class VllmEngine:
             self._process.send({"do": "abort", "id": 0, "ids": list(numbers)})
 
     def _drop_finishing(self, name: str) -> list[tuple[_Open, TinkerGymError]]:
-        """Take a policy's older versions out, as `_drop` does."""
+        """Remove a policy's older versions like `_drop`."""
         gone: list[tuple[_Open, TinkerGymError]] = []
         for policy in [policy for policy in self._finishing.values() if policy.name == name]:
             gone += self._drop(self._finishing.pop(policy.key))
         return gone
 
     def _drop_finished(self) -> None:
-        """Take those older versions out that no request waits for any more."""
+        """Remove older versions without remaining requests."""
         for policy in list(self._finishing.values()):
             if not self._flying(policy):
                 self._drop(self._finishing.pop(policy.key))
 
     def _flying(self, policy: _Policy) -> dict[int, _Open]:
-        """Return what is in flight and wants the policy's answers, by number."""
+        """Return the unanswered requests to the policy, by number."""
         return {number: entry for number, entry in self._open.items() if policy.key in entry.samples}
 
     # --- the publisher's thread ---
@@ -565,9 +566,9 @@ class VllmEngine:
                 hint="were they made for another model? full weights hold every parameter under its name",
             )
         if isinstance(weights, FullWeights) and self._facts.has_experts:
-            # On a CPU vLLM computes experts with copies that a reload leaves as they are (0.32.0).
+            # On a CPU vLLM (0.32.0) computes experts with copies that a reload does not update.
             raise InvalidRequestError(
-                f"vLLM takes no full weights of a mixture of experts, such as those of policy {policy!r}",
+                f"vLLM does not support full-parameter training of a mixture of experts (policy {policy!r})",
                 hint="train an adapter (tg.LoRA), or run the service with engine=transformers",
                 field="adapter",
             )
@@ -575,7 +576,8 @@ class VllmEngine:
             most = self._settings.max_adapter_rank
             if weights.rank > most:
                 raise InvalidRequestError(
-                    f"policy {policy!r} has an adapter of rank {weights.rank}; this engine takes {most}",
+                    f"policy {policy!r} has an adapter of rank {weights.rank}; this engine supports at "
+                    f"most {most}",
                     hint=f"set vllm.max_adapter_rank to {weights.rank} or more, or train a smaller adapter",
                     field="adapter.rank",
                 )
@@ -602,7 +604,7 @@ class VllmEngine:
                 made.memory, opening = share_on_device(weights.tensors, self._device)
             except torch.OutOfMemoryError as error:
                 raise StorageFullError(
-                    f"no room on {self._device} for the weights of policy {made.name!r}",
+                    f"not enough memory on {self._device} for the weights of policy {made.name!r}",
                     hint="lower vllm.gpu_memory or idle_policies, or set vllm.full_weights=host",
                 ) from error
             except RuntimeError as error:
@@ -627,11 +629,11 @@ class VllmEngine:
                     f"vLLM cannot load policy {made.name!r}: {answer['error']}",
                     hint=_SHARE_ON_THE_HOST
                     if made.memory is not None
-                    else "was the adapter made for this model? vLLM adapts linear layers of the decoder only",
+                    else "was the adapter made for this model? vLLM only adapts linear layers of the decoder",
                 )
             with self._lock:
                 if told != self._told:
-                    continue  # vLLM was started again meanwhile, and the new one was not told of it
+                    continue  # vLLM was restarted in the meantime, and the new process did not receive it
                 old, gone = self._policies.get(made.name), []
                 if old is not None and let_finish:
                     self._finishing[old.key] = old
@@ -649,11 +651,11 @@ class VllmEngine:
         try:
             self._keep_alive()
         finally:
-            # Whoever waits, waits for this thread; it must not end without a word.
+            # Callers wait for this thread; it must not end silently.
             with self._lock:
                 if not self._closing and self._broken is None:
                     self._broken = InternalServiceError(
-                        "the vLLM engine met a state it did not expect", hint=f"see {SERVICE_LOG}"
+                        "the vLLM engine is in an unexpected state", hint=f"see {SERVICE_LOG}"
                     )
                 self._rouse()
                 left, self._open = list(self._open.values()), {}
@@ -666,7 +668,7 @@ class VllmEngine:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _keep_alive(self) -> None:
-        """Start vLLM whenever it has ended, until that is of no use."""
+        """Restart vLLM whenever it ends, unless that is pointless."""
         failed = 0
         while not self._closing and self._broken is None:
             if not self._awake.is_set():
@@ -681,8 +683,8 @@ class VllmEngine:
                     ready = self._live(scratch)
                 finally:
                     shutil.rmtree(scratch, ignore_errors=True)
-            except OSError as error:  # no memory for a process, no place for its log
-                _log.exception("vLLM's process cannot be started")
+            except OSError as error:  # no memory for a process, or its log cannot be written
+                _log.exception("the vLLM process cannot be started")
                 ready, reason = False, str(error)
             if ready:
                 failed = 0
@@ -714,7 +716,7 @@ class VllmEngine:
             if ready:
                 self._serve(process)
         except Exception:
-            _log.exception("what vLLM's process said cannot be taken")
+            _log.exception("a message from the vLLM process cannot be handled")
         finally:
             with self._lock:
                 if self._lives:
@@ -726,7 +728,7 @@ class VllmEngine:
             for policy in doomed.values():
                 policy.take_back()
         if not self._closing and self._naps == naps:
-            _log.error("vLLM ended or hung; it is started again (its output: %s)", self._log_file)
+            _log.error("vLLM died or hung; restarting it (its output: %s)", self._log_file)
             if ready:
                 self._forget_the_reason()
         return ready
@@ -739,7 +741,7 @@ class VllmEngine:
                 return False
             if any("ready" in message for message in messages):
                 with self._lock:
-                    # Meanwhile policies may have been retired, but none can have been published.
+                    # Policies may have been retired in the meantime, but none can have been published.
                     kept = {policy.key for policy in self._policies.values()} | self._finishing.keys()
                     for key in {message["policy"] for message in known} - kept:
                         process.send({"do": "drop", "id": 0, "policy": key})
@@ -752,7 +754,7 @@ class VllmEngine:
         return False
 
     def _forget_the_reason(self) -> None:
-        """Give up on what was being computed each time that vLLM died."""
+        """Fail requests that were in progress each time vLLM died."""
         with self._lock:
             for number, entry in self._open.items():
                 entry.tries += entry.request is None or self._places.inside(number)
@@ -762,12 +764,12 @@ class VllmEngine:
             self._left(reasons)
             self._drop_finished()
         error = InternalServiceError(
-            f"vLLM died {_TRIES} times while it worked on this request", hint=_SEE_THE_LOG
+            f"vLLM died {_TRIES} times while processing this request", hint=_SEE_THE_LOG
         )
         _deliver([(entry, error) for entry in reasons.values()])
 
     def _serve(self, process: VllmProcess) -> None:
-        # Answers of the host alone do not show that vLLM lives.
+        # Messages from the host alone do not show that vLLM works.
         alive = looked = time.monotonic()
         canary_sent: float | None = None
         while not self._closing:
@@ -783,14 +785,14 @@ class VllmEngine:
             if any(map(_is_from_vllm, messages)):
                 alive, canary_sent = now, None
             elif canary_sent is not None and now - canary_sent > self._settings.canary_deadline_seconds:
-                _log.error("vLLM has not answered its canary for %.0f s", now - canary_sent)
+                _log.error("vLLM has not answered its canary request for %.0f s", now - canary_sent)
                 return
             elif canary_sent is None and now - alive > self._settings.canary_seconds:
                 process.send({"do": "canary", "id": 0})
                 canary_sent = now
 
     def _drop_unwanted(self) -> None:
-        """Give up on what nobody waits for any more."""
+        """Abort requests whose sender is gone."""
         with self._lock:
             unwanted = {n: entry for n, entry in self._open.items() if getattr(entry.deliver, "gone", False)}
             if not unwanted:
@@ -806,13 +808,13 @@ class VllmEngine:
             for message in messages:
                 well = self._take_one(message, answers) and well
         finally:
-            # Also when a later message cannot be read: these have left `_open`.
+            # Even if a later message cannot be parsed: these have left `_open`.
             for deliver, some in answers.items():
                 _call(deliver, some)
         return well
 
     def _take_one(self, message: Message, answers: dict[Deliver, list[Completion | SampleFailure]]) -> bool:
-        """Take a message, and its answer to `answers`; return whether vLLM is well."""
+        """Handle a message, adding its result to `answers`; return whether vLLM is healthy."""
         if "dropped" in message:
             with self._lock:
                 policy = self._doomed.pop(message["dropped"], None)
@@ -822,7 +824,7 @@ class VllmEngine:
         number = message["id"]
         entry, answer = self._open.get(number), None
         if entry is not None and entry.request is not None:
-            # Before the request leaves `_open`: if it cannot be read, the next process is asked again.
+            # Before the request leaves `_open`: if parsing fails, the next process gets it again.
             answer = self._completion(entry.request, message)
             self._reused_tokens += message.get("reused", 0)
         with self._lock:
@@ -832,7 +834,7 @@ class VllmEngine:
                 self._drop_finished()
         if entry is None:
             if number == 0 and "error" in message:
-                _log.error("vLLM's canary failed: %s", message["error"])
+                _log.error("vLLM's canary request failed: %s", message["error"])
                 return False
         elif answer is None or entry.deliver is None:
             entry.result.set_result(message)
@@ -854,7 +856,8 @@ class VllmEngine:
             return failure(
                 request,
                 InternalServiceError(
-                    f"policy {request.policy!r} at version {request.policy_version} gives no finite logits",
+                    f"policy {request.policy!r} at version {request.policy_version} does not produce "
+                    f"finite logits",
                     hint="the policy diverged; lower the learning rate and resume from a checkpoint",
                 ),
             )
@@ -870,12 +873,13 @@ class VllmEngine:
         )
 
     def _not_started(self, said: str) -> TinkerGymError:
-        """Return the error for a vLLM that said this, or if it is empty what its log ends with."""
+        """Return the error for a vLLM with this message, or else with the end of its log."""
         with contextlib.suppress(OSError):
             said = said or reason_in(self._log_file.read_text(encoding="utf-8", errors="replace"))
         return InvalidRequestError(
-            f"vLLM does not start with the model {str(self._facts.directory)!r}: {said or 'it says nothing'}",
-            hint=f"{_SEE_THE_LOG}; what engine=transformers runs stands in docs/operating/engines.md",
+            f"vLLM does not start with the model {str(self._facts.directory)!r}: "
+            f"{said or 'it printed no error'}",
+            hint=f"{_SEE_THE_LOG}; docs/operating/engines.md lists what engine=transformers supports",
             field="engine",
         )
 
@@ -883,7 +887,7 @@ class VllmEngine:
 def _refuse_device_weights(settings: VllmSettings, device: torch.device) -> None:
     if settings.full_weights == "device" and device.type == "cpu":
         raise InvalidRequestError(
-            "vllm.full_weights=device needs a GPU, and vLLM computes on the CPU",
+            "vllm.full_weights=device needs a GPU, but vLLM runs on the CPU",
             hint="leave vllm.full_weights out",
             field="vllm.full_weights",
         )
@@ -909,7 +913,7 @@ def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> No
     try:
         deliver(answers)
     except Exception:
-        _log.exception("a receiver of %d answers failed; the engine goes on", len(answers))
+        _log.exception("a callback for %d completions failed; the engine continues", len(answers))
 
 
 def _structure(request: SampleRequest) -> Message | None:

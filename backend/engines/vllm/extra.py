@@ -1,4 +1,4 @@
-"""Whether vLLM is installed, which nothing but `engine=vllm` needs."""
+"""Whether vLLM is installed; only `engine=vllm` needs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tinkergym.errors import MissingExtraError
 
 
 def require_vllm() -> None:
-    """Raise MissingExtraError if there is none. Looking for it does not import it."""
+    """Raise MissingExtraError if vLLM is not installed. The check does not import it."""
     if find_spec("vllm") is None:
         raise MissingExtraError(
             "engine=vllm needs vLLM, which is not installed",

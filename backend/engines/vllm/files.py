@@ -1,4 +1,4 @@
-"""How vLLM is given policies: adapters as files in PEFT's format, full weights by a model's own names."""
+"""Pass policies to vLLM: adapters as PEFT files, full weights under the model's own names."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def write_adapter(folder: Path, weights: AdapterWeights) -> None:
     """Write an adapter into a new folder that only this user can read."""
     folder.mkdir(mode=0o700, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.tensors.items()}
-    # One tensor under two names is what the format does not keep.
+    # The format does not support one tensor under two names.
     tensors = {
         name: tensor.clone() if _shared(tensor, tensors) else tensor for name, tensor in tensors.items()
     }
-    # Not by safetensors' own way to write, which does not tell a full disk from other errors.
+    # Not with safetensors' writer, which does not distinguish a full disk from other errors.
     (folder / _ADAPTER).write_bytes(save(tensors))
     config = {
         "peft_type": "LORA",
@@ -50,7 +50,7 @@ def write_adapter(folder: Path, weights: AdapterWeights) -> None:
 
 
 def write_nothing(folder: Path, like: AdapterWeights) -> None:
-    """Write an adapter that adds nothing, to one of the layers that `like` changes."""
+    """Write an adapter of zeros for one of the layers that `like` changes."""
     module = adapted_modules(like)[0]
     names = [f"base_model.model.{module}.lora_{side}.weight" for side in "AB"]
     down, up = (like.tensors[name] for name in names)
@@ -59,16 +59,16 @@ def write_nothing(folder: Path, like: AdapterWeights) -> None:
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:
-    """Read back the tensors of an adapter."""
+    """Read the tensors of an adapter."""
     tensors: dict[str, Tensor] = load_file(folder / _ADAPTER)
     return tensors
 
 
 def names_to_load(weights: FullWeights, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return which of a policy's tensors are in the files of the model, whose `shapes` are as in `misfit`.
+    """Return which of a policy's tensors are in the model's files, whose `shapes` are as in `misfit`.
 
-    The others are the second names of tied weights. Some of vLLM's models have no place for them; the others
-    tie them themselves.
+    The others are second names of tied weights. Some of vLLM's models cannot load them; the others tie the
+    weights themselves.
     """
     return [name for name in weights.tensors if _name_in_files(name, shapes) is not None]
 
@@ -79,7 +79,7 @@ def adapted_modules(weights: AdapterWeights) -> list[str]:
 
 
 def model_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
-    """Read the shape of every tensor of a model from its files' headers."""
+    """Read the shapes of a model's tensors from its files' headers."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
@@ -89,13 +89,13 @@ def model_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
 
 
 def lora_targets(shapes: Mapping[str, tuple[int, ...]]) -> list[str] | None:
-    """Return by their last names the layers that adapters may change; None if vLLM need not be told.
+    """Return the last names of layers that adapters may change; None if vLLM need not be told.
 
-    Of a mixture of experts it would make experts ready for adapters, too, which computes them in another way
-    (with Triton only) and reserves memory for adapters of each. No policy adapts them.
+    For a mixture of experts vLLM would also prepare the experts for adapters, which uses a different
+    implementation (Triton only) and reserves memory for each. No policy adapts experts.
 
     Args:
-        shapes: As `model_shapes` returns them.
+        shapes: The result of `model_shapes`.
     """
     mixtures = {found[1] for name in shapes if (found := EXPERT.match(name))}
     if not mixtures:
@@ -118,12 +118,12 @@ def lora_targets(shapes: Mapping[str, tuple[int, ...]]) -> list[str] | None:
 def as_in_files(
     weights: PolicyWeights, directory: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> PolicyWeights:
-    """Return weights under the names that a model's files have for them, where transformers changes those.
+    """Return weights under the names in the model's files, if transformers changes those.
 
     Args:
         weights: The policy; an adapter is returned as it is.
-        directory: Of the model.
-        shapes: As `model_shapes` returns them.
+        directory: The model's directory.
+        shapes: The result of `model_shapes`.
     """
     if isinstance(weights, AdapterWeights) or not weights.tensors or misfit(weights, shapes) is None:
         return weights
@@ -132,17 +132,17 @@ def as_in_files(
             model = model_class(directory).from_config(AutoConfig.from_pretrained(directory))
         return FullWeights(tensors=revert_weight_conversion(model, dict(weights.tensors)))
     except Exception as error:
-        # What does not fit is told by who asked.
-        _log.info("weights stay under their names in the model: %s: %s", type(error).__name__, error)
+        # The caller reports what does not fit.
+        _log.info("weights keep the model's names: %s: %s", type(error).__name__, error)
         return weights
 
 
 def misfit(weights: PolicyWeights, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Return what of a policy does not fit the model; vLLM itself passes over what it does not know.
+    """Return which part of a policy does not fit the model; vLLM itself ignores unknown tensors.
 
     Args:
         weights: The policy.
-        shapes: As `model_shapes` returns them. A model's files may leave out the first part of a name.
+        shapes: The result of `model_shapes`. A model's files may omit the first part of a name.
     """
     if isinstance(weights, AdapterWeights):
         for module in adapted_modules(weights):
@@ -175,7 +175,7 @@ def _name_in_files(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str | No
 
 
 def _is_one_of(tensor: Tensor, known: Iterable[Tensor]) -> bool:
-    """Return whether a tensor is the second name of a known one, or a copy of it."""
+    """Return whether a tensor is a second name or a copy of a known one."""
     alike = [each for each in known if each.shape == tensor.shape and each.dtype == tensor.dtype]
     return any(each.data_ptr() == tensor.data_ptr() for each in alike) or any(
         torch.equal(each, tensor) for each in alike

@@ -1,4 +1,4 @@
-"""Private folders of vLLM engines, gone when their owner is: for weights in memory, if they fit."""
+"""Private folders of vLLM engines, removed after their owner: for weights in memory, if they fit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import psutil
 _PREFIX = "tinkergym-vllm-"
 _MEMORY = Path("/dev/shm")
 _COPIES = 4
-"""Full policies for which there must be room."""
+"""Number of full policies for which there must be space."""
 
 
 def private_folder(policy_bytes: int | None = None) -> Path:
-    """Make a folder that only this user can read, and remove those that killed processes left behind.
+    """Create a folder that only this user can read, and remove those of killed processes.
 
     Args:
-        policy_bytes: What a full policy takes, if weights are put there: the folder is shared memory if
-            several of them fit. Without it the folder is on the disk.
+        policy_bytes: The size of a full policy, if the folder is for weights: it is in shared memory if
+            several of them fit. None creates it on disk.
     """
     disk = Path(tempfile.gettempdir())
     for place in {disk, _MEMORY}:

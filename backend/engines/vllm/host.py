@@ -1,7 +1,7 @@
-"""`python -m backend.engines.vllm.host FD`: the process that holds vLLM's `AsyncLLM`.
+"""`python -m backend.engines.vllm.host FD`: the process that runs vLLM's `AsyncLLM`.
 
-Messages come and go as JSON lines over the socket FD. `vllm_engine.py` at the other end keeps all state that
-matters and starts this process again when it ends; when the socket closes, this process and vLLM's end too.
+Messages are JSON lines over the socket FD. `engine.py` at the other end tracks all state and restarts this
+process when it ends; when the socket closes, this process and vLLM's end too.
 """
 
 from __future__ import annotations
@@ -39,18 +39,21 @@ _log = logging.getLogger(__name__)
 _LONGEST_LINE = 1 << 30
 _WORKER = "backend.engines.vllm.worker"
 _SEED = "tinkergym_seed"
-"""As `vllm_worker.py` reads it, which is imported in vLLM's process only."""
+"""As read by `worker.py`, which is only imported in vLLM's process."""
 _BASE = 0
-"""The base model, as a policy; adapters and full policies have keys of their own, from 1."""
+"""The key of the base model; adapters and full policies have keys from 1."""
 _PLAIN, _ADAPTED = 0, -1
 """Rooms of the base model's weights, without and with adapters; a full policy's room is its key.
+
+vLLM's CPU kernels treat "no adapter" (-1) as the last adapter slot (0.32.0): in a batch with adapters, the
+base model would use someone's adapter once all slots are taken. It therefore gets an adapter of zeros there.
 
 vLLM's CPU kernels read "no adapter" (-1) as the last adapter slot (0.32.0): in a batch with adapters the base
 model would answer with somebody's adapter as soon as all slots are taken. So there it gets one that adds
 nothing, and where there is none nobody has an adapter.
 """
 _CANARY_DRIFT = 1e-3
-"""By how much the canary's logprob may change between two askings of the same weights."""
+"""Tolerated change of the canary's logprob between two requests with the same weights."""
 _NOTHING_KEY = 1 << 30
 _LOOK_SECONDS = 0.5
 _NOBODY = -1
@@ -58,11 +61,11 @@ _NOBODY = -1
 
 Message = dict[str, Any]
 _GONE: Message = {"gone": True}
-"""The answer to a request whose policy is not here."""
+"""The result for a request whose policy is not loaded."""
 
 
 class Host:
-    """Answers messages with vLLM."""
+    """Processes messages with vLLM."""
 
     def __init__(
         self, engine: AsyncLLM, send: Callable[[Message], None], *, model_directory: Path, sees: bool = False
@@ -86,7 +89,7 @@ class Host:
         self._others: set[asyncio.Task[None]] = set()
 
     async def prepare(self, policies: list[Message]) -> None:
-        """Take over vLLM's drawing, load the policies, and see that the engine answers."""
+        """Replace vLLM's sampler, load the policies, and check that the engine responds."""
         await self._engine.collective_rpc("tinkergym_draw_by_position")
         for policy in policies:
             await self._load(policy)
@@ -95,7 +98,7 @@ class Host:
             raise RuntimeError(answer["error"])
 
     def handle(self, message: Message) -> None:
-        """Begin to do what a message asks for."""
+        """Start to process a message."""
         kind = message["do"]
         if kind == "sample":
             self._use([message])
@@ -128,7 +131,7 @@ class Host:
         except asyncio.CancelledError:
             return
         except EngineDeadError:
-            # Nothing more will come from here; the other end asks again when it has started the next one.
+            # Nothing more will come from here; the other end sends it again to the next process.
             os._exit(1)
         except Exception as error:
             _log.exception("%s failed", message["do"])
@@ -151,7 +154,7 @@ class Host:
         self._used([message])
 
     async def _together(self, message: Message) -> Message:
-        """Sample in one batch: nothing is computed before all requests are there, and nobody joins."""
+        """Sample as one batch: nothing is computed before all requests have arrived, and no others join."""
         await self._wake()
         answers = {r["id"]: _GONE for r in message["requests"] if not self._knows(r)}
         requests = [r for r in message["requests"] if r["id"] not in answers]
@@ -174,7 +177,7 @@ class Host:
         return {"answers": [answers[request["id"]] for request in message["requests"]]}
 
     async def _try_add(self, message: Message, room: int) -> Any:
-        """Return the request's queue, or an answer if vLLM does not take what its answer should look like."""
+        """Return the request's queue, or an error if vLLM refuses its structured output."""
         try:
             return await self._add(message, room)
         except (ValueError, VLLMClientError) as error:
@@ -190,18 +193,18 @@ class Host:
             extra_args={_SEED: message["seed"]},
             max_tokens=message["max_tokens"],
             stop_token_ids=message["stop"],
-            # Where an answer ends is the request's to say: an end token that is not in `stop` is a token.
+            # Only the request's `stop` ends a completion: an end token that is not in `stop` is an ordinary
+            # token.
             ignore_eos=True,
             logprobs=message["top_logprobs"],
             prompt_logprobs=0 if message["prompt_logprobs"] else None,
             detokenize=False,
-            # Token by token where they are watched for stop strings, by the code that watches in the embedded
-            # engine too: vLLM's own detokenizer leaves special tokens out.
+            # omits special tokens.
             output_kind=RequestOutputKind.DELTA if message["stop_strings"] else RequestOutputKind.FINAL_ONLY,
             structured_outputs=StructuredOutputsParams(**message["structured"])
             if message["structured"]
             else None,
-            # What vLLM notes in a structured request's settings belongs to that request alone.
+            # vLLM's notes in a structured request's settings belong to that request only.
             skip_clone=True,
         )
         return await self._engine.add_request(
@@ -232,7 +235,7 @@ class Host:
         finally:
             queue.close()
         if not found.reason:
-            # A stop string, of which vLLM knows nothing.
+            # A stop string, which vLLM does not know about.
             await self._engine.abort(queue.request_id, internal=True)
         return found.answer()
 
@@ -244,19 +247,18 @@ class Host:
         if "shared" in message:
             self._full[key] = message
         else:
-            # vLLM compares adapters by name and caches by number: neither is ever used twice.
+            # vLLM compares adapters by name and caches by number: neither is ever reused.
             if self._nothing is None:
                 self._nothing = LoRARequest("nothing", _NOTHING_KEY, message["nothing"])
             request = LoRARequest(f"{message['name']}#{key}", key, message["path"])
             await self._engine.add_lora(request)
             self._adapters[key] = request
-        # In a thread: whoever samples meanwhile does not wait for it. One at a time: torch's cache of a GPU's
-        # opened memory does not take it well to be asked for a piece that is just let go of.
+        # piece that is being released.
         async with self._hashing:
             return {"sha256": await asyncio.to_thread(_hash_of_what_vllm_reads, message)}
 
     def _knows(self, request: Message) -> bool:
-        """Return whether the request's policy is here; then it stays until `_used`."""
+        """Return whether the request's policy is loaded; it then stays until `_used`."""
         key = request["policy"]
         return key == _BASE or key in self._adapters or key in self._full
 
@@ -302,7 +304,7 @@ class Host:
             return
         policy = {"policy": _BASE} if resident == _BASE else self._full[resident]
         self._resident = _NOBODY
-        # Who asked for them may be gone before they are read, and they must stay until then.
+        # The requester may be gone before they are read, and they must stay until then.
         self._use([policy])
         try:
             await self._engine.collective_rpc(
@@ -310,8 +312,7 @@ class Host:
             )
         finally:
             self._used([policy])
-        # Every request's cache is salted by its policy; what is reset here is what the salt does not cover:
-        # states of weights that are gone, which would only take room.
+        # which only take space.
         await self._engine.reset_prefix_cache()
         if self._images is not None:
             # The worker forgot what it had seen, and the scheduler would go by it.
@@ -321,7 +322,7 @@ class Host:
     # --- sleep ---
 
     async def _sleep(self, message: Message) -> Message:
-        """Let vLLM give back memory; the other end has no request under way."""
+        """Let vLLM free memory; the other end has no request in progress."""
         async with self._going_to_bed:
             if not self._asleep:
                 await self._engine.sleep(level=1, mode="wait")
@@ -340,7 +341,7 @@ class Host:
     # --- health ---
 
     async def _canary(self, message: Message) -> Message:
-        """Sample one token; while no batch may be joined, hear from vLLM's loop instead."""
+        """Sample one token; while a batch is closed, check vLLM's loop instead."""
         request: Message = {
             "id": "canary",
             "policy": _BASE,
@@ -369,11 +370,11 @@ class Host:
         if self._canary_logprob is None:
             self._canary_logprob = logprob
         if not abs(logprob - self._canary_logprob) <= _CANARY_DRIFT:
-            return {"error": f"the canary's logprob was {self._canary_logprob} and is {logprob}"}
+            return {"error": f"the canary's logprob changed from {self._canary_logprob} to {logprob}"}
         return {"alive": True}
 
     async def watch(self) -> None:
-        """End this process when vLLM's has ended; who waits for some of vLLM's answers is never told."""
+        """End this process when vLLM's has ended; some callers of vLLM are never notified."""
         while not self._engine.errored:
             await asyncio.sleep(_LOOK_SECONDS)
         os._exit(1)
@@ -393,7 +394,7 @@ def _hash_of_what_vllm_reads(message: Message) -> str:
 
 
 async def serve(connection: socket.socket) -> None:
-    """Start vLLM as the first message says, and answer the others until the socket closes."""
+    """Start vLLM as the first message asks, and process the others until the socket closes."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=_LONGEST_LINE)
 
     def send(message: Message) -> None:
@@ -437,7 +438,7 @@ def main() -> None:
         sys.stderr.flush()
         raise
     finally:
-        # vLLM's processes are in our group, and so are we.
+        # vLLM's processes are in our group, like this one.
         os.killpg(0, signal.SIGKILL)
 
 

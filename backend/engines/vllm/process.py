@@ -1,4 +1,4 @@
-"""The vLLM host as a child process: how it is started, spoken to, and ended with all that it started."""
+"""The vLLM host as a child process: starting it, messages, and killing it with its children."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from backend.processes.bounded_log import BoundedLog
 Message = dict[str, Any]
 _LAST_WORDS_SECONDS = 1.0
 HOST = (sys.executable, "-m", "backend.engines.vllm.host")
-"""The command of the process that holds vLLM."""
+"""The command that starts the vLLM process."""
 _ERROR = re.compile(r"(?<!\S)[\w.]+(Error|Exception): .+")
 _WRAPPERS = (
     "EngineDeadError",
@@ -30,14 +30,14 @@ _WRAPPERS = (
     "failed to be inspected",
     "Error raised in subprocess",
 )
-"""What vLLM's errors say that only point to another one above them."""
+"""Texts of vLLM errors that only refer to an earlier error."""
 
 
 class VllmProcess:
-    """One life of the host."""
+    """One run of the host."""
 
     def __init__(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
-        """Start the process, with a socket's number as its last argument; it says when it is ready.
+        """Start the process, with a socket's number as its last argument; it reports when it is ready.
 
         Raises:
             OSError: The log cannot be written, or there is no memory for a process.
@@ -52,7 +52,8 @@ class VllmProcess:
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **environment},
                     pass_fds=[theirs.fileno()],
-                    # Its own group, so that it can be ended with vLLM's processes, and sees no Ctrl-C.
+                    # A separate group, so that it can be killed with vLLM's processes, and receives no
+                    # Ctrl-C.
                     start_new_session=True,
                 )
         except OSError:
@@ -61,13 +62,13 @@ class VllmProcess:
         self._socket = ours
         self._received = b""
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        # A host that hangs takes nothing; only this thread may wait for it.
+        # A hung host reads nothing; only this thread may wait for it.
         self._writer = threading.Thread(target=self._write, name="vllm-writer", daemon=True)
         self._writer.start()
 
     @property
     def pid(self) -> int:
-        """Of the host; vLLM's engine core is its child."""
+        """The host's process id; vLLM's engine core is its child."""
         return self._process.pid
 
     def send(self, message: Message) -> None:
@@ -75,7 +76,7 @@ class VllmProcess:
         self._outbox.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def receive(self, seconds: float) -> list[Message] | None:
-        """Return what has come, waiting at most `seconds` for the first; None when the process has ended."""
+        """Return received messages, waiting up to `seconds` for the first; None if the process has ended."""
         try:
             if not select.select([self._socket], [], [], seconds)[0]:
                 return []
@@ -88,14 +89,14 @@ class VllmProcess:
         return [json.loads(line) for line in lines]
 
     def hang_up(self) -> None:
-        """Let both sides know that nothing more will be said; `receive` then returns None."""
+        """Close the connection for both sides; `receive` then returns None."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """End the process and its children, and wait for it; there is nothing in them worth a goodbye."""
+        """Kill the process and its children, and wait for them; no clean shutdown is needed."""
         self.hang_up()
-        # The group outlives its leader, and its number is not given to others before the last of it is gone.
+        # The group outlives its leader, and its id is not reused before its last process is gone.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -111,7 +112,7 @@ class VllmProcess:
 
 
 def reason_in(log: str) -> str:
-    """Return why vLLM did not start: of what its log ends with, the error that the later ones only wrap."""
+    """Return why vLLM did not start: from the end of its log, the error that later ones wrap."""
     lines = log.splitlines()
     errors = []
     for line, following in zip(lines, [*lines[1:], ""], strict=False):

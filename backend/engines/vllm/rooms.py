@@ -1,7 +1,7 @@
-"""Turns: which weights the one model holds, and who computes with them.
+"""Turns: which weights the model has, and which requests compute with them.
 
-Adapters share the base model's weights, so they compute together. A full-parameter policy has weights of its
-own: it waits until the others have finished, and then the weights are exchanged.
+Adapters share the base model's weights, so they compute together. A full-parameter policy has its own
+weights: it waits until the others have finished, and then the weights are exchanged.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class _Waiter:
 
 
 class Rooms:
-    """A lock that many may hold who want the same room; first come, first served between rooms."""
+    """A lock shared by all who want the same room; first come, first served between rooms."""
 
     def __init__(self, enter: Callable[[int], Awaitable[None]], *, room: int) -> None:
-        """Begin in `room`; `enter` is awaited before another is used, with nobody inside."""
+        """Start in `room`; `enter` is awaited before another room is used, with nobody inside."""
         self._enter = enter
         self._room: int | None = room
         self._inside = 0
@@ -34,7 +34,7 @@ class Rooms:
 
     @contextmanager
     def join(self) -> Iterator[int | None]:
-        """Enter the present room past the queue and learn which it is; None if nobody may enter."""
+        """Enter the current room without queueing and return it; None if nobody may enter."""
         if self._alone or self._moving is not None or self._room is None:
             yield None
             return
@@ -91,7 +91,7 @@ class Rooms:
         try:
             await self._enter(room)
         except BaseException as error:
-            # Whose weights the model holds now is not known; whoever comes next brings its own.
+            # It is unknown whose weights the model has now; the next room loads its own.
             self._room = None
             failed = [waiter for waiter in self._waiting if waiter.room == room]
             for waiter in failed:
@@ -102,7 +102,7 @@ class Rooms:
                 raise
         else:
             self._room = room
-            # All that wait for this room come along: between two changing orders the exchange costs most.
+            # All that wait for this room enter together, because exchanging weights costs most.
             for waiter in [w for w in self._waiting if w.room == room and not w.alone]:
                 self._waiting.remove(waiter)
                 self._let_in(waiter)

@@ -1,4 +1,4 @@
-"""What the operator's settings of vLLM mean for its arguments and its environment."""
+"""Translate the operator's vLLM settings to vLLM's arguments and environment."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LEAST_IMAGE_TOKENS = 16
 
 
 def sleep_mode(settings: VllmSettings, device: str) -> Literal["offload", "end"]:
-    """What putting vLLM to sleep means on this device."""
+    """What sleeping means on this device."""
     if settings.sleep != "auto":
         return settings.sleep
     return "end" if device == "cpu" else "offload"
 
 
 def has_tokenizer(model_directory: Path) -> bool:
-    """Whether vLLM can learn the text of the model's tokens."""
+    """Return whether vLLM can know the text of the model's tokens."""
     return (model_directory / "tokenizer.json").is_file()
 
 
@@ -55,24 +55,23 @@ def engine_arguments(
     known = has_tokenizer(model_directory)
     return {
         "model": str(model_directory),
-        # Ids come and ids go. The tokens' texts are for structured output only.
+        # Input and output are token ids. The tokens' texts are only needed for structured output.
         "tokenizer": str(model_directory) if known else None,
         "skip_tokenizer_init": not known,
-        # The one that is told by which ids an answer may end; another would be tried for what it refuses.
-        # White space that a schema leaves open is none: a model that goes astray would fill answers with it.
+        # This backend accepts stop token ids; with fallback another would be tried for what it refuses.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         "dtype": dtype,
-        # Compiling needs Triton, which vLLM's CPU build goes without.
+        # Compiling needs Triton, which vLLM's CPU build lacks.
         "enforce_eager": device == "cpu" or settings.enforce_eager,
         "max_model_len": context_length,
-        # With it memory comes from a pool that can be given back; a CPU has none.
+        # With it memory comes from a pool that can be freed; a CPU has none.
         "enable_sleep_mode": device != "cpu" and sleep_mode(settings, device) == "offload",
         "max_num_seqs": settings.max_sequences,
         "max_lora_rank": settings.max_adapter_rank,
-        # One more, for what the base model's requests carry beside them.
+        # One more, for the adapter of zeros used by the base model's requests.
         "max_loras": settings.adapters_at_once + 1,
         "lora_target_modules": lora_targets(shapes),
-        # What falls out of this cache is read from its file again.
+        # Adapters evicted from this cache are read from their file again.
         "max_cpu_loras": 4 * settings.adapters_at_once + 1,
         **(_of_images(context_length) if sees else {}),
         **memory,
@@ -91,20 +90,20 @@ def _of_images(context_length: int) -> dict[str, Any]:
 
 
 def process_environment(folder: Path, device: str, threads: int) -> dict[str, str]:
-    """Return the variables of vLLM's processes, which put their files into `folder`."""
+    """Return the environment of vLLM's processes, which put their files into `folder`."""
     gpu = _visible_gpu(device, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return {
         "HF_HUB_OFFLINE": "1",
-        # Sockets and other files of its own, which go with the folder.
+        # Sockets and other files, which are removed with the folder.
         "TMPDIR": str(folder),
         "VLLM_RPC_BASE_PATH": str(folder),
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_PLUGINS": "",
         "VLLM_HOST_IP": "127.0.0.1",
         "VLLM_LOGGING_LEVEL": "WARNING",
-        # `vllm_worker.py` is written against this one.
+        # `worker.py` is written for this one.
         "VLLM_USE_V2_MODEL_RUNNER": "0",
-        # On a CPU it would bind its threads to cores that the learner uses as well.
+        # On a CPU it would bind its threads to cores that the learner also uses.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
         **({"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}),
@@ -112,11 +111,11 @@ def process_environment(folder: Path, device: str, threads: int) -> dict[str, st
 
 
 def _visible_gpu(device: str, visible: str | None) -> str | None:
-    """Return what a process that shall compute on this device must see as `CUDA_VISIBLE_DEVICES`.
+    """Return the `CUDA_VISIBLE_DEVICES` for a process that computes on this device.
 
     Args:
-        device: `cpu`, `cuda`, `cuda:1`, ...: of those that this process sees.
-        visible: The variable as it is for this process; None if it is not set.
+        device: `cpu`, `cuda`, `cuda:1`, ..., among those visible to this process.
+        visible: The variable of this process; None if it is not set.
     """
     index = device.partition(":")[2]
     if not index:

@@ -1,7 +1,7 @@
-"""Full policies in memory that vLLM's processes read too, which need no copy of their own.
+"""Full policies in memory shared with vLLM's processes, which need no copy.
 
-On the CPU that is a file, in shared memory where there is room; on a GPU a piece of its memory, by CUDA IPC.
-Whoever shares says how to open it in a message that JSON can carry.
+On the CPU this is a file, in shared memory if it fits; on a GPU it is GPU memory shared by CUDA IPC. The
+owner describes how to open it in a JSON message.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 
 Opening = dict[str, Any]
-"""How another process opens shared weights: `tensors` are name, dtype, shape and first byte of each; `bytes`
-is the length of all; `file` or `cuda` is where they lie."""
+"""How another process opens shared weights: `tensors` are the name, dtype, shape and first byte of each;
+`bytes` is the total length; `file` or `cuda` is the location."""
 _ALIGNMENT = 64
-"""Tensors begin at multiples of it, in bytes, as the elements of every type must."""
+"""Alignment of tensors in bytes, as required by elements of every type."""
 _NO_COUNTER = b"/tinkergym-nobody-counts"
-"""In place of torch's counter, which each reader lowers when it lets go, and none raises: below zero it means
-that the memory is kept for ever. One that cannot be found is passed over."""
+"""Replaces torch's reference counter, which each reader decrements and none increments: below zero the memory
+is kept forever. A missing counter is ignored."""
 
 
 def share_in_file(tensors: Mapping[str, Tensor], path: Path) -> Opening:
-    """Write tensors into a new file that only this user can read; those that read it map it into memory.
+    """Write tensors into a new file that only this user can read; readers map it into memory.
 
     Raises:
-        OSError: There is no room, or the file exists.
+        OSError: There is no space, or the file exists.
     """
     places, parts, length = _places(tensors)
     with open(path, "xb", opener=_private) as file:
@@ -41,10 +41,11 @@ def share_in_file(tensors: Mapping[str, Tensor], path: Path) -> Opening:
 
 
 def share_on_device(tensors: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor, Opening]:
-    """Copy tensors to a GPU; return the memory, which whoever shares must keep, and how to open it.
+    """Copy tensors to a GPU; return the memory, which the owner must keep, and how to open it.
 
     Raises:
-        RuntimeError: There is no room (`torch.OutOfMemoryError`), or this GPU's memory cannot be shared.
+        RuntimeError: There is not enough memory (`torch.OutOfMemoryError`), or this GPU's memory cannot be
+            shared.
     """
     places, parts, length = _places(tensors)
     memory = torch.empty(length, dtype=torch.uint8, device=device)
@@ -53,17 +54,16 @@ def share_on_device(tensors: Mapping[str, Tensor], device: torch.device) -> tupl
     torch.cuda.current_stream(device).synchronize()
     storage: Any = memory.untyped_storage()
     _, handle, size, offset, counter, place, _, _ = storage._share_cuda_()
-    # torch would keep the memory until one reader has said goodbye, which one that was killed never does, and
-    # until its processes end if a second one does. Here whoever shares keeps it as long as it may be read.
+    # second reader until its processes end. Here the owner keeps it as long as it may be read.
     storage._release_ipc_counter_cuda(counter, place)
     cuda = [_name_of(device), handle.hex(), size, offset]
     return memory, {"tensors": places, "bytes": length, "cuda": cuda}
 
 
 def open_weights(opening: Opening) -> dict[str, Tensor]:
-    """Return the tensors by name, as views of what is shared.
+    """Return the tensors by name, as views of the shared memory.
 
-    Writing to those of a file changes them for this process alone; to those on a GPU nobody may write.
+    Writing to tensors of a file changes them for this process only; tensors on a GPU must not be written to.
 
     Raises:
         RuntimeError: The file is gone, or the memory cannot be opened here.
@@ -83,13 +83,11 @@ def _open_file(opening: Opening) -> Tensor:
 
 def _open_device(opening: Opening) -> Tensor:
     name, handle, size, offset = opening["cuda"]
-    device = torch.device("cuda", 0)  # the only one that vLLM's processes use
+    device = torch.device("cuda", 0)  # the only device that vLLM's processes use
     if _name_of(device) != name:
-        raise RuntimeError(
-            f"the weights lie on the GPU {name}, and this process computes on {_name_of(device)}"
-        )
+        raise RuntimeError(f"the weights are on the GPU {name}, but this process uses {_name_of(device)}")
     new: Any = torch.UntypedStorage._new_shared_cuda
-    # It is told of no event to wait for, what was copied is there; and of a counter that does not exist.
+    # No event is passed, because the copy is complete, and a counter that does not exist.
     storage = new(device.index, bytes.fromhex(handle), size, offset, _NO_COUNTER, 0, b"", False)
     return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
 
@@ -101,9 +99,9 @@ def _name_of(device: torch.device) -> str:
 def _places(
     tensors: Mapping[str, Tensor],
 ) -> tuple[list[tuple[str, str, list[int], int]], list[tuple[Tensor, int]], int]:
-    """Return where each tensor will lie, the bytes to put there with their beginnings, and the length of all.
+    """Return each tensor's location, the bytes to write with their offsets, and the total length.
 
-    Tied parameters are one tensor under two names, which lies in one place.
+    Tied parameters are one tensor under two names, which is stored once.
     """
     places, parts, end = [], [], 0
     known: dict[tuple[Any, ...], int] = {}

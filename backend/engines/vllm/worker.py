@@ -1,7 +1,7 @@
-"""What runs inside vLLM's own process: how tokens are drawn, weights are exchanged, and that it ends with us.
+"""Code that runs in vLLM's own process: drawing tokens, exchanging weights, and ending with its parent.
 
-vLLM imports this file by name; nothing else does. It reaches into vLLM's model runner, so it holds for the
-version that `scripts/install_vllm.sh` installs; where a part is missing, the engine does not start.
+Only vLLM imports this file, by name. It uses internals of vLLM's model runner, so it only works with the
+version that `scripts/install_vllm.sh` installs; if a part is missing, the engine does not start.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from backend.engines.vllm.shared_weights import Opening, open_weights
 from backend.processes.children import die_with_parent
 
 SEED = "tinkergym_seed"
-"""Where a request's seed stands in its `extra_args`."""
+"""The key of a request's seed in its `extra_args`."""
 
 
 class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]
-    """One device, computed in the process of vLLM's scheduler: one process less to start, and to lose."""
+    """One device, in the process of vLLM's scheduler, which avoids a further process."""
 
     def _init_executor(self) -> None:
-        # Nothing else tells this process that the one above was killed: it would wait for requests for ever.
+        # Nothing else tells this process that its parent was killed: it would wait for requests forever.
         die_with_parent()
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         _leave_experts_alone()
@@ -36,17 +36,17 @@ class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]
 
 
 class WorkerExtension:
-    """Methods added to vLLM's worker, for `collective_rpc`; their names must not meet vLLM's own."""
+    """Methods added to vLLM's worker, for `collective_rpc`; their names must not collide with vLLM's."""
 
     model_runner: Any
 
     def tinkergym_draw_by_position(self) -> None:
-        """Draw as the embedded engine does: by a number that depends on seed and position alone.
+        """Draw like the embedded engine: with a number that depends only on seed and position.
 
-        vLLM's own draw depends on how many tokens the request has drawn before, so that two turns of an
-        episode, which share a seed, would use the same numbers. And a request that it draws for by seed ends
-        the whole engine on a CPU as soon as its prompt is computed in two parts (0.32.0: the generator is
-        turned back, which CPU generators cannot do). So our seed travels where vLLM does not look.
+        vLLM's own draw depends on how many tokens the request has drawn before, so two turns of an episode,
+        which share a seed, would use the same numbers. In addition, on a CPU a seeded request whose prompt is
+        computed in two parts kills the engine (0.32.0: the generator is rewound, which CPU generators do not
+        support). Our seed therefore travels in a field that vLLM ignores.
         """
         runner = self.model_runner
 
@@ -57,7 +57,7 @@ class WorkerExtension:
             batch, count = runner.input_batch, logits.shape[0]
             asked = [runner.requests[name].sampling_params for name in batch.req_ids[:count]]
             if k is not None or p is not None:
-                # Not by `k` and `p`, which are rounded to float32. At temperature 0 vLLM sets both to all.
+                # Not by `k` and `p`, which are rounded to float32. At temperature 0 vLLM disables both.
                 cut_logprobs(logprobs, {row: one for row, one in enumerate(asked) if _is_cut(one)})
             seeds = [one.extra_args[SEED] for one in asked]
             positions = batch.num_tokens_no_spec[:count].tolist()
@@ -67,7 +67,7 @@ class WorkerExtension:
         _score_prompts_without_head_adapters(runner)
 
     def tinkergym_load_weights(self, opening: Opening | None, names: list[str]) -> None:
-        """Put a full policy's weights, or with None the base model's, in place of those that are there."""
+        """Replace the model's weights by a full policy's, or with None by the base model's."""
         runner = self.model_runner
         try:
             if opening is None:
@@ -82,10 +82,10 @@ class WorkerExtension:
 
 
 def _score_prompts_without_head_adapters(runner: Any) -> None:
-    """Have a prompt's logits computed by the head alone, as no adapter is for a head.
+    """Compute a prompt's logits with the head alone, because no adapter applies to the head.
 
-    vLLM adds to them what the adapters of the sampled rows add to theirs: rows of one batch to those of
-    another, which ends the engine as soon as two requests are in it (0.32.0).
+    vLLM adds the adapters of the sampled rows to them: rows of different batches are combined, which kills
+    the engine as soon as it has two requests (0.32.0).
     """
     score = runner._get_prompt_logprobs_dict
 
@@ -106,7 +106,7 @@ def _score_prompts_without_head_adapters(runner: Any) -> None:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    # What is mapped from a file is ours if we write to it; on a GPU it is everybody's.
+    # A file mapping is copied on write; GPU memory is shared with everyone.
     return tensor.clone() if tensor.is_cuda else tensor
 
 
@@ -115,9 +115,9 @@ def _is_cut(settings: Any) -> bool:
 
 
 def _leave_experts_alone() -> None:
-    """Have experts computed as if there were no adapters, as none is for an expert (see `lora_targets`).
+    """Compute experts as if there were no adapters, because none applies to experts (see `lora_targets`).
 
-    vLLM goes by whether there are adapters at all: then it wants Triton for experts, which a CPU has not.
+    vLLM only checks whether adapters exist: it then needs Triton for experts, which a CPU does not have.
     """
     after = FusedMoEConfig.__post_init__
 
@@ -129,7 +129,7 @@ def _leave_experts_alone() -> None:
 
 
 def _forget_half_loaded(model: torch.nn.Module) -> None:
-    # vLLM would add what is loaded next to the half of a layer that it has (0.32.0).
+    # vLLM would add what is loaded to the half of a layer that it has (0.32.0).
     for layer in model.modules():
         info = get_layerwise_info(layer)
         if info.can_load():
@@ -138,8 +138,7 @@ def _forget_half_loaded(model: torch.nn.Module) -> None:
 
 
 def _repack(model: torch.nn.Module) -> None:
-    # On a CPU vLLM multiplies by a packed copy of a weight. A reload packs anew what was loaded, but an
-    # output head tied to the embedding is not loaded, and would keep yesterday's copy.
+    # tied to the embedding is not loaded, and would keep its old copy.
     for module in model.modules():
         method, weight = getattr(module, "quant_method", None), getattr(module, "weight", None)
         if "cpu_linear" in vars(module) and method is not None and weight is not None and weight.numel():
