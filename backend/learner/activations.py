@@ -1,11 +1,11 @@
-"""The memory of a learner's forward pass: how much of it a token takes, and how many tokens fit.
+"""The memory of a learner's forward pass: the cost per token, and how many tokens fit.
 
-What a forward keeps for the backward pass is seen in one of a few tokens, not worked out from a model's
-numbers. Where too few tokens would fit, each layer keeps its input only and is run a second time (gradient
-checkpointing): up to half as much computing again, for a fraction of the memory.
+The memory kept for the backward pass is measured with a few tokens rather than derived from a model's
+dimensions. If too few tokens would fit, each layer only keeps its input and runs a second time (gradient
+checkpointing): up to half as much computation again, for a fraction of the memory.
 
-On a CPU it counts how much memory there is, not how much is free at the moment: how a batch is cut decides
-the last bits of its gradient, and a job that is resumed shall find the same.
+On a CPU only the total memory counts, not what is currently free: the way a batch is cut determines the last
+bits of its gradient, and a resumed job must get the same result.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from backend.compute.memory import machine_bytes
 from backend.learner.shared_attention import attending, layout_in_use
 
 MOST_TOKENS = 4096
-"""More at a time make no product faster."""
+"""More at a time do not make products faster."""
 MOST_PADDED_TOKENS = 2048
-"""In padded rows; attention that is not fused keeps more for each token there, the longer they are."""
+"""In padded rows; unfused attention keeps more per token the longer they are."""
 _FEWEST_TOKENS = 512
-"""With fewer, products are slow, and to compute layers twice costs less."""
+"""With fewer, products are slow, and computing layers twice costs less."""
 _PART_OF_A_CPUS_MEMORY = 8
 _PART_OF_A_GPUS_MEMORY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatching:
-    """How a learner computes a train batch."""
+    """How a learner computes a training batch."""
 
     tokens: int
-    """Most that are computed at a time."""
+    """Most tokens computed at a time."""
     recompute: bool
-    """Whether layers keep their inputs only and are run again in the backward pass."""
+    """Whether layers only keep their inputs and run again in the backward pass."""
 
 
 def micro_batching(
@@ -49,23 +49,23 @@ def micro_batching(
     """Fit micro-batches into memory.
 
     Args:
-        bytes_per_token: What a forward of the decoder keeps, see `kept_bytes`.
-        layers: That can be run again, of about equal size.
-        bytes_between_layers: Of a token's hidden state.
+        bytes_per_token: What a forward pass of the decoder keeps, see `kept_bytes`.
+        layers: Number of layers that can run again, of about equal size.
+        bytes_between_layers: Size of a token's hidden state.
         room: Bytes, see `room_for_activations`.
-        most: Tokens, however much room there is.
+        most: Limit in tokens, regardless of memory.
     """
     tokens = _power_of_two(room // max(bytes_per_token, 1))
     if tokens >= _FEWEST_TOKENS or not layers:
         return MicroBatching(tokens=min(tokens, most), recompute=False)
-    # One layer whole, and of each what goes in.
+    # One whole layer, and the inputs of all.
     each = bytes_per_token // layers + bytes_between_layers * layers
     tokens = _power_of_two(room // max(each, 1))
     return MicroBatching(tokens=min(tokens, most), recompute=True)
 
 
 def kept_bytes(model: torch.nn.Module, run: Callable[[], torch.Tensor]) -> int:
-    """Return how many bytes a run of a model leaves: its output, and what a backward pass needs of it."""
+    """Return the memory kept by a run of a model: its output, and what a backward pass needs."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -81,12 +81,12 @@ def kept_bytes(model: torch.nn.Module, run: Callable[[], torch.Tensor]) -> int:
 
 
 def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return a model's layers, as far as transformers lets them be run again."""
+    """Return a model's layers if transformers allows them to run again."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def recompute(model: torch.nn.Module) -> None:
-    """Let each layer of a model keep its input only, where gradients are wanted."""
+    """Make each layer of a model keep only its input when gradients are computed."""
     for layer in layers_of(model):
         layer.forward = _run_again_later(layer.forward)
 
@@ -100,9 +100,9 @@ def _run_again_later(forward: Callable[..., Any]) -> Callable[..., Any]:
             forward,
             *inputs,
             use_reentrant=False,
-            # There is no dropout: nothing is drawn.
+            # There is no dropout, so no random state is needed.
             preserve_rng_state=False,
-            # By then the batch's layout is not in use any more, and on a GPU it is another thread.
+            # The batch's layout is no longer set by then, and on a GPU this is another thread.
             context_fn=lambda: (nullcontext(), attending(layout)),
             **options,
         )
@@ -111,9 +111,9 @@ def _run_again_later(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def room_for_activations(device: torch.device) -> int:
-    """Return how many bytes may be kept: an eighth of a machine's memory, half of what a GPU has free now.
+    """Return the available memory: an eighth of a machine's memory, or half of a GPU's free memory.
 
-    On a GPU the base model is loaded by then; policies and engines take what they need from the other half.
+    On a GPU the base model is already loaded; policies and engines use the other half.
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // _PART_OF_A_GPUS_MEMORY

@@ -1,6 +1,7 @@
-"""The AdamW that steps a policy's weights: torch's, or bitsandbytes' with moments of 8 bits.
+"""AdamW for a policy's weights: torch's, or bitsandbytes' with 8-bit moments.
 
-Knows parameters and their moments by name. bitsandbytes has its door here, and is imported only if asked for.
+It knows parameters and their moments by name. This is the only module that uses bitsandbytes, which is
+imported only if requested.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ from tinkergym.errors import MissingExtraError
 from tinkergym.schema.optimizer import AdamW
 
 Groups = Sequence[Mapping[str, nn.Parameter]]
-"""Parameters by name; those of a group have a learning rate and a decay together."""
+"""Parameters by name; a group shares a learning rate and a weight decay."""
 
 _EIGHT_BIT = ("state1", "absmax1", "state2", "absmax2")
-"""What bitsandbytes keeps of a parameter; small ones have no `absmax` and moments in float32."""
+"""State of a parameter in bitsandbytes; small parameters have no `absmax` and float32 moments."""
 
 
 class Stepper(Protocol):
-    """What `PolicyOptimiser` steps with."""
+    """The interface that `PolicyOptimiser` uses."""
 
     groups: list[dict[str, Any]]
-    """One for each group of parameters; `lr` and `weight_decay` are read at each step."""
+    """One per group of parameters; `lr` and `weight_decay` are read at each step."""
 
     def step(self) -> None:
         """Apply the gradients."""
         ...
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the moments as `<moment>.<parameter>`, on the CPU; at first empty."""
+        """Return the moments as `<moment>.<parameter>`, on the CPU; initially empty."""
         ...
 
     def fits(self, names: set[str], *, steps: int) -> bool:
@@ -46,21 +47,21 @@ class Stepper(Protocol):
         ...
 
     def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
-        """Take over what `state` returned after `steps` steps."""
+        """Load what `state` returned after `steps` steps."""
         ...
 
 
 def stepper(groups: Groups, settings: AdamW) -> Stepper:
-    """Return the AdamW that the settings ask for.
+    """Return the AdamW for the settings.
 
     Raises:
-        MissingExtraError: Moments of 8 bits without bitsandbytes.
+        MissingExtraError: 8-bit moments without bitsandbytes.
     """
     return EightBitAdamW(groups, settings) if settings.state_bits == 8 else TorchAdamW(groups, settings)
 
 
 class TorchAdamW:
-    """Moments in float32, `exp_avg` and `exp_avg_sq`."""
+    """float32 moments, `exp_avg` and `exp_avg_sq`."""
 
     _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -81,7 +82,7 @@ class TorchAdamW:
         self._adamw.step()
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         self._adamw.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -94,12 +95,12 @@ class TorchAdamW:
         }
 
     def fits(self, names: set[str], *, steps: int) -> bool:
-        """Whether each parameter has both moments, or none has before the first step."""
+        """Return whether each parameter has both moments, or none before the first step."""
         expected = {f"{m}.{n}" for n in self._parameters for m in self._MOMENTS} if steps else set()
         return names == expected
 
     def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
-        """Take over the moments."""
+        """Load the moments."""
         for name, parameter in self._parameters.items():
             self._adamw.state[parameter] = {
                 "step": torch.tensor(float(steps), dtype=torch.float32, device=parameter.device),
@@ -108,9 +109,9 @@ class TorchAdamW:
 
 
 class EightBitAdamW:
-    """Moments of 8 bits each, in blocks with a scale (arXiv:2110.02861), by bitsandbytes.
+    """8-bit moments in blocks with a scale (arXiv:2110.02861), by bitsandbytes.
 
-    Tensors of fewer than 4096 numbers keep moments in float32, as bitsandbytes does by default.
+    Tensors with fewer than 4096 elements have float32 moments, as is bitsandbytes' default.
     """
 
     def __init__(self, groups: Groups, settings: AdamW) -> None:
@@ -130,11 +131,11 @@ class EightBitAdamW:
         self._adamw.step()
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         self._adamw.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the moments, and the scales of those that have 8 bits."""
+        """Return the moments, with the scales of 8-bit ones."""
         return {
             f"{part}.{name}": on_cpu(self._adamw.state[parameter][part])
             for name, parameter in self._parameters.items()
@@ -143,13 +144,13 @@ class EightBitAdamW:
         }
 
     def fits(self, names: set[str], *, steps: int) -> bool:
-        """Whether each parameter has both moments, or none has before the first step."""
+        """Return whether each parameter has both moments, or none before the first step."""
         moments = {name for name in names if name.startswith(("state1.", "state2."))}
         expected = {f"{m}.{n}" for n in self._parameters for m in ("state1", "state2")} if steps else set()
         return moments == expected and all(name.partition(".")[0] in _EIGHT_BIT for name in names)
 
     def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
-        """Take over the moments."""
+        """Load the moments."""
         for number, group in enumerate(self.groups):
             for place, parameter in enumerate(group["params"]):
                 self._adamw.init_state(group, parameter, number, place)
@@ -167,6 +168,6 @@ def _bitsandbytes() -> Any:
     except ImportError as error:
         raise MissingExtraError(
             "an optimizer with state_bits=8 needs the package bitsandbytes, which is not installed here",
-            hint="pip install bitsandbytes on the service's machine, or use state_bits=32",
+            hint="install it with `pip install bitsandbytes` on the service's machine, or use state_bits=32",
             field="optimizer.state_bits",
         ) from error

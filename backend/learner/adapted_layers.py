@@ -1,8 +1,7 @@
-"""Which layers of a model get an adapter: those that every engine can apply one to, and PEFT can load again.
+"""Which layers of a model get an adapter: those that every engine supports, and PEFT can load again.
 
-These are the plain linear layers of the decoder. Of a mixture of experts neither the router nor the experts
-are among them: in transformers both are tensors of a layer of their own kind, which PEFT adapts in a form of
-its own.
+These are the plain linear layers of the decoder. In a mixture of experts neither the router nor the experts
+are included: in transformers both are tensors of special layers, which PEFT adapts in a different format.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from backend.compute.layer_names import names, no_such_layer
 from backend.compute.seeing import sees
 
 _TAKEN_APART = frozenset({"kv_b_proj"})
-"""Of attention over compressed keys and values (DeepSeek's): vLLM multiplies it into other weights when it
-loads the model, and passes over an adapter on it."""
+"""Layers of attention over compressed keys and values (DeepSeek): vLLM multiplies them into other weights
+while loading the model, and ignores adapters on them."""
 _SHARED_EXPERT = re.compile(r"shared\w*\.")
 
 
@@ -34,7 +33,7 @@ def adapted_layers(model: Any) -> list[str]:
     paths = [
         path
         for path, module in model.named_modules()
-        # What is derived from a linear layer computes something else, as some routers do.
+        # Subclasses of linear layers may compute something else, as some routers do.
         if type(module) in {nn.Linear, Conv1D} and module in decoder and module is not head
         if _last(path) not in _TAKEN_APART and not any(_is_routed(path, mixture) for mixture in mixtures)
     ]
@@ -44,10 +43,10 @@ def adapted_layers(model: Any) -> list[str]:
 
 
 def chosen_layers(paths: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Return those of the layers that any of the patterns names; without patterns all.
+    """Return the layers that match any of the patterns; without patterns all.
 
     Raises:
-        InvalidRequestError: A pattern names none; the text has the names that there are.
+        InvalidRequestError: A pattern matches none; the message lists the available names.
     """
     if not patterns:
         return list(paths)
@@ -58,7 +57,7 @@ def chosen_layers(paths: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def vision_layers(model: Any) -> list[str]:
-    """Return the paths of the plain linear layers of a model's vision tower and connector, if it has any."""
+    """Return the paths of the plain linear layers of a model's vision tower and connector, if any."""
     if not sees(model.config.model_type):
         return []
     decoder, head = set(model.get_decoder().modules()), model.get_output_embeddings()
@@ -85,6 +84,6 @@ def _peft_takes_as_it_is(name: str, model: Any) -> bool:
     config = peft.LoraConfig(target_modules=[name])
     try:
         convert_peft_config_for_transformers(config, model, None)
-    except ValueError:  # there is no such expert without another
+    except ValueError:  # such experts always come together
         return False
     return set(config.target_modules or ()) == {name}

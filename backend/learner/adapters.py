@@ -1,9 +1,8 @@
-"""LoRA adapters on one frozen base model, many by name, and a forward pass for them that costs little.
+"""Many named LoRA adapters on one frozen base model, with an efficient forward pass.
 
-PEFT puts the adapters in place, names them and owns their parameters. What is ours is how a plain linear
-layer with an adapter is computed: with the adapter merged into a copy of the weight, which is one matrix
-product instead of three, and with the adapter's gradients taken directly. Other kinds of layers keep PEFT's
-own forward.
+PEFT inserts the adapters, names them and owns their parameters. The forward pass of plain linear layers is
+our own: the adapter is merged into a copy of the weight, which needs one matrix product instead of three, and
+the adapter's gradients are computed directly. Other kinds of layers use PEFT's forward pass.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tinkergym.schema.job_spec import LoRA
 
 @dataclass(slots=True)
 class AdaptedLinear:
-    """One plain linear layer under one adapter."""
+    """A plain linear layer with one adapter."""
 
     lora_a: nn.Parameter
     """[rank, in]"""
@@ -36,13 +35,13 @@ class AdaptedLinear:
     """[out, rank]"""
     scaling: float
     merged: torch.Tensor | None = None
-    """[out, in], weight + scaling * B @ A; present only while the adapter is in use."""
+    """[out, in], weight + scaling * B @ A; only present while the adapter is in use."""
 
 
 class AdapterSet:
     """All LoRA adapters of one base model.
 
-    Not thread-safe: which adapter is in use is a state of the model, so callers hold the device's lock.
+    Not thread-safe: the adapter in use is a state of the model, so callers hold the device's lock.
     """
 
     def __init__(self, model: Any, *, merge: bool) -> None:
@@ -58,33 +57,34 @@ class AdapterSet:
         self._all_plain = False
 
     def add(self, name: str, adapter: LoRA, *, seed: int) -> dict[str, nn.Parameter]:
-        """Put a new adapter on those of the `adapted_layers` that it names; it changes nothing until trained.
+        """Add a new adapter to the `adapted_layers` it selects; it has no effect until trained.
 
         Args:
-            name: Free of dots, as it becomes part of module names.
+            name: Its name, without dots, because it becomes part of module names.
             adapter: Rank, alpha and layers.
-            seed: A is drawn as PEFT does (Kaiming uniform, a = sqrt 5), from a generator of its own; B is 0.
+            seed: Seed for A, which is drawn like in PEFT (Kaiming uniform, a = sqrt 5) from a separate
+                generator; B is 0.
 
         Returns:
             The adapter's parameters, float32, under PEFT's names for saved adapters.
 
         Raises:
-            InvalidRequestError: The model is of a type that PEFT puts no adapters on, or has no layer of a
-                name that the adapter says.
+            InvalidRequestError: PEFT does not support the model's type, or the model lacks a layer that the
+                adapter names.
         """
-        # Asked of the model as it was loaded: PEFT puts layers of its own around those that it adapts.
+        # Read from the model as it was loaded: PEFT wraps the layers that it adapts.
         self._adaptable = self._adaptable or adapted_layers(self._model)
         self._seeing = self._seeing or vision_layers(self._model)
         if adapter.vision and not self._seeing:
             raise InvalidRequestError(
                 f"models of type {self._model.config.model_type!r} have no vision tower to adapt",
-                hint="leave LoRA(vision=True) out",
+                hint="leave out LoRA(vision=True)",
                 field="adapter.vision",
             )
         config = peft.LoraConfig(
             r=adapter.rank,
             lora_alpha=adapter.alpha,
-            lora_dropout=0.0,  # dropout would part the learner's logprobs from the engine's
+            lora_dropout=0.0,  # dropout would make the learner's logprobs differ from the engine's
             bias="none",
             use_rslora=adapter.rslora,
             target_modules=chosen_layers(
@@ -93,7 +93,7 @@ class AdapterSet:
             task_type="CAUSAL_LM",
         )
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "fan_in_fan_out")  # PEFT sets right what it warns of
+            warnings.filterwarnings("ignore", "fan_in_fan_out")  # PEFT corrects what it warns about
             self._put_on(name, config)
         self._patch()
 
@@ -121,27 +121,27 @@ class AdapterSet:
         return parameters
 
     def saved_config(self, name: str) -> dict[str, Any]:
-        """Return what PEFT needs to load the adapter, without sets, whose order changes between runs."""
+        """Return PEFT's configuration of the adapter, without sets, whose order changes between runs."""
         config = self._peft.peft_config[name].to_dict() | {"inference_mode": True}
         return {
             key: sorted(value) if isinstance(value, set | list) else value for key, value in config.items()
         }
 
     def remove(self, name: str) -> None:
-        """Forget an adapter and free its memory."""
+        """Remove an adapter and free its memory."""
         del self._adapters[name], self._parameters[name]
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", "Adapter .* was active"
-            )  # which one PEFT thinks active is no matter
+            )  # PEFT's active adapter does not matter
             self._peft.delete_adapter(name)
         self._choose_trainable()
 
     @contextmanager
     def using(self, name: str | None) -> Iterator[None]:
-        """Run the model under this adapter, or None for the base model alone."""
+        """Run the model with this adapter, or None for the base model only."""
         if not self._all_plain and self._peft is not None:
-            # Layers that PEFT computes look at PEFT's own switch.
+            # Layers computed by PEFT depend on PEFT's own switch.
             if name is None:
                 self._peft.base_model.disable_adapter_layers()
             else:
@@ -155,7 +155,7 @@ class AdapterSet:
             self._active = None
 
     def prepare(self, name: str) -> None:
-        """Merge the adapter's current weights; to be called after they changed and before `using`."""
+        """Merge the adapter's current weights; call this after each change and before `using`."""
         for module_name, adapted in self._adapters[name].items():
             weight = self._bases[module_name].weight
             if self._merge:
@@ -165,7 +165,7 @@ class AdapterSet:
                     )
 
     def release(self, name: str) -> None:
-        """Free what `prepare` made."""
+        """Free what `prepare` created."""
         for adapted in self._adapters.get(name, {}).values():
             adapted.merged = None
 
@@ -176,18 +176,19 @@ class AdapterSet:
         try:
             self._peft = peft.get_peft_model(self._model, config, adapter_name=name)
         except ValueError as error:
-            # It stops in the middle; others have the model, too.
+            # It stopped midway, and others use the model too.
             for path, module in list(self._model.named_modules()):
                 if isinstance(module, peft.tuners.lora.LoraLayer):
                     self._model.set_submodule(path, module.get_base_layer())
             raise InvalidRequestError(
-                f"PEFT puts no LoRA adapters on models of type {self._model.config.model_type!r}: {error}",
-                hint="train all parameters (adapter=tg.FullParameters()), or another model",
+                f"PEFT does not support LoRA adapters for models of type "
+                f"{self._model.config.model_type!r}: {error}",
+                hint="train all parameters (adapter=tg.FullParameters()), or use another model",
                 field="adapter",
             ) from error
 
     def _choose_trainable(self) -> None:
-        """Freeze the base and nothing else: PEFT lets only the adapter train that it was told of last."""
+        """Freeze only the base model: PEFT lets only the last added adapter train."""
         self._model.requires_grad_(False)
         for parameters in self._parameters.values():
             for parameter in parameters:
@@ -197,7 +198,7 @@ class AdapterSet:
         return [(n, m) for n, m in self._peft.named_modules() if isinstance(m, peft.tuners.lora.LoraLayer)]
 
     def _patch(self) -> None:
-        """Give plain linear layers the fast forward, each once."""
+        """Replace the forward pass of plain linear layers, each once."""
         if not self._merge:
             return
         layers = self._layers()
@@ -211,11 +212,11 @@ class AdapterSet:
     def _forward_of(self, name: str, base: nn.Linear) -> Any:
         def forward(x: torch.Tensor) -> torch.Tensor:
             adapted = None if self._active is None else self._active.get(name)
-            if adapted is None:  # no adapter is in use, or it is not on this layer
+            if adapted is None:  # no adapter is in use, or not on this layer
                 return base(x)  # type: ignore[no-any-return]
             if adapted.merged is None:
                 raise AssertionError("prepare() was not called")
-            # As rows, as in `compute.fast_linears`: what a layer returns may be written into afterwards.
+            # As rows, like `compute.fast_linears`: a layer's output may be modified in place.
             rows = x.reshape(-1, x.shape[-1])
             out: torch.Tensor = _MergedLinear.apply(  # type: ignore[no-untyped-call]
                 rows, adapted.merged, base.bias, adapted.lora_a, adapted.lora_b, adapted.scaling
@@ -250,7 +251,7 @@ class _MergedLinear(torch.autograd.Function):
         into_x = linear(out_gradient, merged.t()).view(x.shape) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[3]:
             return into_x, None, None, None, None, None
-        # Everything [rank, n]: on a CPU these thin products are 2 to 6 times as fast as their transposes.
+        # Everything as [rank, n]: on a CPU these thin products are 2 to 6 times as fast as their transposes.
         thin_gradient = lora_b.T.contiguous() @ out_gradient.T
         thin_input = lora_a @ flat.T
         into_a = (thin_gradient @ flat).mul_(ctx.scaling)

@@ -1,6 +1,6 @@
-"""Advantages: how much better an episode, or a turn, went than those it is compared with.
+"""Advantages: how much better an episode or turn went than the ones it is compared with.
 
-Pure functions over returns. Episodes that failed have no return and enter no baseline.
+Pure functions of returns. Failed episodes have no return and do not enter baselines.
 """
 
 from __future__ import annotations
@@ -23,26 +23,24 @@ Normalize = Literal["none", "std", "batch_std"]
 STD_EPSILON = 1e-6
 """Added to the standard deviation, in units of return."""
 _ROUNDING = 1e-12
-"""Of the largest return, or of 1: smaller differences are rounding, as between 0.1 + 0.2 and 0.3."""
+"""Relative to the largest return, or 1: smaller differences are rounding, as between 0.1 + 0.2 and 0.3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantages:
-    """One entry per episode or turn, in input order, and what could not be learned from."""
+    """One entry per episode or turn, in input order, and counts of what could not be learned from."""
 
     values: FloatArray
     """[N], 0 where `included` is False."""
     included: BoolArray
-    """[N], whether the episode completed and had another to be compared with; train on these only."""
+    """[N], whether the episode completed and had others to be compared with; only train on these."""
     zero_variance_groups: int
-    """Groups whose episodes all got the return they are compared with, up to rounding: their advantages are
-    exactly 0.
-    """
+    """Groups in which all returns equal the baseline, up to rounding: their advantages are exactly 0."""
     broken_groups: int
-    """Groups that failures left with too few completed episodes to compare; none of them is included."""
+    """Groups that failures left with too few completed episodes to compare; all of them are excluded."""
     failed_episodes: int
     lone_turns: int = 0
-    """Turns that no other episode of the group came to: their advantages are 0."""
+    """Turns that no other episode of the group reached: their advantages are 0."""
 
 
 def group_advantages(
@@ -58,20 +56,20 @@ def group_advantages(
     """Compare each completed episode's return with the mean of its group, or of the batch.
 
     Args:
-        returns: [N], undiscounted; what stands at failed episodes is ignored.
-        groups: [N], which episodes are compared: any numbers, equal within a group.
+        returns: [N], undiscounted; values of failed episodes are ignored.
+        groups: [N], any numbers that are equal within a group of compared episodes.
         completed: [N], False for failed episodes.
-        baseline: `group`: with the mean of its group (GRPO). `leave_one_out`: with the mean of the others of
-            its group, which is n / (n - 1) times as much (RLOO). `batch`: with the mean of all completed
+        baseline: `group`: with the mean of its group (GRPO). `leave_one_out`: with the mean of the others in
+            its group, which gives n / (n - 1) times as much (RLOO). `batch`: with the mean of all completed
             episodes (REINFORCE++).
         normalize: `std` divides by the sample standard deviation (N - 1) of the same episodes as the
-            baseline, plus 1e-6; `none` does not, as that weighs tasks that are nearly always or never solved
-            more. `batch_std` divides what is left after the baseline by its sample standard deviation over
-            the whole batch (its mean there is 0 already).
-        shuffle: A control experiment: first permute the completed episodes' returns, so that they say
-            nothing.
-        strata: [N], equal where returns are of one kind, as those of one environment: what stands above of
-            the batch then holds for each of them by itself. None: all are.
+            baseline, plus 1e-6; `none` does not, because that gives more weight to tasks that are nearly
+            always or never solved. `batch_std` divides the result by its sample standard deviation over the
+            whole batch (its mean there is already 0).
+        shuffle: A control experiment: first permute the completed episodes' returns, which makes them
+            meaningless.
+        strata: [N], equal for comparable returns, such as those of one environment: batch-wide operations
+            then apply to each kind separately. None: all are comparable.
 
     Raises:
         InvalidRequestError: A completed episode's return is not finite, or the lengths differ.
@@ -88,7 +86,7 @@ def group_advantages(
     kinds = _kinds(strata, len(earned))
     for peers in _peers(group_ids, baseline, kinds):
         members = peers[done[peers]]
-        if len(members) < 2:  # one number is its own mean: nothing to learn, and nothing to call a baseline
+        if len(members) < 2:  # a single value is its own mean: there is nothing to learn from
             broken += 1
             continue
         included[members] = True
@@ -114,9 +112,9 @@ def turn_advantages(
     shuffle: np.random.Generator | None = None,
     strata: Sequence[int] | None = None,
 ) -> tuple[list[FloatArray], Advantages]:
-    """Compare what was earned from each turn on with the same turn of the group's other episodes.
+    """Compare the return from each turn on with the same turn of the group's other episodes.
 
-    A turn is thus not praised for what was earned before it. The first turns' advantages are those that
+    A turn is therefore not credited with earlier rewards. The advantages of the first turns are those that
     `group_advantages` gives the episodes. With `baseline="batch"` all turns of the batch are compared.
 
     Args:
@@ -124,20 +122,20 @@ def turn_advantages(
         groups: [N].
         completed: [N].
         baseline: As in `group_advantages`, among turns with the same number.
-        normalize: As there; `std` is that of the turns that are compared.
-        shuffle: As there, permuting over all turns.
-        strata: As there.
+        normalize: As in `group_advantages`; `std` is that of the compared turns.
+        shuffle: As in `group_advantages`, permuting all turns.
+        strata: As in `group_advantages`.
 
     Returns:
-        turns: N arrays, one advantage per turn; 0 for a turn that no sibling came to.
-        episodes: `included` and the counts, [N]; `values` holds the first turns'.
+        turns: N arrays, one advantage per turn; 0 for a turn that no other episode reached.
+        episodes: `included` and the counts, [N]; `values` contains the first turns' advantages.
 
     Raises:
-        InvalidRequestError: As there, or a completed episode has no turn.
+        InvalidRequestError: As in `group_advantages`, or a completed episode has no turn.
 
     Source:
-        Process supervision in GRPO, arXiv:2402.03300, section 4.1.3, with the return from the turn on as what
-        is compared, so that a baseline depends on nothing that the turn did.
+        Process supervision in GRPO, arXiv:2402.03300, section 4.1.3, comparing the return from the turn on,
+        so that a baseline does not depend on the turn itself.
     """
     done = np.asarray(completed, dtype=bool)
     lengths = np.asarray([len(turns) for turns in turn_returns], dtype=np.int64)
@@ -189,7 +187,7 @@ def _checked(
     shuffle: np.random.Generator | None,
 ) -> tuple[FloatArray, BoolArray]:
     if not len(returns) == len(groups) == len(completed):
-        raise InvalidRequestError("returns, groups and completed must have one length", field="returns")
+        raise InvalidRequestError("returns, groups and completed must have the same length", field="returns")
     earned = np.asarray(returns, dtype=np.float64).copy()
     done = np.asarray(completed, dtype=bool)
     if not np.isfinite(earned[done]).all():
@@ -210,7 +208,7 @@ def _kinds(strata: Sequence[int] | None, episodes: int) -> npt.NDArray[np.int64]
 def _peers(
     groups: npt.NDArray[np.int64], baseline: Baseline, kinds: npt.NDArray[np.int64]
 ) -> list[npt.NDArray[np.int64]]:
-    """Return the indices of the episodes that are compared with one another."""
+    """Return the indices of the episodes that are compared with each other."""
     if baseline == "batch":
         return [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
     return [np.flatnonzero(groups == group) for group in np.unique(groups)]
@@ -226,7 +224,7 @@ def _compared(returns: FloatArray, baseline: Baseline, normalize: Normalize) -> 
 
 
 def _normalize_batch(values: FloatArray, included: BoolArray, kinds: npt.NDArray[np.int64]) -> None:
-    """Bring what is included, whose mean is 0, to deviation 1, in place; what is exactly 0 stays so."""
+    """Scale the included values, whose mean is 0, to deviation 1 in place; exact zeros stay 0."""
     for kind in np.unique(kinds):
         members = included & (kinds == kind)
         if members.sum() > 1:

@@ -1,6 +1,6 @@
-"""Aggregations: how the losses of the sampled tokens become one number.
+"""Aggregations: how the losses of the sampled tokens are combined.
 
-Each is a weight per token, whose normaliser is that of the whole train batch. So the gradient does not depend
+Each is a weight per token, normalised over the whole training batch. The gradient therefore does not depend
 on how the batch is cut into micro-batches, calls or ranks.
 """
 
@@ -20,16 +20,16 @@ Aggregation = Literal["token", "sequence", "constant"]
 def token_weights(
     counts: npt.NDArray[np.int64], aggregation: Aggregation, *, totals: BatchTotals, constant_tokens: int
 ) -> FloatArray:
-    """Return the factor in front of each sampled token's loss.
+    """Return the weight of each sampled token's loss.
 
     Args:
-        counts: [number of sequences], sampled tokens of each.
-        aggregation: `token`: the mean over all tokens of the batch (DAPO, arXiv:2503.14476), so that long
-            sequences weigh more. `sequence`: the mean over sequences of their token means (GRPO,
+        counts: [number of sequences], the number of sampled tokens.
+        aggregation: `token`: the mean over all tokens of the batch (DAPO, arXiv:2503.14476), which gives long
+            sequences more weight. `sequence`: the mean over sequences of their token means (GRPO,
             arXiv:2402.03300). `constant`: the sum over `constant_tokens` per sequence (Dr. GRPO,
-            arXiv:2503.20783), so that a token weighs the same whatever the lengths are.
-        totals: Of the whole batch, of which `counts` may be a part.
-        constant_tokens: Read by `constant` only.
+            arXiv:2503.20783), which gives all tokens the same weight regardless of lengths.
+        totals: Totals of the whole batch, of which `counts` may be a part.
+        constant_tokens: Only used by `constant`.
 
     Returns:
         [sum of counts] float32, in input order. An empty batch gives an empty array.
@@ -42,8 +42,8 @@ def token_weights(
         case "constant":
             if constant_tokens < 1:
                 raise InvalidRequestError(
-                    f"aggregation='constant' divides by constant_tokens, which is {constant_tokens}",
-                    hint="set it to the most tokens that an answer may have",
+                    f"aggregation='constant' divides by constant_tokens, which must not be {constant_tokens}",
+                    hint="set it to the maximum number of tokens per completion",
                     field="constant_tokens",
                 )
             per_sequence = np.full(len(counts), 1.0 / (max(totals.sequences, 1) * constant_tokens))

@@ -1,8 +1,7 @@
-"""Micro-batches: which tokens go through the model together, and what is read from it afterwards.
+"""Micro-batches: which tokens go through the model together, and what is read from its output.
 
-The unit is not a sequence but a *node*: a token with everything that stands before it. Sequences that begin
-alike (a group's prompt, the same first moves) share nodes, and each node is computed once. Numpy only; no
-model.
+The unit is not a sequence but a *node*: a token with everything before it. Sequences with a common beginning
+(a group's prompt, the same first moves) share nodes, and each node is computed once. Numpy only; no model.
 """
 
 from __future__ import annotations
@@ -26,28 +25,29 @@ Rope = Callable[[Sequence[ImageSpan], int], IntArray]
 """Given where images stand in a sequence and how many of its tokens are wanted, returns [3, tokens]."""
 
 _ATTENTION_FACTOR = 4
-"""Attention works on padded rows, which are cheap beside the rest: so many places may there be per node."""
+"""Attention uses padded rows, which are cheap compared with the rest: the number of places per node."""
 
 _BLOCK_ROWS = 4
 _BLOCK_FILL = 0.8
-"""A row shorter than this part of its rectangle's width begins a new one, unless that has very few rows."""
+"""A row shorter than this fraction of its rectangle's width starts a new one, unless that has very few
+rows."""
 
 
 _SHARING_LOST = 1.1
-"""Times as many nodes as whole micro-batches have, those of several lanes may have."""
+"""Micro-batches for several lanes may have this many times as many nodes as whole ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Some sequences of a train batch. N nodes, Q places, U predictions, P sampled tokens."""
+    """Some sequences of a training batch. N nodes, Q places, U predictions, P sampled tokens."""
 
     token_ids: IntArray
     """[N]"""
     positions: IntArray
-    """[N], from 0 in each sequence."""
+    """[N], counting from 0 in each sequence."""
     blocks: tuple[tuple[int, int], ...]
-    """Rows and columns of the rectangles in which the sequences lie for attention, Q places in all. A
-    sequence that another one begins with needs no row of its own."""
+    """Rows and columns of the rectangles in which attention sees the sequences, Q places in total. A sequence
+    that is the beginning of another one needs no row."""
     node_of: IntArray
     """[Q], the node at each place; padding, on the right, repeats node 0."""
     is_real: npt.NDArray[np.bool_]
@@ -55,21 +55,21 @@ class MicroBatch:
     first_place: IntArray
     """[N], the first place of each node."""
     input_tokens: int
-    """What there would be to compute if nothing was shared."""
+    """The number of input tokens without sharing."""
     predictions: IntArray
-    """[U], the distinct nodes whose logits are wanted."""
+    """[U], the distinct nodes whose logits are needed."""
     temperatures: npt.NDArray[np.float32]
-    """[U], what each prediction's logits are divided by."""
+    """[U], the divisor of each prediction's logits."""
     prediction_of: IntArray
-    """[P], ascending: which prediction a sampled token was drawn from."""
+    """[P], ascending: the prediction from which each token was sampled."""
     targets: IntArray
-    """[P], the token that was drawn."""
+    """[P], the sampled token."""
     slots: IntArray
-    """[P], where the token stands among all sampled tokens of the train batch, see `SampledTokens`."""
+    """[P], the token's index among all sampled tokens of the training batch, see `SampledTokens`."""
     images: tuple[tuple[str, int], ...] = ()
-    """The hashes of the images in it, each once, and how many tokens each takes."""
+    """The hashes of the images in it, without repetitions, and the number of tokens of each."""
     image_nodes: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """[I], the nodes that are parts of images."""
+    """[I], the nodes that are image tokens."""
     image_rows: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[I], which part each is, where the parts of all `images` stand one behind the other."""
     rope: IntArray | None = None
@@ -86,13 +86,14 @@ def micro_batches(
     lanes: int = 1,
     rope: Rope | None = None,
 ) -> list[list[MicroBatch]]:
-    """Cut a train batch into micro-batches, in a reproducible order; returns what is computed at a time.
+    """Cut a training batch into micro-batches, in a reproducible order; returns what is computed at a time.
 
-    Those of a turn, at most `lanes`, hold at most `max_tokens` tokens together and are about equally large,
-    so that they end together. Where micro-batches so small would share much less, each turn is one whole one.
+    The micro-batches of a turn, at most `lanes`, have at most `max_tokens` tokens in total and about equal
+    sizes, so they finish together. If such small micro-batches would share much less, each turn is a single
+    micro-batch.
 
-    What stands after a sequence's last sampled token, and that token itself, predicts nothing that is
-    learned, and is left out. A sequence that alone is longer than `max_tokens` gets a micro-batch of its own.
+    A sequence's last sampled token and everything after it predict nothing that is learned, and are left out.
+    A sequence longer than `max_tokens` gets a separate micro-batch.
 
     Args:
         sequences: The whole train batch; those without sampled tokens are passed over.
@@ -124,7 +125,7 @@ def micro_batches(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Neighbouring rows that make a micro-batch."""
+    """Neighbouring rows that form a micro-batch."""
 
     start: int
     stop: int
@@ -151,7 +152,7 @@ def _cut(
             if share_prefixes
             else padded > max_tokens
         )
-        # Half of the row may lie beyond an equal share of what is left.
+        # Half of the row may exceed an equal share of the rest.
         fair = wanted > len(parts) + 1 and 2 * nodes + new > 2 * left / (wanted - len(parts))
         if (full or fair) and index > start:
             left += shared[index] - nodes
@@ -164,9 +165,9 @@ def _cut(
 @dataclass(frozen=True, slots=True)
 class _Row:
     ids: IntArray
-    """What goes in: everything before the last sampled token."""
+    """The input: everything before the last sampled token."""
     targets_at: IntArray
-    """Where the sampled tokens stand in the sequence; each is predicted from the place before it."""
+    """Positions of the sampled tokens in the sequence; each is predicted from the position before it."""
     targets: IntArray
     first_slot: int
     temperature: float
@@ -213,7 +214,7 @@ def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroB
         ropes.append(None if row.rope is None else row.rope[:, common:])
         nodes += length - common
 
-    # In this order a sequence's extensions follow right after it.
+    # In this order a sequence is directly followed by its extensions.
     extended = [len(row.ids) == common for row, common in zip(rows, [*shared[1:], -1], strict=True)]
     laid_out = [row for row, inside in zip(nodes_of_row, extended, strict=True) if not inside]
     blocks, node_of, is_real = _blocks(laid_out, one_block=one_block)
@@ -221,13 +222,13 @@ def _assemble(rows: list[_Row], shared: list[int], *, one_block: bool) -> MicroB
     first_place = np.zeros(nodes, dtype=np.int64)
     first_place[node_of[places[::-1]]] = places[
         ::-1
-    ]  # of several writes to one node the last, lowest one stays
+    ]  # with several writes to one node the last, lowest one stays
 
     from_nodes = np.concatenate([nodes_of_row[i][row.targets_at - 1] for i, row in enumerate(rows)])
     temperatures = np.concatenate(
         [np.full(len(row.targets), row.temperature, dtype=np.float32) for row in rows]
     )
-    # The same node may be sampled from by several sequences: one row of logits serves them all.
+    # Several sequences may sample from the same node: one row of logits serves them all.
     keys = np.stack([from_nodes.astype(np.float64), temperatures.astype(np.float64)])
     distinct, prediction_of = np.unique(keys, axis=1, return_inverse=True)
     prediction_of = prediction_of.reshape(-1)
@@ -267,7 +268,7 @@ def _whole_rope(ropes: Sequence[IntArray | None], positions: Sequence[IntArray])
 def _blocks(
     rows: list[IntArray], *, one_block: bool
 ) -> tuple[tuple[tuple[int, int], ...], IntArray, npt.NDArray[np.bool_]]:
-    """Lay rows of similar length into rectangles, the longest first."""
+    """Arrange rows of similar length in rectangles, the longest first."""
     rows = sorted(rows, key=len, reverse=True)
     blocks, node_of, is_real = [], [], []
     start = 0

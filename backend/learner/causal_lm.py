@@ -1,8 +1,7 @@
-"""A causal language model as the learner sees it: micro-batch in, logprobs of the sampled tokens out.
+"""A causal language model for the learner: from micro-batches to logprobs of the sampled tokens.
 
-Knows transformers' models, but not policies: which weights are in them is the caller's affair. What a model's
-family allows (shared prefixes, an output head that is one matrix) is not looked up but tried once, on a few
-random tokens.
+It uses transformers' models, but does not know policies: the caller sets the weights. A model's capabilities
+(shared prefixes, an output head that is one matrix) are not listed but tested once with a few random tokens.
 """
 
 from __future__ import annotations
@@ -44,22 +43,22 @@ _PROBE_LENGTH = 12
 _KEPT_PROBE_LENGTH = 128
 _KEPT_PROBE_ROWS = 4
 _LOGIT_PROBE = 1000.0
-"""Soft caps are known from 15 to 50."""
+"""Known soft caps range from 15 to 50."""
 _TOLERANCE = 1e-4
-"""Relative to the largest value; a wrong head or mask is off by far more, float32 rounding by far less.
+"""Relative to the largest value; a wrong head or mask differs by far more, float32 rounding by far less.
 
-For the head in every dtype: if it is plain, both ways do the same operations and round alike.
+For the head in every dtype: if it is plain, both ways perform the same operations with the same rounding.
 """
 _PREFIX_TOLERANCES = {torch.float16: 2.5e-3, torch.bfloat16: 2e-2}
-"""Attention that is laid out otherwise rounds otherwise: in bfloat16 by up to 1e-2 in random models of 28
-layers, by 5e-3 in nano; float16 has three bits more. A wrong mask or wrong positions are off by 0.15 in nano.
-"""
+"""A different layout of attention changes the rounding: in bfloat16 by up to 1e-2 in random models of 28
+layers, and by 5e-3 in nano; float16 has three bits more. A wrong mask or wrong positions differ by 0.15 in
+nano."""
 
 _log = logging.getLogger(__name__)
 
 
 class CausalLM:
-    """One transformers model on one device, without dropout."""
+    """A transformers model on one device, without dropout."""
 
     def __init__(self, model: Any, *, device: torch.device) -> None:
         self.model = model.to(device).eval()  # eval: dropout would make logprobs differ from the engine's
@@ -76,7 +75,7 @@ class CausalLM:
         self._rotates_by_length = _rotates_by_length(model)
         self._through: Callable[..., torch.Tensor] | None = None
         self.tower: ImageTower | None = None
-        """What sees images; None for a model that takes text only, or while there are no images."""
+        """Computes images; None for a model with text only, or before images are enabled."""
         self.image_rules: ImageRules | None = None
         self._of_base = KeptFeatures()
         self._has_mrope = False
@@ -86,11 +85,11 @@ class CausalLM:
         try:
             self.splits_head = self._head_is_plain()
             self.shares_prefixes = self._prefixes_can_be_shared()
-        except Exception as error:  # the code of some hundred families, which have no common type
+        except Exception as error:  # the code of some hundred families, with no common error type
             raise InvalidRequestError(
-                f"models of type {model.config.model_type!r} cannot be trained: a short try ends in "
+                f"models of type {model.config.model_type!r} cannot be trained: a short trial failed with "
                 f"{type(error).__name__}: {error}",
-                hint="choose a decoder that transformers runs on token ids alone, such as Qwen 3 or Llama",
+                hint="choose a decoder whose only inputs are token ids, such as Qwen 3 or Llama",
                 field="model",
             ) from error
 
@@ -99,19 +98,19 @@ class CausalLM:
         """Read a Hugging Face model directory.
 
         Raises:
-            UnknownModelError: There is no causal language model that transformers can load.
-            InvalidRequestError: It cannot be run as causal language models are.
+            UnknownModelError: transformers cannot load a causal language model from it.
+            InvalidRequestError: It does not run like a causal language model.
         """
-        disable_progress_bar()  # a bar per policy is noise in a service's log
+        disable_progress_bar()  # a progress bar per policy is noise in a service's log
         try:
             config = AutoConfig.from_pretrained(model_dir)
-            # transformers' fast attention leaves a soft cap out without a word.
+            # transformers' fast attention silently omits a soft cap.
             attention = "eager" if getattr(_text(config), "attn_logit_softcapping", None) else None
             model = load_whole(model_dir, config=config, dtype=dtype, attn_implementation=attention)
         except (OSError, ValueError, SafetensorError) as error:
             raise UnknownModelError(
                 f"no causal language model can be loaded from {model_dir}: {error}",
-                hint="give a directory with config.json and safetensors weights, or a hub id",
+                hint="use a directory with config.json and safetensors weights, or a hub id",
                 field="model",
             ) from error
         return cls(model, device=device)
@@ -119,7 +118,7 @@ class CausalLM:
     def batches(
         self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None, lanes: int = 1
     ) -> list[list[MicroBatch]]:
-        """Cut a train batch in the way that this model computes fastest, into what is computed at a time."""
+        """Cut a training batch for this model, into what is computed at a time."""
         return micro_batches(
             sequences,
             max_tokens=max_tokens,
@@ -131,26 +130,26 @@ class CausalLM:
 
     @property
     def can_run_in_lanes(self) -> bool:
-        """Whether several threads may run it at a time: then it keeps nothing of one run for another."""
+        """Whether several threads may run it at a time, because it keeps no state between runs."""
         stateless = self.shares_prefixes and self.splits_head and not self._rotates_by_length
         return stateless and self._through is None
 
     @property
     def limits(self) -> TokenLimits:
-        """What it can compute."""
+        """The model's limits."""
         return TokenLimits(
             vocabulary=self.vocabulary, context_length=self.context_length, images=self.image_rules
         )
 
     @property
     def layer_count(self) -> int:
-        """How many layers `recompute_layers` finds."""
+        """The number of layers that `recompute_layers` affects."""
         return len(layers_of(self.decoder))
 
     def kept_bytes_per_token(self) -> int:
-        """Return the memory of a token between forward and backward pass, if all weights are trained.
+        """Return a token's memory between the forward and backward pass, if all weights are trained.
 
-        Seen in a few sequences that begin alike, as the answers to one prompt do.
+        Measured with a few sequences with a common beginning, like completions of one prompt.
         """
         length = min(_KEPT_PROBE_LENGTH, self.context_length or _KEPT_PROBE_LENGTH)
         ids = _probe_ids(self.vocabulary, _KEPT_PROBE_ROWS, length)
@@ -168,9 +167,9 @@ class CausalLM:
         recompute(self.decoder)
 
     def features(self, batch: MicroBatch) -> torch.Tensor:
-        """Run the decoder and return what the output head needs for each prediction, [U, hidden].
+        """Run the decoder and return the output head's input for each prediction, [U, hidden].
 
-        For models whose logits are more than a matrix times that (scaled, soft-capped), the logits
+        For models whose logits are not just a matrix product (scaled, soft-capped), return the logits
         themselves.
         """
         ids = torch.from_numpy(batch.token_ids).to(self.device)
@@ -181,7 +180,7 @@ class CausalLM:
             inputs: dict[str, Any] = {name: given[None], "position_ids": self._positions(batch), **more}
             layout = AttentionLayout.of(batch, self.device)
         else:
-            # Padding on the right needs no mask: causal attention never looks at what comes later.
+            # Padding on the right needs no mask, because causal attention never reads later tokens.
             given = given[torch.from_numpy(batch.node_of).to(self.device)]
             inputs, layout = {name: given.reshape(*batch.blocks[0], *given.shape[1:])}, None
         with attending(layout):
@@ -208,7 +207,7 @@ class CausalLM:
 
     @contextmanager
     def tower_at_rest(self, rests: bool) -> Iterator[None]:
-        """Say whether the tower has the base model's weights, which nobody trains: then features are kept."""
+        """Set whether the tower has the untrained base model's weights; its features are then cached."""
         before, self._tower_rests = self._tower_rests, rests
         try:
             yield
@@ -261,7 +260,7 @@ class CausalLM:
     def _features(self, hashes: Sequence[str]) -> list[torch.Tensor]:
         if self.tower is None:
             raise UnsupportedPartError(
-                "a sequence has a part of the kind 'image', and this model takes text",
+                "a sequence contains an 'image' part, but this model supports only text",
                 hint="train on episodes without images",
                 field="images",
             )
@@ -271,7 +270,7 @@ class CausalLM:
         return [found[sha256] for sha256 in hashes]
 
     def run(self, **inputs: Any) -> torch.Tensor:
-        """Run the decoder, or what `features` needs instead of it, on transformers' inputs; [..., width]."""
+        """Run the decoder, or what `features` needs instead, on transformers' inputs; [..., width]."""
         found: torch.Tensor
         if self.splits_head:
             found = self.decoder(**inputs, use_cache=False).last_hidden_state
@@ -280,13 +279,13 @@ class CausalLM:
         return found
 
     def run_through(self, wrapped: Callable[..., torch.Tensor]) -> None:
-        """From now on let something around `run` be called instead of it; one run at a time."""
+        """From now on call a wrapper around `run` instead of it; one run at a time."""
         self._through = wrapped
 
     def features_and_states(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `features`, and the last hidden state at each prediction, [U, hidden].
 
-        Where the output head is one matrix, both are the same tensor.
+        If the output head is one matrix, both are the same tensor.
         """
         if self.splits_head:
             features = self.features(batch)
@@ -300,7 +299,7 @@ class CausalLM:
         return features, self._at_predictions(batch, caught[0])
 
     def states(self, batch: MicroBatch) -> torch.Tensor:
-        """Return the last hidden state at each prediction, [U, hidden], and compute no logits if it can."""
+        """Return the last hidden state at each prediction, [U, hidden], without logits if possible."""
         return self.features_and_states(batch)[1]
 
     def _at_predictions(self, batch: MicroBatch, out: torch.Tensor) -> torch.Tensor:
@@ -316,9 +315,9 @@ class CausalLM:
         return out.float()
 
     def fingerprint(self) -> str:
-        """Tell this base model from others: names, shapes, types and a sample of the values of its weights.
+        """Identify this base model: names, shapes, types and a sample of the weights' values.
 
-        To be asked before adapters are put on it. A sample, because hashing every byte of a large model takes
+        Call this before adding adapters. It uses a sample because hashing every byte of a large model takes
         longer than loading it.
         """
         digest = hashlib.sha256()
@@ -333,7 +332,7 @@ class CausalLM:
 
     def _head_is_plain(self) -> bool:
         if self.decoder is self.model:
-            return False  # it does not tell its decoder apart
+            return False  # it does not expose its decoder separately
         ids = _probe_ids(self.vocabulary, 1)[:, :_PROBE_LENGTH].to(self.device)
         with torch.no_grad():
             states = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
@@ -350,7 +349,10 @@ class CausalLM:
         config = _text(self.model.config)
         usual = config._attn_implementation
         if usual != "sdpa" or not _attends_fully(config) or keeps_a_state(self.model):
-            _log.info("prompts of %s are computed once per sequence: not plain attention", config.model_type)
+            _log.info(
+                "prompts of %s are computed once per sequence: it does not have plain attention",
+                config.model_type,
+            )
             return False
         ids = _probe_ids(self.vocabulary, 3)
         ids[1, : _PROBE_LENGTH // 2] = ids[0, : _PROBE_LENGTH // 2]
@@ -370,11 +372,11 @@ class CausalLM:
         except NotImplementedError as error:
             why = f"it wants {error}"
         except Exception as error:
-            why = f"with shared prompts it fails: {type(error).__name__}: {error}"
+            why = f"with shared prompts it failed: {type(error).__name__}: {error}"
         else:
             if difference <= tolerance:
                 return True
-            why = f"with shared prompts its logprobs differ by {difference:.1e}, beyond {tolerance:.0e}"
+            why = f"with shared prompts its logprobs differ by {difference:.1e}, more than {tolerance:.0e}"
         config._attn_implementation = usual
         _log.warning("prompts of %s are computed once per sequence: %s", config.model_type, why)
         return False
@@ -393,14 +395,14 @@ def sampled_logprobs(logits: torch.Tensor, temperatures: torch.Tensor | None) ->
 
 
 def _until_a_cap_shows(states: torch.Tensor, logits: torch.Tensor) -> float:
-    """Return how much larger the head's input must be for a soft cap to bend logits that are small so far."""
+    """Return the factor on the head's input at which a soft cap would visibly change small logits."""
     largest = torch.finfo(states.dtype).max / 16
     wanted = min(_LOGIT_PROBE, largest) / max(float(logits.abs().max()), 1e-6)
     return max(1.0, min(wanted, largest / max(float(states.abs().max()), 1e-6)))
 
 
 def _attends_fully(config: Any) -> bool:
-    """Whether every layer looks at everything before it, with neither a window nor a recurrent state."""
+    """Return whether every layer attends to all earlier tokens, without a window or a recurrent state."""
     text = _text(config)
     kinds = getattr(text, "layer_types", None)
     if kinds is not None:
@@ -409,12 +411,12 @@ def _attends_fully(config: Any) -> bool:
 
 
 def _text(config: Any) -> Any:
-    """Return the part of a model's configuration that tells of its decoder: models that also see nest it."""
+    """Return the part of a model's configuration for its decoder, which is nested in vision models."""
     return config.get_text_config(decoder=True)
 
 
 def _rotates_by_length(model: Any) -> bool:
-    """Whether rotary positions are worked out anew in each run, from its longest sequence, and kept."""
+    """Return whether rotary frequencies are recomputed from each run's longest sequence, and stored."""
     kinds: list[Any] = []
     for module in model.modules():
         kind = getattr(module, "rope_type", None)

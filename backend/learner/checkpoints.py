@@ -1,7 +1,7 @@
-"""Checkpoints: a directory that is there whole, with every byte accounted for, or not there at all.
+"""Checkpoints: a directory that exists completely, with every byte verified, or not at all.
 
-Files are written into a hidden directory beside the target, flushed to the disk, described by a manifest with
-their SHA-256, and renamed into place. Knows files and tensors; not what a policy is.
+Files are written into a hidden directory next to the target, synced to disk, described by a manifest with
+their SHA-256, and renamed into place. This module handles files and tensors, not policies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REPLACED = ".replaced-"
 
 
 class FileEntry(BaseModel):
-    """One file of a checkpoint."""
+    """A file of a checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,7 +40,7 @@ class FileEntry(BaseModel):
 
 
 class CheckpointManifest(BaseModel):
-    """What a checkpoint holds; `manifest.json`."""
+    """A checkpoint's contents; `manifest.json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,22 +49,22 @@ class CheckpointManifest(BaseModel):
     policy_version: int
     adapter: Adapter
     model_fingerprint: str
-    """Of the base model that the policy began from."""
+    """The base model from which the policy started."""
     optimizer_steps: int
     weights_file: str
     weights_sha256: str
-    """Of names, shapes and bits of the weights, as `backend.compute.weights.weights_sha256` computes it."""
+    """Hash of the weights' names, shapes and bits, computed by `backend.compute.weights.weights_sha256`."""
     files: dict[str, FileEntry]
     extra: dict[str, JsonValue] = {}
-    """What the job adds: its specification, random states, data cursor."""
+    """Data added by the job: its specification, random states, data position."""
 
 
 class CheckpointWriter:
-    """Collects the files of one checkpoint; see `writing`."""
+    """Collects the files of a checkpoint; see `writing`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        """Where files may also be put by others, before `finish`."""
+        """Other code may also write files here, before `finish`."""
 
     def add_bytes(self, name: str, content: bytes) -> None:
         """Add a file."""
@@ -79,7 +79,7 @@ class CheckpointWriter:
         save_file(dict(tensors), self.directory / name, metadata={"format": "pt"})
 
     def finish(self, **fields: Any) -> CheckpointManifest:
-        """Flush every file, and write the manifest with these fields of `CheckpointManifest`."""
+        """Sync every file, and write the manifest with these fields of `CheckpointManifest`."""
         files = {}
         for path in sorted(self.directory.iterdir()):
             files[path.name] = FileEntry(bytes=path.stat().st_size, sha256=_sha256(path))
@@ -94,10 +94,10 @@ class CheckpointWriter:
 def writing(target: Path) -> Iterator[CheckpointWriter]:
     """Write a checkpoint that appears at `target` when the block ends without error.
 
-    What is there is replaced.
+    It replaces an existing one.
 
-    One writer per parent directory: what an earlier, killed one left unfinished there is removed, and what it
-    was about to replace is put back.
+    There must be one writer per parent directory: unfinished files of a killed writer are removed, and what
+    it was replacing is restored.
 
     Raises:
         StorageFullError: The disk is full; nothing is left behind, and an earlier checkpoint at `target`
@@ -128,7 +128,7 @@ def writing(target: Path) -> Iterator[CheckpointWriter]:
 
 
 def put_back_replaced(parent: Path) -> None:
-    """Put back what a killed writer had moved away to replace it; only for who writes in this directory."""
+    """Restore what a killed writer had moved away to replace; only for the directory's writer."""
     for replaced in parent.glob(f"{_REPLACED}*"):
         target = parent / replaced.name.removeprefix(_REPLACED)
         if not target.exists():
@@ -139,7 +139,7 @@ def _put_back(replaced: Path, target: Path, unfinished: Path) -> None:
     if not replaced.exists():
         return
     if target.exists():
-        target.rename(unfinished)  # it arrived, but nobody will hear of it
+        target.rename(unfinished)  # it was complete, but was never reported
     replaced.rename(target)
 
 
@@ -173,7 +173,7 @@ class Checkpoint:
             if path.stat().st_size != entry.bytes:
                 raise _corrupt(folder, f"{name} has {path.stat().st_size} bytes instead of {entry.bytes}")
             if _sha256(path) != entry.sha256:
-                raise _corrupt(folder, f"{name} is not the file that was written (its SHA-256 differs)")
+                raise _corrupt(folder, f"{name} differs from the file that was written (wrong SHA-256)")
         return cls(folder, manifest)
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
@@ -182,12 +182,12 @@ class Checkpoint:
         return tensors
 
     def dtypes(self, name: str) -> set[torch.dtype]:
-        """Return the floating types of a safetensors file's tensors."""
+        """Return the floating-point types of a safetensors file's tensors."""
         on_disk = self.tensors_on_disk(name).values()
         return {tensor.dtype for tensor in on_disk if tensor.is_floating_point()}
 
     def tensors_on_disk(self, name: str) -> Mapping[str, torch.Tensor]:
-        """Return the tensors of a safetensors file, which is read one by one: more than memory may hold."""
+        """Return the tensors of a safetensors file, read one by one, because all may exceed the memory."""
         return _OnDisk(self._path(name))
 
     def _path(self, name: str) -> Path:
@@ -197,7 +197,7 @@ class Checkpoint:
 
 
 class _OnDisk(Mapping[str, torch.Tensor]):
-    """The tensors of a safetensors file, each read when it is asked for."""
+    """The tensors of a safetensors file, each read on access."""
 
     def __init__(self, path: Path) -> None:
         self._file: Any = safe_open(path, framework="pt")
@@ -242,7 +242,7 @@ def _full_disk_named(target: Path) -> Iterator[None]:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full or f"os error {errno.ENOSPC}" in str(error):
             raise StorageFullError(
-                f"no space left on the disk for the checkpoint {target}",
+                f"no disk space left for the checkpoint {target}",
                 hint="free space (`tinkergym jobs delete` ended jobs), or move data_dir, then resume the job",
             ) from error
         raise

@@ -1,9 +1,9 @@
-"""Data parallel: one policy trained by several processes, each with the model and a part of the batch.
+"""Data parallelism: one policy trained by several processes, each with the model and a part of the batch.
 
-Every rank runs its part with the normalisers of the whole batch; before an optimiser step the gradients are
-summed over all ranks, so that each takes the same step and all copies stay equal to the bit. Of a large
-full-parameter policy there are no copies: each rank holds, and steps, a part of it. The group looks like one
-`Learner`. A rank that dies or falls silent ends the group with a named error, never with a hang.
+Every rank computes its part normalised over the whole batch; before an optimiser step the gradients are
+summed over all ranks, so each takes the same step and all copies stay bitwise equal. A large full-parameter
+policy is not copied: each rank stores and updates a part of it. The group has the interface of one `Learner`.
+A rank that dies or hangs ends the group with a specific error.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _LOSS_SPIKE = "loss_spike"
 
 
 class DataParallelLearner:
-    """Ranks on one machine that train as one `Learner` would.
+    """Ranks on one machine that train like one `Learner`.
 
-    Thread-safe: calls for several policies wait for each other, as one call is worked on by all ranks.
+    Thread-safe: calls for several policies wait for each other, because each call uses all ranks.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class DataParallelLearner:
 
         Args:
             model_dir: As for `Learner`.
-            ranks: How many processes.
-            device: `cpu` (they talk by gloo) or `cuda` (by NCCL; rank i takes device i).
+            ranks: Number of processes.
+            device: `cpu` (communication by gloo) or `cuda` (by NCCL; rank i uses device i).
             dtype: As for `Learner`.
             micro_batch_tokens: Of each rank, as for `Learner`.
             threads_per_rank: torch threads; more in all than the machine has cores slows every rank.
@@ -86,11 +86,13 @@ class DataParallelLearner:
             images: Where image files come from, for a model that takes them; it is sent to each rank.
 
         Raises:
-            UnknownModelError: There is no model that can be loaded.
+            UnknownModelError: The model cannot be loaded.
             RankLostError: A rank ended before it was ready.
         """
         if ranks < 1:
-            raise InvalidRequestError(f"{ranks} ranks cannot train", hint="give 1 or more", field="ranks")
+            raise InvalidRequestError(
+                f"ranks must be at least 1, not {ranks}", hint="pass 1 or more", field="ranks"
+            )
         self._losses: defaultdict[str, SpikeWatch] = defaultdict(SpikeWatch)
         self._meeting = tempfile.TemporaryDirectory(prefix="ranks-", dir=folder)
         options = RankOptions(
@@ -107,7 +109,7 @@ class DataParallelLearner:
         )
         self._count = ranks
         self._divided: dict[str, bool] = {}
-        """Every policy, and whether each rank has a part of it only."""
+        """Every policy, and whether it is divided over the ranks."""
         self._group = RankGroup(silence_seconds=silence_seconds)
         try:
             self._group.take(start_ranks(options))
@@ -124,17 +126,17 @@ class DataParallelLearner:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the ranks, in order."""
+        """Process ids of the ranks, in order."""
         return self._group.process_ids
 
     @property
     def limits(self) -> TokenLimits:
-        """What the model can compute."""
+        """The model's limits."""
         return self._limits
 
     @property
     def policy_ids(self) -> list[str]:
-        """The policies that exist, oldest first."""
+        """The existing policies, oldest first."""
         ids: list[str] = self._group.ask_first("policy_ids")
         return ids
 
@@ -145,7 +147,7 @@ class DataParallelLearner:
 
     @property
     def broken(self) -> bool:
-        """Whether a rank was lost, after which every call raises RankLostError."""
+        """Whether a rank was lost; every call then raises RankLostError."""
         return self._group.broken
 
     def create_policy(
@@ -168,16 +170,16 @@ class DataParallelLearner:
         *,
         totals: BatchTotals | None = None,
     ) -> ForwardBackwardResult:
-        """Add the gradient of the batch's loss to what waits for `optim_step`; see `Learner`.
+        """Add the gradient of the batch's loss to the accumulated one; see `Learner`.
 
-        Each rank takes a part of the sequences, or none if there are too few.
+        Each rank gets a part of the sequences, or none if there are too few.
 
         Raises:
-            RankLostError: A rank died or fell silent.
-            TinkerGymError: As `Learner.forward_backward`. No gradient of the policy waits any more.
+            RankLostError: A rank died or stopped responding.
+            TinkerGymError: As `Learner.forward_backward`. The policy's accumulated gradient is discarded.
         """
-        counts = SampledTokens.of(sequences).counts  # also refuses what no rank could number rightly
-        # Here, as a rank that refuses its part would leave the others waiting for it.
+        counts = SampledTokens.of(sequences).counts  # also refuses what no rank could index correctly
+        # Checked here, because a rank that refuses its part would leave the others waiting.
         check_sequences(self._limits, sequences)
         totals = totals or BatchTotals.of(sequences)
         parts = shards(sequences, self._count)
@@ -189,7 +191,7 @@ class DataParallelLearner:
             except RankLostError:
                 raise
             except TinkerGymError:
-                # Some ranks hold their part of a gradient whose other parts do not exist.
+                # Some ranks have their part of a gradient whose other parts do not exist.
                 with contextlib.suppress(TinkerGymError):
                     self.forget_gradient(policy_id)
                 raise
@@ -199,15 +201,15 @@ class DataParallelLearner:
         return merged
 
     def has_gradient(self, policy_id: str) -> bool:
-        """Whether a gradient waits for `optim_step`."""
+        """Return whether there is an accumulated gradient."""
         return any(self._group.ask_all("has_gradient", policy_id))
 
     def forget_gradient(self, policy_id: str) -> None:
-        """Drop what waits for `optim_step` on any rank."""
+        """Discard the accumulated gradient on all ranks."""
         self._group.ask_all("forget_gradient", policy_id)
 
     def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
-        """Return a copy of the gradient that waits, summed over the ranks, by parameter."""
+        """Return a copy of the accumulated gradient, summed over the ranks, by parameter."""
         summed: dict[str, torch.Tensor] = self._group.ask_all("summed_gradient", policy_id)[0]
         return summed
 
@@ -224,7 +226,7 @@ class DataParallelLearner:
         """Sum the gradients over the ranks and take the same step on each; see `Learner.optim_step`.
 
         Raises:
-            RankLostError: A rank died or fell silent; or the ranks no longer have the same gradient.
+            RankLostError: A rank died or stopped responding, or the ranks no longer have the same gradient.
             NonFiniteGradientError: As `Learner.optim_step`, on every rank.
         """
         with self._group.calling():
@@ -246,7 +248,7 @@ class DataParallelLearner:
                 raise
         norms = [result.grad_norm for result in found]
         if len(set(norms)) > 1:
-            raise self._group.give_up(f"the ranks have gradients of different norms after their sum: {norms}")
+            raise self._group.give_up(f"the ranks' summed gradients have different norms: {norms}")
         return found[0]
 
     def logprobs(self, policy_id: str | None, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
@@ -254,7 +256,7 @@ class DataParallelLearner:
         return self._per_sequence("logprobs", policy_id, sequences)
 
     def values(self, policy_id: str, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
-        """Return what the value head expects before each sampled token; see `Learner.values`."""
+        """Return the value head's prediction before each sampled token; see `Learner.values`."""
         return self._per_sequence("values", policy_id, sequences)
 
     def _per_sequence(
@@ -279,7 +281,7 @@ class DataParallelLearner:
         policy_version: int,
         extra: Mapping[str, JsonValue] | None = None,
     ) -> CheckpointManifest:
-        """Write a checkpoint, the same as a single `Learner` writes; either can load it."""
+        """Write a checkpoint, identical to a single `Learner`'s; either can load it."""
         manifest: CheckpointManifest = self._gathered(
             "save",
             "gather_and_save",
@@ -314,7 +316,7 @@ class DataParallelLearner:
         return manifest
 
     def drop(self, policy_id: str) -> None:
-        """Forget a policy and free its memory."""
+        """Remove a policy and free its memory."""
         self._group.ask_all("drop", policy_id)
         self._divided.pop(policy_id, None)
         self._losses.pop(policy_id, None)
@@ -328,16 +330,16 @@ class DataParallelLearner:
             self._losses[policy_id] = self._losses.pop(other_id)
 
     def rest(self) -> None:
-        """Let each rank give memory back; see `Learner.rest`."""
+        """Let each rank free memory; see `Learner.rest`."""
         self._group.ask_all("rest")
 
     def close(self) -> None:
-        """End the ranks, after the call that they work on unless it takes long."""
+        """Stop the ranks, after their current call unless that takes long."""
         self._group.close()
         self._meeting.cleanup()
 
     def _add(self, name: str, policy_id: str, *args: Any, **kwargs: Any) -> Any:
-        """Make a policy on every rank or on none, and note whether it is divided."""
+        """Create a policy on every rank or on none, and record whether it is divided."""
         with self._group.calling():
             there = policy_id in self._divided
             try:
@@ -353,7 +355,7 @@ class DataParallelLearner:
         return found
 
     def _gathered(self, whole: str, divided: str, policy_id: str, *args: Any, **kwargs: Any) -> Any:
-        """Ask the first rank, or all of them if it has but a part of the policy."""
+        """Call the first rank, or all of them if the policy is divided."""
         if not self._divided.get(policy_id):
             return self._group.ask_first(whole, policy_id, *args, **kwargs)
         return self._group.ask_all(divided, policy_id, *args, **kwargs)[0]
@@ -367,7 +369,7 @@ class DataParallelLearner:
         *args: Any,
         **kwargs: Any,
     ) -> tuple[list[int], list[Any]]:
-        """Have each rank compute its part, if it has one; returns which have, and their answers."""
+        """Let each rank compute its part, if it has one; return which ones do, and their results."""
         working = [number for number, part in enumerate(parts) if part]
         calls: dict[int, Call] = {
             number: (name, (policy_id, [sequences[i] for i in parts[number]], *args), kwargs)
@@ -388,7 +390,7 @@ def _in_order(parts: list[list[int]], found: list[list[FloatArray]], count: int)
 
 
 def _merged(parts: list[list[int]], found: list[ForwardBackwardResult], counts: Any) -> ForwardBackwardResult:
-    """Put the ranks' results together: losses add up, and metrics are those of the whole batch."""
+    """Combine the ranks' results: losses add up, and metrics are those of the whole batch."""
     metrics = metrics_over_parts(
         [
             BatchPart(
@@ -397,7 +399,7 @@ def _merged(parts: list[list[int]], found: list[ForwardBackwardResult], counts: 
             for part, result in zip(parts, found, strict=True)
         ]
     )
-    # A spike of one rank's part says nothing about the batch's loss.
+    # A spike in one rank's part says nothing about the batch's loss.
     metrics.pop(_LOSS_SPIKE, None)
     return ForwardBackwardResult(
         loss=sum(result.loss for result in found),

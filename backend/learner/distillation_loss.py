@@ -1,4 +1,4 @@
-"""On-policy distillation: what a teacher says of the tokens that the student sampled, as advantages."""
+"""On-policy distillation: a teacher's logprobs of the student's sampled tokens, as advantages."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ FloatArray = npt.NDArray[np.float64]
 def distillation_advantages(
     sampling_logprobs: npt.NDArray[np.floating], teacher_logprobs: npt.NDArray[np.floating]
 ) -> FloatArray:
-    """Return the teacher's logprob minus the student's, of each token that the student sampled.
+    """Return the teacher's logprob minus the student's for each token that the student sampled.
 
-    Its mean is an unbiased estimate of minus the reverse KL divergence per token, KL(student || teacher), on
-    the states that the student visits. With it as the advantage of an importance-weighted policy gradient the
-    student learns to say what the teacher finds likely, token by token; later tokens are not credited to
-    earlier ones (a discount of 0).
+    Its mean is an unbiased estimate of minus the reverse KL divergence per token, KL(student || teacher), on the states that the student visits. Used as the advantage of an importance-weighted policy
+    gradient, it teaches the student to sample what the teacher finds likely, token by token; later tokens are
+    not credited to earlier ones (a discount of 0).
 
     Args:
-        sampling_logprobs: [P], of the student that sampled, in nats.
-        teacher_logprobs: [P], of the same tokens after the same ones, at the same temperature.
+        sampling_logprobs: [P], the sampling student's logprobs, in nats.
+        teacher_logprobs: [P], for the same tokens in the same contexts, at the same temperature.
 
     Returns:
         [P] float64.

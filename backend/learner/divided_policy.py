@@ -1,7 +1,7 @@
 """A full-parameter policy whose weights, gradient and optimizer state are divided over ranks (FSDP2).
 
-Each rank keeps an n-th of every layer. A layer is put together where it computes and taken apart again;
-gradients are added up over the ranks and divided in the same stroke. torch's `fully_shard` does both.
+Each of n ranks stores an n-th of every layer. A layer is gathered for computing and freed afterwards;
+gradients are summed over the ranks and divided in one operation. torch's `fully_shard` does both.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tinkergym.schema.job_spec import FullParameters
 
 
 class DividedPolicy(FullPolicy):
-    """A model of its own, of which each rank holds a part. Every rank must do with it what the others do."""
+    """A separate model, of which each rank has a part. All ranks must make the same calls."""
 
     def __init__(
         self, lm: CausalLM, adapter: FullParameters, mesh: DeviceMesh, *, compute_dtype: torch.dtype
     ) -> None:
-        """Divide a model that is whole on each rank, and the same.
+        """Divide a model that is complete and equal on each rank.
 
         Args:
             lm: The model, in float32.
-            adapter: What is trained: all of it.
+            adapter: Full parameters.
             mesh: The ranks.
-            compute_dtype: What layers are put together in; parts and gradients stay float32.
+            compute_dtype: Type of the gathered layers; parts and gradients stay float32.
         """
         precision = MixedPrecisionPolicy(
             param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -42,11 +42,12 @@ class DividedPolicy(FullPolicy):
         trunk = _Trunk(lm)
         for layer in layers_of(lm.decoder):
             fully_shard(layer, mesh=mesh, mp_policy=precision)
-        # Embedding, last norm and output head: the head computes after the trunk's forward pass is over.
+        # Embedding, last norm and output head: the head computes after the trunk's forward pass has ended.
         self._trunk = fully_shard(trunk, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
         for module in trunk.modules():
             if isinstance(module, FSDPModule):
-                # Gradients add up, as each rank divides by the totals of the whole batch. Gloo knows no mean.
+                # Gradients are summed, because each rank divides by the totals of the whole batch. Gloo has
+                # no mean.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
                 # A weight that only some ranks use counts as zero on the others.
@@ -59,24 +60,24 @@ class DividedPolicy(FullPolicy):
         )[0][0]
 
     def turns(self, own: int) -> int:
-        """Return the most turns that any rank takes."""
+        """Return the largest number of turns of any rank."""
         most = torch.tensor([own], device=self.lm.device)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         return int(most.item())
 
     def idle(self, *, gradient: bool) -> None:
-        """Take part in a turn in which only others have something to compute."""
+        """Take part in a turn in which only other ranks have something to compute."""
         with torch.set_grad_enabled(gradient):
             nothing = self.lm.logits(self.lm.features(self._blank)).sum() * 0.0
         if gradient:
             nothing.backward()  # type: ignore[no-untyped-call]
 
     def release(self) -> None:
-        """Take apart what a forward pass without a backward pass left whole."""
+        """Free layers that a forward pass without a backward pass left gathered."""
         self._trunk.reshard()
 
     def sha256(self) -> str:
-        """Hash the weights on the first rank, which tells the others."""
+        """Hash the weights on the first rank, which sends the hash to the others."""
         weights = self.weights()
         told = [weights_sha256(weights) if dist.get_rank() == 0 else ""]
         dist.broadcast_object_list(told, src=0)
@@ -84,7 +85,7 @@ class DividedPolicy(FullPolicy):
 
 
 class _Trunk(nn.Module):
-    """A model as `fully_shard` wants it: what computes with the weights is the forward pass of a module."""
+    """A model for `fully_shard`, which requires that weights are used in the forward pass of a module."""
 
     def __init__(self, lm: CausalLM) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Generalised advantage estimation: how much better each step went than a value function expected.
 
-Pure functions over one episode's numbers, or a batch's. Where the values come from is not known here.
+Pure functions of one episode's numbers, or a batch's. They do not depend on the source of the values.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ def generalised_advantages(
 ) -> FloatArray:
     """Return `A_t = delta_t + gamma * lambda * A_(t+1)`, with `delta_t = r_t + gamma * V_(t+1) - V_t`.
 
-    A step is a sampled token. After the last one nothing is expected, V is 0 there; also where a limit cut
-    the episode off: what it would still have earned is not made up.
+    A step is a sampled token. V is 0 after the last one, even if a limit ended the episode: its missing
+    rewards are not estimated.
 
     Args:
-        rewards: [T], paid after each step, of one episode.
-        values: [T], what is expected before each step.
-        gamma: What a reward counts less for each step that it is further away, 0 to 1.
-        gae_lambda: 1 credits a step with all that follows, which is exact and noisy (`A` is then the
-            discounted return minus the value); 0 with the change of the value only, which is as right as the
-            values are.
+        rewards: [T], the rewards after each step of one episode.
+        values: [T], the values before each step.
+        gamma: Discount per step, from 0 to 1.
+        gae_lambda: 1 credits a step with everything that follows, which is exact and noisy (`A` is then the
+            discounted return minus the value); 0 only with the change of the value, which is as accurate as
+            the values.
 
     Returns:
-        [T] float64; with the values added, what the value function is to learn (the TD(lambda) return).
+        [T] float64; adding the values gives the value function's target (the TD(lambda) return).
 
     Raises:
         InvalidRequestError: The lengths differ, or a number is not finite.
@@ -43,7 +43,7 @@ def generalised_advantages(
     if earned.shape != expected.shape or earned.ndim != 1:
         raise InvalidRequestError(
             f"rewards have shape {earned.shape} and values {expected.shape}",
-            hint="give one of each per sampled token",
+            hint="pass one of each per sampled token",
             field="values",
         )
     if not (np.isfinite(earned).all() and np.isfinite(expected).all()):
@@ -65,7 +65,7 @@ def whitened(advantages: FloatArray) -> FloatArray:
     """Bring a batch's advantages to mean 0 and sample deviation 1 (N - 1, plus 1e-6); equal ones become 0.
 
     Args:
-        advantages: [P], of all steps that are learned from.
+        advantages: [P], of all training steps.
 
     Source:
         A usual detail of PPO, see "What matters in on-policy reinforcement learning", arXiv:2006.05990.
@@ -83,10 +83,10 @@ def explained_variance(values: FloatArray, targets: FloatArray) -> float | None:
 
     Args:
         values: [P].
-        targets: [P], what the values should have been.
+        targets: [P], the values' targets.
 
     Returns:
-        None if the targets are all equal: then there is nothing to foresee.
+        None if all targets are equal.
     """
     if not len(targets) or targets.min() == targets.max():
         return None

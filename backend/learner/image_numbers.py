@@ -1,7 +1,7 @@
-"""Image tokens in a train batch: ids of their own, so that only equal images count as equal beginnings.
+"""Image tokens in a training batch get unique ids, so that only equal images count as equal beginnings.
 
-The placeholder's id is the same for every image. Two prompts that differ in their image alone would share all
-of their nodes.
+The placeholder's id is the same for every image, so two prompts that differ only in their image would share
+all of their nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tinkergym.trajectory.parts import ImageSpan
 IntArray = npt.NDArray[np.int64]
 
 _FIRST = 1 << 31
-"""Above every vocabulary, and below what sorts as 32 bits."""
+"""Above every vocabulary, and within 32 bits for sorting."""
 
 
 class ImageNumbers:
-    """The images of a train batch, one behind the other: each of their tokens has a number."""
+    """The concatenated images of a training batch: each of their tokens has a number."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -30,7 +30,7 @@ class ImageNumbers:
         self._total = 0
 
     def put_into(self, ids: IntArray, images: Sequence[ImageSpan]) -> None:
-        """Write the numbers of images in the place of their placeholders."""
+        """Replace the placeholders by the images' numbers."""
         for image in images:
             tokens = image.end - image.start
             key = image.sha256, tokens

@@ -1,4 +1,4 @@
-"""Gives a learner's model its images: the processor, the vision tower, and the rules of its placeholders."""
+"""Gives a learner's model its images: the processor, the vision tower, and the placeholder rules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Importance correction: what a token weighs that another policy sampled than the one it trains.
+"""Importance correction: the weight of a token sampled by a different policy than the one being trained.
 
-The engine's weights may be older than the learner's, or its numbers differ by the kernels it runs. The
-weights here correct for that gap, apart from the loss's own ratio, which then only measures how far the
+The engine's weights may be older than the learner's, or its kernels may round differently. These weights
+correct for that difference, separately from the loss's own ratio, which then only measures how far the
 updates on this batch have gone.
 """
 
@@ -18,24 +18,24 @@ CorrectionKind = Literal["truncated", "masked"]
 CorrectionLevel = Literal["token", "sequence"]
 
 _LARGEST_GAP = 80.0
-"""Nats; beyond it an exponential is no finite float32."""
+"""Nats; an exponential beyond this is not a finite float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportanceCorrection:
-    """Which correction, with which settings."""
+    """Kind of correction, with its settings."""
 
     kind: CorrectionKind
     cap: float = 2.0
     """At least 1. `truncated`: the largest weight; `masked`: weights outside of [1 / cap, cap] become 0."""
     level: CorrectionLevel = "token"
-    """Whether a token's own ratio counts, or the product of its sequence's."""
+    """Whether each token has its own ratio, or the product over its sequence."""
 
     def __post_init__(self) -> None:
         if not self.cap >= 1.0:
             raise InvalidRequestError(
-                f"an importance cap of {self.cap} would cut down tokens that need no correction",
-                hint="set it to 1 or more; 2 is usual",
+                f"an importance cap of {self.cap} would reduce the weight of tokens that need no correction",
+                hint="set it to 1 or more, usually 2",
                 field="importance_cap",
             )
 
@@ -46,14 +46,14 @@ def importance_ratios(proximal_logprobs: torch.Tensor, sampling_logprobs: torch.
 
 
 def importance_weights(ratios: torch.Tensor, *, kind: CorrectionKind, cap: float) -> torch.Tensor:
-    """Turn importance ratios into the weights that tokens get.
+    """Turn importance ratios into token weights.
 
-    `truncated` is `min(ratio, cap)`: never more than `cap` of variance from one token, a little biased.
-    `masked` is the ratio itself where `1 / cap <= ratio <= cap`, and 0 elsewhere: what the learner and the
-    engine disagree about that much is not learned from.
+    `truncated` is `min(ratio, cap)`: bounded variance per token, with a small bias. `masked` is the ratio
+    itself if `1 / cap <= ratio <= cap`, else 0: tokens on which learner and engine disagree too much are not
+    trained on.
 
     Args:
-        ratios: [P], of tokens or, repeated, of their sequences.
+        ratios: [P], ratios of tokens or, repeated, of their sequences.
         kind: Which of the two.
         cap: At least 1.
 

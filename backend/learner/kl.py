@@ -1,7 +1,7 @@
-"""How far a policy has moved from a reference: estimates of the KL divergence from one sampled token each.
+"""Estimates of the KL divergence of a policy from a reference, from one sampled token each.
 
-Pure functions of logprobs at one temperature. What the estimates are used for - taken off the reward, or
-added to the loss - is for the caller.
+Pure functions of logprobs at one temperature. The caller decides whether an estimate is subtracted from the
+reward or added to the loss.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def kl_estimates(
 
     With `d = policy_logprob - reference_logprob`:
 
-    - `k1 = d`: unbiased, of either sign, noisy. Its gradient has mean 0 over the policy's own samples, so in
-      a loss it would hold nothing back; it belongs into the reward.
+    - `k1 = d`: unbiased, of either sign, noisy. Its gradient has mean 0 over the policy's own samples, so it
+      has no effect in a loss and belongs in the reward.
     - `k2 = d^2 / 2`: never negative, biased, but its gradient is, on average, that of the divergence.
     - `k3 = exp(-d) - 1 + d`: never negative, unbiased, little noise. Its gradient is, on average, that of the
       other divergence, KL(reference || policy).
 
     Args:
-        policy_logprobs: [P], in nats; with gradient where the estimate is part of a loss.
+        policy_logprobs: [P], in nats; with gradient if the estimate is part of a loss.
         reference_logprobs: [P].
         estimator: Which.
 

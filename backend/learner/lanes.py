@@ -1,7 +1,7 @@
-"""Lanes: threads that compute micro-batches side by side, each with its own share of the cores.
+"""Lanes: threads that compute micro-batches side by side, each with its share of the cores.
 
-On a CPU two threads with a micro-batch each are done sooner than two that divide every operation of one: the
-latter wait for each other some thousand times per batch, and whatever else the machine does delays both.
+On a CPU two threads with one micro-batch each finish sooner than two that divide every operation of one: the
+latter wait for each other some thousand times per batch, and any other load delays both.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TypeVar
 from backend.compute.device_lock import can_divide_threads, computing_with
 
 _MOST_LANES = 4
-"""More would wait for Python's lock."""
+"""More would wait for the GIL."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 Cores = Callable[[int], AbstractContextManager[None]]
-"""Takes so many cores of a device."""
+"""Acquires this many cores of a device."""
 
 
 def whole_device(_: int) -> AbstractContextManager[None]:
-    """Take nothing: whoever runs the lanes has it all."""
+    """Acquire nothing: the caller already has the whole device."""
     return nullcontext()
 
 
@@ -36,29 +36,29 @@ class Lanes:
         """Divide threads among lanes.
 
         Args:
-            threads: To compute with; 1 makes one lane, which leaves threads as they are. So does a machine
-                on which they cannot be divided.
+            threads: Total number of threads; 1 means one lane and unchanged threads, as on a machine where
+                they cannot be divided.
         """
         self.count = min(threads, _MOST_LANES) if can_divide_threads() else 1
         self._threads = [threads // self.count + (lane < threads % self.count) for lane in range(self.count)]
         self._others = ThreadPoolExecutor(self.count - 1, "lane") if self.count > 1 else None
 
     def share(self, items: Sequence[Item]) -> bool:
-        """Whether `run` would do these in several lanes."""
+        """Return whether `run` would use several lanes."""
         return self._others is not None and len(items) > 1
 
     def run(
         self, work: Callable[[Item], Result], items: Sequence[Item], cores: Cores = whole_device
     ) -> list[Result]:
-        """Do at most as many pieces of work as there are lanes, at the same time; results in input order.
+        """Run at most as many pieces of work as there are lanes, at the same time; results in input order.
 
-        An error of any piece is raised after all have ended, that of the first if there are several. One
-        piece alone is done by the calling thread, with the threads that it has.
+        An error is raised after all have ended; with several errors, that of the first piece. A single piece
+        runs in the calling thread with all its threads.
 
         Args:
-            work: What to do.
-            items: With what.
-            cores: Takes so many for a lane while it works, if there are several.
+            work: The function.
+            items: Its arguments.
+            cores: Acquires a lane's cores while it works, if there are several lanes.
         """
         if self._others is None or not self.share(items):
             return [work(item) for item in items]
@@ -70,7 +70,7 @@ class Lanes:
         try:
             own = self._in_lane(0, work, first, cores)
         finally:
-            # Whatever happened here: nothing of this call may compute any more when it is over.
+            # Even after an error nothing of this call may continue to run.
             wait(futures)
         return [own, *(future.result() for future in futures)]
 

@@ -1,8 +1,7 @@
-"""The learner: policies on one base model, and the four things that training does to them.
+"""The learner: policies on one base model, and the operations of training.
 
-Knows token ids and tensors; not text, rewards, jobs or HTTP. Thread-safe: the device's lock is taken per
-micro-batch, so several jobs and an engine can share the device, but calls for one policy must come one after
-the other.
+It handles token ids and tensors, not text, rewards, jobs or HTTP. Thread-safe: the device's lock is taken per
+micro-batch, so several jobs and an engine can share the device, but calls for one policy must be sequential.
 """
 
 from __future__ import annotations
@@ -73,25 +72,25 @@ from tinkergym.schema.optimizer import AdamW
 _log = logging.getLogger(__name__)
 
 _MOST_TRAINED = 10**8
-"""Parameters of a policy that is trained in lanes; larger gradients are kept once only."""
+"""Largest policy trained in lanes; larger gradients are stored only once."""
 _FEW = 10**7
-"""Numbers that one thread goes through in some milliseconds."""
+"""Number of elements that one thread processes in some milliseconds."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A policy and what training it needs."""
+    """A policy and its training state."""
 
     policy: LoraPolicy | FullPolicy
     optimiser: PolicyOptimiser
     value_head: ValueHead | None = None
     pending: bool = False
-    """Whether a gradient waits for `optim_step`."""
+    """Whether there is an accumulated gradient."""
     losses: SpikeWatch = field(default_factory=SpikeWatch)
     grad_norms: SpikeWatch = field(default_factory=SpikeWatch)
 
     def forget_gradient(self) -> None:
-        """Drop what waits for `optim_step`."""
+        """Discard the accumulated gradient."""
         self.optimiser.clear()
         self.pending = False
 
@@ -101,27 +100,27 @@ class PolicyBatch:
     """One policy's part of a call that trains several."""
 
     sequences: Sequence[TrainSequence]
-    """The policy's train batch, or a part of it; at least one sampled token."""
+    """The policy's training batch, or a part of it, with at least one sampled token."""
     loss: TokenLoss
     totals: BatchTotals | None = None
-    """Of the policy's whole batch if `sequences` is a part of it."""
+    """Totals of the policy's whole batch if `sequences` is a part of it."""
 
 
 class _Pass(Protocol):
-    """What is found out about a batch, micro-batch by micro-batch."""
+    """A computation over a batch, micro-batch by micro-batch."""
 
     def run(self, batch: MicroBatch, *, gradient: bool) -> Any:
-        """Compute one; several threads may do so at a time."""
+        """Compute a micro-batch; several threads may do so at a time."""
         ...
 
     def add(self, found: Any) -> None:
-        """Take what `run` returned, in the order of the micro-batches."""
+        """Add what `run` returned, in the order of the micro-batches."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A policy's part that was checked and can be computed."""
+    """A policy's checked part, ready to compute."""
 
     entry: _Entry
     sequences: Sequence[TrainSequence]
@@ -129,7 +128,7 @@ class _Begun:
 
 
 class Learner:
-    """Policies on one base model: made, trained, copied out, saved, loaded, dropped."""
+    """Policies on one base model: create, train, copy, save, load and drop them."""
 
     def __init__(
         self,
@@ -147,27 +146,26 @@ class Learner:
 
         Args:
             model_dir: A Hugging Face model directory or hub id.
-            device: Of torch.
-            dtype: Of the base model, and of what computes in full-parameter policies. What is trained is
-                always float32.
+            device: torch device.
+            dtype: Type of the base model, and of computation in full-parameter policies. Trained parameters
+                are always float32.
             device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the
-                device. Of a `DeviceLock` a lane takes as many cores as it has threads.
-            micro_batch_tokens: Most tokens that are computed at a time; this bounds the memory. None takes
-                as many as fit well, and where these would be few has layers computed twice instead.
-            cpu_threads: With how many to compute on a CPU. They form lanes, each with micro-batches and a
-                gradient of its own, if the model and the size of the gradient allow; 1 leaves torch's
-                number as it is.
-            learners: How many such divide the machine's memory.
-            images: Where image files come from, for a model that takes them; None takes no images.
+                device. A lane acquires as many cores of a `DeviceLock` as it has threads.
+            micro_batch_tokens: Most tokens computed at a time, which limits the memory. None uses as many as
+                fit well; if these would be few, layers are computed twice instead.
+            cpu_threads: Number of threads on a CPU. They form lanes with separate micro-batches and
+                gradients, if the model and the gradient's size allow it; 1 leaves torch's number unchanged.
+            learners: Number of learners that share the machine's memory.
+            images: Source of image files for a model with image support; None refuses images.
 
         Raises:
-            UnknownModelError: There is no model that can be loaded.
+            UnknownModelError: The model cannot be loaded.
         """
         self._model_dir = str(model_dir)
         self.device = torch.device(device)
         self._dtype = dtype
         self._model_lock = FairLock()
-        """Held while one policy's weights are in the base model, or any is changed."""
+        """Held while a policy's weights are in the base model, or are being changed."""
         self._lock = threading.Lock() if device_lock is None else device_lock
         self._lanes = Lanes(cpu_threads if self.device.type == "cpu" else 1)
         self._images = None if images is None else shared(images)
@@ -180,7 +178,7 @@ class Learner:
         self._base_model = BaseModel(path=self._model_dir, fingerprint=self._base.fingerprint())
         self.parameter_count = sum(p.numel() for p in self._base.model.parameters())
         self._exact = dtype in {torch.float32, torch.float64}
-        # Merging rounds to the weight's type: exact enough in float32, not in bfloat16.
+        # Merging rounds to the weight's type: precise enough in float32, not in bfloat16.
         self._adapters = AdapterSet(self._base.model, merge=self._exact)
         self._policies: dict[str, _Entry] = {}
         self._created = 0
@@ -188,20 +186,20 @@ class Learner:
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds in which the learner worked, waiting for the device excluded; grows monotonically.
+        """Seconds the learner worked, not counting waits for the device; grows monotonically.
 
-        From the cutting of a batch into micro-batches to its result; several threads at a time count once.
+        Measured from cutting a batch to its result; several threads at a time count once.
         """
         return self._clock.seconds
 
     @property
     def policy_ids(self) -> list[str]:
-        """The policies that exist, oldest first."""
+        """The existing policies, oldest first."""
         return list(self._policies)
 
     @property
     def limits(self) -> TokenLimits:
-        """What the model can compute."""
+        """The model's limits."""
         return self._base.limits
 
     def create_policy(
@@ -213,18 +211,17 @@ class Learner:
         value_head: bool = False,
         optimizer: AdamW = DEFAULT,
     ) -> None:
-        """Add an untrained policy: it answers exactly as the base model does.
+        """Add an untrained policy, which initially equals the base model.
 
         Args:
             policy_id: A new name.
-            adapter: What of the policy is trained.
-            seed: Of the adapter's initial weights.
-            value_head: Whether it also says what it expects to earn (0 at first), for losses with
-                `LossConfig.value`.
-            optimizer: What steps it.
+            adapter: Which parameters are trained.
+            seed: Seed for the adapter's initial weights.
+            value_head: Whether it has a value head (initially 0), for losses with `LossConfig.value`.
+            optimizer: Settings of the optimizer.
 
         Raises:
-            ConflictError: There is one of this name.
+            ConflictError: A policy with this name exists.
             InvalidRequestError: The adapter names layers that the model does not have.
             MissingExtraError: The optimizer needs a package that is not installed.
         """
@@ -245,34 +242,34 @@ class Learner:
         *,
         totals: BatchTotals | None = None,
     ) -> ForwardBackwardResult:
-        """Add the gradient of the batch's loss to what waits for `optim_step`.
+        """Add the gradient of the batch's loss to the accumulated one.
 
-        Sequences whose advantage is 0 everywhere have gradient 0: they are only run forward, for their
-        logprobs.
+        Sequences whose advantage is 0 everywhere have gradient 0: they only run forward, for their logprobs.
 
         Args:
-            policy_id: Of an existing policy.
-            sequences: The train batch, or a part of it; at least one sampled token.
-            loss: Which loss and aggregation.
-            totals: Of the whole batch if `sequences` is a part of it.
+            policy_id: An existing policy.
+            sequences: The training batch or a part of it, with at least one sampled token.
+            loss: The loss and aggregation.
+            totals: Totals of the whole batch if `sequences` is a part of it.
 
         Raises:
             NotFoundError: There is no such policy.
             InvalidRequestError: A sequence cannot be trained on; nothing was computed.
-            NonFiniteLossError: The loss is NaN or infinite. No gradient waits any more.
+            NonFiniteLossError: The loss is NaN or infinite. The accumulated gradient is discarded.
         """
         part = PolicyBatch(sequences=sequences, loss=loss, totals=totals)
         return self.forward_backward_many({policy_id: part})[policy_id]
 
     def forward_backward_many(self, parts: Mapping[str, PolicyBatch]) -> dict[str, ForwardBackwardResult]:
-        """Add to the gradients of several policies, each to the bit as if it trained alone.
+        """Add to the gradients of several policies, bitwise as if each trained alone.
 
-        Their ranks, losses and batch sizes may differ, and whole models may stand beside adapters. The
-        policies are computed one after the other on the one base: in a common row a matrix product, or the
-        end of a vectorised loop, may round a token differently than in a row of its policy's own.
+        Their ranks, losses and batch sizes may differ, and full-parameter policies may be combined with
+        adapters. The policies are computed one after the other on the shared base model: in a common row, a
+        matrix product or the end of a vectorised loop may round a token differently than in a row of its own
+        policy.
 
         Args:
-            parts: What to train, by policy.
+            parts: The part of each policy.
 
         Returns:
             The result of each policy.
@@ -280,7 +277,8 @@ class Learner:
         Raises:
             NotFoundError: There is no such policy; nothing was computed.
             InvalidRequestError: A sequence cannot be trained on; nothing was computed.
-            NonFiniteLossError: A loss is NaN or infinite. No policy of the call has a gradient that waits.
+            NonFiniteLossError: A loss is NaN or infinite. The accumulated gradients of all policies in the
+                call are discarded.
         """
         with self._clock.working():
             begun = {policy_id: self._begin(policy_id, part) for policy_id, part in parts.items()}
@@ -295,7 +293,7 @@ class Learner:
                 with self._clock.working():
                     results[policy_id] = _finite(policy_id, work.train_pass.result())
         except BaseException:
-            # Half a batch's gradient must not be taken for a whole one, nor some policies' for all.
+            # A partial gradient must not be mistaken for a complete one, nor some policies' for all.
             for work in begun.values():
                 work.entry.forget_gradient()
             raise
@@ -306,11 +304,11 @@ class Learner:
         return results
 
     def has_gradient(self, policy_id: str) -> bool:
-        """Whether a gradient waits for `optim_step`."""
+        """Return whether there is an accumulated gradient."""
         return self._entry(policy_id).pending
 
     def forget_gradient(self, policy_id: str) -> None:
-        """Drop what waits for `optim_step`, if anything does."""
+        """Discard the accumulated gradient, if any."""
         self._entry(policy_id).forget_gradient()
 
     def optimizer_steps(self, policy_id: str) -> int:
@@ -318,10 +316,10 @@ class Learner:
         return self._entry(policy_id).optimiser.steps
 
     def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
-        """Return the gradient that waits for `optim_step`, by parameter; writing into it changes it.
+        """Return the accumulated gradient by parameter; the tensors are not copies.
 
-        Zeros where none waits yet, and from then on they wait: a rank without a sequence of its own takes
-        part in a common step by them.
+        Without one, a gradient of zeros is created: a rank without sequences uses it to take part in a common
+        step.
 
         Raises:
             NotFoundError: There is no such policy.
@@ -344,7 +342,7 @@ class Learner:
 
         Raises:
             NotFoundError: There is no such policy.
-            ConflictError: No gradient waits.
+            ConflictError: There is no accumulated gradient.
             NonFiniteGradientError: The gradient is NaN or infinite; weights and optimizer state are
                 untouched.
         """
@@ -369,9 +367,9 @@ class Learner:
         return stepped
 
     def logprobs(self, policy_id: str | None, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
-        """Return the logprobs of the sampled tokens, per sequence in input order; None asks the base model.
+        """Return the logprobs of the sampled tokens, per sequence in input order; None means the base model.
 
-        Their `sampling_logprobs` and `advantage` are not looked at.
+        Their `sampling_logprobs` and `advantage` are ignored.
         """
         policy = None if policy_id is None else self._entry(policy_id).policy
         check_sequences(self.limits, sequences)
@@ -381,9 +379,9 @@ class Learner:
         return train_pass.learner_logprobs
 
     def values(self, policy_id: str, sequences: Sequence[TrainSequence]) -> list[FloatArray]:
-        """Return what the policy's value head expects before each sampled token, per sequence in input order.
+        """Return the value head's prediction before each sampled token, per sequence in input order.
 
-        One forward pass through the decoder. `sampling_logprobs` and `advantage` are not looked at.
+        One forward pass through the decoder. `sampling_logprobs` and `advantage` are ignored.
 
         Raises:
             NotFoundError: There is no such policy.
@@ -411,20 +409,20 @@ class Learner:
         policy_version: int,
         extra: Mapping[str, JsonValue] | None = None,
     ) -> CheckpointManifest:
-        """Write a checkpoint that `load` continues from to the bit, whole or not at all.
+        """Write a checkpoint, atomically, from which `load` continues bitwise equal.
 
         An adapter can also be read by `peft.PeftModel.from_pretrained`, a full model by transformers.
 
         Args:
-            policy_id: Of an existing policy, without a waiting gradient.
-            directory: Where it will appear; only checkpoints of one policy may stand beside it.
-            step: Train steps done.
-            policy_version: What the engine calls these weights.
-            extra: What the job wants back from the manifest.
+            policy_id: An existing policy without an accumulated gradient.
+            directory: The target; its parent may only contain checkpoints of one policy.
+            step: Completed training steps.
+            policy_version: The engine's version number of these weights.
+            extra: Data for the job to read back from the manifest.
 
         Raises:
-            ConflictError: A gradient waits; it would be lost.
-            StorageFullError: No space left; nothing was left behind.
+            ConflictError: There is an accumulated gradient, which would be lost.
+            StorageFullError: The disk is full; no partial files remain.
         """
         entry = self._savable(policy_id)
         return save_policy(
@@ -448,14 +446,14 @@ class Learner:
         value_head: bool = False,
         optimizer: AdamW = DEFAULT,
     ) -> CheckpointManifest:
-        """Create a policy from a checkpoint, with its optimizer state or, for another training, without.
+        """Create a policy from a checkpoint, with its optimizer state or, for a new training run, without.
 
-        Another training (`fresh_optimiser`) with a value head takes over the checkpoint's, if it has one.
+        A new training run (`fresh_optimiser`) with a value head uses the checkpoint's, if it has one.
 
         Raises:
-            CheckpointCorruptError: Its files are not those that were written.
-            ConflictError: It belongs to another base model or adapter, its training had a value head and this
-                one has not or the other way round, or the policy exists.
+            CheckpointCorruptError: Its files differ from what was written.
+            ConflictError: It belongs to a different base model or adapter, only one of the two has a value
+                head, or the policy exists.
         """
         checkpoint = open_for(Path(directory), adapter, base=self._base_model)
         full = isinstance(adapter, FullParameters)
@@ -473,7 +471,7 @@ class Learner:
         return checkpoint.manifest
 
     def drop(self, policy_id: str) -> None:
-        """Forget a policy and free its memory.
+        """Remove a policy and free its memory.
 
         Raises:
             NotFoundError: There is no such policy.
@@ -483,7 +481,7 @@ class Learner:
             del self._policies[policy_id]
             entry.policy.drop()
         if isinstance(entry.policy, FullPolicy):
-            # transformers' modules refer to each other in circles, which hold a model's memory until then.
+            # transformers' modules have reference cycles, which keep a model's memory until collected.
             del entry
             gc.collect()
 
@@ -498,14 +496,14 @@ class Learner:
         self._policies[policy_id] = self._policies.pop(other_id)
 
     def rest(self) -> None:
-        """Give back the memory that earlier calls have left behind; the next one takes it anew."""
+        """Free the memory left by earlier calls; the next one allocates it again."""
         give_memory_back()
         if self.device.type == "cuda":
             with self._lock:  # while the engine records a step, nothing may be freed
                 torch.cuda.empty_cache()
 
     def _begin(self, policy_id: str, part: PolicyBatch) -> _Begun:
-        """Check what can be checked before anything is computed."""
+        """Check what can be checked before computing."""
         entry = self._entry(policy_id)
         tokens = SampledTokens.of(part.sequences)
         check_sequences(self.limits, part.sequences)
@@ -553,7 +551,7 @@ class Learner:
         entry = self._entry(policy_id)
         if entry.pending:
             raise ConflictError(
-                f"policy {policy_id} has a gradient that a checkpoint would lose",
+                f"policy {policy_id} has an accumulated gradient, which a checkpoint would lose",
                 hint="call optim_step first",
             )
         return entry
@@ -587,7 +585,7 @@ class Learner:
                 raise ConflictError(f"the learner already has a policy {policy_id}", hint="drop it first")
             policy: LoraPolicy | FullPolicy
             if isinstance(adapter, LoRA):
-                name = f"policy_{self._created}"  # not the id: module names allow no dots
+                name = f"policy_{self._created}"  # not the id: module names must not contain dots
                 policy = LoraPolicy(self._base, self._adapters, name, adapter, seed=seed)
             else:
                 policy = self._full_policy(model_dir, adapter)
@@ -614,15 +612,15 @@ class Learner:
             most=MOST_TOKENS if self._base.shares_prefixes else MOST_PADDED_TOKENS,
         )
         _log.info(
-            "a token keeps %d bytes for the backward pass: %d tokens at a time%s",
+            "a token needs %d bytes for the backward pass: %d tokens at a time%s",
             each,
             found.tokens,
-            ", layers computed twice" if found.recompute else "",
+            ", with layers computed twice" if found.recompute else "",
         )
         return found
 
     def _lanes_for(self, policy: Policy) -> int:
-        """Return how many lanes train a policy: each holds a gradient of its own."""
+        """Return how many lanes train a policy: each has a separate gradient."""
         return self._lanes.count if _trained(policy) <= _MOST_TRAINED and policy.lm.can_run_in_lanes else 1
 
     @contextmanager
@@ -632,9 +630,9 @@ class Learner:
 
     @contextmanager
     def _computing_own(self, numbers: int) -> Iterator[None]:
-        """As `_computing`, for what touches a policy's own tensors only.
+        """Like `_computing`, for operations on a policy's own tensors only.
 
-        Few numbers are dealt with at once, beside whatever others compute.
+        They involve few numbers at once, and run next to other computation.
         """
         if isinstance(self._lock, DeviceLock) and self.device.type == "cpu" and numbers <= _FEW:
             with computing_with(1), self._clock.working():
@@ -645,7 +643,7 @@ class Learner:
 
     @contextmanager
     def _computing_lanes_of(self, batches: Sequence[MicroBatch]) -> Iterator[Cores]:
-        """As `_computing`; where each lane can take its own cores, gives what it takes them with."""
+        """Like `_computing`; if each lane can acquire its own cores, return how."""
         lock = self._lock
         if not isinstance(lock, DeviceLock) or not self._lanes.share(batches):
             with self._computing():
@@ -675,7 +673,7 @@ class Learner:
         with self._clock.working():
             batches = lm.batches(sequences, max_tokens=self._micro_batching.tokens, only=only, lanes=lanes)
         if policy and batches:
-            # An adapter is merged into a copy of the base's weights.
+            # An adapter is merged into a copy of the base model's weights.
             with self._computing_own(self.parameter_count):
                 policy.prepare()
         try:
@@ -717,7 +715,7 @@ def _trained(policy: Policy) -> int:
 
 
 def _unjudged(sequences: Sequence[TrainSequence]) -> SampledTokens:
-    """Return the sampled tokens of sequences of which nothing else is known yet."""
+    """Return the sampled tokens of sequences, without further data."""
     counts = np.asarray([np.count_nonzero(sequence.loss_mask) for sequence in sequences])
     blank = np.zeros(counts.sum(), dtype=np.float32)
     return SampledTokens(counts=counts, sampling_logprobs=blank, advantages=blank)
@@ -728,12 +726,15 @@ def _finite(policy_id: str, result: ForwardBackwardResult) -> ForwardBackwardRes
         return result
     lost = [i for i, logprobs in enumerate(result.learner_logprobs) if not np.isfinite(logprobs).all()]
     if lost:
-        why = f"the model's logprobs of {len(lost)} sequences are not finite, first of sequence {lost[0]}"
+        why = (
+            f"the model's logprobs of {len(lost)} sequences are not finite, the first being sequence "
+            f"{lost[0]}"
+        )
         hint = "the weights have diverged: resume from an earlier checkpoint with a lower learning_rate"
     else:
         why = (
             f"its importance ratios overflow: learner and sampling logprobs differ by up to "
             f"{result.metrics['logprob_gap_max']:.3g} nats"
         )
-        hint = "look for sampling logprobs of another policy, or extreme advantages"
+        hint = "check for sampling logprobs of a different policy, or extreme advantages"
     raise NonFiniteLossError(f"the loss of policy {policy_id} is {result.loss}: {why}", hint=hint)

@@ -1,7 +1,7 @@
 """Losses: pure functions from logprobs and advantages to one loss per sampled token.
 
-The ratio is always taken against the logprobs that came with the tokens, those of the policy that sampled
-them; where an importance correction is asked for, against those of the policy at the step's first update.
+The ratio is taken against the logprobs that came with the tokens, from the policy that sampled them; with an
+importance correction, against those of the policy at the step's first update.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from tinkergym.schema.algorithms import KLEstimator, LossName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossConfig:
-    """Which loss, with which settings. All numbers are positive, or 0 where that switches something off."""
+    """A loss and its settings. All numbers are positive, or 0 if that disables a term."""
 
     name: LossName = "ppo"
     clip_low: float = 0.2
     clip_high: float = 0.2
-    """The importance ratio is clipped to [1 - clip_low, 1 + clip_high]; by `ppo`, `cispo` and `gspo`."""
+    """The importance ratio is clipped to [1 - clip_low, 1 + clip_high] by `ppo`, `cispo` and `gspo`."""
     dual_clip: float | None = None
-    """See `clipped_policy_loss`; by `ppo` and `gspo`."""
+    """See `clipped_policy_loss`; used by `ppo` and `gspo`."""
     dro_beta: float = 0.1
     """See `dro_loss`."""
     aggregation: Aggregation = "token"
     entropy_coefficient: float = 0.0
-    """In front of `token_entropies`, which is subtracted from the loss."""
+    """Factor on `token_entropies`, which are subtracted from the loss."""
     constant_tokens: int = 1
-    """What `aggregation="constant"` divides a sequence's sum by."""
+    """The divisor of a sequence's sum with `aggregation="constant"`."""
     kl_coefficient: float = 0.0
-    """In front of `kl_estimates` to the sequences' `reference_logprobs`, which is added to the loss."""
+    """Factor on `kl_estimates` to the sequences' `reference_logprobs`, which are added to the loss."""
     kl_estimator: KLEstimator = "k3"
     correction: ImportanceCorrection | None = None
-    """Between the policy that sampled and the one that the step began with."""
+    """Between the sampling policy and the one at the start of the step."""
     value: ValueLoss | None = None
-    """Added to the loss for a policy with a value head, whose gradient reaches the policy's weights too."""
+    """Added to the loss of a policy with a value head; its gradient also reaches the policy's weights."""
 
     @property
     def reads_sequences(self) -> bool:
@@ -60,11 +60,11 @@ class LossConfig:
         )
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
-        """Return each token's loss, with correction and KL penalty, and what is worth counting.
+        """Return each token's loss, with correction and KL penalty, and metrics.
 
         Raises:
             InvalidRequestError: There is a KL penalty but no reference, or a value loss but no value head or
-                nothing that it could learn.
+                no targets.
         """
         anchor = tokens.sampling_logprobs
         if self.correction is not None:
@@ -76,8 +76,8 @@ class LossConfig:
         losses, clipped = self._policy_losses(tokens, anchor)
         gaps = tokens.learner_logprobs.detach() - anchor
         if self.name == "gspo":
-            # The others have ratios of tokens also where a correction reads sequences.
-            assert tokens.sequence_gaps is not None, "TrainPass gives them to losses that read sequences"
+            # Other losses use token ratios even if the correction uses sequences.
+            assert tokens.sequence_gaps is not None, "TrainPass sets them for losses that read sequences"
             gaps = tokens.sequence_gaps
         above = gaps > 0
         shares = {
@@ -97,8 +97,8 @@ class LossConfig:
         if self.kl_coefficient:
             if tokens.reference_logprobs is None:
                 raise InvalidRequestError(
-                    "a KL penalty needs the reference's logprobs, and the sequences have none",
-                    hint="ask Learner.logprobs for them, or set kl_coefficient to 0",
+                    "a KL penalty needs the reference's logprobs, which the sequences lack",
+                    hint="get them from Learner.logprobs, or set kl_coefficient to 0",
                     field="reference_logprobs",
                 )
             kl = kl_estimates(tokens.learner_logprobs, tokens.reference_logprobs, self.kl_estimator)
@@ -108,7 +108,7 @@ class LossConfig:
             if tokens.values is None or tokens.value_targets is None:
                 raise InvalidRequestError(
                     "a value loss needs a policy with a value head and sequences with value_targets",
-                    hint="create the policy with value_head=True, or leave LossConfig.value out",
+                    hint="create the policy with value_head=True, or leave out LossConfig.value",
                     field="value_targets",
                 )
             missed, held = value_losses(
@@ -128,7 +128,7 @@ class LossConfig:
             case "ppo":
                 return clipped_policy_loss(learner, anchor, advantages, **bounds, dual_clip=self.dual_clip)
             case "gspo":
-                assert tokens.sequence_gaps is not None, "TrainPass gives them to losses that read sequences"
+                assert tokens.sequence_gaps is not None, "TrainPass sets them for losses that read sequences"
                 return gspo_loss(
                     learner, tokens.sequence_gaps, advantages, **bounds, dual_clip=self.dual_clip
                 )
@@ -162,20 +162,20 @@ def clipped_policy_loss(
     gradient 0.
 
     Args:
-        learner_logprobs: [P] float32, with gradient; of the policy that is being trained.
-        sampling_logprobs: [P] float32; of the policy that sampled, at the same temperature.
+        learner_logprobs: [P] float32, with gradient; from the policy being trained.
+        sampling_logprobs: [P] float32; from the policy that sampled, at the same temperature.
         advantages: [P] float32.
-        clip_low: How far the ratio may fall below 1 where the advantage is negative.
-        clip_high: How far it may rise above 1 where the advantage is positive.
-        dual_clip: Above 1 + clip_high: where the advantage is negative, the ratio counts no more than this,
-            so that one token that has become far likelier cannot outweigh all others. None: no such bound.
+        clip_low: How far the ratio may fall below 1 if the advantage is negative.
+        clip_high: How far it may rise above 1 if the advantage is positive.
+        dual_clip: Above 1 + clip_high: if the advantage is negative, the ratio is limited to this, so one
+            token that became far more likely cannot dominate. None: no limit.
 
     Returns:
         losses: [P] float32.
         clipped: [P] bool, where a clipped term was taken.
 
     Source:
-        PPO, arXiv:1707.06347, equation 7; the two bounds apart, DAPO's clip-higher, arXiv:2503.14476;
+        PPO, arXiv:1707.06347, equation 7; separate bounds, DAPO's clip-higher, arXiv:2503.14476;
         dual clip, arXiv:1912.09729.
     """
     ratios = torch.exp(learner_logprobs - sampling_logprobs)
@@ -197,12 +197,13 @@ def _clipped(
         far = (ratios > dual_clip) & (advantages < 0)
         clipped = clipped | far
         bounded = torch.where(far, torch.full_like(bounded, dual_clip), bounded)
-    # `where` instead of `min`: the clipped term has no gradient, and the other one all of it, also in a tie.
+    # `where` instead of `min`: the clipped term has no gradient, and the other one a full gradient, also in a
+    # tie.
     return -advantages * torch.where(clipped, bounded, ratios), clipped
 
 
 def reinforce_loss(learner_logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
-    """Return `-advantage * logprob` per token: the policy gradient, as if the policy itself had sampled.
+    """Return `-advantage * logprob` per token: the policy gradient, treating samples as on-policy.
 
     Args:
         learner_logprobs: [P], with gradient.
@@ -217,11 +218,11 @@ def reinforce_loss(learner_logprobs: torch.Tensor, advantages: torch.Tensor) -> 
 def importance_sampling_loss(
     learner_logprobs: torch.Tensor, sampling_logprobs: torch.Tensor, advantages: torch.Tensor
 ) -> torch.Tensor:
-    """Return `-ratio * advantage` per token: the policy gradient for tokens that another policy sampled.
+    """Return `-ratio * advantage` per token: the policy gradient for tokens sampled by another policy.
 
     Args:
         learner_logprobs: [P], with gradient.
-        sampling_logprobs: [P]; of the policy that sampled.
+        sampling_logprobs: [P]; from the policy that sampled.
         advantages: [P].
 
     Source:
@@ -238,20 +239,20 @@ def cispo_loss(
     clip_low: float,
     clip_high: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Policy gradient whose importance weight is clipped and not the update: every token keeps a gradient.
+    """Policy gradient that clips the importance weight rather than the update: every token keeps a gradient.
 
     `-stop_gradient(clip(ratio, 1 - clip_low, 1 + clip_high)) * advantage * logprob`.
 
     Args:
         learner_logprobs: [P], with gradient.
-        sampling_logprobs: [P]; of the policy that sampled.
+        sampling_logprobs: [P]; from the policy that sampled.
         advantages: [P].
-        clip_low: 1 leaves the ratio unbounded below, as the paper does.
+        clip_low: 1 leaves the ratio unbounded below, as in the paper.
         clip_high: The weight is at most 1 + clip_high.
 
     Returns:
         losses: [P].
-        clipped: [P] bool, where the weight is not the ratio.
+        clipped: [P] bool, where the weight differs from the ratio.
 
     Source:
         CISPO in MiniMax-M1, arXiv:2506.13585.
@@ -270,20 +271,20 @@ def gspo_loss(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `clipped_policy_loss`, with one ratio for a whole sequence: the geometric mean of its tokens'.
+    """Like `clipped_policy_loss`, with one ratio per sequence: the geometric mean of its tokens' ratios.
 
-    A token's ratio is the sequence's in value, and its own in gradient (the paper's GSPO-token), so that the
-    tokens of a sequence may have advantages of their own. Where they have not, the mean over a sequence is
-    the paper's loss, and its gradient too: choose `aggregation="sequence"` for that.
+    A token's ratio has the sequence's value but its own gradient (the paper's GSPO-token), so the tokens of a
+    sequence may have different advantages. If they are equal, the mean over a sequence is the paper's loss,
+    with its gradient: choose `aggregation="sequence"` for that.
 
     Args:
         learner_logprobs: [P], with gradient.
-        sequence_gaps: [P], no gradient: the mean of (learner - sampling logprob) over all sampled tokens of
-            the token's sequence.
+        sequence_gaps: [P], without gradient: the mean of (learner - sampling logprob) over all sampled tokens
+            of the token's sequence.
         advantages: [P].
-        clip_low: The ratios lie far closer to 1 than those of tokens; the paper takes 3e-4.
-        clip_high: The paper takes 4e-4.
-        dual_clip: As there.
+        clip_low: The ratios are far closer to 1 than those of tokens; the paper uses 3e-4.
+        clip_high: The paper uses 4e-4.
+        dual_clip: As in `clipped_policy_loss`.
 
     Source:
         GSPO, arXiv:2507.18071.
@@ -299,17 +300,17 @@ def dro_loss(
     *,
     beta: float,
 ) -> torch.Tensor:
-    """Policy gradient without a ratio, held near the policy that sampled by a square.
+    """Policy gradient without a ratio, kept close to the sampling policy by a square.
 
-    `-(advantage * gap - beta / 2 * gap^2)` with `gap = learner - sampling logprob`: the square of
-    `advantage - beta * gap` over `2 * beta`, less what does not depend on the policy. So the best gap is
-    `advantage / beta`, and a token with advantage 0 is pulled back to where it was sampled.
+    `-(advantage * gap - beta / 2 * gap^2)` with `gap = learner - sampling logprob`: the square of `advantage
+    - beta * gap` over `2 * beta`, minus terms that do not depend on the policy. The best gap is therefore
+    `advantage / beta`, and a token with advantage 0 is pulled back to its sampling logprob.
 
     Args:
         learner_logprobs: [P], with gradient.
-        sampling_logprobs: [P]; of the policy that sampled.
-        advantages: [P]; stand for the paper's reward minus value.
-        beta: The paper's tau: larger stays nearer.
+        sampling_logprobs: [P]; from the policy that sampled.
+        advantages: [P]; the paper's reward minus value.
+        beta: The paper's tau: larger values stay closer.
 
     Source:
         Direct Reward Optimisation, arXiv:2405.19107, per token.
@@ -319,7 +320,7 @@ def dro_loss(
 
 
 def token_entropies(logprobs: torch.Tensor) -> torch.Tensor:
-    """Return how undecided a policy is about each next token, in nats.
+    """Return the policy's entropy for each next token, in nats.
 
     Args:
         logprobs: [P, V] float32, of the whole vocabulary at the sampling temperature; each row's exponentials
@@ -329,6 +330,6 @@ def token_entropies(logprobs: torch.Tensor) -> torch.Tensor:
         [P] float32, from 0 to log V.
 
     Source:
-        As a bonus against early certainty: A3C, arXiv:1602.01783.
+        As a bonus against premature convergence: A3C, arXiv:1602.01783.
     """
     return -(logprobs.exp() * logprobs).sum(-1)

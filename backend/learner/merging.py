@@ -1,6 +1,6 @@
-"""An adapter merged into its base model: `python -m backend.learner.merging ADAPTER_DIR OUT_DIR --model M`.
+"""Merge an adapter into its base model: `python -m backend.learner.merging ADAPTER_DIR OUT_DIR --model M`.
 
-The last line of the output is an error of ours as JSON, if there is one.
+If it fails with one of our errors, the last line of output is the error as JSON.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from backend.learner.causal_lm import CausalLM
 from tinkergym.errors import ConflictError, TinkerGymError
 
 _DTYPES = (torch.float32, torch.bfloat16)
-"""In which a service may have loaded the base model; a manifest does not say which it was."""
+"""Types in which a service may have loaded the base model; a manifest does not record it."""
 
 
 def merge_adapter(
     adapter_dir: Path, out_dir: Path, *, model: str, base: str | None = None, fingerprint: str = ""
 ) -> None:
-    """Write the base model with `scaling * B @ A` added to its weights, float32, in Hugging Face's format.
+    """Write the base model with `scaling * B @ A` added to its weights, float32, in Hugging Face format.
 
     Args:
-        adapter_dir: In PEFT's format.
-        out_dir: Where the model goes.
-        model: What the job called its base model.
-        base: Directory or hub id of the base model; None takes the directory that the adapter names if it is
-            on this machine, then `model`.
-        fingerprint: Of the base model that the adapter was trained on; empty is not compared.
+        adapter_dir: The adapter in PEFT's format.
+        out_dir: The target folder.
+        model: The job's name for its base model.
+        base: Directory or hub id of the base model; None uses the directory named by the adapter if it exists
+            on this machine, else `model`.
+        fingerprint: Fingerprint of the base model that the adapter was trained on; empty skips the check.
 
     Raises:
-        UnknownModelError: There is no such base model here.
-        ConflictError: It is another model.
+        UnknownModelError: The base model does not exist here.
+        ConflictError: It is a different model.
     """
     config = json.loads((adapter_dir / "adapter_config.json").read_text(encoding="utf-8"))
     named = str(config.get("base_model_name_or_path") or "")
@@ -48,17 +48,17 @@ def merge_adapter(
 
 
 def _trained_on(found: str, fingerprint: str) -> Any:
-    """Load the base model, float32, with the values that it had in training."""
+    """Load the base model in float32, with its values from training."""
     for dtype in _DTYPES:
         lm = CausalLM.load(found, device=torch.device("cpu"), dtype=dtype)
         if not fingerprint or lm.fingerprint() == fingerprint:
-            # What was rounded for training stays rounded: the adapter answers to those values.
+            # Values rounded for training stay rounded, because the adapter was trained for them.
             return lm.model.float()
         del lm
-        gc.collect()  # transformers' modules refer to each other in circles
+        gc.collect()  # transformers' modules have reference cycles
     raise ConflictError(
-        f"{found} is not the model that the adapter was trained on: their fingerprints differ",
-        hint="name the right one with --base DIRECTORY_OR_HUB_ID",
+        f"{found} is not the model that the adapter was trained on (the fingerprints differ)",
+        hint="set the right one with --base DIRECTORY_OR_HUB_ID",
         field="base",
     )
 

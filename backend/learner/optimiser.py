@@ -1,4 +1,4 @@
-"""One policy's AdamW: its state, clipping, and the check that no bad gradient reaches the weights."""
+"""A policy's AdamW: its state, clipping, and the check that keeps bad gradients away from the weights."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ DEFAULT = AdamW()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimStepResult:
-    """What an optimiser step did."""
+    """The result of an optimiser step."""
 
     grad_norm: float
-    """L2 over all parameters but a value head's, before clipping."""
+    """L2 over all parameters except a value head's, before clipping."""
     learning_rate: float
     optimizer_step: int
-    """1 after the first; a skipped step does not count."""
+    """1 after the first; skipped steps do not count."""
     skipped: bool
-    """Whether the gradient was exactly zero, and weights and moments were left as they were."""
+    """Whether the gradient was exactly zero, so weights and moments were left unchanged."""
     metrics: dict[str, float]
-    """The numbers for the job's log: grad_norm, learning_rate, with a value head value_grad_norm, and
-    grad_norm_spike in a step that has one."""
+    """Metrics: grad_norm, learning_rate, with a value head value_grad_norm, and grad_norm_spike if there is a
+    spike."""
 
 
 class PolicyOptimiser:
     """AdamW (arXiv:1711.05101) with decoupled weight decay.
 
-    Learning rate and decay come with every step, so a schedule is the caller's arithmetic and not a state
-    here. A value head is a group of its own: another learning rate, no decay, and a gradient that is clipped
-    by itself, so that a value far off does not take the policy's update away.
+    Each step receives its learning rate and decay, so schedules are computed by the caller and not stored
+    here. A value head is a separate group with its own learning rate, no decay and separate clipping, so a
+    bad value does not reduce the policy's update.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class PolicyOptimiser:
         value_parameters: Mapping[str, nn.Parameter] | None = None,
         settings: AdamW = DEFAULT,
     ) -> None:
-        """Begin without moments.
+        """Start without moments.
 
         Args:
-            parameters: Of the policy.
-            value_parameters: Of its value head, if it has one.
-            settings: Betas, eps and the moments' size, of both.
+            parameters: The policy's parameters.
+            value_parameters: Its value head's parameters, if it has one.
+            settings: Betas, eps and the moments' size, for both.
 
         Raises:
             MissingExtraError: The settings need a package that is not installed.
@@ -73,15 +73,16 @@ class PolicyOptimiser:
         """Clip the accumulated gradient to `max_grad_norm`, apply it and clear it.
 
         Args:
-            learning_rate: Of the policy's weights.
-            max_grad_norm: Of the policy's gradient, and of the value head's.
+            learning_rate: For the policy's weights.
+            max_grad_norm: Limit for the policy's gradient, and separately for the value head's.
             weight_decay: Of the policy's weights.
-            value_learning_rate: Of the value head, if there is one; None is `learning_rate`.
-            skip_zero_gradient: Leave everything as it is if the gradient, the value head's included, is
-                exactly zero. AdamW would move the weights by its momentum and decay, with nothing learned.
+            value_learning_rate: For the value head, if there is one; None is `learning_rate`.
+            skip_zero_gradient: Leave everything unchanged if the gradient, including the value head's, is
+                exactly zero. AdamW would otherwise move the weights by momentum and decay without learning
+                anything.
 
         Raises:
-            NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are as before; the
+            NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are unchanged; the
                 gradient is cleared.
         """
         by_name = self.gradient()
@@ -93,8 +94,8 @@ class PolicyOptimiser:
             self.clear()
             raise NonFiniteGradientError(
                 f"the gradient of {len(bad)} of {len(self._parameters)} tensors is NaN or infinite "
-                f"(first: {bad[0] if bad else 'their norm overflows'}); the weights were left as they are",
-                hint="lower learning_rate, and look for extreme rewards or importance ratios",
+                f"(first: {bad[0] if bad else 'their norm overflows'}); the weights were not changed",
+                hint="lower learning_rate, and check for extreme rewards or importance ratios",
             )
         found = [float(norm) for norm in norms]
         skipped = skip_zero_gradient and not any(found) and _is_zero(by_name.values())
@@ -127,35 +128,34 @@ class PolicyOptimiser:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Everything that is trained, the value head's last."""
+        """All trained parameters, the value head's last."""
         return list(self._parameters.values())
 
     def gradient(self) -> dict[str, torch.Tensor]:
-        """Return the accumulated gradient by parameter, zeros where there is none; not copies."""
+        """Return the accumulated gradient by parameter, zeros if there is none; not copies."""
         for parameter in self._parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
     def clear(self) -> None:
-        """Forget the accumulated gradient."""
+        """Clear the accumulated gradient."""
         self._adamw.clear()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the moments as `<moment>.<parameter>`, `exp_avg` and `exp_avg_sq`; at first empty."""
+        """Return the moments as `<moment>.<parameter>`, `exp_avg` and `exp_avg_sq`; initially empty."""
         return self._adamw.state()
 
     def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
-        """Take over what `state` returned after `steps` steps.
+        """Load what `state` returned after `steps` steps.
 
         Raises:
-            ConflictError: It belongs to other parameters, or has moments of other bits.
+            ConflictError: It belongs to different parameters, or its moments have a different size.
         """
         if not self._adamw.fits(set(state), steps=steps):
             raise ConflictError(
-                "the saved optimizer state belongs to other parameters than this policy's, or has another "
-                "state_bits",
-                hint="load it without the optimizer, or with the optimizer= that it was saved with",
+                "the saved optimizer state belongs to different parameters, or has a different state_bits",
+                hint="load it without the optimizer, or with the optimizer= it was saved with",
                 field="optimizer",
             )
         self.steps = steps
@@ -164,5 +164,5 @@ class PolicyOptimiser:
 
 
 def _is_zero(gradients: Iterable[torch.Tensor]) -> bool:
-    """Whether every number is 0; an L2 norm of 0 does not say so, as squares underflow."""
+    """Return whether every element is 0; an L2 norm of 0 does not prove it, because squares underflow."""
     return not any(bool(whole(torch.linalg.vector_norm(own, ord=torch.inf))) for own in gradients)

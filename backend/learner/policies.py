@@ -1,4 +1,4 @@
-"""Policies: whose weights are trained. An adapter beside the shared base, or a whole model of its own."""
+"""Policies: whose weights are trained. Either an adapter on the shared base model, or a separate model."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from tinkergym.schema.job_spec import FullParameters, LoRA
 
 
 class Policy(ABC):
-    """What the learner needs of one. Callers hold the device's lock around everything that computes."""
+    """The learner's interface to a policy. Callers hold the device's lock while computing."""
 
     lm: CausalLM
     adapter: LoRA | FullParameters
     parameters: Mapping[str, nn.Parameter]
-    """What is trained, by the names they are saved under."""
+    """The trained parameters, by the names under which they are saved."""
 
     def prepare(self) -> None:  # noqa: B027 - not every policy needs to
-        """Get ready for forward passes with the present weights."""
+        """Prepare forward passes with the current weights."""
 
     def release(self) -> None:  # noqa: B027
-        """Free what forward passes made beside their results."""
+        """Free what forward passes created besides their results."""
 
     @property
     def computed(self) -> list[torch.Tensor]:
-        """What `lm` computes with for each parameter; a gradient with respect to it is the parameter's."""
+        """The tensors with which `lm` computes, one per parameter; their gradients are the parameters'."""
         return list(self.parameters.values())
 
     def updated(self) -> None:  # noqa: B027
-        """Take notice that the parameters have changed."""
+        """Record that the parameters have changed."""
 
     @abstractmethod
     def using(self) -> AbstractContextManager[None]:
         """Return a context in which `lm` computes with this policy's weights."""
 
     def turns(self, own: int) -> int:
-        """Return how many turns a pass takes in which this learner has `own` micro-batches to compute.
+        """Return the number of turns in a pass in which this learner has `own` micro-batches.
 
-        More than that if others compute with parts of the same weights and have more.
+        It is larger if other ranks, which compute with parts of the same weights, have more.
         """
         return own
 
     def idle(self, *, gradient: bool) -> None:  # noqa: B027
-        """Take a turn without a micro-batch of one's own."""
+        """Take a turn without a micro-batch."""
 
     @abstractmethod
     def weights(self) -> PolicyWeights:
@@ -67,7 +67,7 @@ class Policy(ABC):
 
 
 class LoraPolicy(Policy):
-    """An adapter on the base model that all policies share."""
+    """An adapter on the shared base model."""
 
     def __init__(self, lm: CausalLM, adapters: AdapterSet, name: str, adapter: LoRA, *, seed: int) -> None:
         self.lm = lm
@@ -78,7 +78,7 @@ class LoraPolicy(Policy):
         self.parameters: Mapping[str, nn.Parameter] = adapters.add(name, adapter, seed=seed)
 
     def prepare(self) -> None:
-        """Merge the adapter into a copy of the base's weights."""
+        """Merge the adapter into a copy of the base model's weights."""
         self._adapters.prepare(self._name)
 
     def release(self) -> None:
@@ -87,7 +87,7 @@ class LoraPolicy(Policy):
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Switch this adapter on."""
+        """Enable this adapter."""
         with self._adapters.using(self._name), self.lm.tower_at_rest(not self.adapter.vision):
             yield
 
@@ -99,16 +99,16 @@ class LoraPolicy(Policy):
         )
 
     def drop(self) -> None:
-        """Take the adapter off the base model."""
+        """Remove the adapter from the base model."""
         self._adapters.remove(self._name)
 
     def peft_config(self, *, base_model: str) -> dict[str, Any]:
-        """Return what `adapter_config.json` says, in one order on every machine."""
+        """Return the contents of `adapter_config.json`, in the same order on every machine."""
         return self._adapters.saved_config(self._name) | {"base_model_name_or_path": base_model}
 
 
 class FullPolicy(Policy):
-    """A model of its own, trained whole."""
+    """A separate model, with all parameters trained."""
 
     def __init__(self, lm: CausalLM, adapter: FullParameters) -> None:
         self.lm = lm
@@ -119,7 +119,7 @@ class FullPolicy(Policy):
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Nothing to switch: the model has one set of weights."""
+        """Do nothing: the model has one set of weights."""
         yield
 
     def weights(self) -> PolicyWeights:
@@ -127,30 +127,30 @@ class FullPolicy(Policy):
         return FullWeights(tensors=_copies(dict(self.lm.model.named_parameters(remove_duplicate=False))))
 
     def save_pretrained(self, directory: Path, weights: PolicyWeights) -> None:
-        """Write the model in transformers' format; `weights` are the present ones."""
+        """Write the model in transformers' format; `weights` are the current ones."""
         model = self.lm.model
         first_name = {id(parameter): name for name, parameter in model.named_parameters()}
-        # Tied ones shall be one tensor, as in the model: transformers then writes it once.
+        # Tied ones must be one tensor, as in the model: transformers then writes it once.
         tensors = {
             name: weights.tensors[first_name[id(parameter)]]
             for name, parameter in model.named_parameters(remove_duplicate=False)
         }
-        # transformers knows how each family is stored: tied and fused weights, and a config to match.
+        # transformers knows how each family is stored: tied and fused weights, and the matching config.
         model.save_pretrained(directory, state_dict=model.state_dict() | tensors, max_shard_size="1000GB")
 
 
 class MasteredPolicy(FullPolicy):
-    """A model of its own that computes in a short type; what is trained is a float32 copy of its weights.
+    """A separate model that computes in a half-precision type and trains a float32 copy of its weights.
 
-    An update is often smaller than the last digit of a weight in a short type: there it would be lost.
+    An update is often smaller than the last digit of a half-precision weight, and would be lost there.
     """
 
     def __init__(self, lm: CausalLM, adapter: FullParameters, masters: Mapping[str, torch.Tensor]) -> None:
-        """Begin.
+        """Create the policy.
 
         Args:
-            lm: The model, in the short type.
-            adapter: What is trained: all of it.
+            lm: The model, in half precision.
+            adapter: Full parameters.
             masters: Its parameters in float32, by name; they are not copied.
         """
         super().__init__(lm, adapter)
@@ -159,7 +159,7 @@ class MasteredPolicy(FullPolicy):
 
     @property
     def computed(self) -> list[torch.Tensor]:
-        """The weights in the short type."""
+        """The half-precision weights."""
         return list(self._computed.values())
 
     def updated(self) -> None:
@@ -178,18 +178,18 @@ class MasteredPolicy(FullPolicy):
 
 
 def restore(policy: Policy, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write saved weights, whose names and shapes were compared before, into the policy."""
+    """Copy saved weights, whose names and shapes were checked before, into the policy."""
     with torch.no_grad():
         for name, parameter in policy.parameters.items():
             parameter.copy_(tensors[name])
 
 
 def _move_out_of_files(parameters: Mapping[str, nn.Parameter]) -> None:
-    """Give what is trained memory of its own, in place of the file that transformers maps into memory.
+    """Copy trained parameters out of the file that transformers maps into memory.
 
-    Where a tensor lies in a file depends on the file's header, and the last bit of a matrix product on a CPU
-    on where its operand lies: a policy that was read back from a checkpoint would learn other bits than the
-    one that was saved.
+    A tensor's offset in a file depends on the file's header, and on a CPU the last bit of a matrix product
+    depends on its operand's alignment: a policy loaded from a checkpoint would train to different bits than
+    the saved one.
     """
     for parameter in parameters.values():
         if parameter.device.type == "cpu" and not is_divided(parameter):

@@ -1,4 +1,4 @@
-"""What a policy's checkpoint consists of: its weights as others can load them, and its optimizer's state."""
+"""A policy's checkpoint: its weights in a format others can load, and its optimizer's state."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ADAPTER_FILE = "adapter_model.safetensors"
 _MODEL_FILE = "model.safetensors"
 _OPTIMIZER_FILE = "optimizer.safetensors"
 _VALUE_HEAD_FILE = "value_head.safetensors"
-"""Beside the weights and not among them: what loads a policy elsewhere has no use for it."""
+"""Separate from the weights: other software that loads the policy does not use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseModel:
-    """Which model the policies of a learner began from."""
+    """The model from which a learner's policies started."""
 
     path: str
     fingerprint: str
@@ -35,7 +35,7 @@ class BaseModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What the job knows about a checkpoint and the learner does not."""
+    """Facts about a checkpoint that the job knows and the learner does not."""
 
     step: int
     policy_version: int
@@ -53,7 +53,7 @@ def save_policy(
     progress: Progress,
     value_head: ValueHead | None = None,
 ) -> CheckpointManifest:
-    """Write it; `weights` and `optimizer_state` are the policy's present ones."""
+    """Write it; `weights` and `optimizer_state` are the policy's current ones."""
     with writing(directory) as writer:
         if isinstance(policy, LoraPolicy):
             writer.add_tensors(_ADAPTER_FILE, weights.tensors)
@@ -76,37 +76,37 @@ def save_policy(
 
 
 def open_for(directory: Path, adapter: LoRA | FullParameters, *, base: BaseModel) -> Checkpoint:
-    """Open a checkpoint that a policy of this kind is to be made from.
+    """Open a checkpoint in order to create a policy of this kind.
 
     Raises:
-        CheckpointCorruptError: Its files are not those that were written.
-        ConflictError: It belongs to another base model or adapter.
+        CheckpointCorruptError: Its files differ from what was written.
+        ConflictError: It belongs to a different base model or adapter.
     """
     checkpoint = Checkpoint.open(directory)
     manifest = checkpoint.manifest
     if manifest.adapter != adapter:
         raise ConflictError(
-            f"checkpoint {directory} holds {manifest.adapter!r}, the job asks for {adapter!r}",
-            hint="resume with the settings that the job began with",
+            f"checkpoint {directory} contains {manifest.adapter!r}, but the job needs {adapter!r}",
+            hint="resume with the settings the job started with",
             field="adapter",
         )
     if manifest.model_fingerprint != base.fingerprint:
         raise ConflictError(
-            f"checkpoint {directory} was made with another base model than {base.path}",
-            hint="serve the model that the job began with, under the same name",
+            f"checkpoint {directory} was written for a different base model than {base.path}",
+            hint="serve the model the job started with, under the same name",
             field="model",
         )
     return checkpoint
 
 
 def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOptimiser | None) -> None:
-    """Bring a policy to the checkpoint's state; a full model was already read from its directory.
+    """Set a policy to the checkpoint's state; a full model was already read from its directory.
 
-    Without an optimiser only its weights.
+    Without an optimiser only the weights are set.
 
     Raises:
-        CheckpointCorruptError: What was read is not what was saved.
-        ConflictError: The tensors belong to other layers.
+        CheckpointCorruptError: The loaded data differs from what was saved.
+        ConflictError: The tensors belong to different layers.
     """
     if isinstance(policy, LoraPolicy):
         tensors = checkpoint.tensors(_ADAPTER_FILE)
@@ -115,7 +115,7 @@ def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOpti
         restore(policy, tensors)
     if policy.sha256() != checkpoint.manifest.weights_sha256:
         raise CheckpointCorruptError(
-            f"the weights read from {checkpoint.directory} are not those that were saved: their hash differs",
+            f"the weights loaded from {checkpoint.directory} differ from what was saved (wrong hash)",
             hint="load it with the versions of torch and transformers that wrote it",
         )
     if optimiser is not None:
@@ -126,7 +126,7 @@ def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOpti
 def full_weights(checkpoint: Checkpoint) -> FullWeights:
     """Read a full policy's weights under their names in the model, on the CPU.
 
-    Its file has those that its family is published with: experts one by one, tied weights once.
+    Its file uses the published names of its family: experts one by one, tied weights once.
     """
     shortest = min(checkpoint.dtypes(_MODEL_FILE), key=lambda dtype: dtype.itemsize)
     model = model_class(checkpoint.directory).from_pretrained(checkpoint.directory, dtype=shortest)
@@ -135,16 +135,16 @@ def full_weights(checkpoint: Checkpoint) -> FullWeights:
 
 
 def restore_value_head(checkpoint: Checkpoint, value_head: ValueHead, *, needed: bool) -> None:
-    """Take over the checkpoint's value head; where it has none and none is `needed`, leave it at zero.
+    """Load the checkpoint's value head; if it has none and none is `needed`, leave it at zero.
 
     Raises:
-        ConflictError: There is none, or it belongs to a model of another width.
+        ConflictError: There is none, or it belongs to a model of a different width.
     """
     if _VALUE_HEAD_FILE in checkpoint.manifest.files:
         value_head.restore(checkpoint.tensors(_VALUE_HEAD_FILE))
     elif needed:
         raise ConflictError(
             f"checkpoint {checkpoint.directory} has no value head, which the job's algorithm trains",
-            hint="resume with the settings that the job began with",
+            hint="resume with the settings the job started with",
             field="algorithm",
         )

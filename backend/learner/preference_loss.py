@@ -1,7 +1,7 @@
-"""Preference losses: pure functions from the logprobs of two answers to one loss per pair.
+"""Preference losses: pure functions from the logprobs of two completions to one loss per pair.
 
-Each takes what it compares as float64 tensors with gradient. The gradient with respect to an answer's logprob
-is what the learner then applies to each of its tokens, see `answer_weights`.
+Inputs are float64 tensors with gradient. The learner applies the gradient with respect to a completion's
+logprob to each of its tokens, see `answer_weights`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def dpo_loss(margins: torch.Tensor, *, beta: float, label_smoothing: float = 0.0) -> torch.Tensor:
-    """Logistic loss on the margin: -log sigmoid(beta * margin), where pairs may be the wrong way round.
+    """Logistic loss on the margin: -log sigmoid(beta * margin), where some pairs may be labelled wrongly.
 
     Args:
-        margins: [B], (policy - reference) logprob of the chosen answer minus that of the rejected, in nats.
+        margins: [B], (policy - reference) logprob of the chosen completion minus that of the rejected one, in
+            nats.
         beta: In 1 / nats.
-        label_smoothing: The share of pairs that are taken to be the wrong way round.
+        label_smoothing: The assumed share of wrongly labelled pairs.
 
     Returns:
         [B].
@@ -39,10 +40,10 @@ def dpo_loss(margins: torch.Tensor, *, beta: float, label_smoothing: float = 0.0
 
 
 def ipo_loss(margins: torch.Tensor, *, beta: float) -> torch.Tensor:
-    """Squared distance of the margin from 1 / (2 beta), beyond which nothing is won.
+    """Squared distance of the margin from 1 / (2 beta), so larger margins gain nothing.
 
     Args:
-        margins: [B], as of `dpo_loss`; sums over the answers' tokens, as the paper has them.
+        margins: [B], as of `dpo_loss`; sums over the completions' tokens, as in the paper.
         beta: tau in the paper, in 1 / nats.
 
     Returns:
@@ -79,7 +80,7 @@ def simpo_loss(
         chosen_means: [B], logprob per token, in nats.
         rejected_means: [B], likewise.
         beta: In 1 / nats.
-        gamma: The margin that is aimed at, after beta.
+        gamma: The target margin, after multiplication by beta.
 
     Returns:
         [B].
@@ -93,7 +94,7 @@ def simpo_loss(
 def orpo_loss(
     chosen_means: torch.Tensor, rejected_means: torch.Tensor, *, odds_weight: float
 ) -> torch.Tensor:
-    """The chosen answer's negative log-likelihood, and weighted: -log sigmoid(log of the ratio of the odds).
+    """The chosen completion's negative log-likelihood, plus weighted -log sigmoid(log odds ratio).
 
     Args:
         chosen_means: [B], logprob per token, in nats; below 0.
@@ -110,34 +111,34 @@ def orpo_loss(
 
 
 def _log_odds(means: torch.Tensor) -> torch.Tensor:
-    # log(p / (1 - p)); an answer that is certain has no finite odds, so it stops a rounding step before.
+    # log(p / (1 - p)); a certain completion has no finite odds, so it stops one rounding step earlier.
     means = means.clamp(max=-1e-9)
     return means - torch.log(-torch.expm1(means))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedAnswers:
-    """What a batch of B pairs says: sums of logprobs over each answer's tokens, in nats."""
+    """Sums of logprobs over each completion's tokens in a batch of B pairs, in nats."""
 
     chosen: FloatArray
     rejected: FloatArray
     chosen_tokens: npt.NDArray[np.int64]
     rejected_tokens: npt.NDArray[np.int64]
     reference_chosen: FloatArray | None = None
-    """None, as the next, for losses without a reference."""
+    """None, like the next, for losses without a reference."""
     reference_rejected: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceResult:
-    """A batch's loss, its gradient, and what is worth seeing."""
+    """A batch's loss, its gradient, and metrics."""
 
     loss: float
     """Mean over the pairs."""
     chosen_weights: FloatArray
-    """[B], minus the derivative of the loss with respect to each chosen answer's logprob."""
+    """[B], minus the derivative of the loss with respect to each chosen completion's logprob."""
     rejected_weights: FloatArray
-    """[B], likewise; below 0 where the answer is to become less likely."""
+    """[B], likewise; below 0 if the completion should become less likely."""
     metrics: dict[str, float]
 
 
@@ -147,11 +148,11 @@ def needs_reference(loss: PreferenceLoss) -> bool:
 
 
 def preference_loss(loss: PreferenceLoss, answers: ComparedAnswers) -> PreferenceResult:
-    """Return a batch's mean loss and the weight of each answer's tokens in its gradient.
+    """Return a batch's mean loss and the weight of each completion's tokens in its gradient.
 
-    Metrics: `accuracy` is the share of pairs whose chosen answer has the higher reward, `reward_margin` the
-    mean difference of the rewards. An answer's reward is beta times its logprob over the reference; for SimPO
-    beta times its mean logprob, for ORPO its mean logprob.
+    Metrics: `accuracy` is the share of pairs whose chosen completion has the higher reward, `reward_margin`
+    the mean difference of the rewards. A completion's reward is beta times its logprob relative to the
+    reference; for SimPO beta times its mean logprob, for ORPO its mean logprob.
     """
     chosen, rejected = (
         torch.from_numpy(values.astype(np.float64)).requires_grad_(True)
@@ -181,7 +182,7 @@ def preference_loss(loss: PreferenceLoss, answers: ComparedAnswers) -> Preferenc
 def _evaluate(
     loss: PreferenceLoss, answers: ComparedAnswers, chosen: torch.Tensor, rejected: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the losses and both answers' rewards, [B] each."""
+    """Return the losses and both completions' rewards, [B] each."""
     if isinstance(loss, SimPO | ORPO):
         chosen_means = chosen / torch.from_numpy(answers.chosen_tokens)
         rejected_means = rejected / torch.from_numpy(answers.rejected_tokens)
@@ -191,7 +192,7 @@ def _evaluate(
         losses = simpo_loss(chosen_means, rejected_means, beta=loss.beta, gamma=loss.gamma)
         return losses, loss.beta * chosen_means.detach(), loss.beta * rejected_means.detach()
     if answers.reference_chosen is None or answers.reference_rejected is None:
-        raise AssertionError("the loss compares with a reference, and none was given")
+        raise AssertionError("the loss needs a reference, but none was passed")
     over_chosen = chosen - torch.from_numpy(answers.reference_chosen)
     over_rejected = rejected - torch.from_numpy(answers.reference_rejected)
     margins = over_chosen - over_rejected
@@ -206,5 +207,5 @@ def _evaluate(
 
 
 def sums(logprobs: Sequence[npt.NDArray[np.float32]]) -> FloatArray:
-    """Return the sum of each answer's logprobs, added up in float64."""
+    """Return the sum of each completion's logprobs, accumulated in float64."""
     return np.asarray([values.sum(dtype=np.float64) for values in logprobs], dtype=np.float64)

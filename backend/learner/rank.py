@@ -1,8 +1,8 @@
-"""One rank of a data-parallel group: a `Learner` whose optimiser step first sums the gradients of all.
+"""A rank of a data-parallel group: a `Learner` whose optimiser step first sums all ranks' gradients.
 
-Adapters and small models are whole on each rank; of larger full-parameter policies each holds a part.
+Adapters and small models are complete on each rank; larger full-parameter policies are divided.
 
-Made by `serve_rank` in a process of its own, whatever started that (`RankProcess`).
+Created by `serve_rank` in a separate process, however that was started (`RankProcess`).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGy
 from tinkergym.schema.job_spec import FullParameters
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Of `mallopt`, in glibc's malloc.h."""
+"""Constant for `mallopt`, from glibc's malloc.h."""
 _LARGE_BYTES = 4 * 2**20
-"""Smaller ones would save more, and cost more: new blocks are filled with zeros."""
+"""Smaller values would save more memory, but cost time: new blocks are filled with zeros."""
 _SPARE_BYTES = 256 * 2**20
-"""That small blocks may keep."""
+"""Limit for small blocks that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOptions:
-    """What all ranks of a group have in common."""
+    """Settings shared by all ranks of a group."""
 
     ranks: int
     folder: str
-    """Where the ranks of one machine find each other; short enough for a Unix socket in it."""
+    """Folder for the rendezvous of ranks on one machine; short enough for a Unix socket path."""
     model_dir: str
     device: str
     dtype: torch.dtype
@@ -60,17 +60,17 @@ class RankOptions:
 
 
 class Rank(Learner):
-    """A learner that takes part in a group. Every rank is called alike, but for the sequences it is given."""
+    """A learner in a group. All ranks receive the same calls, but different sequences."""
 
     def __init__(self, number: int, options: RankOptions) -> None:
-        """Join the group, which waits until all its ranks are there, and load the model."""
+        """Join the group, which waits for all its ranks, and load the model."""
         torch.set_num_threads(options.threads)
         _give_large_blocks_back()
         on_gpu = options.device.startswith("cuda")
         if on_gpu:
             torch.cuda.set_device(number)
         else:
-            # Gloo asks nobody who he is: between processes of one machine it stays on the loopback.
+            # Gloo has no authentication: between processes of one machine it stays on the loopback interface.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
@@ -102,11 +102,11 @@ class Rank(Learner):
         value_learning_rate: float | None = None,
         skip_zero_gradient: bool = True,
     ) -> OptimStepResult:
-        """Sum the gradient over the ranks, then take the step that every rank takes."""
+        """Sum the gradient over the ranks, then take the same step on every rank."""
         waiting = torch.tensor([float(self.has_gradient(policy_id))], device=self.device)
         dist.all_reduce(waiting)
         if waiting.item() > 0:
-            # Those of divided weights were added up in the backward pass.
+            # Gradients of divided weights were summed in the backward pass.
             gradients = [own for own in self.gradient(policy_id).values() if not is_divided(own)]
             for own, summed in zip(gradients, _summed(gradients), strict=True):
                 own.copy_(summed)
@@ -120,20 +120,20 @@ class Rank(Learner):
         )
 
     def summed_gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
-        """Return the gradient of all ranks together; that of this rank stays as it is."""
+        """Return the summed gradient of all ranks; this rank's part is unchanged."""
         own = self.gradient(policy_id)
         copied = [name for name, tensor in own.items() if not is_divided(tensor)]
         summed = dict(zip(copied, _summed([own[name] for name in copied]), strict=True))
         return {name: summed[name].cpu() if name in summed else whole(own[name]).cpu() for name in own}
 
-    # --- policies that are divided: every rank is called, whether it has something to do or not ---
+    # --- divided policies: every rank is called, even without work ---
 
     def divides(self, policy_id: str) -> bool:
-        """Whether each rank holds a part of the policy."""
+        """Return whether each rank has a part of the policy."""
         return isinstance(self._entry(policy_id).policy, DividedPolicy)
 
     def forget(self, policy_id: str) -> None:
-        """Drop a policy if there is one: making it has failed on another rank."""
+        """Drop a policy if it exists, because creating it failed on another rank."""
         if policy_id in self.policy_ids:
             self.drop(policy_id)
 
@@ -141,20 +141,20 @@ class Rank(Learner):
         """Take part in a call of this name for which this rank has no sequences."""
         entry = self._entry(policy_id)
         if name == "values":
-            self._value_head(policy_id)  # which the others refuse to do without
-        # What is learned from, and what is only looked at.
+            self._value_head(policy_id)  # which the others require
+        # The sequences to train on and those to only look at.
         gradients = (True, False) if name == "forward_backward" else (False,)
         for gradient in gradients:
             self._run(entry.policy, (), _Nothing(), only=None, gradient=gradient)
         entry.pending |= any(gradients)
 
     def gathered_weights(self, policy_id: str) -> PolicyWeights | None:
-        """Put the policy's weights together on the first rank, which returns them."""
+        """Gather the policy's weights on the first rank, which returns them."""
         weights = self.weights(policy_id)
         return weights if self._number == 0 else None
 
     def gather_and_save(self, policy_id: str, directory: str, **progress: Any) -> CheckpointManifest | None:
-        """Put together on the first rank what a checkpoint holds; that one writes it."""
+        """Gather a checkpoint's contents on the first rank, which writes it."""
         if self._number == 0:
             return self.save(policy_id, directory, **progress)
         entry = self._savable(policy_id)
@@ -177,12 +177,12 @@ class Rank(Learner):
 
 
 def _give_large_blocks_back() -> None:
-    """Have the C library return the memory of every large tensor at once, from now on.
+    """From now on make the C library return the memory of large tensors at once.
 
-    glibc keeps ever larger blocks for itself, and among those that the layers of a divided policy leave
-    behind nothing new fits: in all it then took as much as a whole one.
+    glibc otherwise keeps ever larger blocks, and nothing new fits between those left by the layers of a
+    divided policy: the total then was that of a complete one.
     """
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    with contextlib.suppress(OSError, AttributeError):  # a different C library
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
         libc.mallopt(_M_TRIM_THRESHOLD, _SPARE_BYTES)
@@ -192,7 +192,7 @@ class _Nothing:
     """A pass over no sequences."""
 
     def run(self, batch: MicroBatch, *, gradient: bool) -> None:
-        """Never called: there is no micro-batch."""
+        """Never called, because there is no micro-batch."""
 
     def add(self, found: None) -> None:
         """Never called."""
@@ -209,11 +209,11 @@ def _summed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def serve_rank(number: int, options: RankOptions, pipe: Connection) -> None:
-    """Answer (number of the call, method, args, kwargs) until the pipe ends.
+    """Process (call number, method, args, kwargs) messages until the pipe ends.
 
-    With (number of the call, True, value) or (number, False, error); at first, ready, with call 0. Plain
-    pickle and not that of multiprocessing, for which torch moves tensors into shared memory: a model may not
-    fit there, and every tensor would take a file descriptor.
+    Replies are (call number, True, value) or (call number, False, error); the first, for readiness, has
+    number 0. Plain pickle is used instead of multiprocessing's, with which torch moves tensors into shared
+    memory: a model may not fit there, and every tensor would need a file descriptor.
     """
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
@@ -234,12 +234,12 @@ def _answer(call: int, rank: Rank, name: str, args: Any, kwargs: Any) -> bytes:
     except TinkerGymError as error:
         return pickle.dumps((call, False, error))
     except OSError as error:
-        # A disk that cannot be written or read is the affair of who wanted it, and of no other policy.
+        # A disk that cannot be read or written only concerns the caller, not other policies.
         failed = InternalServiceError(
             f"{name} failed: {type(error).__name__}: {error}",
-            hint="look whether data_dir can be read and written, and has room",
+            hint="check that data_dir is readable and writable and has free space",
         )
         return pickle.dumps((call, False, failed))
     except Exception as error:
-        # One that surely can be pickled.
+        # One that can certainly be pickled.
         return pickle.dumps((call, False, RuntimeError(f"{type(error).__name__}: {error}")))

@@ -1,6 +1,6 @@
-"""The processes of a data-parallel group, and what is said to them: one call at a time, to some or all.
+"""The processes of a data-parallel group, and their messages: one call at a time, to some or all.
 
-A rank that dies, hangs, fails unexpectedly or answers what cannot be read ends the group with a named error:
+A rank that dies, hangs, fails unexpectedly or sends an unreadable reply ends the group with a specific error:
 the others would wait for it in the middle of a sum.
 """
 
@@ -24,43 +24,43 @@ from tinkergym.errors import InternalServiceError, TinkerGymError
 
 _CLOSING_SECONDS = 5.0
 _CAUSE_SECONDS = 1.0
-"""Sooner than this after a rank's death the others fail in what they did together, or later its pipe ends."""
+"""After a rank's death the others fail in their common operation, or the pipe ends, within this time."""
 
 Call = tuple[str, Sequence[Any], Mapping[str, Any]]
-"""A method of `Rank`, and what it is given."""
+"""A method of `Rank` and its arguments."""
 
 
 class RankGroup:
-    """Thread-safe: callers wait for each other; messages of two would be answered in each other's place."""
+    """Thread-safe: callers wait for each other, otherwise replies could be mixed up."""
 
     def __init__(self, *, silence_seconds: float, patience_seconds: float = 60.0) -> None:
-        """Begin without ranks.
+        """Start without ranks.
 
         Args:
-            silence_seconds: A rank that takes longer for one call counts as lost.
-            patience_seconds: For so long at least may others go on when a rank has refused its part.
+            silence_seconds: A rank that takes longer for a call counts as lost.
+            patience_seconds: Minimum time for the others to finish after a rank has refused its part.
         """
         self._silence_seconds, self._patience_seconds = silence_seconds, patience_seconds
         self._ranks: Sequence[RankProcess] = ()
         self._senders: list[ThreadPoolExecutor] = []
         self._receivers: list[threading.Thread] = []
         self._inbox: queue.SimpleQueue[tuple[int, bytes | None]] = queue.SimpleQueue()
-        """Which rank sent what; None when its pipe has ended."""
+        """Messages by rank; None when its pipe has ended."""
         self._lost: RankLostError | None = None
-        # One may hold it several times: cleaning up after a failed call is part of the call.
+        # A thread may hold it several times: cleaning up after a failed call is part of the call.
         self._lock = threading.RLock()
         self._depth = self._call = 0
         self._busy_seconds = 0.0
 
     def take(self, ranks: Sequence[RankProcess]) -> None:
-        """Have these from now on, and wait until each is ready.
+        """Use these ranks from now on, and wait until each is ready.
 
         Raises:
-            RankLostError: One ended before it was ready.
-            TinkerGymError: What one says it cannot be made for.
+            RankLostError: A rank ended before it was ready.
+            TinkerGymError: The error for which a rank could not be created.
         """
         self._ranks = ranks
-        # In threads: a rank that hangs in the middle of a message must not hold up who waits for the others.
+        # In threads: a rank that hangs in the middle of a message must not block reading from the others.
         self._senders = [ThreadPoolExecutor(1, f"to-rank-{number}") for number in range(len(ranks))]
         self._receivers = [
             threading.Thread(target=self._receive, args=(number, rank.pipe), daemon=True)
@@ -76,7 +76,7 @@ class RankGroup:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the ranks, in order."""
+        """Process ids of the ranks, in order."""
         return [rank.pid for rank in self._ranks]
 
     @property
@@ -86,12 +86,12 @@ class RankGroup:
 
     @property
     def broken(self) -> bool:
-        """Whether a rank was lost, after which every call raises RankLostError."""
+        """Whether a rank was lost; every call then raises RankLostError."""
         return self._lost is not None
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """Have the ranks for several calls that belong together."""
+        """Reserve the ranks for several calls that belong together."""
         with self._lock:
             self._depth += 1
             begin = time.perf_counter()
@@ -107,16 +107,16 @@ class RankGroup:
         return self.ask({0: (name, args, kwargs)})[0]
 
     def ask_all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a method of every rank; returns their answers in order."""
+        """Call a method of every rank; return the results in order."""
         return self.ask(dict.fromkeys(range(max(1, len(self))), (name, args, kwargs)))
 
     def ask(self, calls: Mapping[int, Call]) -> list[Any]:
-        """Call some ranks, by number, and return their answers in the order of the calls.
+        """Call some ranks, by number, and return their results in the order of the calls.
 
         Raises:
-            RankLostError: A rank died, fell silent or failed; every later call says so too.
+            RankLostError: A rank died, stopped responding or failed; every later call raises it too.
             InternalServiceError: The group is closed.
-            TinkerGymError: As the first rank that refuses.
+            TinkerGymError: The error of the first rank that refuses.
         """
         with self.calling():
             if self._lost is not None:
@@ -130,19 +130,19 @@ class RankGroup:
             return self._answers(list(calls), next(iter(calls.values()))[0])
 
     def give_up(self, what: str) -> RankLostError:
-        """End all ranks as they contradict each other; returns the error to raise."""
+        """End all ranks because they contradict each other; return the error to raise."""
         with self._lock:
             return self._break(what)
 
     def close(self) -> None:
-        """End the ranks, after the call that they work on unless it takes long."""
+        """Stop the ranks, after their current call unless that takes long."""
         if not self._lock.acquire(timeout=_CLOSING_SECONDS):
             for rank in self._ranks:
-                rank.kill()  # whoever waits for the call is told
+                rank.kill()  # waiting callers are notified
             self._lock.acquire()
         try:
             for rank in self._ranks:
-                _hang_up(rank.pipe)  # a rank whose pipe ends, ends
+                _hang_up(rank.pipe)  # a rank ends when its pipe ends
             deadline = time.monotonic() + (0.0 if self._lost else _CLOSING_SECONDS)
             for rank in self._ranks:
                 rank.join(max(0.0, deadline - time.monotonic()))
@@ -157,7 +157,7 @@ class RankGroup:
             self._lock.release()
 
     def _answers(self, numbers: Sequence[int], doing: str) -> list[Any]:
-        """Wait for one answer of each of these ranks, in their order; raises the first rank's error."""
+        """Wait for one reply of each of these ranks, in order; raise the first rank's error."""
         answers: dict[int, tuple[bool, Any]] = {}
         began = time.monotonic()
         deadline = began + self._silence_seconds
@@ -176,13 +176,13 @@ class RankGroup:
             try:
                 call, worked, value = pickle.loads(message)
             except Exception as error:
-                # What it said is lost, and with it whether it did it.
+                # Its reply is lost, so it is unknown whether it completed the call.
                 raise self._break(f"rank {number} answered {doing} unreadably: {error!r}") from error
             if call != self._call:
-                continue  # whoever had asked that is gone
+                continue  # the caller is gone
             answers[number] = worked, value
             if not worked and not isinstance(value, TinkerGymError):
-                # Others may wait in the middle of a collective for what it does not do any more.
+                # Others may wait in a collective operation that it has left.
                 raise self._break(self._first_cause(number, f"failed in {doing}: {value}"))
             if not worked and refused is None:
                 refused, now = number, time.monotonic()
@@ -207,7 +207,7 @@ class RankGroup:
         """End all ranks: what the others wait for will never come."""
         self._lost = RankLostError(
             f"the data-parallel group of {len(self._ranks)} ranks is broken: {what}",
-            hint="a job resumes from its last checkpoint on another group; nothing that was saved is lost",
+            hint="a job resumes from its last checkpoint on another group; no saved data is lost",
         )
         for rank in self._ranks:
             rank.kill()
@@ -227,5 +227,5 @@ def _hang_up(pipe: Connection) -> None:
 
 
 def _send(pipe: Connection, message: bytes) -> None:
-    with contextlib.suppress(OSError):  # the rank is gone, which its missing answer will tell
+    with contextlib.suppress(OSError):  # the rank is gone, which its missing reply will show
         pipe.send_bytes(message)

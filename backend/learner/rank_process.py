@@ -1,7 +1,7 @@
-"""What a data-parallel group needs of the process that a rank lives in, and the plainest kind: a child.
+"""A data-parallel group's interface to a rank's process, and the simplest kind: a child process.
 
-A rank and its group talk through a pipe, whatever started the process; a pipe's end tells both sides at once
-that the other is gone.
+A rank and its group communicate through a pipe, however the process was started; the end of the pipe tells
+each side that the other is gone.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from backend.learner.rank import RankOptions, serve_rank
 
 
 class RankProcess(Protocol):
-    """A process that answers as `serve_rank` does."""
+    """A process that runs `serve_rank`."""
 
     pipe: Connection
     pid: int
 
     def how_it_ended(self) -> str:
-        """Say it in some words, after the pipe has ended."""
+        """Describe it briefly, after the pipe has ended."""
         ...
 
     def kill(self) -> None:
-        """End it now, also if it hangs; does not wait."""
+        """Kill it now, even if it hangs; does not wait."""
         ...
 
     def join(self, seconds: float) -> None:
-        """Wait until it is gone, and kill it if that takes longer; the pipe is closed by then."""
+        """Wait until it has ended, and kill it if that takes longer; the pipe is already closed."""
         ...
 
 
@@ -40,17 +40,17 @@ StartRanks = Callable[[RankOptions], Sequence[RankProcess]]
 
 
 class ChildRank:
-    """A rank in a child of this process."""
+    """A rank in a child process."""
 
     def __init__(self, number: int, options: RankOptions) -> None:
-        # Spawned: a fork would copy this process's threads' locks in whatever state they are.
+        # Spawned: a fork would copy locks of this process's threads in an arbitrary state.
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         self._process = spawn.Process(
             target=_live, args=(number, options, theirs), name=f"rank-{number}", daemon=True
         )
         self._process.start()
-        theirs.close()  # so that the rank's end is the pipe's end
+        theirs.close()  # so that the pipe ends with the rank
         self.pipe: Connection = ours
         self.pid = self._process.pid or 0
 
@@ -72,12 +72,12 @@ class ChildRank:
 
 
 def child_ranks(options: RankOptions) -> list[RankProcess]:
-    """Start the ranks as children of this process; see `StartRanks`."""
+    """Start the ranks as child processes; see `StartRanks`."""
     return [ChildRank(number, options) for number in range(options.ranks)]
 
 
 def _live(number: int, options: RankOptions, pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that holds the group
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that owns the group
     serve_rank(number, options, pipe)
-    # Not by the usual way out, on which a collective that others left would be waited for.
+    # Skips the normal shutdown, which would wait for a collective operation that others have left.
     os._exit(0)

@@ -1,6 +1,6 @@
-"""What the learner is given: token ids, which of them the policy sampled, and how good that was.
+"""The learner's input: token ids, which of them the policy sampled, and their advantages.
 
-Plain frozen records, no tensors. Text, environments and rewards are unknown here.
+Plain frozen records without tensors; independent of text, environments and rewards.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _PER_SAMPLED_TOKEN = ("proximal_logprobs", "reference_logprobs", "value_targets"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSequence:
-    """One run of tokens to learn from; all lists have one length T."""
+    """A run of tokens to train on; all lists have the same length T."""
 
     token_ids: Sequence[int]
     loss_mask: Sequence[bool]
-    """True on the sampled tokens that are learned from; never on the first token, which nothing predicts."""
+    """True for sampled tokens to train on; never for the first token, which nothing predicts."""
     sampling_logprobs: Sequence[float | None]
-    """Of the policy that sampled, in nats at `temperature`; read only where `loss_mask` is True."""
+    """From the policy that sampled, in nats at `temperature`; only read where `loss_mask` is True."""
     advantage: float | Sequence[float] = 0.0
-    """One for the whole sequence, or one per token (T of them; read only where `loss_mask` is True)."""
+    """One for the whole sequence, or one per token (T; only read where `loss_mask` is True)."""
     temperature: float = 1.0
-    """At which the tokens were sampled; the learner's logits are divided by it."""
+    """The sampling temperature; the learner's logits are divided by it."""
     proximal_logprobs: Sequence[float] | FloatArray | None = None
-    """One per token with `loss_mask` True: of the policy at the step's first update. Wanted by losses with an
-    importance correction, in later updates only."""
+    """One per token with `loss_mask` True: from the policy at the step's first update. Needed by losses with
+    an importance correction, in later updates only."""
     reference_logprobs: Sequence[float] | FloatArray | None = None
-    """One per token with `loss_mask` True: of the policy that a KL penalty holds on to."""
+    """One per token with `loss_mask` True: from the reference of a KL penalty."""
     value_targets: Sequence[float] | FloatArray | None = None
-    """One per token with `loss_mask` True: what the value head is to expect before it, in units of return."""
+    """One per token with `loss_mask` True: the value head's target before it, in units of return."""
     old_values: Sequence[float] | FloatArray | None = None
-    """One per token with `loss_mask` True: what it expected at the step's first update."""
+    """One per token with `loss_mask` True: the value at the step's first update."""
     images: Sequence[ImageSpan] = ()
-    """Where images stand, in order; on tokens that are not learned from."""
+    """The images' ranges, in order; on tokens that are not trained on."""
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -54,19 +54,19 @@ class TrainSequence:
             raise InvalidRequestError(
                 f"token_ids has {length}, loss_mask {len(self.loss_mask)} and sampling_logprobs "
                 f"{len(self.sampling_logprobs)} entries",
-                hint="give one entry per token in each",
+                hint="pass one entry per token in each",
                 field="sampling_logprobs",
             )
         if length and self.loss_mask[0]:
             raise InvalidRequestError(
-                "the first token is marked as sampled, but nothing stands before it that could predict it",
+                "the first token is marked as sampled, but there is nothing before it to predict it from",
                 hint="start a sequence with its prompt",
                 field="loss_mask",
             )
         if not isinstance(self.advantage, int | float) and len(self.advantage) != length:
             raise InvalidRequestError(
                 f"{len(self.advantage)} advantages for {length} tokens",
-                hint="give one number, or one per token",
+                hint="pass one number, or one per token",
                 field="advantage",
             )
         for field in _PER_SAMPLED_TOKEN:
@@ -74,14 +74,14 @@ class TrainSequence:
             if values is not None and len(values) != (sampled := sum(map(bool, self.loss_mask))):
                 raise InvalidRequestError(
                     f"{len(values)} {field} for {sampled} tokens with loss_mask True",
-                    hint="give one per such token, in order",
+                    hint="pass one per such token, in order",
                     field=field,
                 )
         if self.images and (wrong := misplaced_image(self.images, self.loss_mask)):
             raise InvalidRequestError(wrong, hint="render the sequence again", field="images")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise InvalidRequestError(
-                f"temperature {self.temperature} has no logprobs",
+                f"temperature must be above 0, not {self.temperature}",
                 hint="train on tokens that were sampled at a temperature above 0",
                 field="temperature",
             )
@@ -90,7 +90,7 @@ class TrainSequence:
     def from_segment(
         cls, segment: Segment, *, advantage: float | Sequence[float], temperature: float = 1.0
     ) -> TrainSequence:
-        """Take a trajectory's segment as it is."""
+        """Create a sequence from a trajectory's segment."""
         return cls(
             token_ids=segment.token_ids,
             loss_mask=segment.loss_mask,
@@ -103,10 +103,10 @@ class TrainSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTotals:
-    """How much a whole train batch holds; what the aggregation divides by.
+    """The size of a whole training batch, by which aggregations divide.
 
-    A batch that is handed over in several calls gives each call the totals of all, so that the gradients add
-    up to the gradient of the whole.
+    If a batch is passed in several calls, each call receives the totals of all, so the gradients add up to
+    the gradient of the whole.
     """
 
     tokens: int
@@ -123,7 +123,7 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTokens:
-    """The sampled tokens of a batch, one after the other in input order: P of them."""
+    """The sampled tokens of a batch, concatenated in input order: P of them."""
 
     counts: npt.NDArray[np.int64]
     """Sampled tokens per sequence, [number of sequences]."""
@@ -141,13 +141,13 @@ class SampledTokens:
 
         Raises:
             InvalidRequestError: A sampled token has no finite sampling logprob or no finite advantage, or
-                some sequences have optional numbers that others have not.
+                only some sequences have an optional list.
         """
         counts, logprobs, advantages = [], [], []
         for number, sequence in enumerate(sequences):
             places = np.flatnonzero(np.asarray(sequence.loss_mask, dtype=bool))
             counts.append(len(places))
-            # None becomes NaN, and is refused below if it stands on a sampled token.
+            # None becomes NaN, which is refused below on sampled tokens.
             logprobs.append(np.asarray(sequence.sampling_logprobs, dtype=np.float64)[places])
             advantage = np.asarray(sequence.advantage, dtype=np.float64)
             advantages.append(advantage[places] if advantage.ndim else np.full(len(places), advantage))
@@ -159,7 +159,7 @@ class SampledTokens:
                 )
             if not np.isfinite(advantages[-1]).all():
                 raise InvalidRequestError(
-                    f"sequence {number} has an advantage that is no finite number",
+                    f"sequence {number} has an advantage that is not finite",
                     hint="leave failed episodes out of the batch",
                     field="advantage",
                 )
@@ -176,7 +176,7 @@ class SampledTokens:
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def split(self, values: FloatArray) -> list[FloatArray]:
-        """Cut an array over all sampled tokens into one per sequence, in input order."""
+        """Split an array over all sampled tokens into one per sequence, in input order."""
         if not len(self.counts):
             return []
         return [part.copy() for part in np.split(values, np.cumsum(self.counts)[:-1])]
@@ -194,37 +194,37 @@ def _optional(sequences: Sequence[TrainSequence], field: str) -> FloatArray | No
     if missing:
         raise InvalidRequestError(
             f"sequence {missing[0]} has no {field}, but others of the batch have",
-            hint="give them to every sequence, or to none",
+            hint="set them for every sequence, or for none",
             field=field,
         )
     joined = _joined([np.asarray(part, dtype=np.float64) for part in parts])
     if not np.isfinite(joined).all():
-        raise InvalidRequestError(f"{field} holds a number that is not finite", field=field)
+        raise InvalidRequestError(f"{field} contains a number that is not finite", field=field)
     return joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLimits:
-    """What a model can compute."""
+    """A model's limits."""
 
     vocabulary: int
     """Token ids are smaller than this."""
     context_length: int | None
-    """Most tokens of a sequence; None if the model does not say."""
+    """Most tokens of a sequence; None if the model does not define it."""
     images: ImageRules | None = None
-    """How images stand in a sequence; None if the model takes text only."""
+    """How images appear in a sequence; None if the model supports only text."""
 
 
 def image_fault(images: Sequence[ImageSpan], token_ids: Sequence[int], limits: TokenLimits) -> str:
-    """Return what is wrong with a record's images for this model, in words; empty if nothing is."""
+    """Return what is wrong with a record's images for this model; empty if nothing is."""
     rules = limits.images
     if rules is None:
-        return "it has a part of the kind 'image', and the model takes text" if images else ""
+        return "it contains an 'image' part, but the model supports only text" if images else ""
     for number, image in enumerate(images):
         if rules.tokens and image.end - image.start != rules.tokens:
             return f"image {number} has {image.end - image.start} tokens, and the model's have {rules.tokens}"
         if set(token_ids[image.start : image.end]) != {rules.placeholder}:
-            return f"image {number} stands where the tokens are no placeholders"
+            return f"image {number} covers tokens that are not placeholders"
     return ""
 
 
@@ -242,28 +242,28 @@ def left_out_image(
 
 
 def check_sequences(limits: TokenLimits, sequences: Sequence[TrainSequence]) -> None:
-    """Refuse what the model cannot compute.
+    """Raise an error for what the model cannot compute.
 
     Raises:
-        InvalidRequestError: Nothing is sampled, a sequence is too long, or an id is not the model's.
+        InvalidRequestError: No token is sampled, a sequence is too long, or an id is outside the vocabulary.
     """
     if not any(any(sequence.loss_mask) for sequence in sequences):
         raise InvalidRequestError(
-            "the batch has no sampled token to learn from", hint="skip the step", field="loss_mask"
+            "the batch has no sampled token to train on", hint="skip the step", field="loss_mask"
         )
     longest = max(len(sequence.token_ids) for sequence in sequences)
     if limits.context_length is not None and longest > limits.context_length:
         raise InvalidRequestError(
-            f"a sequence has {longest} tokens, the model's context {limits.context_length}",
-            hint="set limits.max_turns or limits.max_episode_tokens lower",
+            f"a sequence has {longest} tokens, more than the model's context of {limits.context_length}",
+            hint="lower limits.max_turns or limits.max_episode_tokens",
             field="token_ids",
         )
-    # Out of range, an id would read foreign memory or stop the whole device.
+    # An id out of range would read invalid memory or crash the whole device.
     lowest = min(min(sequence.token_ids, default=0) for sequence in sequences)
     highest = max(max(sequence.token_ids, default=0) for sequence in sequences)
     if lowest < 0 or highest >= limits.vocabulary:
         raise InvalidRequestError(
-            f"token ids go from {lowest} to {highest}, the model's from 0 to {limits.vocabulary - 1}",
+            f"token ids range from {lowest} to {highest}, but the model's from 0 to {limits.vocabulary - 1}",
             hint="render the prompts with this model's tokenizer",
             field="token_ids",
         )

@@ -1,7 +1,7 @@
-"""The likelihood loss: what supervised and preference training send through the model.
+"""The likelihood loss of supervised and preference training.
 
-Supervised fine-tuning weighs every trained token 1. A preference loss is a function of whole sequences'
-logprobs; its gradient with respect to each of them goes in as the weight of that sequence's tokens.
+Supervised fine-tuning gives every trained token the weight 1. A preference loss is a function of whole
+sequences' logprobs; its gradient with respect to each of them becomes the weight of that sequence's tokens.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from backend.learner.token_loss import LossTokens, TokenLosses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LikelihoodLoss:
-    """Minus the logprob of each trained token, times the weight that stands in its `advantage`.
+    """Minus the logprob of each trained token, times the weight in its `advantage`.
 
-    No importance ratio: the tokens were written by somebody, not sampled by a policy.
+    There is no importance ratio, because the tokens were not sampled by a policy.
     """
 
     aggregation: Aggregation = "token"
@@ -30,7 +30,7 @@ class LikelihoodLoss:
     silent_without_advantage: ClassVar[bool] = True
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
-        """Return the losses; `sampling_logprobs` are not looked at."""
+        """Return the losses; `sampling_logprobs` are ignored."""
         return TokenLosses(losses=weighted_likelihood(tokens.learner_logprobs, tokens.advantages))
 
 

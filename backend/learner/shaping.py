@@ -1,6 +1,6 @@
-"""Reward shaping: what is taken off an answer's reward for its length, and rewards summed up over turns.
+"""Reward shaping: penalties for a completion's length, and rewards summed over turns.
 
-Pure functions over numbers of a trajectory; environments know nothing of it.
+Pure functions of a trajectory's numbers; environments are not involved.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from collections.abc import Sequence
 
 
 def overlong_penalty(answer_tokens: int, *, most_tokens: int, buffer_tokens: int, penalty: float) -> float:
-    """Return what an answer's reward is lowered by for coming near the limit where it would be cut off.
+    """Return the penalty for a completion close to its length limit.
 
-    Nothing up to `most_tokens - buffer_tokens`; from there it grows in equal parts to `penalty` at
-    `most_tokens`.
+    0 up to `most_tokens - buffer_tokens`; from there it grows linearly to `penalty` at `most_tokens`.
 
     Args:
-        answer_tokens: Sampled tokens of the answer.
+        answer_tokens: Sampled tokens of the completion.
         most_tokens: `sampling.max_turn_tokens`.
-        buffer_tokens: Over how many tokens the penalty grows; 0 is no penalty at all.
-        penalty: The most, in units of reward.
+        buffer_tokens: Number of tokens over which the penalty grows; 0 means no penalty.
+        penalty: The maximum, in units of reward.
 
     Returns:
-        From 0 to `penalty`; to be subtracted.
+        From 0 to `penalty`, to be subtracted.
 
     Source:
         DAPO's soft overlong punishment, arXiv:2503.14476, with a penalty of 1.
@@ -33,7 +32,7 @@ def overlong_penalty(answer_tokens: int, *, most_tokens: int, buffer_tokens: int
 
 
 def returns_to_go(rewards: Sequence[float], *, discount: float) -> list[float]:
-    """Return for each turn what was earned from it on: `R_k = r_k + discount * R_(k+1)`.
+    """Return for each turn the return from it on: `R_k = r_k + discount * R_(k+1)`.
 
     Source:
         Sutton and Barto, "Reinforcement Learning", 2nd edition, equation 3.9.

@@ -1,9 +1,9 @@
 """Attention over shared prefixes: the decoder sees each node once, attention sees whole sequences.
 
-Everything in a decoder but attention treats each token by itself. So the nodes of a micro-batch run through
-it as one row, and only here they are laid out as sequences, attended causally, and folded back. Registered
-with transformers as an attention implementation, so it works for every model that lets its attention be
-chosen.
+Everything in a decoder except attention treats each token separately. The nodes of a micro-batch therefore
+run through it as one row, and only here they are expanded to sequences, attended causally, and folded back.
+Registered with transformers as an attention implementation, so it works for every model whose attention can
+be chosen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _now = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """Where the nodes stand in the sequences, as tensors on the model's device. Names as in `MicroBatch`."""
+    """The nodes' positions in the sequences, as tensors on the model's device. Names as in `MicroBatch`."""
 
     blocks: tuple[tuple[int, int], ...]
     node_of: torch.Tensor
@@ -39,13 +39,13 @@ class AttentionLayout:
     first_place: torch.Tensor
     """[N]"""
     places: torch.Tensor
-    """[real places], sorted by the node at each."""
+    """[real places], sorted by each one's node."""
     place_starts: torch.Tensor
     """[N], where each node's run in `places` begins."""
 
     @classmethod
     def of(cls, batch: MicroBatch, device: torch.device) -> AttentionLayout:
-        """Turn a micro-batch's arrays into tensors."""
+        """Convert a micro-batch's arrays to tensors."""
         places = np.flatnonzero(batch.is_real)
         nodes = batch.node_of[places]
         places = places[np.argsort(nodes, kind="stable")]
@@ -73,9 +73,9 @@ def attending(layout: AttentionLayout | None) -> Iterator[None]:
 
 
 class _LayOutQueries(torch.autograd.Function):
-    """[N, D] nodes to [Q, D] places.
+    """Map [N, D] nodes to [Q, D] places.
 
-    Of each node's places only the first is read afterwards, so only that one sends a gradient.
+    Only the first of each node's places is read afterwards, so only that one sends a gradient.
     """
 
     @staticmethod
@@ -89,7 +89,7 @@ class _LayOutQueries(torch.autograd.Function):
 
 
 class _LayOutKeys(torch.autograd.Function):
-    """[N, D] nodes to [Q, D] places.
+    """Map [N, D] nodes to [Q, D] places.
 
     A node receives the sum of its places' gradients, added in a fixed order.
     """
@@ -102,14 +102,14 @@ class _LayOutKeys(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         layout = ctx.layout
-        # An embedding bag is the fastest ordered segment sum that torch has on a CPU.
+        # An embedding bag is torch's fastest ordered segment sum on a CPU.
         return F.embedding_bag(
             layout.places, gradients[0].contiguous(), layout.place_starts, mode="sum"
         ), None
 
 
 class _FoldBack(torch.autograd.Function):
-    """[Q, D] places to [N, D] nodes: each node's first place."""
+    """Map [Q, D] places to [N, D] nodes: each node's first place."""
 
     @staticmethod
     def forward(ctx: Any, places: torch.Tensor, layout: AttentionLayout) -> torch.Tensor:
@@ -133,11 +133,11 @@ def shared_prefix_attention(  # noqa: PLR0917 - transformers calls it so
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers' attention interface asks: [1, heads, N, d] in, [1, N, heads, d] out.
+    """Compute attention as transformers' interface requires: [1, heads, N, d] in, [1, N, heads, d] out.
 
     Raises:
-        NotImplementedError: The model wants more of attention than a scaled causal softmax. To go on without
-            would be silently wrong.
+        NotImplementedError: The model needs more than scaled causal softmax attention, and ignoring it would
+            be silently wrong.
     """
     if any(kwargs.get(option) is not None for option in _OPTIONS_NOT_COMPUTED):
         raise NotImplementedError(f"one of the attention options {_OPTIONS_NOT_COMPUTED}")

@@ -1,6 +1,6 @@
-"""Spikes: numbers of training that leave what was usual until then, named while there is time to look.
+"""Spikes: metrics that suddenly leave their usual range, reported while there is time to react.
 
-Knows numbers only. Nothing is changed by a spike: gradients are clipped and checked in any case.
+A spike changes nothing: gradients are clipped and checked in any case.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ from statistics import median
 
 _REMEMBERED = 32
 _FEWEST = 8
-"""Before so many numbers nothing is usual yet."""
+"""No spikes are reported before this many values."""
 _FACTOR = 10.0
 
 LEAST_LOSS = 0.01
-"""Below it a loss has no size of its own, and counts as large as this.
+"""Losses below this count as having this size.
 
-Advantages are mostly of size 1 and cancel in the mean, as do the ratios that weigh them: what is left is the
+Advantages are mostly of size 1 and cancel in the mean, as do the ratios that weight them: what is left is the
 rounding of the logprobs, about a hundredth in bfloat16 and 1e-8 in float32. A likelihood so small is learned.
 """
 
 
 class SpikeWatch:
-    """Remembers the last numbers of one kind. Begins anew when a job is resumed."""
+    """Keeps the last values of one metric. Starts over when a job is resumed."""
 
     def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=_REMEMBERED)
 
     def look(self, value: float, *, name: str, least: float = 0.0) -> dict[str, float]:
-        """Take a number in, and return `{name: times the usual size}` if it is a spike, else nothing.
+        """Add a value, and return `{name: times the usual size}` if it is a spike, else nothing.
 
-        A spike is ten times as large as usual and ten times as far from the middle as usual. Both, because
-        the loss of a policy gradient lies about 0 and has no size of its own, and numbers that hardly vary
-        would otherwise spike at every small change.
+        A spike is ten times as large as usual and ten times as far from the median as usual. Both, because
+        the loss of a policy gradient varies around 0, and nearly constant values would otherwise spike at
+        every small change.
 
         Args:
-            value: The number, as it is reported.
-            name: What a spike is called.
-            least: The smallest size that can be usual: that of the numbers' rounding.
+            value: The value, as reported.
+            name: Name of the spike's metric.
+            least: The smallest usual size: that of rounding errors.
         """
         seen = list(self._seen)
         self._seen.append(value)

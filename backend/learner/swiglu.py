@@ -14,9 +14,9 @@ from torch.nn import functional
 
 
 def slim_swiglu(model: nn.Module) -> int:
-    """Replace the forward pass of a model's plain SwiGLU layers; return how many there were.
+    """Replace the forward pass of a model's plain SwiGLU layers; return their number.
 
-    A layer is taken over only after it was seen to compute the same bits.
+    A layer is only replaced after a check that the results are bitwise equal.
     """
     replaced = 0
     for module in model.modules():
@@ -34,7 +34,7 @@ def _is_plain(module: Any) -> bool:
     weight = module.gate_proj.weight
     probe = torch.randn(3, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
     with torch.no_grad():
-        # The activation by itself, too: where weights are zero every one gives the same.
+        # The activation is also checked by itself: with zero weights every activation gives the same result.
         return torch.equal(activation(probe), functional.silu(probe)) and torch.equal(
             _forward_of(module)(probe), module(probe)
         )
@@ -42,7 +42,7 @@ def _is_plain(module: Any) -> bool:
 
 def _forward_of(module: Any) -> Any:
     def forward(states: Tensor) -> Tensor:
-        # Read anew each time: adapters are put around the linear layers later.
+        # Read on every call: adapters wrap the linear layers later.
         hidden: Tensor = _Gated.apply(module.gate_proj(states), module.up_proj(states))  # type: ignore[no-untyped-call]
         out: Tensor = module.down_proj(hidden)
         return out

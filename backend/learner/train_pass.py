@@ -1,6 +1,6 @@
-"""One pass of a train batch through one model: the loss's gradient, the logprobs, and what both say.
+"""One pass of a training batch through a model: the loss's gradient, the logprobs, and metrics.
 
-Knows the model and the loss; whose weights are in the model and when the device is free is for the caller.
+It uses the model and the loss; the caller sets the model's weights and holds the device.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ from backend.learner.token_loss import LossTokens, TokenLoss, TokenLosses
 from backend.learner.value_head import ValueHead
 
 _HEAD_ELEMENTS = 2**22
-"""Most logits that exist at once, so that memory does not grow with the vocabulary."""
+"""Limit for logits in memory at once, so memory does not grow with the vocabulary."""
 _HEAD_ROWS = 256
-"""Rows of logits that are computed at once at the least; fewer would make slow matrix products."""
+"""Minimum rows of logits computed at once; fewer would make matrix products slow."""
 _LARGEST_GAP = 80.0
-"""Nats; beyond it a ratio is no finite float, as the numbers in events must be."""
+"""Nats; a ratio beyond this is not a finite float, which events require."""
 _OF_WEIGHTS = "importance_"
-"""How metrics of importance weights begin: a token whose loss is not computed has none, not one of 0."""
+"""Prefix of metrics of importance weights: a token whose loss is not computed has none, rather than 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBackwardResult:
-    """What a batch said under the weights before the next optimiser step."""
+    """Results of a batch under the weights before the next optimiser step."""
 
     loss: float
     learner_logprobs: list[FloatArray]
     """Per sequence, in input order: one per sampled token, in nats at the sequence's temperature."""
     metrics: dict[str, float]
     """ratio_mean, ratio_max, logprob_gap_max, logprob_gap_mean (learner against sampling), sampled_entropy,
-    shared_fraction (of the input tokens that did not have to be computed); and what the loss counts:
+    shared_fraction (the share of input tokens that need not be computed); and the loss's metrics:
     clip_fraction, kl, importance_weight_max, ..."""
     judged_tokens: int
-    """Sampled tokens of the sequences whose loss was computed, which needs an advantage for most losses."""
+    """Sampled tokens of the sequences whose loss was computed, which for most losses need an advantage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPart:
-    """What a part of a batch said."""
+    """Results of a part of a batch."""
 
     tokens: int
-    """Sampled ones."""
+    """Number of sampled tokens."""
     judged_tokens: int
     """See `ForwardBackwardResult`."""
     metrics: dict[str, float]
 
     def tokens_behind(self, metric: str) -> int:
-        """Return over how many tokens a metric is the mean."""
+        """Return the number of tokens in a metric's mean."""
         return self.judged_tokens if metric.startswith(_OF_WEIGHTS) else self.tokens
 
 
 def metrics_over_parts(parts: Sequence[BatchPart]) -> dict[str, float]:
-    """Put the metrics of a batch's parts together: the largest of `..._max` and spikes, else token means.
+    """Combine the metrics of a batch's parts: the maximum of `..._max` and spikes, else token means.
 
-    A part in which no token was learned from lacks what the loss counts; to the means it adds 0, as such
-    tokens do in a whole batch, and to those of importance weights nothing.
+    A part in which no token was trained on lacks the loss's metrics; it adds 0 to the means, as such tokens
+    do in a whole batch, and nothing to those of importance weights.
     """
     found: dict[str, float] = {}
     for name in dict.fromkeys(name for part in parts for name in part.metrics):
@@ -78,7 +78,7 @@ def metrics_over_parts(parts: Sequence[BatchPart]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a micro-batch says, apart from its logprobs."""
+    """Results of a micro-batch, except its logprobs."""
 
     loss: float
     shares: dict[str, float]
@@ -86,14 +86,14 @@ class Found:
     input_tokens: int
     computed_tokens: int
     gradients: list[torch.Tensor | None]
-    """Of the parameters whose gradients are kept aside."""
+    """Gradients of the parameters whose gradients are kept separate."""
 
 
 class TrainPass:
-    """The sampled tokens of a train batch, and what is found out about each, micro-batch by micro-batch.
+    """The sampled tokens of a training batch, and the results for each, micro-batch by micro-batch.
 
-    Several threads may run a micro-batch each; what they found is added by one, in the order of the
-    micro-batches, so that it does not matter to the last bit who was done first.
+    Several threads may run one micro-batch each; one thread adds the results in the order of the
+    micro-batches, so the order of completion has no effect, not even in the last bit.
     """
 
     def __init__(
@@ -108,17 +108,17 @@ class TrainPass:
         lanes: int = 1,
         value_head: ValueHead | None = None,
     ) -> None:
-        """Begin.
+        """Create a pass.
 
         Args:
             lm: The model.
-            tokens: Of the batch.
-            weights: In front of each token's loss; None, as `loss`, if only logprobs are wanted.
-            loss: Which one.
+            tokens: The batch's tokens.
+            weights: Weight of each token's loss; None, like `loss`, if only logprobs are wanted.
+            loss: The loss.
             aside: Everything with a gradient, if several threads run micro-batches, or if these are not the
-                parameters themselves: then what a micro-batch finds is kept beside until `add`.
-            into: The trained parameters, in the same order, whose gradients `add` adds it to.
-            lanes: How many threads those are; they divide the memory for logits.
+                parameters themselves: a micro-batch's gradient is then kept separate until `add`.
+            into: The trained parameters, in the same order, to whose gradients `add` adds it.
+            lanes: Number of these threads, which share the memory for logits.
             value_head: The policy's; used if the tokens have value targets.
         """
         self._lm = lm
@@ -142,7 +142,7 @@ class TrainPass:
         self._aside, self._into = list(aside), list(into)
         self._head_rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary) // lanes
         self._sequence_sums: dict[str, FloatArray] = {}
-        """By name, what a loss that reads sequences is told of each token's; filled per micro-batch."""
+        """Per-token inputs of a loss that reads sequences, by name; filled per micro-batch."""
         if loss is not None and loss.reads_sequences:
             names = "sequence_gaps", "sequence_log_ratios"
             self._sequence_sums = {name: np.zeros_like(self._learner_logprobs) for name in names}
@@ -154,14 +154,14 @@ class TrainPass:
 
     @property
     def learned(self) -> npt.NDArray[np.bool_]:
-        """[number of sequences], False where every advantage is 0, and with it the gradient."""
+        """[number of sequences], False if every advantage, and therefore the gradient, is 0."""
         if self._loss_config is not None and not self._loss_config.silent_without_advantage:
             return np.ones(len(self._tokens.counts), dtype=bool)
         return np.asarray([part.any() for part in self._tokens.split(self._tokens.advantages)], dtype=bool)
 
     @property
     def learner_logprobs(self) -> list[FloatArray]:
-        """Per sequence, of the sampled tokens of all micro-batches that were run."""
+        """Logprobs per sequence, of the sampled tokens of all micro-batches run so far."""
         return self._tokens.split(self._learner_logprobs)
 
     def run(self, batch: MicroBatch, *, gradient: bool) -> Found:
@@ -174,15 +174,15 @@ class TrainPass:
                 features = states = lm.features(batch)
             else:
                 features, states = lm.features_and_states(batch)
-            # The head runs on a detached copy, some rows at a time: its gradient is collected there and then
-            # sent through the decoder once, so never more than a slice of the logits exists.
+            # through the decoder once, so only a slice of the logits exists at a time.
             leaves = [features.detach().requires_grad_(gradient)]
             if states is not features:
                 leaves.append(states.detach().requires_grad_(gradient))
             rows = max(self._head_rows, 1)
             slices = [(start, start + rows) for start in range(0, len(batch.predictions), rows)]
             if gradient and self._loss_config is not None and self._loss_config.reads_sequences:
-                # A sequence's ratio needs the logprobs of all its tokens, which the head gives by and by.
+                # A sequence's ratio needs the logprobs of all its tokens, which the head computes in several
+                # slices.
                 with torch.no_grad():
                     for start, stop in slices:
                         self._run_head([features.detach()], batch, start, min(stop, len(batch.predictions)))
@@ -219,7 +219,7 @@ class TrainPass:
         leaves: list[torch.Tensor],
         gradients: list[torch.Tensor | None],
     ) -> None:
-        """Send gradients through the graph, to the leaves and to the parameters or beside them."""
+        """Send gradients through the graph, to its inputs and to the parameters or the separate gradients."""
         if not self._aside:
             torch.autograd.backward(outputs, into_outputs)
             return
@@ -229,7 +229,7 @@ class TrainPass:
         gradients[:] = [_sum(*pair) for pair in zip(gradients, found[len(leaves) :], strict=True)]
 
     def add(self, found: Found) -> None:
-        """Add what a micro-batch said, its gradient to that of the parameters."""
+        """Add the results of a micro-batch, and its gradient to the parameters'."""
         self._loss += found.loss
         for name, share in found.shares.items():
             self._shares[name] = self._shares.get(name, 0.0) + share
@@ -242,8 +242,7 @@ class TrainPass:
                 if gradient is None:
                     continue
                 if parameter.grad is None:
-                    # A copy, laid out as the parameter: of autograd's tensors several may share their memory,
-                    # and fused optimisers take every layout for the parameter's.
+                    # parameter's layout.
                     parameter.grad = torch.empty_like(parameter).copy_(gradient)
                 else:
                     parameter.grad.add_(gradient)
@@ -251,7 +250,7 @@ class TrainPass:
     def _run_head(
         self, leaves: Sequence[torch.Tensor], batch: MicroBatch, start: int, stop: int
     ) -> tuple[torch.Tensor, TokenLosses] | None:
-        """Fill in logprobs; returns the loss of their tokens, with gradient, and what is counted of them."""
+        """Store logprobs; return the loss of their tokens, with gradient, and its metrics."""
         lm = self._lm
         features, states = leaves[0], leaves[-1]
         first, last = np.searchsorted(batch.prediction_of, [start, stop])
@@ -287,7 +286,7 @@ class TrainPass:
         return (losses * self._weights[slots]).sum(), found
 
     def _sum_up_sequences(self, batch: MicroBatch) -> None:
-        """Find each sequence's mean gap and its log ratio; a sequence never leaves its micro-batch."""
+        """Compute each sequence's mean gap and log ratio; a sequence is never split over micro-batches."""
         slots, tokens = batch.slots, self._tokens
         own, inverse = np.unique(self._sequence_of[slots], return_inverse=True)
         inverse = inverse.reshape(-1)
@@ -301,7 +300,7 @@ class TrainPass:
             self._sequence_sums[name][slots] = values[inverse]
 
     def result(self) -> ForwardBackwardResult:
-        """Sum up, after all micro-batches were run."""
+        """Combine the results, after all micro-batches have run."""
         learner = self._learner_logprobs.astype(np.float64)
         gap = learner - self._tokens.sampling_logprobs
         judged = int(self._tokens.counts[self.learned].sum())

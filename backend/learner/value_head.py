@@ -1,7 +1,7 @@
-"""A policy's value head: what it expects still to earn, read from the state that it samples from.
+"""A policy's value head: the expected further return, computed from the state at each sampled token.
 
-Trained with the policy and kept in its checkpoints, but no part of its weights: engines and exports never see
-it.
+Trained with the policy and stored in its checkpoints, but not part of its weights: engines and exports do not
+include it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _WEIGHT, _BIAS = "value_head.weight", "value_head.bias"
 
 
 class ValueHead:
-    """One linear function of the model's last hidden state, float32, zero at first.
+    """A linear function of the model's last hidden state, float32, initially zero.
 
-    The state is divided by its width, so that a step of the optimiser moves a value by about its learning
-    rate, in units of return, whether the model is narrow or wide.
+    The state is divided by its width, so an optimizer step changes a value by about its learning rate, in
+    units of return, regardless of the model's width.
     """
 
     def __init__(self, hidden: int, *, device: torch.device) -> None:
         self._weight = nn.Parameter(torch.zeros(1, hidden, dtype=torch.float32, device=device))
         self._bias = nn.Parameter(torch.zeros(1, dtype=torch.float32, device=device))
         self.parameters: Mapping[str, nn.Parameter] = {_WEIGHT: self._weight, _BIAS: self._bias}
-        """What is trained, by the names they are saved under."""
+        """The trained parameters, by the names under which they are saved."""
 
     def values(self, states: torch.Tensor) -> torch.Tensor:
-        """Return what is expected in some states.
+        """Return the values of some states.
 
         Args:
             states: [U, hidden], as `CausalLM.features_and_states` returns them.
@@ -53,15 +53,15 @@ class ValueHead:
         return {name: p.detach().to("cpu", copy=True) for name, p in self.parameters.items()}
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `tensors` returned.
+        """Load what `tensors` returned.
 
         Raises:
-            ConflictError: It belongs to a model of another width.
+            ConflictError: It belongs to a model of a different width.
         """
         if {n: t.shape for n, t in tensors.items()} != {n: p.shape for n, p in self.parameters.items()}:
             raise ConflictError(
                 "the saved value head does not fit the model's hidden states",
-                hint="serve the model that the job began with, under the same name",
+                hint="serve the model the job started with, under the same name",
             )
         with torch.no_grad():
             for name, parameter in self.parameters.items():
@@ -69,23 +69,23 @@ class ValueHead:
 
 
 class ValuePass:
-    """The values of a batch's sampled tokens, micro-batch by micro-batch; costs no output head."""
+    """The values of a batch's sampled tokens, micro-batch by micro-batch, without the output head."""
 
     def __init__(self, lm: CausalLM, tokens: SampledTokens, head: ValueHead) -> None:
         self._lm, self._tokens, self._head = lm, tokens, head
         self._values = np.zeros(int(tokens.counts.sum()), dtype=np.float32)
 
     def run(self, batch: MicroBatch, *, gradient: bool) -> None:
-        """Compute a micro-batch; never with a gradient."""
+        """Compute a micro-batch, without a gradient."""
         assert not gradient
         with torch.no_grad():
             values = self._head.values(self._lm.states(batch)).cpu().numpy()
         self._values[batch.slots] = values[batch.prediction_of]
 
     def add(self, found: None) -> None:
-        """Do nothing: `run` has put the values in their place."""
+        """Do nothing: `run` has already stored the values."""
 
     @property
     def values(self) -> list[FloatArray]:
-        """Per sequence, in input order: one per sampled token, of the moment before it was sampled."""
+        """Values per sequence, in input order: one per sampled token, for the state before it."""
         return self._tokens.split(self._values)

@@ -1,4 +1,4 @@
-"""The value loss: how far a value head is from what the steps turned out to be worth. Pure, per token."""
+"""The value loss: how far a value head is from its targets. Pure functions, per token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLoss:
-    """How much the value loss counts beside the policy's, and how it is bounded."""
+    """The weight of the value loss relative to the policy's, and its clipping."""
 
     coefficient: float
     """Above 0."""
@@ -32,15 +32,16 @@ def value_losses(
     Args:
         values: [P] float32, with gradient.
         targets: [P] float32.
-        old_values: [P] float32, of the step's first update; read by `clip` only. None is that update itself.
-        clip: Above 0, in units of return; None: no bound.
+        old_values: [P] float32, from the step's first update; only used by `clip`. None is that update
+            itself.
+        clip: Above 0, in units of return; None: no clipping.
 
     Returns:
         losses: [P] float32.
-        clipped: [P] bool, where the bounded term was taken, whose gradient is 0.
+        clipped: [P] bool, where the clipped term was used, whose gradient is 0.
 
     Source:
-        PPO, arXiv:1707.06347, equation 9, where the clipping is that of its authors' implementation; see
+        PPO, arXiv:1707.06347, equation 9, with the clipping of its authors' implementation; see
         "Implementation matters in deep policy gradients", arXiv:2005.12729, section 3.
     """
     squares = 0.5 * (values - targets).square()
@@ -48,6 +49,6 @@ def value_losses(
         return squares, torch.zeros_like(values, dtype=torch.bool)
     bounded = old_values + (values.detach() - old_values).clamp(-clip, clip)
     held = 0.5 * (bounded - targets).square()
-    # Within the bound both are the same number: then the one with the gradient is taken.
+    # Within the bound both are equal: then the one with the gradient is used.
     clipped = (held > squares.detach()) & ((values.detach() - old_values).abs() > clip)
     return torch.where(clipped, held, squares), clipped

@@ -68,7 +68,7 @@ def test_a_step_that_is_as_it_should_be_has_no_warning():
     assert warned(*FINE) == {}
 
 
-@pytest.mark.parametrize(("cut", "enough"), [(4, "54"), (8, "not known")])
+@pytest.mark.parametrize(("cut", "enough"), [(4, "54"), (8, "a sufficient limit is unknown")])
 def test_many_completions_at_the_limit_are_told_with_what_would_be_enough(cut, enough):
     # Half of them end within 8 tokens, so 1 % is left after log(0.01) / log(0.5) times 8.
     some = [episode(float(number), tokens=8, cut=True) for number in range(cut)]
