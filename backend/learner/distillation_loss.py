@@ -13,9 +13,10 @@ def distillation_advantages(
 ) -> FloatArray:
     """Return the teacher's logprob minus the student's for each token that the student sampled.
 
-    Its mean is an unbiased estimate of minus the reverse KL divergence per token, KL(student || teacher), on the states that the student visits. Used as the advantage of an importance-weighted policy
-    gradient, it teaches the student to sample what the teacher finds likely, token by token; later tokens are
-    not credited to earlier ones (a discount of 0).
+    Its mean is an unbiased estimate of minus the reverse KL divergence per token, KL(student || teacher), on
+    the states that the student visits. Used as the advantage of an importance-weighted policy gradient, it
+    teaches the student to sample what the teacher finds likely, token by token; later tokens are not credited
+    to earlier ones (a discount of 0).
 
     Args:
         sampling_logprobs: [P], the sampling student's logprobs, in nats.
