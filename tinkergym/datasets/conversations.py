@@ -65,7 +65,7 @@ def comparison(row: Any) -> tuple[list[Message], str, str]:
         raise RowFaultError(f"{opening}: the last message must not be the assistant's")
     chosen, rejected = (plain_text(_answer(fields[name], name)) for name in ("chosen", "rejected"))
     if chosen == rejected:
-        raise RowFaultError("rejected: is the same as chosen, so there is nothing to prefer")
+        raise RowFaultError("rejected: the same as chosen, so there is nothing to prefer")
     _check_order([*messages, assistant(chosen)], opening)
     return messages, chosen, rejected
 

@@ -80,7 +80,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         try:
             arguments = json.loads(arguments or "{}")
         except ValueError as error:
-            raise RowFaultError(f"{where}.function.arguments: is not valid JSON: {error}") from None
+            raise RowFaultError(f"{where}.function.arguments: not valid JSON: {error}") from None
     if not isinstance(arguments, Mapping):
         raise RowFaultError(f"{where}.function.arguments: must be an object, or JSON of one")
     return {**call, "type": "function", "function": {**function, "arguments": dict(arguments)}}

@@ -46,9 +46,9 @@ def cell_of(env: gym.Env[Any, Any]) -> GridCell:
     for key, known in (("turns", get_args(Turns)), ("data", get_args(Data))):
         value = metadata.get(key)
         if value not in known:
-            says = f"says {value!r}" if value is not None else "does not say"
+            problem = f"is {value!r}, which is not a valid kind" if value is not None else "is not set"
             raise InvalidEnvironmentError(
-                f"{type(env.unwrapped).__name__} {says} its kind in metadata[{key!r}]",
+                f"metadata[{key!r}] of {type(env.unwrapped).__name__} {problem}",
                 hint=f"metadata = {{..., {key!r}: {' or '.join(map(repr, known))}}}",
                 field=f"metadata.{key}",
             )

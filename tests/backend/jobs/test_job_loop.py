@@ -22,7 +22,7 @@ def lock_database(monkeypatch, write, *, times):
     def maybe(store, lease, *arguments, **named):
         if store.job(lease.job_id).step == (2 if write == "record_step" else 3) and len(refused) < times:
             refused.append(write)
-            raise ServiceUnavailableError("the database was locked for 15 s by another process")
+            raise ServiceUnavailableError("another process locked the database for 15 s")
         return written(store, lease, *arguments, **named)
 
     monkeypatch.setattr(ServiceStore, write, maybe)

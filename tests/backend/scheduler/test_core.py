@@ -355,7 +355,7 @@ def test_what_happened_while_the_database_was_locked_is_noted_when_it_is_free(ma
     ]
 
     def locked(*_):
-        raise ServiceUnavailableError("the database was locked for 15 s by another process")
+        raise ServiceUnavailableError("another process locked the database for 15 s")
 
     with monkeypatch.context() as patch:
         patch.setattr(world.service, write, locked)
@@ -376,7 +376,7 @@ def test_a_pool_that_died_while_it_started_counts_once_however_often_the_databas
     error = UnknownModelError("unknown model 'nano'", field="model")
 
     def locked(*_):
-        raise ServiceUnavailableError("the database was locked for 15 s by another process")
+        raise ServiceUnavailableError("another process locked the database for 15 s")
 
     world.scheduler.tick()
     (pool_id,) = world.workers.pools

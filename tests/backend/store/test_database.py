@@ -22,7 +22,7 @@ from tinkergym.errors import InternalServiceError, ServiceUnavailableError, Stor
         ("sqlite://", "a file to share"),
         ("sqlite:///:memory:", "a file to share"),
         ("nonsense", "no database URL"),
-        ("sqlite:////proc/nowhere/store.db", "cannot be made"),
+        ("sqlite:////proc/nowhere/store.db", "cannot be created"),
     ],
 )
 def test_a_database_that_cannot_serve_is_refused_in_one_sentence(url, text):

@@ -39,7 +39,7 @@ def test_a_bad_name_is_refused_and_nothing_is_written(run, tmp_path, name):
 
 def test_the_name_of_an_installed_pack_is_refused(run, tmp_path):
     refused = run("board")
-    assert (refused.exit_code, "installed already" in refused.output) == (2, True)
+    assert (refused.exit_code, "already installed" in refused.output) == (2, True)
     assert files(tmp_path) == []
 
 
@@ -47,7 +47,7 @@ def test_a_folder_that_is_there_is_left_alone(run, tmp_path):
     (tmp_path / "my-game").mkdir()
     (tmp_path / "my-game" / "mine.txt").write_text("precious")
     refused = run("my-game")
-    assert (refused.exit_code, "is there already" in refused.output) == (1, True)
+    assert (refused.exit_code, "exists already" in refused.output) == (1, True)
     assert [path.name for path in files(tmp_path)] == ["mine.txt"]
 
 

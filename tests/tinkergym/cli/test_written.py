@@ -24,7 +24,7 @@ def test_bad_data_is_named_by_line_field_and_reason(run, service, tmp_path):
     rows.write_text('{"prompt": "1?", "completion": "one"}\n{"prompt": "1?"}\n')
     result = run("sft", str(rows))
     assert result.exit_code != 0
-    assert "rows.jsonl, line 2: completion: is missing" in result.output
+    assert "rows.jsonl, line 2: completion: missing" in result.output
     assert service.jobs.newest_first() == []
 
 
@@ -40,5 +40,5 @@ def test_rows_that_are_too_long_can_be_left_out_by_the_option_that_the_refusal_n
     rows.write_text(
         f'{{"prompt": "{"x" * 3000}", "completion": "y"}}\n{{"prompt": "1?", "completion": "y"}}\n'
     )
-    assert "or choose on_overlong='drop'" in run("sft", str(rows)).output
+    assert "on_overlong='drop'" in run("sft", str(rows)).output
     assert run("sft", str(rows), "--drop-overlong").exit_code == 0

@@ -65,23 +65,26 @@ def fault(renderer, row, kind="sft", **options):
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0]: the content must be a str"),
         ({"messages": [ANSWER]}, "messages[0].role: an answer cannot follow nothing"),
         ({"messages": [QUESTION, ANSWER, ANSWER]}, "messages[2].role: an answer cannot follow assistant"),
-        ({"messages": [QUESTION, SYSTEM, ANSWER]}, "messages[1].role: a system message stands first"),
-        ({"messages": [QUESTION, ANSWER], "id": 3}, "'id': unknown key beside messages"),
+        ({"messages": [QUESTION, SYSTEM, ANSWER]}, "messages[1].role: a system message must come first"),
+        ({"messages": [QUESTION, ANSWER], "id": 3}, "'id': unknown key besides messages"),
         ({"prompt": "x"}, "completion: missing; the row has 'prompt'"),
         ({"prompt": "x", "answer": "y"}, "completion: missing; the row has 'answer', 'prompt'"),
         ({"prompt": "x", "chosen": "y", "rejected": "z"}, "are for client.preference, tinkergym preference"),
         (
             {"prompt": "x", "completion": ""},
-            "completion: is empty, and the policy would learn to say nothing",
+            "completion: empty, so the policy would learn to say nothing",
         ),
-        ({"messages": [QUESTION, {**ANSWER, "content": ""}]}, "messages[1].content: is empty"),
+        ({"messages": [QUESTION, {**ANSWER, "content": ""}]}, "messages[1].content: empty"),
         (
             {"question": "x", "reply": "y"},
             "row: needs messages, or prompt and completion; it has 'question', 'reply'",
         ),
         ({"prompt": "x", "completion": ["y"]}, "completion[0]: a message must be a dict"),
         ({"prompt": "x", "completion": {"a": 1}}, "completion: must be a string or one assistant message"),
-        ({"prompt": "x", "completion": "yes<|im_end|>no"}, "messages[1].content: holds the text of a token"),
+        (
+            {"prompt": "x", "completion": "yes<|im_end|>no"},
+            "messages[1].content: contains the text of a token",
+        ),
     ],
 )
 def test_a_bad_row_is_refused_by_place_field_and_reason(renderer, row, text):
@@ -93,13 +96,13 @@ def test_a_bad_row_is_refused_by_place_field_and_reason(renderer, row, text):
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ({**PAIR, "rejected": "blue"}, "rejected: it is the chosen answer"),
-        ({"prompt": "x", "chosen": "y"}, "rejected: is missing"),
+        ({**PAIR, "rejected": "blue"}, "rejected: the same as chosen"),
+        ({"prompt": "x", "chosen": "y"}, "rejected: missing"),
         ({**PAIR, "score": 1}, "'score': unknown key"),
         ({"prompt": "x", "completion": "y"}, "one answer is for client.sft, tinkergym sft"),
         (
             {"messages": TALK["messages"], "chosen": "a", "rejected": "b"},
-            "the last message is the assistant's",
+            "the last message must not be the assistant's",
         ),
         ({**PAIR, "chosen": [{"role": "user", "content": "x"}]}, "chosen[0].role"),
     ],
@@ -131,7 +134,7 @@ def test_a_file_names_its_lines_as_an_editor_does(renderer, tmp_path):
     assert "line 5: the line is not valid JSON: NaN" in caught.value.hint
     assert "line 6: row: must be a JSON object, not list" in caught.value.hint
     file.write_bytes(b'{"prompt": "\xff"}')
-    with pytest.raises(InvalidDataError, match="no UTF-8"):
+    with pytest.raises(InvalidDataError, match="the line is not valid UTF-8"):
         prepare(file, renderer, kind="sft")
     file.write_text("\n\n")
     with pytest.raises(InvalidDataError, match="has no rows"):

@@ -101,7 +101,7 @@ def test_a_line_that_is_no_episode_says_why_in_a_sentence(tmp_path, line, why):
     file.write_text(line + "\n")
     with pytest.raises(InvalidRequestError) as caught:
         read_records(file)
-    assert caught.value.message == f"line 1 of {file} is no episode: {why}"
+    assert caught.value.message == f"line 1 of {file} is not an episode: {why}"
 
 
 def test_a_file_without_settings_can_be_read(tmp_path):

@@ -51,7 +51,7 @@ def test_whatever_a_peer_sends_is_a_value_of_the_space_or_a_typed_error(space, d
         (spaces.OneOf([Text(), spaces.Discrete(2)]), (1, 2), r"\[1\]"),
         (spaces.OneOf([Text(), spaces.Discrete(2)]), (2, 1), "from 0 to 1"),
         (spaces.OneOf([Text()]), (True, "x"), "from 0 to 0"),
-        (spaces.OneOf([Text()]), "x", "number of a space and a value"),
+        (spaces.OneOf([Text()]), "x", "of a space and a value"),
     ],
 )
 def test_a_value_outside_its_space_is_refused_and_the_error_says_where(space, value, where):

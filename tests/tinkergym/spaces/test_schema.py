@@ -32,7 +32,7 @@ TEXT = {"space": "text", "min_length": 0, "max_length": 5}
         ({**TEXT, "max_length": True}, "'max_length' must be int"),
         ({**TEXT, "min_length": 6}, "min_length <= max_length"),
         ({**BOX, "dtype": "object"}, "no dtype"),
-        ({**BOX, "shape": [-1]}, "no array of the shape"),
+        ({**BOX, "shape": [-1]}, "an array cannot have the shape"),
         ({**BOX, "shape": [10**6, 10**6]}, "bytes"),
         ({**BOX, "shape": [1.0]}, "integers"),
         ({**BOX, "low": [0.0]}, "shape"),

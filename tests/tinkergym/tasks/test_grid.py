@@ -106,7 +106,7 @@ def test_metadata_of_ones_own_keeps_the_cell():
 def test_an_environment_that_does_not_say_is_refused_with_what_to_write(metadata):
     env = PlainGym()
     env.metadata = metadata
-    with pytest.raises(InvalidEnvironmentError, match=r"PlainGym does not say its kind"):
+    with pytest.raises(InvalidEnvironmentError, match=r"of PlainGym is"):
         cell_of(env)
 
 

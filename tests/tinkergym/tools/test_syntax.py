@@ -128,7 +128,7 @@ def test_what_is_thought_is_not_called(syntax):
     [
         ("<tool_call>", "there is no JSON"),
         ("<tool_call>{'name': 'f'}</tool_call>", "JSON is invalid"),
-        ('<tool_call>{"name": "f"} and more</tool_call>', "after the JSON"),
+        ('<tool_call>{"name": "f"} and more</tool_call>', "the JSON object is followed by"),
         ('<tool_call>{"arguments": {}}</tool_call>', '"name"'),
         ("<tool_call>[1]</tool_call>", "object"),
         ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', '"arguments" is not an object'),

@@ -230,7 +230,7 @@ def test_a_loop_that_goes_on_plays_with_the_trained_policy_and_is_warned_once(se
     env = train(steps=1)
     for _ in range(4):
         play_one(env)
-    with pytest.warns(UserWarning, match="nothing is recorded"):
+    with pytest.warns(UserWarning, match="without recording"):
         assert play_one(env) == 2.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -517,7 +517,7 @@ def test_what_finds_no_room_on_a_gpu_is_refused_and_the_version_before_it_stays(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("backend.engines.vllm.engine.share_on_device", full)
-    with pytest.raises(StorageFullError, match=r"no room on cuda:1 .*'job'"):
+    with pytest.raises(StorageFullError, match=r"not enough memory on cuda:1 .*'job'"):
         engine.publish("job", 2, FULL)
     assert engine.loaded() == {"job": 1}
     assert not gpu[0].is_set()
@@ -541,7 +541,7 @@ def test_what_finds_no_room_on_the_host_is_refused_and_leaves_nothing(start, mon
     with monkeypatch.context() as patched:
         name = "write_adapter" if weights is ADAPTER else "share_in_file"
         patched.setattr(f"backend.engines.vllm.engine.{name}", full)
-        with pytest.raises(StorageFullError, match="no space for the weights of policy 'job'"):
+        with pytest.raises(StorageFullError, match="no space left for the weights of policy 'job'"):
             engine.publish("job", 2, weights)
     assert engine.loaded() == {"job": 1}
     assert sorted(engine._folder.rglob("*")) == kept
