@@ -118,6 +118,8 @@ class Scheduler:
         self._room = MemoryBudget(int(config.pools_memory * memory()), config.models)
         self._no_room: dict[str, float] = {}
         """Models that wait for memory, and when this was last noted for sampling clients."""
+        self._no_room_beside: dict[str, str] = {}
+        """Jobs whose other base models wait for memory, and what their tenants are told."""
         self._weighed_at = 0.0
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)
@@ -354,8 +356,9 @@ class Scheduler:
         self._store.note_refusal(model, ErrorView.model_validate(error.to_wire()), now)
         return now
 
-    def _why_no_room(self, model: str) -> str:
-        return self._room.why_none(model, sum(pool.memory_bytes for pool in self._pools.values()))
+    def _why_no_room(self, model: str, needed: int | None = None) -> str:
+        used = sum(pool.memory_bytes for pool in self._pools.values())
+        return self._room.why_none(model, used, self._room.expected(model) if needed is None else needed)
 
     def _pool_memory(self, now: float) -> list[PoolMemory]:
         return [
@@ -443,9 +446,23 @@ class Scheduler:
                 by_tenant[job.tenant_id] += 1
         own = self._tenant_slots(waiting, held)
         open_jobs = [job for job in waiting if job.job_id not in self._placed]
+        self._no_room_beside = {}
         for job in next_jobs(open_jobs, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
+            if job.other_models and not self._has_room_beside(job, now):
+                continue
             self._placed[job.job_id] = now
             self._workers.start_job(ready[job.model], job.job_id)
+
+    def _has_room_beside(self, job: WaitingJob, now: float) -> bool:
+        """Whether a job's other base models fit into memory next to the pools; ends idle ones for them."""
+        needed = sum(self._room.expected(model) for model in job.other_models)
+        ends = make_room(self._pool_memory(now), needed, self._room.budget)
+        if ends is None:
+            self._no_room_beside[job.job_id] = self._why_no_room(", ".join(job.other_models), needed)
+            return False
+        for pool_id in ends:
+            self._end_pool(pool_id, f"makes room for {', '.join(job.other_models)}")
+        return True
 
     def _tenant_slots(self, waiting: list[WaitingJob], held: list[HeldJob]) -> dict[tuple[str, str], int]:
         """Return how many more jobs each waiting tenant may start on a model; empty if there is no limit."""
@@ -482,6 +499,9 @@ class Scheduler:
                 # The memory used at the moment changes constantly.
                 known = MEMORY_TAKEN in job.reason
                 reason = job.reason if known else self._why_no_room(job.model)
+            elif job.job_id in self._no_room_beside:
+                known = MEMORY_TAKEN in job.reason
+                reason = job.reason if known else self._no_room_beside[job.job_id]
             elif job.model not in ready:
                 reason = self._why_loading(job)
             elif job.model in full:
@@ -524,6 +544,12 @@ class Scheduler:
 
 def _waiting(queued: list[QueuedJob]) -> list[WaitingJob]:
     return [
-        WaitingJob(job_id=job.job_id, tenant_id=job.tenant_id, model=job.model, created_at=job.created_at)
+        WaitingJob(
+            job_id=job.job_id,
+            tenant_id=job.tenant_id,
+            model=job.model,
+            created_at=job.created_at,
+            other_models=job.other_models,
+        )
         for job in queued
     ]

@@ -15,6 +15,8 @@ class WaitingJob:
     tenant_id: str
     model: str
     created_at: float
+    other_models: tuple[str, ...] = ()
+    """That it needs loaded next to its own; they take memory and no slot."""
 
 
 def next_jobs(

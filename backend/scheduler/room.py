@@ -83,10 +83,10 @@ class MemoryBudget:
             return self._seen[model]
         return expected_bytes(model, self._models)
 
-    def why_none(self, model: str, used_bytes: int) -> str:
-        """Return what a model waits for."""
+    def why_none(self, model: str, used_bytes: int, needed: int) -> str:
+        """Return what a model waits for, or several."""
         return (
             f"{model!r} waits for memory: the loaded models have {used_bytes / 1e9:.1f} of "
-            f"{self.budget / 1e9:.1f} {MEMORY_TAKEN}, it needs about {self.expected(model) / 1e9:.1f}, and "
+            f"{self.budget / 1e9:.1f} {MEMORY_TAKEN}, it needs about {needed / 1e9:.1f}, and "
             "those that could be unloaded are in use"
         )

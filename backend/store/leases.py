@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -55,13 +56,24 @@ class LeaseStore:
         large.
         """
         model = func.json_extract(jobs.c.spec, "$.model").label("model")
+        agents = func.json_extract(jobs.c.spec, "$.agents").label("agents")
         with self._db.read() as connection:
             rows = connection.execute(
-                select(jobs.c.job_id, jobs.c.tenant_id, model, jobs.c.created_at, jobs.c.reason)
+                select(jobs.c.job_id, jobs.c.tenant_id, model, jobs.c.created_at, jobs.c.reason, agents)
                 .where(jobs.c.state == JobState.QUEUED)
                 .order_by(jobs.c.number)
             )
-            return [QueuedJob(**row._mapping) for row in rows]
+            return [
+                QueuedJob(
+                    job_id=row.job_id,
+                    tenant_id=row.tenant_id,
+                    model=row.model,
+                    created_at=row.created_at,
+                    reason=row.reason,
+                    other_models=_other_models(row.agents, row.model),
+                )
+                for row in rows
+            ]
 
     def explain_queue(self, job_ids: Collection[str], reason: str) -> None:
         """Record why these jobs are still queued, for their tenants; jobs that left the queue are skipped."""
@@ -276,6 +288,13 @@ class LeaseStore:
             body = StateEvent(state=state, reason=reason, error=error, attempt=row.attempt)
             _finish(connection, row, now, body)
             return True
+
+
+def _other_models(agents: str | None, model: str) -> tuple[str, ...]:
+    """Return the base models of a job's seats besides its own, read off the seats as they are stored."""
+    seats = json.loads(agents) if agents else {}
+    named = {seat.get("model") for seat in seats.values() if seat.get("kind") == "train"}
+    return tuple(sorted(named - {None, model}))
 
 
 def _opponents_keys(spec: PlayedSpec) -> list[EnvironmentRef]:

@@ -52,6 +52,8 @@ class QueuedJob:
     created_at: float
     reason: str
     """Why it is queued, as shown to its tenant."""
+    other_models: tuple[str, ...] = ()
+    """Base models that are to be loaded next to its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

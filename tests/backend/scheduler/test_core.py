@@ -10,7 +10,7 @@ from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, PoolEnded,
 from backend.worker_url import socket_path
 from tinkergym.errors import ServiceUnavailableError, UnknownModelError
 from tinkergym.schema.events import CheckpointEvent, JobState
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
 
 
 def test_preloaded_models_get_a_pool_and_environment_workers_before_any_job(world):
@@ -630,6 +630,25 @@ def test_a_model_with_a_job_does_not_go_for_another(small):
     small.service.renew(lease, 1000.0, small.clock.now)
     small.pass_time(5)
     assert loaded(small) == ["a", "c", "d"]
+
+
+def on_several_models(world, *models):
+    world.store.keys.ensure_tenant("ada")
+    agents = {f"agent_{number}": Train(model=model) for number, model in enumerate(models)}
+    spec = JobSpec(environment=EnvironmentRef(id="a/game"), model=models[0], agents=agents, steps=1)
+    return world.store.tenant("ada").create_job(spec, {}).job_id
+
+
+def test_a_job_on_several_base_models_starts_when_there_is_room_for_all(small):
+    home, _ = wanting(small, "a", "b")
+    fits, waits = on_several_models(small, "a", "x"), on_several_models(small, "a", "x", "y")
+    small.scheduler.tick()
+    assert (home, fits) in small.workers.started
+    assert (home, waits) not in small.workers.started
+    assert "'x, y' waits for memory" in small.service.job(waits).reason
+    small.pass_time(62)  # by then b is not wanted any more
+    assert loaded(small) == ["a"]
+    assert (home, waits) in small.workers.started
 
 
 def test_a_small_model_does_not_pass_a_large_one_that_waits(small):
