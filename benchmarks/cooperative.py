@@ -1,6 +1,7 @@
 """Signals: two policies that agree on a code, against one policy whose partner plays at random.
 
-Both get the same steps. The team's return is measured on the same held-out seeds before and after.
+All begin with random legal play and get the same steps. The team's return is measured on the same held-out
+seeds before and after.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from typing import Any
 
 import tinkergym as tg
 from benchmarks.common import Figure, service, write_result
-from benchmarks.multi_agent import HELD_OUT_SEED, curve, described, followed, returns_at
+from benchmarks.multi_agent import (
+    HELD_OUT_SEED,
+    WHOLE,
+    curve,
+    described,
+    followed,
+    returns_at,
+    warmed_up,
+)
 from tinkergym.evaluation.matches import Player
 from tinkergym.evaluation.statistics import mean_interval
 from tinkergym.opponents import Scripted
+from tinkergym.schema.job_spec import JobSpec
 
 GAME = "tabletop/Signals-v0"
 SPEAKER, LISTENER = "speaker", "listener"
@@ -33,23 +43,26 @@ def measure() -> list[Figure]:
     gains: dict[str, list[float]] = {}
     details: dict[str, Any] = {"steps": STEPS, "seeds": SEEDS, "objects": OBJECTS}
     with service() as running, tg.Client(running.url, running.api_key) as client:
+        begun = warmed_up(client, GAME, objects=OBJECTS)
         for name, agents in TEAMS.items():
             job = client.train(
                 GAME,
                 env_kwargs={"objects": OBJECTS},
                 steps=STEPS,
                 agents=agents,
+                adapter=WHOLE,
+                initial_policy=begun.id,
                 algorithm=tg.GRPO(
                     group_size=8,
                     groups_per_step=16,
-                    learning_rate=5e-3,
+                    learning_rate=5e-4,
                     lr_schedule="linear",
                     entropy_coefficient=0.02,
                 ),
                 sampling=tg.Sampling(max_turn_tokens=8),
             )
             steps, seconds = followed(job)
-            before, after = (_returns(job, agents, version) for version in (0, None))
+            before, after = (_returns(one, agents) for one in (begun, job))
             gains[name] = [late - early for early, late in zip(before, after, strict=True)]
             agent = next(agent for agent, seat in agents.items() if isinstance(seat, tg.Train))
             details[name] = {
@@ -65,9 +78,11 @@ def measure() -> list[Figure]:
     return figures
 
 
-def _returns(job: tg.Job, agents: dict[str, Any], version: int | None) -> list[float]:
+def _returns(job: tg.Job, agents: dict[str, Any]) -> list[float]:
+    """Return the team's returns, the seats that learn played by a job's policies, or by its only one."""
+    only = not isinstance(job.spec, JobSpec)
     seats = {
-        agent: Player(name=f"own {agent}", plays=job.policy(version=version, agent=agent))
+        agent: Player(name=f"own {agent}", plays=job.policy(agent="" if only else agent))
         if isinstance(seat, tg.Train)
         else Player(name="random", plays="random")
         for agent, seat in agents.items()

@@ -1,4 +1,4 @@
-"""Self-play Kuhn poker: the exact exploitability before and after."""
+"""Self-play Kuhn poker from random legal play: the exact exploitability before and after."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import tinkergym as tg
 from benchmarks.common import Figure, service, write_result
-from benchmarks.multi_agent import followed
+from benchmarks.multi_agent import WHOLE, followed, warmed_up
 from tinkergym.evaluation.exploitability import GameTree
 from tinkergym.evaluation.policy_strategy import policy_strategy
 
@@ -19,23 +19,26 @@ def measure() -> list[Figure]:
     tree = GameTree(tg.make_game(GAME))
     with service() as running:
         client = tg.Client(running.url, running.api_key)
+        begun = warmed_up(client, GAME)
         job = client.train(
             GAME,
             steps=STEPS,
             self_play=True,
+            adapter=WHOLE,
+            initial_policy=begun.id,
             algorithm=tg.GRPO(
-                group_size=16, groups_per_step=16, learning_rate=3e-3, entropy_coefficient=0.05
+                group_size=16, groups_per_step=16, learning_rate=3e-4, entropy_coefficient=0.02
             ),
             sampling=tg.Sampling(max_turn_tokens=8),
             checkpoint_every=10,
             keep_checkpoints=1000,
         )
         _, seconds = followed(job)
-        versions = [0, *(view.policy_version for view in job.checkpoints())]
-        curve = [
-            tree.exploitability(policy_strategy(job.policy(version=version), tree.situations)).exploitability
-            for version in versions
-        ]
+        kept = [view.policy_version for view in job.checkpoints()]
+        policies = [begun.policy(), *(job.policy(version=version) for version in kept)]
+        strategies = [policy_strategy(policy, tree.situations) for policy in policies]
+        curve = [tree.exploitability(strategy).exploitability for strategy in strategies]
+        versions, legal = [0, *kept], [round(strategy.mean_legal_share, 3) for strategy in strategies]
         client.close()
     figure = Figure(
         what=f"self-play Kuhn poker, {STEPS} steps, exact exploitability in chips per game",
@@ -43,6 +46,6 @@ def measure() -> list[Figure]:
         measured=f"{curve[0]:.3f} -> {curve[-1]:.3f}, lowest {min(curve):.3f}, in {seconds:.0f} s",
         reached=curve[-1] < curve[0] / 2,
     )
-    details = {"versions": versions, "exploitability": curve, "seconds": seconds}
+    details = {"versions": versions, "exploitability": curve, "legal_share": legal, "seconds": seconds}
     write_result("kuhn", [figure], details)
     return [figure]

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 import tinkergym as tg
 from tinkergym.evaluation.matches import GameEnd, Match, Player, play_matches
 from tinkergym.evaluation.statistics import mean_interval
@@ -53,3 +55,44 @@ def followed(job: tg.Job) -> tuple[list[StepEvent], float]:
 def curve(steps: Iterable[StepEvent], metric: str) -> list[float]:
     """Return a metric over the steps."""
     return [round(step.metrics[metric], 4) for step in steps if metric in step.metrics]
+
+
+WHOLE = tg.FullParameters()
+"""What is trained where a policy begins with random play: an adapter leaves nano's output head as it is."""
+
+
+def warmed_up(client: tg.Client, game: str, *, games: int = 400, **kwargs: Any) -> tg.Job:
+    """Teach nano to make legal moves, each with the same probability, and return that job.
+
+    No shipped model knows the words of every game, and from illegal moves alone nothing is learned.
+    """
+    job = client.sft(
+        tg.tasks.SequenceTasks(_random_play(game, games, **kwargs)),
+        epochs=8,
+        learning_rate=2e-3,
+        adapter=WHOLE,
+    )
+    job.wait()
+    return job
+
+
+def _random_play(game: str, games: int, **kwargs: Any) -> list[dict[str, Any]]:
+    """Return one conversation per seat of games whose players move at random."""
+    table = tg.make_game(game, **kwargs)
+    rows: list[dict[str, Any]] = []
+    for seed in range(games):
+        rng = np.random.default_rng(seed)
+        talks: dict[str, list[dict[str, str]]] = {}
+        table.reset(seed=seed)
+        for agent in table.agent_iter():
+            observation, _, terminated, truncated, _ = table.last()
+            if terminated or truncated:
+                table.step(None)
+                continue
+            move = str(rng.choice(table.unwrapped.legal_actions(agent)))
+            talks.setdefault(agent, []).extend(
+                [{"role": "user", "content": observation["text"]}, {"role": "assistant", "content": move}]
+            )
+            table.step(move)
+        rows += [{"messages": talk} for talk in talks.values()]
+    return rows
