@@ -1,24 +1,70 @@
 #!/usr/bin/env bash
-# Tests trackers with the real packages, offline, in a virtual environment of its own that stands on .venv: what is
-# installed for it changes nothing for anybody else. Where the packages cannot be had it says so and exits with 3.
+# Tests what needs packages that are heavy or contradict this project's: the trackers, ALFWorld, verifiers and OpenEnv.
+# Each gets a virtual environment of its own, so what is installed changes nothing for anybody else. A part whose packages
+# cannot be had says so, the others run, and the exit status is 3. `test_extras.sh alfworld verifiers` runs only these.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PATIENCE_SECONDS=400  # without a way to the registry, pip tries again and again
-venv=.venvs/extras
+parts=${*:-trackers}
+missing=0
 bounded() { if command -v timeout >/dev/null; then timeout --kill-after=10 "$@"; else shift; "$@"; fi; }
-list=scripts/extras_constraints.txt
-if ! cmp -s "$list" "$venv/installed.txt"; then
+purelib() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+# have PART [--on-top] PACKAGE...: make .venvs/PART with these packages, in the versions of scripts/extras/PART.txt. With
+# --on-top it stands on .venv: packages that it lacks come from there.
+have() {
+    local part=$1 on_top=no; shift
+    if [ "$1" = --on-top ]; then on_top=yes; shift; fi
+    local venv=.venvs/$part list=scripts/extras/$part.txt
+    cmp -s "$list" "$venv/installed.txt" && return
     rm -rf "$venv"
     .venv/bin/python -m venv "$venv"
-    # Packages that it lacks come from .venv; what pip installs here comes first.
-    packages='import sysconfig; print(sysconfig.get_path("purelib"))'
-    below=$(.venv/bin/python -c "$packages") own=$("$venv/bin/python" -c "$packages")
-    bounded "$PATIENCE_SECONDS" "$venv/bin/python" -m pip --disable-pip-version-check --quiet install -c "$list" mlflow tensorboard trackio wandb || {
-        echo "test-extras: the trackers' packages cannot be installed within $PATIENCE_SECONDS s; pip says why above" >&2
-        exit 3
+    bounded "$PATIENCE_SECONDS" "$venv/bin/python" -m pip --disable-pip-version-check --quiet install -c "$list" "$@" || {
+        echo "test-extras: the packages of $part cannot be installed within $PATIENCE_SECONDS s; pip says why above" >&2
+        missing=1
+        return 1
     }
-    printf 'import site; site.addsitedir(%s)\n' "'$below'" >"$own/below.pth"
+    if [ $on_top = yes ]; then
+        printf 'import site; site.addsitedir(%s)\n' "'$(purelib .venv/bin/python)'" >"$(purelib "$venv/bin/python")/below.pth"
+    fi
     cp "$list" "$venv/installed.txt"
-fi
-"$venv/bin/python" -m pytest -q -p no:cacheprovider --timeout=300 tests/tinkergym/reporting/test_real_trackers.py || exit 1 # pytest has a 3 of its own
+}
+
+# check PYTHON TEST...: pytest has a 3 of its own, so whatever it fails with becomes 1
+check() { local python=$1; shift; "$python" -m pytest -q -p no:cacheprovider --timeout=300 "$@" || exit 1; }
+
+for part in $parts; do
+    case $part in
+    trackers)
+        have trackers --on-top mlflow tensorboard trackio wandb &&
+            check .venvs/trackers/bin/python tests/tinkergym/reporting/test_real_trackers.py
+        ;;
+    alfworld)
+        have alfworld --on-top alfworld textworld &&
+            check .venvs/alfworld/bin/python envs/alfworld/tests/test_alfworld_package.py \
+                "tests/examples/test_recipes.py::test_the_short_form_runs_to_its_report[alfworld]"
+        ;;
+    verifiers) # environments of its v1 interface
+        have verifiers verifiers && TINKERGYM_VERIFIERS_V1=1 \
+            TINKERGYM_VERIFIERS_PYTHON=$PWD/.venvs/verifiers/bin/python check .venv/bin/python \
+            tests/tinkergym/bridges/test_verifiers_package.py
+        ;;
+    verifiers-v0) # those of most published packages, and of the recipe
+        have verifiers-v0 "verifiers<0.4" reasoning-gym &&
+            TINKERGYM_VERIFIERS_PYTHON=$PWD/.venvs/verifiers-v0/bin/python check .venv/bin/python \
+                tests/tinkergym/bridges/test_verifiers_package.py \
+                "tests/examples/test_recipes.py::test_the_short_form_runs_to_its_report[published_env]"
+        ;;
+    openenv)
+        have openenv openenv &&
+            TINKERGYM_OPENENV_PYTHON=$PWD/.venvs/openenv/bin/python check .venv/bin/python \
+                tests/tinkergym/bridges/test_openenv_package.py
+        ;;
+    *)
+        echo "test-extras: there is no part $part" >&2
+        exit 2
+        ;;
+    esac || true # missing packages were told of; a failed test has ended the script
+done
+[ $missing = 0 ] || exit 3

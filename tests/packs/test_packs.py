@@ -3,13 +3,13 @@
 import json
 import pickle
 import warnings
-from importlib.util import find_spec
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from tests.playable import can_play
 from tinkergym.registration.environments import make, pack_of, registered
 from tinkergym.registration.packs import find_packs
 from tinkergym.spaces import Text
@@ -21,11 +21,6 @@ OURS = {
     "math/Arithmetic-v0": [{}, {"split": "test"}, {"instructions": True}],
 }
 CASES = [pytest.param(name, kwargs, id=f"{name} {kwargs}") for name in OURS for kwargs in OURS[name]]
-
-
-def can_play(name):
-    """Whether what it needs is installed: the bridge to PettingZoo needs packages that not everybody has."""
-    return not name.startswith("pettingzoo/") or find_spec("rlcard")
 
 
 def test_our_packs_are_found_by_their_entry_points():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tinkergym.tools.definition import Tool
 from tinkergym.tools.syntax import Syntax, ToolCall, render_calls
@@ -29,8 +30,14 @@ def describe_tools(tools: Sequence[Tool], syntax: Syntax, *, max_calls: int | No
         syntax: The syntax of calls.
         max_calls: The most calls in an episode; None means only the episode's limits apply.
     """
-    schemas = [json.dumps(tool.schema(), ensure_ascii=False) for tool in tools]
-    lines = "\n".join(schemas)
+    return describe_schemas([tool.schema() for tool in tools], syntax, max_calls=max_calls)
+
+
+def describe_schemas(
+    schemas: Sequence[Mapping[str, Any]], syntax: Syntax, *, max_calls: int | None = None
+) -> str:
+    """Return the same for tools of which only the JSON schemas are here."""
+    lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
     offered = lines if syntax == "json" else f"<tools>\n{lines}\n</tools>"
     example = render_calls([ToolCall("tool_name", {"argument_name": "value"})], syntax)
     limit = "" if max_calls is None else f" You have {max_calls} call{'s' * (max_calls != 1)} in all."

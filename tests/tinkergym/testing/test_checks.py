@@ -2,13 +2,13 @@
 
 import itertools
 import random
-from importlib.util import find_spec
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import tinkergym as tg
+from tests.playable import can_play
 from tests.tinkergym.testing.sound import Sound
 from tinkergym.registration.environments import make
 from tinkergym.registration.packs import find_packs
@@ -16,11 +16,6 @@ from tinkergym.testing.checks import CHECKS, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
 
 _calls = itertools.count()
-
-
-def can_play(name):
-    """Whether what it needs is installed: the bridge to PettingZoo needs packages that not everybody has."""
-    return not name.startswith("pettingzoo/") or find_spec("rlcard")
 
 
 # Of packs, not all that is registered: other tests register environments that are broken on purpose.

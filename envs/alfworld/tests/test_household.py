@@ -1,0 +1,192 @@
+"""The environment with a counterpart of ALFWorld's engine; `test_alfworld_package.py` has the real one."""
+
+import contextlib
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+from tinkergym_alfworld.environment import command_in
+
+from tinkergym.errors import (
+    EnvironmentInfrastructureError,
+    EnvironmentTimeoutError,
+    EpisodeProtocolError,
+    InvalidDataError,
+    InvalidRequestError,
+)
+from tinkergym.registration.environments import make
+from tinkergym.testing.contract import EnvContract
+
+ID = "alfworld/Household-v0"
+
+
+class TestTheContract(EnvContract):
+    @pytest.fixture(autouse=True)
+    def _games(self, house):
+        self.kind = house
+
+    def make(self):
+        return self.kind(max_steps=8)
+
+
+def test_an_episode_is_the_games_own_and_won_at_its_end(house):
+    env = house(split="valid_seen")
+    observation, info = env.reset(options={"task_index": 2})
+    assert observation.startswith("You are in the middle of a counterpart")
+    assert observation.endswith("Your task is to: put a red in desk.")
+    assert info["task_type"] == "pick_and_place_simple"
+    rewards = []
+    while env.gold_action():
+        *_, info = step = env.step(env.gold_action())
+        rewards.append(step[1])
+    assert rewards == [0.0, 0.0, 0.0, 1.0]
+    assert info["metrics"] == {
+        "unknown_commands": 0.0,
+        "success": 1.0,
+        "success_pick_and_place_simple": 1.0,
+    }
+    with pytest.raises(EpisodeProtocolError):
+        env.step("look")
+    env.close()
+
+
+def test_what_is_not_possible_changes_nothing_and_the_budget_truncates(house):
+    env = house(max_steps=2, show_commands=True)
+    env.reset(seed=0)
+    before = env.legal_actions()
+    observation, reward, terminated, truncated, info = env.step("fly to the moon")
+    assert observation.startswith("Nothing happens.\nCommands: look, go to desk 1")
+    assert (reward, terminated, truncated, info["metrics"]) == (0.0, False, False, {"unknown_commands": 1.0})
+    assert env.legal_actions() == before
+    *_, terminated, truncated, info = env.step("look")
+    assert (terminated, truncated, info["metrics"]["success"]) == (False, True, 0.0)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "command"),
+    [
+        ("Go to  desk 1 ", "go to desk 1"),
+        ("I need the mug.\nAction: take mug 1 from bed 1\n", "take mug 1 from bed 1"),
+        ("> look", "look"),
+        ("put mug 1 in/on desk 1", "move mug 1 to desk 1"),
+        ("put mug 1 on desk 1", "move mug 1 to desk 1"),
+        ("", ""),
+        ("\n \n", ""),
+    ],
+)
+def test_a_command_is_read_from_the_last_line(said, command):
+    assert command_in(said) == command
+
+
+@pytest.mark.parametrize("trouble", ["break", "die"])
+def test_an_engine_that_fails_is_a_lost_episode_and_another_one_is_started(house, write, trouble):
+    write("train", "a", trouble=trouble)
+    env = house()
+    env.reset(options={"task_index": 0})
+    with pytest.raises(EnvironmentInfrastructureError):
+        env.step("look")
+    with pytest.raises(EpisodeProtocolError):
+        env.step("look")
+    env.reset(options={"task_index": 1})
+    assert env.step("look")[1] == 0.0
+    env.close()
+
+
+def test_an_engine_that_hangs_is_killed(house, write):
+    write("train", "a", trouble="hang")
+    env = house(call_seconds=0.2)
+    env.reset(options={"task_index": 0})
+    process = env._engine._process
+    with pytest.raises(EnvironmentTimeoutError):
+        env.step("look")
+    assert process.poll() is not None
+    env.close()
+
+
+def test_the_engines_process_ends_with_the_one_that_plays(house):
+    script = textwrap.dedent(f"""
+        import sys
+        from tinkergym_alfworld.engine import EngineProcess
+        engine = EngineProcess(call_seconds=30, command=(sys.executable, {house.worker[1]!r}))
+        engine.ask("load", problem='{{"places": {{"a": []}}, "goal": ["b", "a"]}}', task="x")
+        print(engine._process.pid, flush=True)
+        sys.stdin.read()
+    """)
+    player = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    engine = psutil.Process(int(player.stdout.readline()))
+    player.kill()
+    player.wait()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        engine.wait(timeout=30)
+
+
+def test_the_games_are_those_of_the_split_in_the_order_of_their_paths(house, write):
+    write("train", "a-Sliced")
+    write("train", "movable")
+    write("train", "b", solvable=False)
+    write("train", "c", task_type="look_at_obj_in_light")
+    write("train", "d", task_type="pick_and_place_with_movable_recep")
+    env = house()
+    assert [row["task"] for row in env.tasks] == [
+        "put a blue-ish in desk.",
+        "put a c in desk.",
+        "put a green in desk.",
+        "put a red in desk.",
+    ]
+    assert [row["game"] for row in house(task_types=["look_at_obj_in_light"]).tasks] == [
+        "json_2.1.1/train/c/trial_1"
+    ]
+    assert env.metadata["splits"] == ["train", "valid_seen", "valid_unseen"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"split": "test"}, "split"),
+        ({"task_types": ["cook"]}, "task_types"),
+        ({"task_types": ["look_at_obj_in_light"]}, "task_types"),
+        ({"games": "other"}, "games"),
+        ({"games": "made"}, "games"),
+        ({"max_steps": 0}, "max_steps"),
+    ],
+)
+def test_a_wrong_setting_is_refused(house, settings, field):
+    with pytest.raises(InvalidRequestError) as error:
+        house(**settings).reset(seed=0)
+    assert error.value.field == field
+
+
+def test_made_games_are_never_taken_for_the_official_ones(house, write):
+    write("train", "another", made=True)
+    with pytest.raises(InvalidRequestError, match="not the official ones") as error:
+        house()
+    assert "games='made'" in error.value.hint
+    assert house(games="made").tasks.name.startswith("made ALFWorld games")
+
+
+def test_missing_data_is_one_sentence_that_says_what_to_do(house, monkeypatch, tmp_path):
+    for named in ("", str(tmp_path / "nowhere")):
+        monkeypatch.setenv("ALFWORLD_DATA", named)
+        with pytest.raises(InvalidRequestError) as error:
+            house()
+        assert "alfworld-download" in error.value.hint
+
+
+def test_a_missing_package_is_one_sentence_that_says_what_to_do(house, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InvalidRequestError, match="alfworld is not installed") as error:
+        make(ID)
+    assert "envs/alfworld[games]" in error.value.hint
+
+
+def test_a_sentence_that_could_hold_code_is_no_task(write, house):
+    folder = write("train", "a") / "json_2.1.1" / "train" / "a" / "trial_1"
+    game = (folder / "game.tw-pddl").read_text()
+    (folder / "game.tw-pddl").write_text(game.replace("put a a", "{__import__('os')}"))
+    with pytest.raises(InvalidDataError):
+        house().reset(options={"task_index": 0})

@@ -1,0 +1,166 @@
+"""A household task in text, as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+
+from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
+from tinkergym.spaces import Text
+from tinkergym.tasks.grid import with_tasks
+from tinkergym_alfworld.engine import WORKER, EngineProcess, refuse_missing_packages
+from tinkergym_alfworld.games import Games, GameTasks, Split
+
+PROMPT = """You are in a house and have a task. Answer with one command on the last line:
+go to X, open X, close X, take X from Y, move X to Y, use X, examine X, look, inventory, \
+clean X with Y, heat X with Y, cool X with Y."""
+
+_PUT = re.compile(r"put (.+) (?:in/on|in|on) (.+)")
+_UNKNOWN = "Nothing happens."
+_MOST_COMMAND = 200
+"""Characters of a command that the engine is given."""
+
+
+class HouseholdEnv(gym.Env[str, str]):
+    """Do a task in a house by text commands: ALFWorld's games, played by its own engine.
+
+    Earns 1 when the task is done and 0 otherwise. `max_steps` commands truncate the episode.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "dependent"}  # noqa: RUF012 - Gymnasium declares it so
+    worker: ClassVar[Sequence[str]] = WORKER
+    """What starts the engine's process."""
+
+    def __init__(
+        self,
+        *,
+        games: Games = "official",
+        split: Split = "train",
+        task_types: Sequence[str] | None = None,
+        max_steps: int = 50,
+        show_commands: bool = False,
+        instructions: bool = True,
+        call_seconds: float = 60.0,
+        render_mode: str | None = None,
+    ) -> None:
+        """Choose the games.
+
+        Args:
+            games: `official`: ALFWorld's data. `made`: games of `tinkergym_alfworld.make_games`, which
+                are not ALFWorld's benchmark. Either lies in the folder that `ALFWORLD_DATA` names.
+            split: `train`, `valid_seen` (rooms of the training) or `valid_unseen` (other rooms).
+            task_types: Only these; None takes all six.
+            max_steps: Of an episode; ALFWorld's own evaluation has 50.
+            show_commands: Show all commands that are possible.
+            instructions: Explain the commands in a system prompt.
+            call_seconds: How long the engine may take for a step.
+            render_mode: None; there is nothing to see.
+
+        Raises:
+            InvalidEnvironmentError: A package or the data is missing; says what to do.
+            InvalidRequestError: There is no such split or task type.
+        """
+        self.render_mode = render_mode
+        self.observation_space, self.action_space = Text(), Text()
+        if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
+            raise InvalidRequestError(
+                f"must be a positive whole number, not {max_steps!r}", field="max_steps"
+            )
+        self.tasks = GameTasks(games=games, split=split, task_types=task_types)
+        if self.worker is WORKER:
+            refuse_missing_packages()
+        prompt = {"system_prompt": PROMPT} if instructions else {}
+        self.metadata = with_tasks({**self.metadata, **prompt}, self.tasks)
+        self._max_steps, self._show_commands = max_steps, show_commands
+        self._engine = EngineProcess(call_seconds=call_seconds, command=self.worker)
+        self._task_type, self._way, self._steps = "", [""], 0
+        self._commands: list[str] = []
+        self._playing = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin game number `options["task_index"]`, or one that the seed draws.
+
+        Raises:
+            EnvironmentInfrastructureError: The engine failed.
+        """
+        super().reset(seed=seed)
+        _, game = self.tasks.choose(self.np_random, options)
+        self._playing = False
+        shown = self._engine.ask("load", problem=game["problem"], task=game["task"])
+        self._task_type, self._way, self._steps = game["task_type"], list(game["walkthrough"]), 0
+        self._commands, self._playing = shown["commands"], True
+        return self._words(_introduction(shown["feedback"])), {
+            "game": game["game"],
+            "task_type": self._task_type,
+        }
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Obey a command. One that is not possible changes nothing and counts as `unknown_commands`.
+
+        Raises:
+            EpisodeProtocolError: No episode is running.
+            EnvironmentInfrastructureError: The engine failed, and the episode is lost.
+        """
+        if not self._playing:
+            raise EpisodeProtocolError("no episode is running", hint="call reset before step")
+        command = command_in(action)
+        self._steps += 1
+        known = command in self._commands
+        feedback, won = _UNKNOWN, False
+        if known:
+            self._playing = False  # until the engine has answered
+            shown = self._engine.ask("step", command=command)
+            feedback, won, self._commands = shown["feedback"].strip(), shown["won"], shown["commands"]
+            self._playing = True
+            # Once a policy has left the known way to win, nobody knows one.
+            self._way = self._way[1:] if self._way and self._way[0] == command else []
+        truncated = not won and self._steps >= self._max_steps
+        self._playing = not (won or truncated)
+        metrics = {"unknown_commands": float(not known)}
+        if not self._playing:
+            metrics |= {"success": float(won), f"success_{self._task_type}": float(won)}
+        info = {"metrics": metrics, "task_type": self._task_type}
+        return self._words(feedback), float(won), won, truncated, info
+
+    def legal_actions(self) -> list[str]:
+        """Return the commands that are possible now."""
+        return list(self._commands)
+
+    def gold_action(self) -> str | None:
+        """Return the next command of the game's own way to win; None once the policy has left it."""
+        return self._way[0] if self._way else None
+
+    def close(self) -> None:
+        """End the engine's process."""
+        self._engine.close()
+        self._playing = False
+
+    def _words(self, feedback: str) -> str:
+        if not self._show_commands:
+            return feedback
+        return f"{feedback}\nCommands: {', '.join(self._commands)}"
+
+
+def command_in(action: str) -> str:
+    """Return the command that a text ends with, written as the engine expects it.
+
+    The last line counts, so that a policy may think first. `put X in/on Y`, as ALFWorld wrote it before
+    0.4, is understood as `move X to Y`.
+    """
+    lines = [line.strip() for line in action.splitlines() if line.strip()]
+    command = " ".join(lines[-1].lower().split()) if lines else ""
+    command = command.removeprefix("action:").removeprefix(">").strip()[:_MOST_COMMAND]
+    found = _PUT.fullmatch(command)
+    return f"move {found[1]} to {found[2]}" if found else command
+
+
+def _introduction(feedback: str) -> str:
+    """Return the first observation without the engine's banner."""
+    text = feedback.strip()
+    start = text.find("You are in the middle")
+    return text[start:] if start > 0 else text

@@ -1,0 +1,112 @@
+"""The process in which ALFWorld's engine runs: `python -m tinkergym_alfworld.worker`.
+
+Each environment has one. The engine is not safe with threads, ends the process where a problem is malformed,
+and keeps 34 MB of disk for each instance until the process ends; so there is one instance, which loads game
+after game. Lines of JSON come in and go out. This is the only file that imports the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, TextIO
+
+_WATCH_SECONDS = 1.0
+
+
+class Engine:
+    """TextWorld's engine for ALFWorld's problems."""
+
+    def __init__(self) -> None:
+        """Import it, and read the domain and the grammar that come with the package."""
+        import textworld
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+        from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
+        from textworld.envs import PddlEnv
+
+        self._domain = Path(ALFRED_PDDL_PATH).read_text(encoding="utf-8")
+        self._grammar = Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8")
+        infos = textworld.EnvInfos(won=True, admissible_commands=True)
+        self._env = AlfredDemangler(PddlEnv(infos), shuffle=False)
+
+    def load(self, problem: str, task: str) -> dict[str, Any]:
+        """Begin a game.
+
+        Only the problem and the task are a game's own. Domain and grammar are the package's: a grammar holds
+        Python expressions, which the engine evaluates.
+
+        Args:
+            problem: PDDL.
+            task: One sentence, of letters, digits and punctuation only.
+        """
+        grammar = self._grammar.replace("UNKNOWN GOAL.", task)
+        self._env.load({"pddl_domain": self._domain, "grammar": grammar, "pddl_problem": problem})
+        return _shown(self._env.reset())
+
+    def step(self, command: str) -> dict[str, Any]:
+        """Obey a command."""
+        state, _, _ = self._env.step(command)
+        return _shown(state)
+
+    def names(self, ids: list[str]) -> dict[str, str]:
+        """Return what the engine calls things of the loaded game, by their ids in the problem."""
+        infos = self._env.unwrapped._entity_infos
+        return {one: infos[one.lower()].name.strip() for one in ids}
+
+
+def _shown(state: Any) -> dict[str, Any]:
+    return {
+        "feedback": str(state["feedback"]),
+        "commands": list(state["admissible_commands"]),
+        "won": bool(state["won"]),
+    }
+
+
+def serve(engine: Any, questions: TextIO, answers: TextIO) -> None:
+    """Answer lines until there are no more. An engine that ends the process is an error like any other."""
+    for line in questions:
+        try:
+            question = json.loads(line)
+            answer = getattr(engine, question.pop("do"))(**question)
+        except BaseException as error:  # the engine raises SystemExit where a problem is malformed
+            answer = {
+                "error": f"{type(error).__name__}: {error}",
+                "traceback": traceback.format_exc(limit=-5),
+            }
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def end_with_parent() -> None:
+    """End when the process that started this one has ended, whatever the engine is doing."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent's end", daemon=True).start()
+
+
+def streams() -> tuple[TextIO, TextIO]:
+    """Return the pipes to the parent; what the engine prints goes to stderr from here on."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return sys.stdin, answers
+
+
+def main() -> None:
+    """Be the process."""
+    questions, answers = streams()
+    end_with_parent()
+    serve(Engine(), questions, answers)
+
+
+if __name__ == "__main__":
+    main()

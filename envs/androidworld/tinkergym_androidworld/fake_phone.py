@@ -1,0 +1,238 @@
+"""The fake phone's tasks, in the form of AndroidWorld's, and the environment that plays them.
+
+For trying a recipe and for tests. What is learned here says nothing about AndroidWorld.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinkergym_androidworld.environment import PhoneEnv
+from tinkergym_androidworld.fake_device import APPS, FakeAction, FakeDevice, as_text
+
+_NAMES = ("Ada", "Bob", "Eve", "Kim", "Leo", "Mia")
+
+
+class FakeTask:
+    """A task, as AndroidWorld's `TaskEval`."""
+
+    complexity = 0.6
+    template = ""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        """Take what `draw` drew."""
+        self.params = dict(params)
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> dict[str, Any]:
+        """Return parameters."""
+        raise NotImplementedError(f"{cls.__name__} needs a method draw(rng)")
+
+    @property
+    def goal(self) -> str:
+        """What to do."""
+        return self.template.format(**self.params)
+
+    def initialize_task(self, env: FakeDevice) -> None:
+        """Set the phone up."""
+
+    def is_successful(self, env: FakeDevice) -> float:
+        """Return 1 if it is done."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method is_successful(env)")
+
+    def tear_down(self, env: FakeDevice) -> None:
+        """Undo everything."""
+        env.switches.update({"Wi-Fi": True, "Bluetooth": False})
+        env.contacts.clear()
+
+    def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
+        """Return the shortest way, each action from what the phone shows then."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method steps()")
+
+
+class FakeSetSwitch(FakeTask):
+    """Turn Wi-Fi or Bluetooth on or off."""
+
+    template = "On the fake phone, turn {switch} {on_or_off}."
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> dict[str, Any]:
+        """Draw which, and what to."""
+        return {"switch": rng.choice(["Wi-Fi", "Bluetooth"]), "on_or_off": rng.choice(["on", "off"])}
+
+    def initialize_task(self, env: FakeDevice) -> None:
+        """Set it to the opposite."""
+        env.switches[self.params["switch"]] = self.params["on_or_off"] == "off"
+
+    def is_successful(self, env: FakeDevice) -> float:
+        """Look at the switch."""
+        return float(env.switches[self.params["switch"]] == (self.params["on_or_off"] == "on"))
+
+    def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
+        """Open the settings and click."""
+        return [click("Settings"), click(self.params["switch"])]
+
+
+class FakeOpenApp(FakeTask):
+    """Open an app."""
+
+    template = "On the fake phone, open {app}."
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> dict[str, Any]:
+        """Draw which."""
+        return {"app": rng.choice(APPS)}
+
+    def is_successful(self, env: FakeDevice) -> float:
+        """Look what is open."""
+        return float(env.foreground_activity_name == f"fake/.{self.params['app']}")
+
+    def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
+        """Click."""
+        return [click(self.params["app"])]
+
+
+class FakeReadBattery(FakeTask):
+    """Answer a question."""
+
+    template = "On the fake phone, how full is the battery, in percent?"
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> dict[str, Any]:
+        """Draw how full it is."""
+        return {"battery": rng.randint(1, 99)}
+
+    def initialize_task(self, env: FakeDevice) -> None:
+        """Fill the battery so far."""
+        env.battery = self.params["battery"]
+
+    def is_successful(self, env: FakeDevice) -> float:
+        """Look at the answer."""
+        return float(env.interaction_cache.strip().rstrip("% ") == str(self.params["battery"]))
+
+    def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
+        """Open the app and say what it shows."""
+        said = str(self.params["battery"])
+        return [click("Battery"), lambda device: FakeAction(action_type="answer", text=said)]
+
+
+class FakeAddContact(FakeTask):
+    """Fill in a form."""
+
+    complexity = 1.0
+    template = "On the fake phone, add a contact: {name}, {number}."
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> dict[str, Any]:
+        """Draw a name and a number."""
+        return {"name": rng.choice(_NAMES), "number": str(rng.randint(100, 999))}
+
+    def is_successful(self, env: FakeDevice) -> float:
+        """Look for the contact."""
+        return float(env.contacts.get(self.params["name"]) == self.params["number"])
+
+    def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
+        """Open the form, fill it in and save."""
+        filled = [write("Name", self.params["name"]), write("Phone", self.params["number"])]
+        return [click("Contacts"), click("New contact"), *filled, click("Save")]
+
+
+TASKS: dict[str, type[FakeTask]] = {
+    kind.__name__: kind for kind in (FakeAddContact, FakeOpenApp, FakeReadBattery, FakeSetSwitch)
+}
+
+
+def click(text: str) -> Callable[[FakeDevice], FakeAction]:
+    """Return what clicks the element with a text."""
+    return lambda device: FakeAction(action_type="click", index=_place(device, text))
+
+
+def write(hint: str, text: str) -> Callable[[FakeDevice], FakeAction]:
+    """Return what writes into a field."""
+    return lambda device: FakeAction(action_type="input_text", text=text, index=_place(device, hint))
+
+
+def _place(device: FakeDevice, text: str) -> int:
+    shown = device.get_state().ui_elements
+    return next(i for i, element in enumerate(shown) if text in (element.text, element.hint_text))
+
+
+@dataclass(slots=True)
+class FakePhone:
+    """The phone and its tasks."""
+
+    name: str = "the fake phone"
+    device: FakeDevice | None = None
+
+    def task_names(self) -> Sequence[str]:
+        """Return the kinds of task."""
+        return list(TASKS)
+
+    def task(self, name: str, seed: int) -> FakeTask:
+        """Return a task."""
+        kind = TASKS[name]
+        return kind(kind.draw(random.Random(seed)))
+
+    def action(self, fields: Mapping[str, Any]) -> FakeAction:
+        """Return an action."""
+        return FakeAction(**fields)
+
+    def take(self) -> FakeDevice:
+        """Return the phone."""
+        self.device = self.device or FakeDevice()
+        return self.device
+
+    def give_back(self, *, broken: bool = False) -> None:
+        """Keep it, unless it is broken."""
+        if broken:
+            self.device = None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class FakePhoneEnv(PhoneEnv):
+    """Operate a fake phone: AndroidWorld's interface, and four small tasks that are not AndroidWorld's."""
+
+    def __init__(self, *, combinations: int = 16, image_size: tuple[int, int] = (160, 96), **settings: Any):
+        """Choose the tasks and what is shown; see `PhoneEnv`.
+
+        Args:
+            combinations: How many sets of parameters each kind has.
+            image_size: Height and width of screenshots.
+            settings: For `PhoneEnv`.
+        """
+        super().__init__(FakePhone(), combinations=combinations, image_size=image_size, **settings)
+        self._way: list[Callable[[FakeDevice], FakeAction]] = []
+        self._done: list[str] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        begun = super().reset(seed=seed, options=options)
+        assert isinstance(self._task, FakeTask)
+        self._way = self._task.steps()
+        return begun
+
+    def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Do an action, and see whether it was the next one of the shortest way."""
+        on_the_way = bool(self._way) and action == self.gold_action()
+        result = super().step(action)
+        if on_the_way:
+            self._way = self._way[1:]
+        return result
+
+    def gold_action(self) -> str | None:
+        """Return the next action of the shortest way; None once the policy has left it."""
+        if not isinstance(self._device, FakeDevice):
+            return None
+        if not self._way:
+            return as_text(FakeAction(action_type="status", goal_status="complete"))
+        try:
+            return as_text(self._way[0](self._device))
+        except StopIteration:
+            return None

@@ -1,0 +1,141 @@
+"""The bridge to OpenEnv, against a counterpart of its server; `test_openenv_package.py` has the real one."""
+
+import json
+import re
+import threading
+
+import pytest
+
+from tests.tinkergym.bridges.openenv_counterpart import TWO_FIELDS, Counterpart
+from tinkergym.bridges.openenv import OpenEnvEnv
+from tinkergym.errors import (
+    EnvironmentBusyError,
+    EnvironmentGoneError,
+    EpisodeProtocolError,
+    InvalidRequestError,
+    RemoteAnswerError,
+    RemoteEnvironmentError,
+    ServiceUnreachableError,
+)
+from tinkergym.testing.contract import EnvContract
+
+
+@pytest.fixture
+def server():
+    with Counterpart() as counterpart:
+        yield counterpart
+
+
+def number_in(observation):
+    return re.search(r"says (\d)", observation)[1]
+
+
+class TestTheContract(EnvContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, server):
+        self.server = server
+
+    def make(self):
+        return OpenEnvEnv(self.server.url)
+
+
+def test_an_episode_is_the_environments_own(server):
+    env = OpenEnvEnv(server.url, observation_fields=["text"])
+    observation, _ = env.reset(seed=3)
+    assert server.seeds == [3]
+    observation, reward, terminated, truncated, info = env.step(number_in(observation))
+    assert (reward, terminated, truncated, info["metrics"]) == (1.0, False, False, {"malformed_actions": 0.0})
+    assert observation.startswith("counterpart of OpenEnv")
+    assert env.step("x")[1:3] == (0.0, True)
+    with pytest.raises(EpisodeProtocolError):
+        env.step("0")
+    assert env.reset(seed=3)[0] == env.reset(seed=3)[0]
+    env.close()
+
+
+def test_several_fields_are_shown_by_name_and_written_as_json():
+    with Counterpart(schema=TWO_FIELDS) as server:
+        env = OpenEnvEnv(server.url)
+        assert "volume" in env.metadata["system_prompt"]
+        observation, _ = env.reset(seed=1)
+        assert observation.splitlines()[1] == "left: 2"
+        said, reward, terminated, _, info = env.step("louder")
+        assert (reward, terminated, info["metrics"]["malformed_actions"]) == (0.0, False, 1.0)
+        assert "JSON object" in said
+        # What only the server can tell is said by the server.
+        refused, *_, info = env.step(json.dumps({"message": 4, "volume": 1}))
+        assert "valid string" in refused
+        assert info["metrics"]["malformed_actions"] == 1.0
+        assert env.step(json.dumps({"message": number_in(observation), "volume": 1}))[1] == 1.0
+        env.close()
+
+
+def test_one_field_can_be_chosen():
+    with Counterpart(schema=TWO_FIELDS) as server:
+        env = OpenEnvEnv(server.url, action_field="message")
+        assert "system_prompt" not in env.metadata
+        assert env.step(number_in(env.reset(seed=1)[0]))[1] == 1.0
+        for wrong in ({"action_field": "loudness"}, {"observation_fields": ["smell"]}, {"hold": "forever"}):
+            with pytest.raises(InvalidRequestError) as error:
+                OpenEnvEnv(server.url, **wrong)
+            assert error.value.field in wrong
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("action", "error"),
+    [
+        ("break", RemoteEnvironmentError),
+        ("hang up", EnvironmentGoneError),
+        ("nonsense", RemoteAnswerError),
+    ],
+)
+def test_a_failure_there_is_a_lost_episode_and_no_reward(server, action, error):
+    env = OpenEnvEnv(server.url)
+    env.reset(seed=0)
+    with pytest.raises(error):
+        env.step(action)
+    assert env.step(number_in(env.reset(seed=0)[0]))[1] == 1.0
+    env.close()
+
+
+def test_more_environments_than_places_take_turns():
+    with Counterpart(places=1) as server:
+        returns = []
+
+        def play(seed):
+            env = OpenEnvEnv(server.url)
+            observation, over, total = env.reset(seed=seed)[0], False, 0.0
+            while not over:
+                observation, reward, over, *_ = env.step(number_in(observation))
+                total += reward
+            returns.append(total)
+
+        threads = [threading.Thread(target=play, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert returns == [2.0] * 4
+        assert server.most_sessions == 1
+
+
+def test_a_server_that_stays_full_says_what_to_do():
+    with Counterpart(places=1) as server:
+        first, second = OpenEnvEnv(server.url), OpenEnvEnv(server.url, busy_seconds=0.0)
+        first.reset(seed=0)
+        with pytest.raises(EnvironmentBusyError) as error:
+            second.reset(seed=0)
+        assert "max_concurrent_envs" in error.value.hint
+        first.close()
+
+
+def test_where_no_server_is_one_sentence_says_so(server):
+    gone = server.url.replace(server.url.rsplit(":", 1)[1], "9")
+    with pytest.raises(ServiceUnreachableError) as error:
+        OpenEnvEnv(gone)
+    assert error.value.field == "url"
+    for wrong in (f"{server.url}/elsewhere", "ftp://127.0.0.1", "http://127.0.0.1:many"):
+        with pytest.raises(InvalidRequestError) as error:
+            OpenEnvEnv(wrong)
+        assert error.value.field == "url"

@@ -1,0 +1,166 @@
+"""The bridge to verifiers, with a counterpart of it; `test_verifiers_package.py` has the real one."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tinkergym.bridges import verifiers_process
+from tinkergym.bridges.verifiers import VerifiersEnv
+from tinkergym.errors import (
+    EnvironmentInfrastructureError,
+    EpisodeProtocolError,
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    InvalidRewardError,
+)
+from tinkergym.testing.contract import EnvContract
+
+COUNTERPARTS = Path(__file__).parents[2] / "counterparts"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def counterpart():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(COUNTERPARTS))
+        patch.setenv("TINKERGYM_VERIFIERS_PYTHON", sys.executable)
+        patch.setattr(verifiers_process, "_processes", {})
+        yield
+        for process in verifiers_process._processes.values():
+            process.close()
+
+
+def count(**arguments):
+    return VerifiersEnv("counterpart-env", arguments=arguments)
+
+
+class TestTheContract(EnvContract):
+    def make(self):
+        return count()
+
+
+def test_an_episode_is_the_environments_own():
+    env = count()
+    assert env.metadata["system_prompt"] == "Count."
+    assert env.metadata["splits"] == ["train", "eval"]
+    observation, info = env.reset(options={"task_index": 1})
+    assert observation == [{"role": "user", "content": "count from 4"}]
+    assert info == {"row": 1}
+    assert env.step("4")[:4] == ([{"role": "user", "content": "next"}], 0.0, False, False)
+    env.step("5")
+    observation, reward, terminated, truncated, info = env.step("7")
+    assert observation == [{"role": "user", "content": "done"}]
+    assert (reward, terminated, truncated) == (2.0, True, False)
+    assert (info["metrics"], info["stop"]) == ({"right": 2.0}, "done")
+    with pytest.raises(EpisodeProtocolError):
+        env.step("8")
+    env.close()
+
+
+def test_the_environments_own_limit_truncates():
+    env = count(max_turns=2)
+    env.reset(seed=0)
+    env.step("1")
+    assert env.step("x")[2:4] == (False, True)
+
+
+def test_calls_are_read_and_their_results_are_messages_of_the_tool():
+    env = count(tools=True)
+    assert '"name": "add"' in env.metadata["system_prompt"]
+    env.reset(seed=0)
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    (message,), *_, info = env.step(call)
+    assert (message["role"], message["content"]) == ("tool", 'add {"a": 1}')
+    assert message["tool_call_id"].startswith("call-")
+    assert info["metrics"] == {"malformed_tool_calls": 0.0}
+    assert env.step("<tool_call>{oops</tool_call>")[4]["metrics"] == {"malformed_tool_calls": 1.0}
+    env.close()
+
+
+def test_many_episodes_share_a_process_and_do_not_mix():
+    envs = [count() for _ in range(6)]
+    assert len({id(env._process()) for env in envs}) == 1
+    returns = {}
+
+    def play(place, env):
+        start = int(env.reset(options={"task_index": place % 2})[0][0]["content"].split()[-1])
+        returns[place] = [env.step(str(start + i))[1] for i in range(3)][-1]
+
+    threads = [threading.Thread(target=play, args=item) for item in enumerate(envs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert returns == dict.fromkeys(range(6), 3.0)
+
+
+def test_an_error_is_a_lost_episode():
+    env = count()
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentInfrastructureError, match="broken on purpose"):
+        env.step("break")
+    with pytest.raises(EpisodeProtocolError):
+        env.step("1")
+    env.reset(seed=0)
+    env.step("nan")
+    env.step("2")
+    with pytest.raises(InvalidRewardError):
+        env.step("3")
+
+
+def test_a_process_that_ends_takes_its_episodes_and_the_next_reset_starts_another():
+    env = count(max_turns=7)
+    env.reset(seed=0)
+    process = env._process()
+    with pytest.raises(EnvironmentInfrastructureError, match="process ended"):
+        env.step("die")
+    env.reset(seed=0)
+    assert env._process() is not process
+    assert env.step("1")[1] == 0.0
+
+
+def test_an_environment_that_cannot_be_trained_in_is_refused():
+    with pytest.raises(InvalidEnvironmentError, match="compares rollouts"):
+        count(groups=True)
+    env = count(rewrites=True)
+    env.reset(seed=0)
+    with pytest.raises(InvalidEnvironmentError, match="rewrites"):
+        env.step("1")
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings", "field"),
+    [
+        ("no-such-environment", {}, "environment"),
+        ("counterpart_env:Missing", {}, "environment"),
+        ("counterpart-env", {"arguments": {"speed": 3}}, "environment"),
+        ("; rm", {}, "environment"),
+        ("counterpart-env", {"split": "test"}, "split"),
+    ],
+)
+def test_what_cannot_be_loaded_says_so_before_the_start(environment, settings, field):
+    with pytest.raises(InvalidRequestError) as error:
+        VerifiersEnv(environment, **settings)
+    assert error.value.field == field
+
+
+def test_without_verifiers_one_sentence_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "verifiers.py").write_text("raise ModuleNotFoundError(\"No module named 'verifiers'\")")
+    monkeypatch.setattr(verifiers_process, "_processes", {})
+    with pytest.raises(InvalidEnvironmentError, match="verifiers is not installed") as error:
+        count()
+    assert "TINKERGYM_VERIFIERS_PYTHON" in error.value.hint
+    monkeypatch.setenv("TINKERGYM_VERIFIERS_PYTHON", str(tmp_path / "nothing"))
+    with pytest.raises(InvalidEnvironmentError, match="cannot be started"):
+        count()
+
+
+def test_a_module_and_attribute_can_be_named():
+    env = VerifiersEnv("counterpart_env:Count", split="eval")
+    assert len(env.tasks) == 1
+    assert len(env.tasks.fingerprint) == 64
+    assert json.dumps(env.reset(seed=0)[0])
+    env.close()

@@ -1,0 +1,182 @@
+"""With the real verifiers, in the Python that TINKERGYM_VERIFIERS_PYTHON names."""
+
+import os
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from tinkergym.bridges import verifiers_process
+from tinkergym.bridges.verifiers import VerifiersEnv
+from tinkergym.errors import EnvironmentInfrastructureError, InvalidEnvironmentError, InvalidRequestError
+from tinkergym.testing.contract import EnvContract
+
+pytestmark = pytest.mark.skipif(
+    "TINKERGYM_VERIFIERS_PYTHON" not in os.environ, reason="needs the package verifiers: make test-extras"
+)
+# Environments of v0 need verifiers < 0.4, tasksets of v1 a later one; both are tested, one after the other.
+V1 = os.environ.get("TINKERGYM_VERIFIERS_V1") == "1"
+v0 = pytest.mark.skipif(V1, reason="this verifiers has v1 only")
+v1 = pytest.mark.skipif(not V1, reason="this verifiers has another v1")
+
+SUMS = {
+    "gym": [{"name": "chain_sum", "weight": 1.0, "config": {"max_terms": 2, "max_digits": 1}}],
+    "num_train_examples": 40,
+    "num_eval_examples": 10,
+    "system_prompt": "Write <answer>N</answer>.",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def path():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+        for process in verifiers_process._processes.values():
+            process.close()
+
+
+def real(**arguments):
+    return VerifiersEnv("real-verifiers-env", arguments=arguments)
+
+
+def sums(split="train"):
+    name = "verifiers.envs.integrations.reasoninggym_env:ReasoningGymEnv"
+    return VerifiersEnv(name, arguments=SUMS, split=split)
+
+
+@v0
+class TestAPublishedEnvironment(EnvContract):
+    def make(self):
+        return sums()
+
+
+@v0
+def test_a_published_environment_is_played_unchanged():
+    env = sums("eval")
+    assert len(env.tasks) == 10
+    assert env.metadata["system_prompt"] == SUMS["system_prompt"]
+    for index in range(10):
+        ((message,), _) = env.reset(options={"task_index": index})
+        a, sign, b = re.search(r"(-?\d+) ([+-]) (\d+)", message["content"]).groups()
+        right = int(a) + int(f"{sign}{b}")
+        assert env.step(f"<answer>{right}</answer>")[1:4] == (1.0, True, False)
+        env.reset(options={"task_index": index})
+        *_, info = wrong = env.step("<answer>no</answer>")
+        assert wrong[1] < 1.0
+        assert "format_reward_func" in info["metrics"]
+
+
+@v0
+def test_an_episode_of_several_turns_is_the_environments_own():
+    env = real()
+    observation, _ = env.reset(options={"task_index": 1})
+    assert observation == [{"role": "user", "content": "count from 4"}]
+    assert env.step("4")[:4] == ([{"role": "user", "content": "next"}], 0.0, False, False)
+    env.step("5")
+    observation, reward, terminated, truncated, info = env.step("7")
+    assert (reward, terminated, truncated) == (2.0, True, False)
+    assert observation == [{"role": "user", "content": "done"}]
+    assert info["metrics"]["paid"] == 2.0
+
+
+@v0
+def test_the_environments_own_limit_truncates():
+    env = real(max_turns=2)
+    env.reset(seed=0)
+    env.step("1")
+    assert env.step("x")[2:4] == (False, True)
+
+
+@v0
+def test_tools_are_offered_called_and_answered():
+    env = real(kind="tool")
+    assert '"name": "add"' in env.metadata["system_prompt"]
+    env.reset(seed=0)
+    (message,), *_ = env.step('<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>')
+    assert (message["role"], message["content"]) == ("tool", "5")
+    _, reward, terminated, *_ = env.step("It is 5.")
+    assert (reward, terminated) == (1.0, True)
+
+
+@v0
+def test_an_error_of_the_environment_is_a_lost_episode():
+    env = real()
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentInfrastructureError, match="broken on purpose"):
+        env.step("break")
+    env.reset(seed=0)
+    assert env.step("1")[1] == 0.0
+    with pytest.raises(InvalidEnvironmentError):
+        VerifiersEnv("no-such-environment")
+
+
+@v0
+def test_many_episodes_at_once_do_not_mix():
+    envs, returns = [real() for _ in range(6)], {}
+
+    def play(place, env):
+        start = int(env.reset(options={"task_index": place % 2})[0][0]["content"].split()[-1])
+        returns[place] = [env.step(str(start + i))[1] for i in range(3)][-1]
+
+    threads = [threading.Thread(target=play, args=item) for item in enumerate(envs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert returns == dict.fromkeys(range(6), 3.0)
+
+
+@v1
+def test_a_taskset_is_played_unchanged_with_its_own_turns_and_rewards():
+    env = VerifiersEnv("real-taskset")
+    assert len(env.tasks) == 2
+    observation, _ = env.reset(options={"task_index": 1})
+    assert observation == [
+        {"role": "system", "content": "Repeat."},
+        {"role": "user", "content": "say green"},
+    ]
+    assert env.step("green")[:4] == ([{"role": "user", "content": "again"}], 0.0, False, False)
+    _, reward, terminated, truncated, info = env.step("blue")
+    assert (reward, terminated, truncated) == (0.5, True, False)
+    assert info["metrics"] == {"repeated": 0.5, "turns": 2.0}
+
+
+@v1
+def test_a_tasksets_settings_are_its_arguments():
+    assert len(VerifiersEnv("real-taskset", arguments={"words": ["a", "b", "c"]}).tasks) == 3
+    with pytest.raises(InvalidRequestError):
+        VerifiersEnv("real-taskset", arguments={"colours": 3})
+    with pytest.raises(InvalidRequestError) as error:
+        VerifiersEnv("real-taskset", split="eval")
+    assert error.value.field == "split"
+
+
+@v1
+def test_an_error_of_a_taskset_is_a_lost_episode():
+    env = VerifiersEnv("real-taskset")
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentInfrastructureError, match="broken on purpose"):
+        env.step("break")
+    env.reset(seed=0)
+    assert env.step("red")[2:4] == (False, False)
+    env.close()
+
+
+@v1
+def test_many_episodes_of_a_taskset_do_not_mix():
+    envs, returns = [VerifiersEnv("real-taskset") for _ in range(6)], {}
+
+    def play(place, env):
+        word = env.reset(options={"task_index": place % 2})[0][-1]["content"].split()[-1]
+        env.step(word)
+        returns[place] = env.step(word)[1]
+
+    threads = [threading.Thread(target=play, args=item) for item in enumerate(envs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert returns == dict.fromkeys(range(6), 1.0)

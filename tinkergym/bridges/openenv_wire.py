@@ -1,0 +1,264 @@
+"""The wire protocol of OpenEnv: a WebSocket with `reset` and `step` per session, and `/schema` over HTTP.
+
+Nothing is imported from OpenEnv. It pins other versions of packages than this project does, and its servers
+mostly run elsewhere anyway.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from tinkergym.errors import (
+    EnvironmentBusyError,
+    EnvironmentGoneError,
+    EnvironmentTimeoutError,
+    InvalidRequestError,
+    InvalidRewardError,
+    MissingExtraError,
+    RemoteAnswerError,
+    RemoteEnvironmentError,
+    ServiceUnreachableError,
+    TinkerGymError,
+)
+from tinkergym.user_code.quoting import quoted
+
+_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+_MOST_SCHEMA_BYTES = 2**20
+_MOST_TEXT = 2_000
+"""Characters of a server's error that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEnvAddress:
+    """Where a server is."""
+
+    host: str
+    port: int | None
+    path: str
+    secure: bool
+
+    @classmethod
+    def parse(cls, url: str) -> OpenEnvAddress:
+        """Read an address such as `http://127.0.0.1:8000`; `ws://` is understood as well.
+
+        Raises:
+            InvalidRequestError: It is not such an address.
+        """
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in _SCHEMES or not parts.hostname or port == -1 or parts.username:
+            raise InvalidRequestError(
+                f"{quoted(url)} is not the address of an OpenEnv server",
+                hint="write http://HOST:PORT, or https://HOST",
+                field="url",
+            )
+        return cls(parts.hostname, port, parts.path.rstrip("/"), _SCHEMES[parts.scheme] == "wss")
+
+    def __str__(self) -> str:
+        return f"http{'s' * self.secure}://{self._place}{self.path}"
+
+    @property
+    def websocket(self) -> str:
+        """The URL of a session."""
+        return f"ws{'s' * self.secure}://{self._place}{self.path}/ws"
+
+    @property
+    def _place(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenEnvAnswer:
+    """What a server answers to `reset` and `step`."""
+
+    observation: dict[str, Any]
+    reward: float
+    """0 where the environment gave none."""
+    done: bool
+
+
+class ActionRefusedError(Exception):
+    """The server's schema does not allow an action; the text says why, for the policy to read."""
+
+
+def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str, Any]:
+    """Return the JSON schemas of a server's environment, by `action`, `observation` and `state`.
+
+    Raises:
+        ServiceUnreachableError: Nothing answers.
+        InvalidRequestError: Something else than an OpenEnv server answers.
+    """
+    kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
+    connection = kind(address.host, address.port, timeout=timeout_seconds)
+    try:
+        connection.request("GET", f"{address.path}/schema", headers={"Accept": "application/json"})
+        response = connection.getresponse()
+        body = response.read(_MOST_SCHEMA_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise ServiceUnreachableError(
+            f"no OpenEnv server answers at {address}: {error or type(error).__name__}",
+            hint="start the environment's server, or correct url",
+            field="url",
+        ) from None
+    finally:
+        connection.close()
+    with suppress(ValueError):
+        schema = json.loads(body)
+        described = isinstance(schema, dict) and isinstance(schema.get("action"), dict)
+        if described and response.status == http.client.OK:
+            return dict(schema)
+    raise InvalidRequestError(
+        f"{address} is not an OpenEnv server: GET /schema answers with HTTP {response.status}",
+        hint="name the address at which the environment's server listens",
+        field="url",
+    )
+
+
+class OpenEnvSession:
+    """One environment on a server, for as long as the connection stands. Belongs to one thread at a time."""
+
+    def __init__(self, address: OpenEnvAddress, *, timeout_seconds: float, max_message_bytes: int) -> None:
+        """Connect; whether there is a place free shows with the first question.
+
+        Raises:
+            ServiceUnreachableError: Nothing answers, or not as a WebSocket.
+            MissingExtraError: `websockets` is not installed.
+        """
+        try:
+            from websockets.exceptions import WebSocketException
+            from websockets.sync.client import connect
+        except ModuleNotFoundError:
+            raise MissingExtraError(
+                "environments of OpenEnv need the package websockets",
+                hint="pip install '.[serving]' in a checkout of tinkergym",
+            ) from None
+        self._address = address
+        self._open = ExitStack()
+        try:
+            self._socket = self._open.enter_context(
+                connect(
+                    address.websocket,
+                    open_timeout=timeout_seconds,
+                    close_timeout=1.0,
+                    max_size=max_message_bytes,
+                    proxy=None,
+                )
+            )
+        except (OSError, WebSocketException) as error:
+            raise ServiceUnreachableError(
+                f"no OpenEnv server answers at {address}: {error or type(error).__name__}",
+                hint="start the environment's server, or correct url",
+                field="url",
+            ) from None
+
+    def ask(self, kind: str, data: dict[str, Any], *, timeout_seconds: float) -> OpenEnvAnswer:
+        """Send `reset` or `step` and return the answer.
+
+        Raises:
+            ActionRefusedError: The server's schema does not allow the action.
+            EnvironmentBusyError: The server has no place free.
+            EnvironmentGoneError: The connection ended.
+            EnvironmentTimeoutError: No answer came in time. The session is over.
+            RemoteEnvironmentError: The environment raised.
+            RemoteAnswerError: The answer is none. The session is over.
+            InvalidRewardError: The reward is not a finite number.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            self._socket.send(json.dumps({"type": kind, "data": data}))
+            frame = self._socket.recv(timeout=timeout_seconds)
+        except TimeoutError:
+            self.close()
+            raise EnvironmentTimeoutError(
+                f"{self._address} did not answer {kind} within {timeout_seconds:g} s",
+                hint="raise step_timeout_seconds if the environment is that slow",
+            ) from None
+        except (OSError, ConnectionClosed) as error:
+            # A server without a free place says so and hangs up, perhaps before the question reached it.
+            last = None
+            with suppress(Exception):
+                last = self._socket.recv(timeout=0)
+            if last is not None:
+                return self._read(last, kind)
+            self.close()
+            raise EnvironmentGoneError(
+                f"the session at {self._address} ended: {error or type(error).__name__}",
+                hint="reset begins another; the server's output says why",
+            ) from None
+        return self._read(frame, kind)
+
+    def close(self) -> None:
+        """End the session."""
+        with suppress(Exception):
+            self._socket.send('{"type": "close"}')
+        with suppress(Exception):
+            self._open.close()
+
+    def _read(self, frame: str | bytes, kind: str) -> OpenEnvAnswer:
+        try:
+            message = json.loads(frame)
+        except (ValueError, RecursionError):
+            message = None
+        data = message.get("data") if isinstance(message, dict) else None
+        if isinstance(message, dict) and isinstance(data, dict):
+            if message.get("type") == "error":
+                raise self._error(data, kind)
+            if message.get("type") == "observation" and isinstance(data.get("observation"), dict):
+                return OpenEnvAnswer(
+                    observation=data["observation"],
+                    reward=_reward(data.get("reward")),
+                    done=data.get("done") is True,
+                )
+        self.close()
+        raise RemoteAnswerError(f"{self._address} answered {kind} with {quoted(message)}")
+
+    def _error(self, data: dict[str, Any], kind: str) -> Exception:
+        code, text = str(data.get("code", "")), str(data.get("message", ""))[:_MOST_TEXT]
+        if code == "VALIDATION_ERROR" and kind == "step":
+            return ActionRefusedError(_reasons(data.get("errors")) or text)
+        error: TinkerGymError
+        if code == "CAPACITY_REACHED":
+            self.close()
+            error = EnvironmentBusyError(
+                f"all places at {self._address} are taken",
+                hint="start its server with a larger max_concurrent_envs, or raise busy_seconds",
+            )
+        elif code in ("INVALID_JSON", "UNKNOWN_TYPE"):
+            self.close()
+            error = RemoteAnswerError(f"{self._address} does not understand {kind}: {text}")
+        else:
+            error = RemoteEnvironmentError(
+                f"the environment at {self._address} failed in {kind} ({code}): {text}"
+            )
+        return error
+
+
+def _reward(value: object) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return float(value)
+    raise InvalidRewardError(f"the environment's reward is {quoted(value)}, not a finite number")
+
+
+def _reasons(errors: object) -> str:
+    """Return the errors of a validation as lines `field: reason`."""
+    if not isinstance(errors, list):
+        return ""
+    lines = []
+    for one in errors[:10]:
+        if isinstance(one, dict):
+            where = ".".join(map(str, one["loc"])) if isinstance(one.get("loc"), list) else ""
+            lines.append(f"{where}: {one.get('msg', '')}".removeprefix(": "))
+    return "\n".join(lines)[:_MOST_TEXT]

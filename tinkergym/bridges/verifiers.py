@@ -1,0 +1,300 @@
+"""An environment of verifiers as a `gymnasium.Env`, unchanged, in a process of its own.
+
+verifiers and this project pin other versions of the same packages, so `TINKERGYM_VERIFIERS_PYTHON` may name
+the Python that has it: of a virtual environment of its own, in which tinkergym need not be.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal, cast, get_args
+
+import gymnasium as gym
+
+from tinkergym.bridges.verifiers_process import Answer, VerifiersProcess, process_for
+from tinkergym.errors import (
+    EnvironmentInfrastructureError,
+    EpisodeProtocolError,
+    InvalidEnvironmentError,
+    InvalidRequestError,
+    InvalidRewardError,
+)
+from tinkergym.messages import ROLES, Message
+from tinkergym.spaces import Chat, Text
+from tinkergym.tasks.grid import with_tasks
+from tinkergym.tasks.source import Task, TaskSource
+from tinkergym.tools.syntax import MalformedCall, Syntax, parse_calls
+from tinkergym.user_code.quoting import quoted
+
+Split = Literal["train", "eval"]
+_NAME = re.compile(r"[\w./:@-]{1,200}")
+_QUESTION_SECONDS = 60.0
+
+
+class VerifiersTasks(TaskSource):
+    """The rows of an environment's dataset. They stay in its process; here a task is a row's number."""
+
+    splits = get_args(Split)
+
+    def __init__(self, environment: str, arguments: Mapping[str, Any], split: str) -> None:
+        """Name the rows.
+
+        Raises:
+            InvalidRequestError: There is no such split.
+        """
+        if split not in self.splits:
+            raise InvalidRequestError(f"there is no split {split!r}", hint="train or eval", field="split")
+        self.split: str | None = split
+        self._environment, self._arguments = environment, dict(arguments)
+        self._count = 0
+
+    @property
+    def name(self) -> str:
+        """Which environment's."""
+        return f"the dataset of {self._environment}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the rows."""
+        return str(self._ask("fingerprint")["fingerprint"])
+
+    def __len__(self) -> int:
+        if not self._count:
+            self._count = int(self._ask("rows")["count"])
+        return self._count
+
+    def read(self, index: int) -> Task:
+        """Return the row's number."""
+        return {"row": index}
+
+    def _ask(self, do: str) -> Answer:
+        process = process_for(self._environment, self._arguments)
+        return process.ask(do, split=self.split, timeout_seconds=10 * _QUESTION_SECONDS)
+
+
+class VerifiersEnv(gym.Env[list[Message], str]):
+    """A published environment of verifiers, unchanged: its data, its prompts, its turns, its rubric.
+
+    Each completion that the environment asks for is a step; an observation holds the messages that are new.
+    The rubric is asked once, at the end, and all of the reward comes with the last step. What the environment
+    calls a limit truncates the episode. An error of it is a lost episode.
+
+    Example:
+        >>> tg.register("published/Reverse-v0", VerifiersEnv, kwargs={"environment": "reverse-text"})
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "dependent"}  # noqa: RUF012 - Gymnasium declares it so
+
+    def __init__(
+        self,
+        environment: str,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        split: Split = "train",
+        tool_syntax: Syntax = "hermes",
+        step_timeout_seconds: float = 60.0,
+        render_mode: str | None = None,
+    ) -> None:
+        """Load the environment, in a process that all of this program's environments of its kind share.
+
+        Args:
+            environment: An id of a taskset, or one that `verifiers.load_environment` takes, or
+                `module:attribute`.
+            arguments: The taskset's settings, or arguments of `load_environment` or of the attribute.
+            split: Its `train` or its `eval` dataset; a taskset has only `train`.
+            tool_syntax: How the policy writes calls, if the environment has tools.
+            step_timeout_seconds: How long it may take between two completions.
+            render_mode: None; there is nothing to see.
+
+        Raises:
+            InvalidEnvironmentError: verifiers is not installed, or it cannot load the environment; or the
+                environment has several agents, or compares rollouts with each other.
+            InvalidRequestError: There is no such split.
+        """
+        self.render_mode = render_mode
+        self.observation_space: gym.Space[list[Message]] = Chat()
+        self.action_space: gym.Space[str] = Text()
+        if not _NAME.fullmatch(environment):
+            raise InvalidRequestError(f"{environment!r} is not a name of an environment", field="environment")
+        self._environment, self._arguments = environment, dict(arguments or {})
+        self._syntax, self._seconds = tool_syntax, step_timeout_seconds
+        self.tasks = VerifiersTasks(environment, self._arguments, split)
+        about = self._process().ask("about", timeout_seconds=_QUESTION_SECONDS)
+        _refuse(environment, about, split)
+        self._prompt = str(about["system_prompt"])
+        told = "\n\n".join(filter(None, [self._prompt, _offered(about["tools"], tool_syntax)]))
+        cell = with_tasks(self.metadata, self.tasks)
+        self.metadata = {**cell, "system_prompt": told} if told else cell
+        self._playing: tuple[VerifiersProcess, str] | None = None
+        self._seen: list[Message] = []
+        self._has_tools = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """Begin with row number `options["task_index"]`, or with one that the seed draws.
+
+        Raises:
+            EnvironmentInfrastructureError: The environment failed, or ended before it asked for anything.
+        """
+        super().reset(seed=seed)
+        index, _ = self.tasks.choose(self.np_random, options)
+        self.end_episode()
+        process, episode = self._process(), uuid.uuid4().hex
+        self._playing, self._seen = (process, episode), []
+        first = self._ask("begin", episode=episode, split=self.tasks.split, row=index)
+        if "ended" in first:
+            self._playing = None
+            raise EnvironmentInfrastructureError(
+                f"{self._environment} ended row {index} before it asked for a completion",
+                hint="see whether its set-up reported an error",
+            )
+        shown = self._news(first)
+        # Said already, as the environment's system prompt.
+        said = shown and shown[0]["role"] == "system" and shown[0]["content"] == self._prompt
+        return shown[1:] if said else shown, {"row": index}
+
+    def step(self, action: str) -> tuple[list[Message], float, bool, bool, dict[str, Any]]:
+        """Give the environment the completion that it asked for.
+
+        Raises:
+            EpisodeProtocolError: No episode is running.
+            EnvironmentInfrastructureError: The environment failed, and the episode is lost.
+            InvalidRewardError: Its rubric gave no finite number.
+        """
+        if self._playing is None:
+            raise EpisodeProtocolError("no episode is running", hint="call reset before step")
+        calls = parse_calls(action, self._syntax) if self._has_tools else []
+        malformed = sum(isinstance(call, MalformedCall) for call in calls)
+        written = [
+            {"id": f"call-{uuid.uuid4().hex[:8]}", "name": call.name, "arguments": json.dumps(call.arguments)}
+            for call in calls
+            if not isinstance(call, MalformedCall)
+        ]
+        said = {"content": action, "tool_calls": written}
+        news = self._ask("answer", episode=self._playing[1], said=said)
+        metrics = {"malformed_tool_calls": float(malformed)} if self._has_tools else {}
+        if "ended" not in news:
+            self._seen.append({"role": "assistant", "content": action})
+            return self._news(news), 0.0, False, False, {"metrics": metrics}
+        self._playing = None
+        info = {"metrics": metrics | _numbers(news["metrics"]), "stop": news["stop"]}
+        reward, truncated = _reward(news["reward"]), bool(news["truncated"])
+        return _messages(news["messages"]), reward, not truncated, truncated, info
+
+    def end_episode(self) -> None:
+        """Let go of the episode: whoever plays ended it."""
+        playing, self._playing = self._playing, None
+        if playing is not None:
+            with suppress(Exception):
+                playing[0].ask("abandon", episode=playing[1], timeout_seconds=_QUESTION_SECONDS)
+
+    def close(self) -> None:
+        """Let go of the episode. The process stays for others that play in it, and ends with this program."""
+        self.end_episode()
+
+    def _process(self) -> VerifiersProcess:
+        return process_for(self._environment, self._arguments)
+
+    def _ask(self, do: str, **arguments: Any) -> Answer:
+        assert self._playing is not None
+        try:
+            return self._playing[0].ask(do, timeout_seconds=self._seconds, **arguments)
+        except Exception:
+            self.end_episode()
+            raise
+
+    def _news(self, asked: Answer) -> list[Message]:
+        """Return the messages that are new in what the environment asks to be answered."""
+        self._has_tools = bool(asked["tools"])
+        conversation = _messages(asked["messages"])
+        count = len(self._seen)
+        if [_gist(one) for one in conversation[:count]] != [_gist(one) for one in self._seen]:
+            self.end_episode()
+            raise InvalidEnvironmentError(
+                f"{self._environment} rewrites what the policy has read already",
+                hint="tokens that were sampled cannot be taken back: choose an environment that only appends",
+                field="environment",
+            )
+        self._seen = conversation
+        return conversation[count:]
+
+
+def _gist(message: Message) -> tuple[str, str]:
+    return message["role"], str(message["content"])
+
+
+def _messages(given: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return messages of verifiers as ours.
+
+    Raises:
+        InvalidEnvironmentError: One shows something else than text.
+    """
+    messages = []
+    for one in given:
+        role = one.get("role")
+        message = {"role": role if role in ROLES else "user", "content": _words(one.get("content"))}
+        if isinstance(one.get("tool_call_id"), str):
+            message["tool_call_id"] = one["tool_call_id"]
+        messages.append(cast("Message", message))
+    return messages
+
+
+def _words(content: object) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts: list[Any] = content if isinstance(content, list) else [content]
+    if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
+        raise InvalidEnvironmentError(
+            "the environment shows something else than text", hint="only text is bridged", field="environment"
+        )
+    return "\n".join(str(part["text"]) for part in parts)
+
+
+def _refuse(environment: str, about: Answer, split: str) -> None:
+    if about["refused"]:
+        raise InvalidEnvironmentError(
+            f"{environment} cannot be bridged: {about['refused']}",
+            hint="an episode needs one policy and a reward of its own: choose another environment",
+            field="environment",
+        )
+    if split not in about["splits"]:
+        raise InvalidRequestError(
+            f"{environment} has no {split} dataset",
+            hint="its arguments say which tasks it has: give other arguments for evaluation",
+            field="split",
+        )
+
+
+def _offered(tools: Sequence[Mapping[str, Any]], syntax: Syntax) -> str:
+    if not tools:
+        return ""
+    from tinkergym.tools.prompt import describe_schemas
+
+    schemas = [
+        {
+            "type": "function",
+            "function": {name: tool.get(name) for name in ("name", "description", "parameters")},
+        }
+        for tool in tools
+    ]
+    return describe_schemas(schemas, syntax)
+
+
+def _reward(value: object) -> float:
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return float(value)
+    raise InvalidRewardError(f"the rubric's reward is {quoted(value)}, not a finite number")
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, bool | int | float) and math.isfinite(value)
+    }

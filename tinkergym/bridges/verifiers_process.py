@@ -1,0 +1,176 @@
+"""The process of an environment of verifiers, seen from here: shared by all that play in it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tinkergym.errors import EnvironmentInfrastructureError, EnvironmentTimeoutError, InvalidEnvironmentError
+
+PYTHON_VARIABLE = "TINKERGYM_VERIFIERS_PYTHON"
+"""Environment variable: the Python that has verifiers, if it is not this one. Not an argument of an
+environment, since a job may come from somebody else.
+"""
+
+_START_SECONDS = 300.0
+"""An environment may fetch its dataset when it is made."""
+_CLOSE_SECONDS = 2.0
+_MOST_LOG = 2_000
+"""Characters of the process's last words that an error shows."""
+_WORKER = Path(__file__).with_name("verifiers_worker.py")
+
+Answer = dict[str, Any]
+
+
+class VerifiersProcess:
+    """One process. Any number of threads may ask at once; each waits for its own answer."""
+
+    def __init__(self, environment: str, arguments: Mapping[str, Any]) -> None:
+        """Start it and wait until the environment is loaded.
+
+        Raises:
+            InvalidEnvironmentError: verifiers is not installed there, or the environment cannot be loaded.
+        """
+        self._waiting: dict[int, queue.SimpleQueue[Answer | None]] = {-1: queue.SimpleQueue()}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        python = os.environ.get(PYTHON_VARIABLE) or sys.executable
+        # Without -P the folder of this file would come first, and its verifiers.py be taken for the package.
+        command = [python, "-P", str(_WORKER), environment, json.dumps(dict(arguments))]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                encoding="utf-8",
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        except OSError as error:
+            raise InvalidEnvironmentError(
+                f"{PYTHON_VARIABLE}: {python} cannot be started: {error}", field="environment"
+            ) from None
+        threading.Thread(target=self._read, name=f"verifiers {environment}", daemon=True).start()
+        loaded = self._wait(-1, _START_SECONDS)
+        if "error" in loaded:
+            self.close()
+            raise _not_loaded(environment, python, loaded)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def ask(self, do: str, *, timeout_seconds: float, **arguments: Any) -> Answer:
+        """Ask and return the answer.
+
+        Raises:
+            EnvironmentInfrastructureError: The environment raised, or its process ended.
+            EnvironmentTimeoutError: No answer came in time.
+        """
+        number = next(self._numbers)
+        with self._lock:
+            self._waiting[number] = queue.SimpleQueue()
+            assert self._process.stdin is not None
+            with suppress(OSError, ValueError):  # then the reader finds that it ended
+                self._process.stdin.write(json.dumps({"i": number, "do": do, **arguments}) + "\n")
+                self._process.stdin.flush()
+        answer = self._wait(number, timeout_seconds)
+        if "error" in answer:
+            raise EnvironmentInfrastructureError(
+                f"the environment failed: {answer['error']}\n{answer.get('traceback', '')}".strip()
+            )
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()  # its cue to end
+        try:
+            self._process.wait(_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _wait(self, number: int, seconds: float) -> Answer:
+        try:
+            answer = self._waiting[number].get(timeout=seconds)
+        except queue.Empty:
+            raise EnvironmentTimeoutError(
+                f"the environment did not answer within {seconds:g} s",
+                hint="raise step_timeout_seconds if it is that slow",
+            ) from None
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+        if answer is None:
+            raise EnvironmentInfrastructureError(
+                f"the environment's process ended: {self._last_words() or 'it said nothing'}",
+                hint="reset starts another",
+            )
+        return answer
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout:
+            for line in self._process.stdout:
+                answer = json.loads(line)
+                with self._lock:
+                    waiting = self._waiting.get(answer.pop("i"))
+                if waiting is not None:
+                    waiting.put(answer)
+        self._process.wait()
+        with self._lock:
+            for waiting in self._waiting.values():
+                waiting.put(None)
+
+    def _last_words(self) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _MOST_LOG))
+        return self._log.read().decode("utf-8", errors="replace").strip()
+
+
+_processes: dict[tuple[str, str, str], VerifiersProcess] = {}
+_processes_lock = threading.Lock()
+
+
+def process_for(environment: str, arguments: Mapping[str, Any]) -> VerifiersProcess:
+    """Return this program's process for an environment; it is started once, and again when it has ended.
+
+    Raises:
+        InvalidEnvironmentError: It cannot be loaded.
+    """
+    python = os.environ.get(PYTHON_VARIABLE, "")
+    key = (python, environment, json.dumps(dict(arguments), sort_keys=True))
+    with _processes_lock:
+        found = _processes.get(key)
+        if found is None or not found.alive:
+            found = _processes[key] = VerifiersProcess(environment, arguments)
+        return found
+
+
+def _not_loaded(environment: str, python: str, answer: Answer) -> InvalidEnvironmentError:
+    error = str(answer["error"])
+    if error.startswith("ModuleNotFoundError: No module named 'verifiers"):
+        return InvalidEnvironmentError(
+            f"verifiers is not installed for {python}",
+            hint=f"install it in a virtual environment of its own, and name its Python in {PYTHON_VARIABLE}",
+            field="environment",
+        )
+    return InvalidEnvironmentError(
+        f"verifiers cannot load {environment!r}: {error}",
+        hint="install its package next to verifiers, or correct environment and arguments",
+        field="environment",
+    )
