@@ -1,7 +1,7 @@
 """A script's own environment and its own loop, trained remotely. Needs a running service: `tinkergym serve`.
 
-The class is plain Gymnasium and never leaves this process; the service sees text, tokens and rewards. Three
-lines differ from a script without training: they are marked.
+The class is plain Gymnasium and never leaves this process; the service sees text, tokens and rewards. The
+three lines that differ from a script without training are marked.
 """
 
 import gymnasium as gym
@@ -53,6 +53,6 @@ while env.training:
     returns.append(total)
     if len(returns) % 16 == 0:
         print(f"episode {len(returns)}: mean return of the last 16 {sum(returns[-16:]) / 16:+.3f}")
-env.close()  # 3: waits for the last train step
+env.close()  # 3: waits for the last training step
 
-print(f"trained; go on from here with tinkergym.Client().job({env.job.id!r}).policy()")
+print(f"trained; continue with tinkergym.Client().job({env.job.id!r}).policy()")

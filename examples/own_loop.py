@@ -1,4 +1,4 @@
-"""GRPO as a loop of your own, on the low-level API: sample, score, forward_backward, optim_step, publish."""
+"""GRPO as your own loop, with the low-level API: sample, score, forward_backward, optim_step, publish."""
 
 import random
 

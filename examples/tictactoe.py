@@ -5,7 +5,7 @@ from tinkergym.display.progress import TrainingDisplay
 from tinkergym.reporting import report
 
 ENV = "board/TicTacToeVs-v0"
-HELD_OUT = 1_000_000  # training draws its seeds elsewhere
+HELD_OUT = 1_000_000  # training uses other seeds
 
 client = tg.Client()  # TINKERGYM_URL / TINKERGYM_API_KEY, else a service on this machine
 job = client.train(
@@ -18,7 +18,7 @@ job = client.train(
 with TrainingDisplay(job.id, job.spec) as display:
     for event in job.events():
         display.show(event)
-job.wait()  # raises if the job failed, and says why
+job.wait()  # raises if the job failed, with the reason
 
 before = job.policy(version=0).evaluate(ENV, episodes=200, seed=HELD_OUT)
 after = job.policy().evaluate(ENV, episodes=200, seed=HELD_OUT)

@@ -1,7 +1,7 @@
-"""`make demo`: a service for the time of one example, unless one already answers.
+"""`make demo`: run an example, with a temporary service unless one is already running.
 
-Jobs and checkpoints stay in the service's data folder ($TINKERGYM_HOME, else ~/.tinkergym). Ctrl-C ends the
-job too: otherwise it would go on with the service's next start, beside what was started then.
+Jobs and checkpoints stay in the service's data folder ($TINKERGYM_HOME, else ~/.tinkergym). Ctrl-C also
+cancels the job: otherwise it would resume with the service's next start, next to newly started jobs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "tictactoe.py"
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C came while the example ran; the text says what became of its job."""
+    """Ctrl-C was pressed during the example; the text says what happened to its job."""
 
 
 def main() -> int:
-    """Run the example against a service; the exit status is 0 when it ran to its end."""
+    """Run the example against a service; the exit status is 0 if it completes."""
     try:
         with local_service(announce=print) as started_here:
             job = _run_example()
@@ -35,13 +35,13 @@ def main() -> int:
         print(f"demo: interrupted; {str(interrupt) or 'nothing was started'}", file=sys.stderr)
         return 130
     if started_here and job is not None:
-        # The report's own line holds while a service runs; by now this one has stopped.
+        # The report's own hint assumes a running service; by now this one has stopped.
         print(f"To play against it, first `make serve`, then in another terminal:\n    {play_command(job)}")
     return 0
 
 
 def _run_example() -> Job | None:
-    # Not by runpy: the job that an interrupted example has started is found among its names.
+    # Not with runpy: the job started by an interrupted example is found among its names.
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(EXAMPLE)}
     try:
         exec(compile(EXAMPLE.read_text(encoding="utf-8"), str(EXAMPLE), "exec"), names)
@@ -53,15 +53,15 @@ def _run_example() -> Job | None:
 
 
 def _cancel(job: Job) -> str:
-    """Cancel a job, and say what became of it."""
+    """Cancel a job, and say what happened to it."""
     try:
         view = job.cancel()
     except TinkerGymError:
-        return f"{job.id} could not be cancelled, `tinkergym jobs cancel {job.id}` does it"
+        return f"{job.id} could not be cancelled; run `tinkergym jobs cancel {job.id}`"
     if view.state is JobState.COMPLETED:
-        return f"{job.id} was done by then"
+        return f"{job.id} had already ended"
     when = f"after step {view.step} of {view.spec.steps}" if view.step else "before its first step"
-    return f"{job.id} is cancelled {when}"
+    return f"{job.id} was cancelled {when}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""mkdocs hooks: adds the generated pages, and makes the repository's Markdown fit the site.
+"""mkdocs hooks: add the generated pages, and adapt the repository's Markdown to the site.
 
 The pages in `docs/` are also read in the repository, so they link to other files by relative paths. On the
-site, a link to a file outside `docs/` leads to a copy of that file; see `MIRRORED`.
+site, a link to a file outside `docs/` points to a copy of that file; see `MIRRORED`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MIRRORED = {
     "backend/models/nano-instruct/README.md": "reference/models/nano-instruct.md",
     "backend/models/nano-vl/README.md": "reference/models/nano-vl.md",
 }
-"""Files of the repository that the site shows, and where; packs and examples are added to them."""
+"""Files of the repository shown on the site, with their pages; packs and examples are added to them."""
 
 _LINK = re.compile(r"(\]\()([^)#\s]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^(```)(\w+) +(.*)$", re.MULTILINE)
 
 
 def mirrored() -> dict[str, str]:
-    """Return the site's page for each file of the repository that is shown outside `docs/`."""
+    """Return the site's page for each repository file shown outside `docs/`."""
     packs = {
         path.relative_to(ROOT).as_posix(): f"reference/packs/{path.parent.name}.md"
         for path in sorted(ROOT.glob("envs/*/README.md"))
@@ -63,7 +63,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def example_page(script: Path, code: str) -> str:
-    """Return the page of an example: the script, and its settings where it has files of them."""
+    """Return the page of an example: the script, and its settings files if it has any."""
     recipe = script.name == "train.py"
     parts = [f"# {script.parent.name if recipe else script.name}\n\n```python\n{code}```\n"]
     for file in sorted(script.parent.glob("*.toml")) if recipe else []:
@@ -72,7 +72,7 @@ def example_page(script: Path, code: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Lead links to where their targets are on the site, and write fences as Python-Markdown reads them."""
+    """Point links to their targets on the site, and convert fences for Python-Markdown."""
     return fit(markdown, page.file.src_uri)
 
 
@@ -80,8 +80,8 @@ def fit(markdown: str, path: str) -> str:
     """Return a page's text for the site.
 
     Args:
-        markdown: As it is in the repository.
-        path: Of the page on the site, such as `guides/games.md`.
+        markdown: The page's text in the repository.
+        path: The page's path on the site, such as `guides/games.md`.
     """
     shown = mirrored()
     source = next((file for file, copy in shown.items() if copy == path), f"docs/{path}")
@@ -96,19 +96,21 @@ def fit(markdown: str, path: str) -> str:
         elif file in shown:
             there = shown[file]
         else:
-            raise PluginError(f"{source} links to {file}, which is not on the site: name it in code instead")
+            raise PluginError(
+                f"{source} links to {file}, which is not on the site; write its name as code instead"
+            )
         return f"{found[1]}{posixpath.relpath(there, posixpath.dirname(path) or '.')}{anchor})"
 
     return _outside_of_fences(_FENCE.sub(_plain_fence, markdown), lambda text: _LINK.sub(link, text))
 
 
 def _plain_fence(found: re.Match[str]) -> str:
-    # `file=PATH` is a title; what else stands there is for the tests that run the block.
+    # `file=PATH` is a title; other options are for the tests that run the block.
     file = re.search(r"file=(\S+)", found[3])
     return f'{found[1]}{found[2]} title="{file[1]}"' if file else f"{found[1]}{found[2]}"
 
 
 def _outside_of_fences(markdown: str, change: Any) -> str:
     parts = re.split(r"(^(`{3,}).*?^\2$)", markdown, flags=re.MULTILINE | re.DOTALL)
-    # Each fence comes with its ticks as a part of their own.
+    # Each fence keeps its backticks as a separate part.
     return "".join(part if i % 3 == 1 else "" if i % 3 == 2 else change(part) for i, part in enumerate(parts))

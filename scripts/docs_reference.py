@@ -1,4 +1,4 @@
-"""The site's reference pages, written from the code: Python, HTTP, the service's settings, the command line.
+"""Generate the site's reference pages: Python, HTTP, the service's settings, the command line.
 
 Imports the SDK, the command line and the gateway, none of which loads torch.
 """
@@ -50,7 +50,7 @@ PACKAGE_PAGES = (
     "testing",
     "reporting",
 )
-"""Packages whose `__all__` gets a page each."""
+"""Packages whose `__all__` gets its own page."""
 
 
 def reference_files() -> dict[str, str]:
@@ -64,10 +64,10 @@ def reference_files() -> dict[str, str]:
 
 
 def python_pages() -> dict[str, str]:
-    """Return the pages of the Python API, as mkdocstrings reads them.
+    """Return the pages of the Python API, in the syntax of mkdocstrings.
 
     Raises:
-        ValueError: A public name of `tinkergym` has no page, or a page names what is not public.
+        ValueError: A public name of `tinkergym` has no page, or a page lists a private name.
     """
     tinkergym = importlib.import_module("tinkergym")
     paged = {name for _, names in PYTHON_PAGES.values() for name in names}
@@ -102,11 +102,11 @@ def _api_page(title: str, module: str, names: tuple[str, ...]) -> str:
     home = importlib.import_module(module)
     for name in names:
         value = getattr(home, name)
-        # Where the name is defined: what `__init__` offers lazily cannot be read from its source.
+        # Where the name is defined: mkdocstrings cannot read lazy imports of `__init__`.
         where = getattr(value, "__module__", None)
         if isinstance(where, str) and where.startswith("tinkergym"):
             parts.append(f"::: {where}.{getattr(value, '__qualname__', name)}")
-        else:  # an alias such as `Task`, which is of the module that made what it stands for
+        else:  # an alias such as `Task`, listed under the module that defines it
             parts.append(f"::: {module}.{name}")
     return "\n\n".join(parts) + "\n"
 
@@ -142,7 +142,7 @@ def settings_page() -> str:
 
 
 def setting_rows(model: Any, prefix: str = "", leave_out: set[str] = frozenset()) -> list[str]:
-    """Return a table row per field: its name, its default, and the text below it in the class."""
+    """Return a table row per field: its name, its default, and its docstring."""
     texts = field_texts(model)
     rows = []
     for name, field in model.model_fields.items():
@@ -152,7 +152,7 @@ def setting_rows(model: Any, prefix: str = "", leave_out: set[str] = frozenset()
 
 
 def field_texts(model: Any) -> dict[str, str]:
-    """Return the text that stands below each field of a class or its parents."""
+    """Return the docstrings of a class's fields, including its parents'."""
     texts: dict[str, str] = {}
     for parent in reversed(model.__mro__):
         if parent.__module__.split(".")[0] not in {"tinkergym", "backend"}:
@@ -235,7 +235,7 @@ def _parameter(one: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as a cell of a table takes it: on one line, without bars."""
+    """Return a text for a table cell: on one line, without bars."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -246,7 +246,7 @@ def _plain(text: str) -> str:
 
 
 def http_files() -> dict[str, str]:
-    """Return the pages of the HTTP API and the OpenAPI document that they are made of."""
+    """Return the pages of the HTTP API and the OpenAPI document from which they are generated."""
     config = importlib.import_module("backend.config").ServiceConfig(data_dir="/")
     app = importlib.import_module("backend.gateway.app").create_app(SimpleNamespace(config=config))
     document = app.openapi()

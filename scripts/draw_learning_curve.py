@@ -1,4 +1,4 @@
-"""Draws docs/images/learning_curve.svg from benchmarks/results/tictactoe.json.
+"""Draw docs/images/learning_curve.svg from benchmarks/results/tictactoe.json.
 
 `python -m benchmarks tictactoe` measures; this only draws.
 """
@@ -16,11 +16,11 @@ PICTURE = ROOT / "docs" / "images" / "learning_curve.svg"
 WIDTH, HEIGHT = 760, 330
 LEFT, RIGHT, TOP, BOTTOM = 56, 170, 44, 46
 WINDOW = 10
-"""Steps in the running mean."""
+"""Steps in the moving average."""
 
 
 def draw(result: dict[str, Any]) -> str:
-    """Return the picture of a result file of `benchmarks/learning.py`."""
+    """Return the picture for a result file of `benchmarks/learning.py`."""
     details = result["details"]
     rewards, before, after = details["reward_curve"], details["before"], details["after"]
     low, high = -0.4, 1.0

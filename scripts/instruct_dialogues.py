@@ -1,8 +1,8 @@
-"""Short instructions in words and answers that follow them: what nano-instruct is warmed up on.
+"""Short instructions and answers that follow them: the data for warming up nano-instruct.
 
-Every kind is a function from a random generator to an instruction and its answer. Where more than one answer
-is good, one of them is drawn, so that answers vary and reinforcement learning has something to choose from.
-Where a right answer must be worked out, it is right only in a share of the dialogues (`ACCURACY`).
+Each kind is a function from a random generator to an instruction and its answer. If several answers are good,
+one of them is drawn, so answers vary and reinforcement learning has a choice. If the right answer must be
+worked out, only a share of the dialogues is right (`ACCURACY`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Pair = tuple[str, str]
 T = TypeVar("T")
 
 ACCURACY = 0.6
-"""Share of right answers where a right answer has to be worked out; the others are near misses."""
+"""Share of right answers if the right answer must be worked out; the others are near misses."""
 _SYSTEM_SHARE = 0.15
 _FORM_SHARE = 0.2
 _SYSTEM = [
@@ -47,7 +47,7 @@ _DIGITS = CATEGORIES["number word"]
 
 
 def dialogues(rng: Rng, count: int, kinds: Sequence[str]) -> Iterator[list[Message]]:
-    """Yield `count` dialogues of the kinds in `kinds`, names of `KINDS` and `GAMES`, evenly drawn."""
+    """Yield `count` dialogues of the kinds in `kinds`, names of `KINDS` and `GAMES`, uniformly drawn."""
     for _ in range(count):
         kind = _one(rng, kinds)
         if kind in GAMES:
@@ -368,7 +368,7 @@ def _guessing(rng: Rng) -> list[Message]:
     secret = int(rng.integers(low, high + 1))
     messages = [user(f"I think of a number from {low} to {high}. Guess it.")]
     for _ in range(int(rng.integers(1, 5))):
-        # Legal and often sensible, but drawn: how to search well is left to be learned.
+        # Legal and often sensible, but random: searching well is left to training.
         guess = int(rng.integers(low, high + 1))
         messages.append(assistant(str(guess)))
         if guess == secret:

@@ -1,6 +1,6 @@
-"""How often nano-instruct follows an instruction as the data does, at temperature 1 and greedily.
+"""How often nano-instruct follows an instruction, at temperature 1 and greedily.
 
-A plain loop that shares no code with the service and so checks it.
+A plain loop that shares no code with the service and therefore checks it.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ CHECKS: dict[str, tuple[str, Callable[[str, str, str], bool]]] = {
         lambda asked, answer, _: answer[-1:] in {".", "!", "?"} and asked.rstrip(".").split()[-1] in answer,
     ),
 }
-"""By kind of instruction: what counts as followed, and its check (instruction, answer, data's answer)."""
+"""For each kind of instruction: what counts as followed, and its check (instruction, answer, data's
+answer)."""
 
 
 def scores(model: Qwen3ForCausalLM, tokenizer: Tokenizer, count: int) -> dict[str, tuple[float, float]]:
-    """Return per kind of instruction the shares that were followed at temperature 1 and greedily."""
+    """Return for each kind of instruction the shares followed at temperature 1 and greedily."""
     found = {}
     for kind, (_, check) in CHECKS.items():
         rng = np.random.default_rng([_SEED, *kind.encode()])

@@ -1,5 +1,5 @@
 # ruff: noqa: E501, SIM905 - a list of words reads best as one string
-"""The words that nano-instruct knows, by category: everything its instructions and sentences are made of."""
+"""The words that nano-instruct knows, by category; its instructions and sentences are made of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Make the nano model again: `make nano`. Seeded; minutes on two cores.
+"""Recreate the nano model: `make nano`. Seeded; takes minutes on two cores.
 
-The tokenizer is learned from the text of our packs, the model starts random and is warmed up on their
-dialogues. It then answers in the right format and plays badly, which is what training should start from.
+The tokenizer is trained on the text of our packs; the model starts random and is warmed up on their
+dialogues. It then answers in the right format and plays badly, which is where training should start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
 FOLDER = Path(__file__).parent.parent / "backend" / "models" / "nano"
-_LOSS_WINDOW = 50  # steps that a reported loss is the mean of
+_LOSS_WINDOW = 50  # number of steps averaged in a reported loss
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Make the nano-instruct model again: `make nano-instruct`. Seeded; about half an hour on one core.
+"""Recreate the nano-instruct model: `make nano-instruct`. Seeded; takes about half an hour on one core.
 
-The tokenizer is learned from the dialogues of `instruct_dialogues`, the model starts random and is trained on
-them. It then follows short instructions in words, often but not always right: a start for reinforcement
-learning in an environment of one's own.
+The tokenizer is trained on the dialogues of `instruct_dialogues`; the model starts random and is trained on
+them. It then follows short instructions, often but not always correctly: a start for reinforcement learning
+in your own environment.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PARTS = (
     ),
 )
 assert {kind for part in PARTS for kind in part.options["kinds"]} == {*KINDS, *GAMES}
-_LOSS_WINDOW = 50  # steps that a reported loss is the mean of
+_LOSS_WINDOW = 50  # number of steps averaged in a reported loss
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Make the nano-vl model again. Seeded; minutes on two cores.
+"""Recreate the nano-vl model. Seeded; takes minutes on two cores.
 
 A tiny Idefics3: nano's tokenizer with four more tokens, a random vision tower, connector and decoder, warmed
 up on the geometry pack's dialogues. It then reads the labels of drawn figures and rarely finds their area,
-which is what training should start from.
+which is where training should start.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CHAT_TEMPLATE = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
-"""nano's, with parts. Adding a message only ever adds text at the end."""
+"""nano's template, with parts. Adding a message only appends text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +68,9 @@ class Recipe:
     readings_per_step: int = 12
     areas_per_step: int = 28
     sure_steps: int = 380
-    """Steps at the beginning in which all areas in the data are right."""
+    """Number of initial steps in which all areas in the data are right."""
     accuracy: float = 0.3
-    """The share of right areas after those."""
+    """The share of right areas after them."""
 
 
 def main() -> None:
@@ -145,7 +145,7 @@ def _config(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Idefics3Confi
     return Idefics3Config(
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         scale_factor=MERGED,
-        # Untied: vLLM keeps a packed copy of a tied head, which a weight update would not reach.
+        # Untied: vLLM keeps a packed copy of a tied head, which weight updates would not reach.
         tie_word_embeddings=False,
         pad_token_id=pad,
         dtype="float32",
@@ -182,7 +182,7 @@ def _warm_up(
     model: Idefics3ForConditionalGeneration, processor: Idefics3Processor, recipe: Recipe, seed: int
 ) -> dict[str, float]:
     rng = np.random.default_rng(seed)
-    # Data is drawn anew for each step, so nothing is seen twice.
+    # Data is generated for each step, so nothing is seen twice.
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=0.01)
     windows: dict[str, deque[float]] = {name: deque(maxlen=50) for name in ("readings", "areas")}
     for step in range(recipe.steps):
@@ -237,7 +237,7 @@ def _loss(model: Any, processor: Any, dialogues: Sequence[Dialogue]) -> torch.Te
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         ids[row, : len(prompt) + len(answer)] = torch.tensor([*prompt, *answer])
         learned[row, len(prompt) : len(prompt) + len(answer)] = True
-    # Padding stands at the right, where no real token looks at it: no attention mask is needed.
+    # Padding is on the right, where no real token attends to it, so no attention mask is needed.
     hidden = model.model(
         input_ids=ids,
         pixel_values=torch.as_tensor(np.asarray(inputs["pixel_values"])),

@@ -1,4 +1,4 @@
-"""Which modules of `tinkergym/` and `backend/` have a test of the same path: `python scripts/mirrored.py`."""
+"""List modules of `tinkergym/` and `backend/` without a matching test: `python scripts/mirrored.py`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ PACKAGES = ("tinkergym", "backend")
 
 
 def modules() -> list[Path]:
-    """Return the modules with behaviour, as paths from the project's root."""
+    """Return the modules with behaviour, as paths relative to the project's root."""
     found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
     return [path.relative_to(ROOT) for path in found if _defines(path)]
 
 
 def test_of(module: Path) -> Path:
-    """Return the path at which a module's test stands: `tests/<path>/test_<module>.py`."""
+    """Return the path of a module's test: `tests/<path>/test_<module>.py`."""
     return Path("tests") / module.parent / f"test_{module.name}"
 
 
 def unmirrored() -> list[Path]:
-    """Return the modules without a test of the same path."""
+    """Return the modules without a test at the matching path."""
     return [module for module in modules() if not (ROOT / test_of(module)).is_file()]
 
 
 def share() -> float:
-    """Return which share of the modules has a test of the same path."""
+    """Return the share of modules with a test at the matching path."""
     return 1.0 - len(unmirrored()) / len(modules())
 
 
 def _defines(path: Path) -> bool:
-    """Whether there is a function with a body: declarations alone have no behaviour to test."""
+    """Return whether there is a function with a body: declarations have no behaviour to test."""
     if path.name == "__main__.py":
         return False
     functions = (
@@ -49,4 +49,4 @@ def _is_constant(line: ast.stmt) -> bool:
 if __name__ == "__main__":
     for module in unmirrored():
         print(module)
-    print(f"{share():.0%} of {len(modules())} modules have a test of the same path")
+    print(f"{share():.0%} of {len(modules())} modules have a test at the same path")

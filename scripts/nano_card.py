@@ -1,4 +1,4 @@
-"""The nano model's card: exactly how it was made, what it earns, and the hash of every file."""
+"""The nano model's card: how exactly it was made, what it earns, and the hash of every file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What there is to say about one run of the recipe."""
+    """The facts about one run of the recipe."""
 
     seed: int
     threads: int
@@ -39,7 +39,7 @@ class Record:
 
 
 def write_card(folder: Path, record: Record) -> None:
-    """Write `README.md` beside the files it describes."""
+    """Write `README.md` next to the files it describes."""
     shape, settings = record.shape, record.settings
     data = "\n".join(
         f"| {part.name} | {part.dialogues_per_step} | {part.dialogues_per_step * settings.steps} "

@@ -1,8 +1,8 @@
-"""Reading drills: questions about a board and their right answers, so that the nano model knows what it sees.
+"""Reading drills: questions about a board with right answers, so that the nano model learns to read boards.
 
-They teach the notation and the rules: what lies where, which cell would complete a row, who has won. Which of
-the legal moves to choose is not in them. Without them a model this small does not learn where a stone lies,
-because a legal move can be copied without knowing it.
+They teach the notation and the rules: what is where, which cell would complete a row, who has won, but not
+which legal move to choose. Without them a model this small does not learn where stones are, because a legal
+move can be copied without knowing it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FINISHED_SHARE = 0.3
 
 
 def dialogues(rng: np.random.Generator, count: int) -> Iterator[list[Message]]:
-    """Yield `count` questions, each with its answer; the boards come from random play."""
+    """Yield `count` questions with their answers; the boards come from random play."""
     for _ in range(count):
         position = _random_position(rng)
         question, answer = _QUESTIONS[int(rng.integers(len(_QUESTIONS)))](position, rng)

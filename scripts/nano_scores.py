@@ -1,7 +1,7 @@
 """What a model earns in our environments before any reinforcement learning, at temperature 1.
 
-A plain loop that renders the whole conversation on every turn: slow for training, but it shares no code with
-the service and so checks it.
+A plain loop that renders the whole conversation on every turn: too slow for training, but it shares no code
+with the service and therefore checks it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _LONGEST_ANSWER = 8  # tokens
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Mean return of a number of episodes, and how far off it may be."""
+    """Mean return of a number of episodes, with its uncertainty."""
 
     mean: float
     half_interval: float
     """Half the width of the 95 % interval (normal approximation)."""
     episodes: int
     metrics: dict[str, float]
-    """Means of what the environment reports beside the reward."""
+    """Means of the environment's other metrics."""
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} ± {self.half_interval:.3f}"
@@ -67,7 +67,7 @@ def scores(model: Qwen3ForCausalLM, tokenizer: Tokenizer, episodes: int) -> dict
 def score(
     model: Qwen3ForCausalLM, tokenizer: Tokenizer, env_id: str, kwargs: dict[str, Any], episodes: int
 ) -> Score:
-    """Play `episodes` games side by side and return what they earned."""
+    """Play `episodes` games side by side and return their rewards."""
     torch.manual_seed(0)
     games = []
     for number in range(episodes):

@@ -1,4 +1,4 @@
-"""The nano model's tokenizer: byte-level BPE, learned from the text that our own packs write.
+"""The nano model's tokenizer: byte-level BPE, trained on the text of our own packs.
 
 Every byte has a token, so any text round-trips. A model this small should not have to spell, so three kinds
 of text are always one token: a cell of a board (`b3`), a digit, and a role line's end (`user` and newline).
@@ -29,7 +29,7 @@ PIECES = "|".join(
         r"\s+?(?=\s?\S)|\s+",
     ]
 )
-"""Merges never cross these pieces, tried in this order."""
+"""Merges never cross these pieces, which are tried in this order."""
 
 CHAT_TEMPLATE = (
     "{%- for message in messages %}"
@@ -37,11 +37,11 @@ CHAT_TEMPLATE = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
-"""Adding a message only ever adds text at the end, so a ledger of sampled ids can grow by deltas."""
+"""Adding a message only appends text, so a ledger of sampled ids can grow by deltas."""
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Learn the merges from `texts`; cells and role lines are merged whatever the texts hold."""
+    """Train the merges on `texts`; cells and role lines are always merged."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -77,13 +77,13 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, context_length: int) -> 
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write readable JSON whose bytes depend on `content` alone."""
+    """Write readable JSON whose bytes only depend on `content`."""
     import json
 
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _must_be_whole() -> list[str]:
-    # Often enough that no merge of ordinary words comes before these.
+    # Often enough that no merges of ordinary words come before these.
     often = 10_000
     return [line * often for line in ROLE_LINES] + [f"{cell} {cell} " * often for cell in CELLS]

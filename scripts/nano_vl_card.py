@@ -1,4 +1,4 @@
-"""The nano-vl model's card: exactly how it was made, and the hash of every file."""
+"""The nano-vl model's card: how exactly it was made, and the hash of every file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_card(
     seconds: float,
     losses: Mapping[str, float],
 ) -> None:
-    """Write `README.md` beside the files it describes."""
+    """Write `README.md` next to the files it describes."""
     settings = ", ".join(f"{name} {value}" for name, value in asdict(recipe).items())
     rows = "\n".join(f"| {name} | {loss:.3f} |" for name, loss in losses.items())
     hashes = "\n".join(

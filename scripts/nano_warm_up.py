@@ -1,6 +1,6 @@
-"""The nano model's warm-up: next-token training on dialogues, the same on every run.
+"""The nano model's warm-up: next-token training on dialogues, identical on every run.
 
-Knows tokens and a model; knows nothing of packs or files.
+It only handles tokens and a model, not packs or files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Shape:
             intermediate_size=self.mlp,
             max_position_embeddings=self.context,
             rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
-            # Untied: vLLM keeps a packed copy of a tied head, which a weight update would not reach.
+            # Untied: vLLM keeps a packed copy of a tied head, which weight updates would not reach.
             tie_word_embeddings=False,
             initializer_range=0.05,
             bos_token_id=None,
@@ -54,14 +54,14 @@ class WarmUp:
 
     steps: int
     muon_learning_rate: float = 0.02
-    """At its peak, for the matrices of the layers (Muon, arXiv:2502.16982)."""
+    """Peak learning rate for the layers' matrices (Muon, arXiv:2502.16982)."""
     adamw_learning_rate: float = 4e-3
-    """At its peak, for embeddings, head and norms."""
+    """Peak learning rate for embeddings, head and norms."""
     warm_up_steps: int = 30
     weight_decay: float = 0.01
 
     def schedule(self, step: int) -> float:
-        """Return the share of the peak: rises linearly, then falls as a cosine to a twentieth."""
+        """Return the fraction of the peak: rises linearly, then falls as a cosine to a twentieth."""
         if step < self.warm_up_steps:
             return (step + 1) / self.warm_up_steps
         done = (step - self.warm_up_steps) / max(1, self.steps - self.warm_up_steps)
@@ -70,11 +70,11 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A dialogue in tokens; both lists have one length."""
+    """A dialogue in tokens; both lists have the same length."""
 
     token_ids: list[int]
     is_answer: list[bool]
-    """True on what the assistant says, its end-of-turn token included: only that is learned."""
+    """True for what the assistant says, including its end-of-turn token: only that is trained on."""
 
 
 def warm_up(
@@ -86,9 +86,9 @@ def warm_up(
     """Train `model` in place.
 
     Args:
-        model: Any decoder of transformers.
-        settings: How long and how fast.
-        step_examples: Gives a step's examples in parts, each with its share of the loss.
+        model: Any decoder from transformers.
+        settings: Duration and learning rates.
+        step_examples: Returns a step's examples in parts, each with its share of the loss.
         report: Called after each step with its number and each part's mean answer loss, in nats per token.
     """
     optimizers = _optimizers(model, settings)
@@ -104,7 +104,7 @@ def warm_up(
 
 
 def _optimizers(model: Qwen3ForCausalLM, settings: WarmUp) -> list[tuple[torch.optim.Optimizer, float]]:
-    # Muon learns sums in a tenth of the steps that AdamW takes; it is meant for the matrices of the layers.
+    # Muon learns sums in a tenth of AdamW's steps; it is meant for the layers' matrices.
     matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in chosen]
@@ -117,9 +117,9 @@ def _optimizers(model: Qwen3ForCausalLM, settings: WarmUp) -> list[tuple[torch.o
 
 def _add_gradients(model: Qwen3ForCausalLM, examples: Sequence[Example], share: float) -> float:
     inputs, is_answer = _tensors(examples)
-    # Padding stands at the right, where no real token looks at it: no attention mask is needed.
+    # Padding is on the right, where no real token attends to it, so no attention mask is needed.
     hidden = model.model(input_ids=inputs).last_hidden_state[:, :-1]
-    # The head costs as much as a layer, so it sees only what is learned.
+    # The head costs as much as a layer, so it only sees trained tokens.
     learned = is_answer[:, 1:]
     loss = functional.cross_entropy(model.lm_head(hidden[learned]), inputs[:, 1:][learned])
     (share * loss).backward()

@@ -10,5 +10,5 @@ recipe = Recipe.from_command_line(__file__)
 with tg.Client() as client:
     job = client.train("bandit/Bandit-v0", **recipe.settings("train"))
     recipe.watch(job)
-    # Regret: how much more often the best offered arm pays than the arm that was pulled, on average.
+    # Regret: how much more often the best offered arm pays than the pulled one, on average.
     recipe.report(job, metric="env/regret")

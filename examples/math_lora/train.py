@@ -1,7 +1,7 @@
-"""Problems from a dataset in the layout of GSM8K or MATH, learned by a LoRA adapter.
+"""Problems from a dataset in the layout of GSM8K or MATH, trained with a LoRA adapter.
 
-`tinkergym serve`, then `python examples/math_lora/train.py`. At the end it checks that the exported adapter
-answers the same in plain transformers and PEFT.
+`tinkergym serve`, then `python examples/math_lora/train.py`. Finally it checks that the exported adapter
+gives the same answer in plain transformers and PEFT.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Problems with a calculator: first shown how calls are written, then rewarded for right answers only.
+"""Problems with a calculator: first shown how to write calls, then rewarded only for right answers.
 
 `tinkergym serve`, then `python examples/math_tools/train.py`.
 """
@@ -16,7 +16,7 @@ train = recipe.settings("train")
 
 
 def demonstrations(count, *, rng):
-    """Yield episodes of a clumsy player: a guess, a call, or a call that cannot be read."""
+    """Yield episodes of a clumsy player: a guess, a call, or a call that cannot be parsed."""
     env = tg.make(ENV, **train["env_kwargs"])
     for seed in range(count):
         question, _ = env.reset(seed=seed)

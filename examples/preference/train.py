@@ -1,4 +1,4 @@
-"""Answers that a job stored, ranked by a rubric, become preference pairs.
+"""Stored answers of a job, ranked by a rubric, become preference pairs.
 
 `tinkergym serve`, then `python examples/preference/train.py`.
 """
@@ -27,7 +27,7 @@ def near(answer, observation):
 
 
 with tg.Client() as client:
-    # Hardly trained: it plays the episodes that the rubric ranks.
+    # Barely trained: it plays the episodes that the rubric ranks.
     played = client.train(ENV, **recipe.settings("play"))
     recipe.watch(played)
     pairs = played.rescore(rubric).episodes.to_preference(min_margin=0.05)

@@ -11,7 +11,7 @@ recipe = Recipe.from_command_line(__file__)
 
 
 def demonstrations(count, player):
-    """Yield the messages of episodes that a scripted policy plays."""
+    """Yield the messages of episodes played by a scripted policy."""
     env = tg.make(ENV)
     for seed in range(count):
         observation, _ = env.reset(seed=seed)

@@ -1,7 +1,7 @@
-"""Two games of TextArena in one job, each played in a process of its own.
+"""Two games of TextArena in one job, each in a separate process.
 
 `tinkergym serve`, then `python examples/textarena/train.py`. A model that has never seen the games is first
-shown legal moves; a model that follows instructions does not need that (`episodes = 0`).
+shown legal moves; an instruction-following model does not need that (`episodes = 0`).
 """
 
 import random
@@ -15,7 +15,7 @@ games = [(name, share) for name, share in train.pop("games").items()]
 
 
 def legal_episodes(count):
-    """Yield episodes in which every move is legal and drawn at random."""
+    """Yield episodes in which every move is legal and random."""
     draw = random.Random(recipe.seed)
     for name, _ in games:
         env = tg.make(name)

@@ -54,9 +54,9 @@ def interrupted(demo, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("state", "step", "said"),
     [
-        ("CANCELLED", 0, "job-1 is cancelled before its first step"),
-        ("RUNNING", 3, "job-1 is cancelled after step 3 of 5"),
-        ("COMPLETED", 5, "job-1 was done by then"),
+        ("CANCELLED", 0, "job-1 was cancelled before its first step"),
+        ("RUNNING", 3, "job-1 was cancelled after step 3 of 5"),
+        ("COMPLETED", 5, "job-1 had already ended"),
     ],
 )
 def test_it_says_what_became_of_the_job(interrupted, state, step, said):

@@ -1,1 +1,1 @@
-"""A contextual bandit with words for arms."""
+"""A contextual bandit whose arms are words."""

@@ -10,18 +10,18 @@ from tinkergym_bandit.machine import ARMS, payouts
 
 
 class BanditEnv(SingleTurnEnv):
-    """Pull one of the offered arms; which of them pays best must be found out. See the pack's README."""
+    """Pull one of the offered arms; the policy must find out which one pays best. See the pack's README."""
 
     def __init__(
         self, offered: int = 4, machine: int = 0, instructions: bool = False, render_mode: str | None = None
     ) -> None:
-        """Set up the machine.
+        """Create the environment.
 
         Args:
-            offered: How many of the arms an episode offers.
-            machine: Which machine; it decides which arms pay.
-            instructions: Say what to do in a system prompt, for models that never met this text before.
-            render_mode: None; there is nothing to see.
+            offered: Number of arms offered per episode.
+            machine: Number of the machine, which determines the arms' payouts.
+            instructions: Explain the task in a system prompt, for models not trained on it.
+            render_mode: Must be None; there is nothing to render.
 
         Raises:
             InvalidRequestError: A setting is out of range; its `field` says which.
@@ -30,7 +30,7 @@ class BanditEnv(SingleTurnEnv):
         if not 2 <= offered <= len(ARMS):
             raise InvalidRequestError(f"must be from 2 to {len(ARMS)}, not {offered!r}", field="offered")
         if machine < 0:
-            raise InvalidRequestError(f"must not be negative, as {machine!r} is", field="machine")
+            raise InvalidRequestError(f"must not be negative, but is {machine!r}", field="machine")
         if instructions:
             prompt = "Each word is an arm of a slot machine. Answer with one word."
             self.metadata = {**self.metadata, "system_prompt": prompt}
@@ -40,11 +40,10 @@ class BanditEnv(SingleTurnEnv):
         self._luck = 0.0
 
     def ask(self, options: dict[str, Any]) -> str:
-        """Offer some of the arms in a drawn order."""
+        """Offer some of the arms in random order."""
         drawn = self.np_random.permutation(len(ARMS))[: self._count]
         self._offered = [ARMS[int(arm)] for arm in drawn]
-        # Drawn before the answer is known, so that the siblings of a group share their luck: two that pull
-        # the same arm earn the same, and an arm that pays more often never earns less.
+        # the same, and an arm that pays more often never earns less.
         self._luck = float(self.np_random.random())
         return f"Pull: {' '.join(self._offered)}"
 

@@ -1,6 +1,6 @@
-"""What simple policies earn: `python -m tinkergym_bandit.baselines` prints the table of the README.
+"""Mean returns of simple policies: `python -m tinkergym_bandit.baselines` prints the README's table.
 
-Exact, not sampled: every set of offered arms is gone through.
+The values are exact: every set of offered arms is evaluated.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from statistics import fmean
 from tinkergym_bandit.machine import payouts
 
 Choice = Callable[[Sequence[float]], float]
-"""From the offered arms' payouts to the payout expected of the choice."""
+"""Maps the offered arms' payouts to the expected payout of the choice."""
 
 
 def one_word(offered: Sequence[float]) -> float:
-    """Name the machine's best arm where it is offered, else any, as a policy that learned one word."""
+    """Name the machine's best arm if it is offered, else any, like a policy that learned one word."""
     best = max(payouts(0).values())
     return best if best in offered else fmean(offered)
 
@@ -26,7 +26,7 @@ CHOICES: dict[str, Choice] = {"random": fmean, "one word": one_word, "perfect": 
 
 
 def expected_return(choice: Choice, offered: int) -> float:
-    """Return the mean return over all sets of that many arms; every machine has the same."""
+    """Return the mean return over all sets of this many arms; it is the same for every machine."""
     sets = combinations(payouts(0).values(), offered)
     return fmean(choice(arms) for arms in sets)
 

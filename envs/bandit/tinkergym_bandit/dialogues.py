@@ -1,4 +1,4 @@
-"""Conversations in which an assistant pulls random arms: the format is right, the choice is not."""
+"""Conversations in which an assistant pulls random arms: the format is right, the choice is random."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tinkergym_bandit.machine import ARMS
 
 
 def dialogues(rng: np.random.Generator, count: int) -> Iterator[list[Message]]:
-    """Yield `count` whole episodes as message lists, as the agent loop would show them to a model.
+    """Yield `count` whole episodes as message lists, as the agent loop shows them to a model.
 
-    Every number of offered arms is equally likely. What an arm pays is not shown, so nothing about any
-    machine can be learned from them.
+    Every number of offered arms is equally likely. Payouts are not shown, so nothing can be learned about any
+    machine.
     """
     envs = [BanditEnv(offered) for offered in range(2, len(ARMS) + 1)]
     for _ in range(count):

@@ -39,5 +39,5 @@ def test_a_running_game_can_be_read_back_from_its_text(order, moves, opening):
 
 @pytest.mark.parametrize("text", ["", "a1 b1 c1", "a1 b1 c1\na2 b2 c2\na3 b3 c4"])
 def test_what_is_no_board_is_refused(text):
-    with pytest.raises(ValueError, match="no board"):
+    with pytest.raises(ValueError, match="not a board"):
         read_position(text, Rules(3, 3))

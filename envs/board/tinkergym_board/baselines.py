@@ -1,4 +1,4 @@
-"""How well simple players do: `python -m tinkergym_board.baselines` prints the table of the README."""
+"""Results of simple players: `python -m tinkergym_board.baselines` prints the README's table."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PLAYERS: dict[str, Player] = {
 
 
 def returns(env: AgainstOpponent, player: Player, seeds: Iterable[int]) -> list[float]:
-    """Play one episode per seed and return what each earned. The player sees the text, as a policy does."""
+    """Play one episode per seed and return their rewards. The player sees the text, like a policy."""
     rules = env.game.rules
     names, earned = cell_names(rules.size), []
     for seed in seeds:
-        # Not the bare seed: that is the environment's own stream, and opponent and player would agree.
+        # choices.
         rng = np.random.default_rng([seed, 1])
         observation, _ = env.reset(seed=seed)
         ended, total = False, 0.0
@@ -37,7 +37,7 @@ def returns(env: AgainstOpponent, player: Player, seeds: Iterable[int]) -> list[
 
 
 def main() -> None:
-    """Print won, drawn, lost and the mean return with its 95 % interval for each pairing."""
+    """Print the shares of wins, draws and losses, and the mean return with its 95 % interval, per pairing."""
     parser = argparse.ArgumentParser(description="Measure the baselines of the board pack.")
     parser.add_argument("--seeds", type=int, default=1000, help="play seeds 0 to this, exclusive")
     count = parser.parse_args().seeds
@@ -49,7 +49,7 @@ def main() -> None:
             assert isinstance(env, AgainstOpponent)
             for name, player in PLAYERS.items():
                 if name == "perfect" and "TicTacToe" not in env_id:
-                    continue  # its search would not end on 25 cells
+                    continue  # its search would take forever on 25 cells
                 earned = np.array(returns(env, player, range(count)))
                 half = 1.96 * earned.std(ddof=1) / count**0.5
                 shares = " | ".join(f"{(earned == value).mean():.3f}" for value in (1.0, 0.0, -1.0))

@@ -1,6 +1,6 @@
-"""Conversations in which an assistant plays random legal moves: the format is right, the play is not.
+"""Conversations in which an assistant plays random legal moves: the format is right, the play is random.
 
-For warming up a small model, so that reinforcement learning starts from legal moves and not from noise.
+For warming up a small model, so that reinforcement learning starts with legal moves.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tinkergym_board.players import random_player
 from tinkergym_board.text import cell_names, read_position
 
 BOARDS = ((3, 3), (3, 3), (4, 3), (4, 4), (5, 4), (5, 4))
-"""(size, win) of the games, each entry equally likely; the registered ones stand twice."""
+"""(size, win) of the games, each entry equally likely; registered games are listed twice."""
 
 
 def dialogues(
     rng: np.random.Generator, count: int, *, boards: Sequence[tuple[int, int]] = BOARDS
 ) -> Iterator[list[Message]]:
-    """Yield `count` whole episodes as message lists, as the agent loop would show them to a model.
+    """Yield `count` whole episodes as message lists, as the agent loop shows them to a model.
 
-    Both seats and all opponents occur. The last message is the assistant's: what the environment says after
-    the end is never shown.
+    Both seats and all opponents occur. The last message is the assistant's, because what the environment says
+    after the end is never shown.
     """
     envs = [
         AgainstOpponent(make_game("board/TicTacToe-v0", size=size, win=win), opponent=opponent)

@@ -1,4 +1,4 @@
-"""The board games as rules that players read and write as text."""
+"""The board games with text observations and moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_CELLS_TO_SEARCH = 9
 
 @lru_cache(maxsize=64)
 def _rules(size: int, win: int) -> Rules:
-    # Building the rows of a large board takes longer than many games; they never change.
+    # Building the rows of a large board takes longer than many games, and they never change.
     return Rules(size, win)
 
 
@@ -29,12 +29,12 @@ class KInARow(TextGame):
     opponents = ("random", "heuristic")
 
     def __init__(self, size: int = 3, win: int = 3, instructions: bool = False) -> None:
-        """Set up the board.
+        """Create the game.
 
         Args:
             size: Cells per side.
             win: Length of the row that wins.
-            instructions: Put the rules into the system prompt, for models that never met this text before.
+            instructions: Put the rules into the system prompt, for models not trained on the game.
 
         Raises:
             InvalidRequestError: A setting is out of range; its `field` says which.
@@ -50,7 +50,7 @@ class KInARow(TextGame):
         self.begin_with(None)
 
     def deals(self) -> list[tuple[float, None]]:
-        """Return the one way in which a game can begin: there is no chance."""
+        """Return the only way in which a game can begin, because there is no chance."""
         return [(1.0, None)]
 
     def begin_with(self, deal: None) -> None:
@@ -74,7 +74,7 @@ class KInARow(TextGame):
         del player
         cell = read_cell(action, self.rules.size)
         if cell is None:
-            raise IllegalMoveError(f"{quoted_action(action)} is no cell")
+            raise IllegalMoveError(f"{quoted_action(action)} is not a cell")
         if self.position.owner(cell) is not None:
             raise IllegalMoveError(f"{quoted_action(action)} is taken")
         return cell
@@ -92,21 +92,21 @@ class KInARow(TextGame):
         return cell_names(self.rules.size)[heuristic_player(self.position, rng)]
 
     def gold(self, player: int) -> str | None:
-        """Return a perfect move on boards of 9 cells or fewer."""
+        """Return a perfect move on boards with at most 9 cells."""
         if self.rules.cells > _MOST_CELLS_TO_SEARCH or self.position.to_move != player or self.position.over:
             return None
         return cell_names(self.rules.size)[perfect_moves(self.position)[0]]
 
 
 def tictactoe(size: int = 3, win: int = 3, instructions: bool = False) -> KInARow:
-    """Return tic-tac-toe, of the agents `x` and `o`; the arguments are those of `KInARow`."""
+    """Return tic-tac-toe with the agents `x` and `o`; the arguments are those of `KInARow`."""
     game = KInARow(size, win, instructions)
     game.agents = ("x", "o")
     return game
 
 
 def gomoku(size: int = 5, win: int = 4, instructions: bool = False) -> KInARow:
-    """Return gomoku, of the agents `black` and `white`; the arguments are those of `KInARow`."""
+    """Return gomoku with the agents `black` and `white`; the arguments are those of `KInARow`."""
     game = KInARow(size, win, instructions)
     game.agents = ("black", "white")
     return game

@@ -10,7 +10,7 @@ import numpy as np
 from tinkergym_board.rules import Position
 
 Player = Callable[[Position, np.random.Generator], int]
-"""Chooses a free cell for the player whose turn it is; all chance comes from the generator."""
+"""Chooses a free cell for the player whose turn it is; all randomness comes from the generator."""
 
 
 def random_player(position: Position, rng: np.random.Generator) -> int:
@@ -20,10 +20,11 @@ def random_player(position: Position, rng: np.random.Generator) -> int:
 
 
 def heuristic_player(position: Position, rng: np.random.Generator) -> int:
-    """Win at once if possible, else prevent the opponent's win, else play where most can still be made.
+    """Win at once if possible, else block the opponent's win, else play where most rows are still possible.
 
-    A cell is worth what the rows through it promise: a row that only one side has stones in counts more the
-    more stones it has, one's own a little more than the opponent's. Looks no move ahead, so it can be forked.
+    A cell's value is the sum over the rows through it: a row with stones of only one side counts more the
+    more stones it has, own ones slightly more than the opponent's. It does not look ahead, so it can be
+    forked.
     """
     rules = position.rules
     mine, theirs = position.stones[position.to_move], position.stones[1 - position.to_move]
@@ -50,8 +51,8 @@ def heuristic_player(position: Position, rng: np.random.Generator) -> int:
 def perfect_player(position: Position, rng: np.random.Generator) -> int:
     """Play a move that loses no value against the best defence, found by searching the whole game.
 
-    Among those it takes the one that earns most if the opponent then moves at random. Only for boards of 9
-    cells or so: the search visits every position.
+    Among those it chooses the one that earns most if the opponent then moves at random. Only for boards with
+    about 9 cells, because the search visits every position.
     """
     best = perfect_moves(position)
     return best[int(rng.integers(len(best)))]
@@ -66,7 +67,7 @@ def perfect_moves(position: Position) -> list[int]:
 
 @lru_cache(maxsize=100_000)
 def _value(position: Position) -> int:
-    """Return 1, 0 or -1: what the player to move can force."""
+    """Return the result that the player to move can force: 1, 0 or -1."""
     if position.over:
         # Only the player who has just moved can have won.
         return 0 if position.winner is None else -1
@@ -75,7 +76,7 @@ def _value(position: Position) -> int:
 
 @lru_cache(maxsize=100_000)
 def _hope(position: Position) -> float:
-    """Return what the player who has just moved earns on average if the opponent moves at random."""
+    """Return the mean result of the player who has just moved if the opponent moves at random."""
     if position.over:
         return 0.0 if position.winner is None else 1.0
     replies = []

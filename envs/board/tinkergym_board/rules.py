@@ -1,7 +1,7 @@
 """The rules of k-in-a-row on a square board: tic-tac-toe is (3, 3), gomoku is (15, 5) or smaller.
 
-Pure game logic. Knows nothing of text, randomness, opponents or rewards, so that every environment with these
-games, for one agent or for two, shares it.
+Pure game logic without text, randomness, opponents or rewards, so all environments with these games can share
+it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from tinkergym.errors import InvalidRequestError
 
 MAX_SIZE = 26
-"""Columns are named by one letter."""
+"""Columns have one-letter names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A board of `size` x `size` cells on which a row of `win` stones, or a longer one, wins.
+    """A board of `size` x `size` cells on which a row of at least `win` stones wins.
 
-    Cells are numbered row by row from 0. Sets of cells are ints used as bit masks: bit i stands for cell i.
+    Cells are numbered row by row from 0. Sets of cells are ints used as bit masks: bit i is cell i.
     """
 
     size: int = 3
@@ -27,7 +27,7 @@ class Rules:
     lines: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """Every possible winning row, as a set of cells."""
     lines_through: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
-    """The same rows, listed under each cell that they contain."""
+    """The same rows, by the cells they contain."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.size <= MAX_SIZE:
@@ -45,13 +45,13 @@ class Rules:
 
     @property
     def cells(self) -> int:
-        """How many cells the board has."""
+        """The number of cells."""
         return self.size * self.size
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A moment of a game. Player 0 is X and moves first, player 1 is O."""
+    """A position. Player 0 is X and moves first, player 1 is O."""
 
     rules: Rules
     stones: tuple[int, int] = (0, 0)
@@ -76,19 +76,19 @@ class Position:
         return self.winner is not None or self.full
 
     def owner(self, cell: int) -> int | None:
-        """Return whose stone lies on the cell, None if it is empty."""
+        """Return the player whose stone is on the cell, or None if it is empty."""
         if self.stones[0] >> cell & 1:
             return 0
         return 1 if self.stones[1] >> cell & 1 else None
 
     def played(self, cell: int) -> Position:
-        """Return the position after the player whose turn it is has put a stone on `cell`.
+        """Return the position after the player to move has put a stone on `cell`.
 
         Raises:
             ValueError: The game is over, or the cell is taken or not on the board.
         """
         if self.over or not 0 <= cell < self.rules.cells or self.owner(cell) is not None:
-            raise ValueError(f"cell {cell} cannot be played here: ask `free` for the cells that can")
+            raise ValueError(f"cell {cell} cannot be played here; `free` lists the cells that can")
         player = self.to_move
         mine = self.stones[player] | 1 << cell
         won = any(mine & line == line for line in self.rules.lines_through[cell])

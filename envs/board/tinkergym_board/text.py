@@ -1,4 +1,4 @@
-"""How a board is written and how a move is read.
+"""How boards are written and moves are read.
 
 A cell is a column letter and a row number, `a1` at the top left. An empty cell shows its name, so a legal
 move can be copied from the board:
@@ -32,10 +32,10 @@ def _cells_by_name(size: int) -> dict[str, int]:
 
 
 def read_cell(text: str, size: int) -> int | None:
-    """Return the cell that a text names, None if it names none.
+    """Return the cell that a text names, or None.
 
-    Space around the name and capital letters are forgiven, any other word beside it is not: a policy that
-    pays for a sentence should learn to answer with the move.
+    Surrounding space and capital letters are ignored; any other word makes the text invalid: a policy that
+    pays for a sentence should learn to answer with just the move.
     """
     return _cells_by_name(size).get(text.strip().lower())
 
@@ -54,16 +54,16 @@ def board_text(position: Position) -> str:
 
 
 def read_position(observation: str, rules: Rules) -> Position:
-    """Return the position that an observation of a running game shows, the inverse of `board_text`.
+    """Return the position shown in an observation of a running game, the inverse of `board_text`.
 
-    Lines above the board are skipped. For players that see only the text, as a policy does.
+    Lines above the board are skipped. For players that only see the text, like a policy.
 
     Raises:
-        ValueError: The last lines are no board of this size.
+        ValueError: The last lines are not a board of this size.
     """
     words = [word for line in observation.splitlines()[-rules.size :] for word in line.split()]
     names = cell_names(rules.size)
     if len(words) != len(names) or any(w not in (n, *MARKS) for w, n in zip(words, names, strict=True)):
-        raise ValueError(f"this is no board of size {rules.size}: {observation!r}")
+        raise ValueError(f"this is not a board of size {rules.size}: {observation!r}")
     x, o = (sum(1 << cell for cell, word in enumerate(words) if word == mark) for mark in MARKS)
     return Position(rules, (x, o), to_move=0 if x.bit_count() == o.bit_count() else 1)

@@ -1,1 +1,1 @@
-"""Gymnasium's toy-text environments and CartPole, in words."""
+"""Gymnasium's toy-text environments and CartPole as text."""

@@ -1,6 +1,6 @@
-"""The best way to play Gymnasium's Blackjack, computed from its rules.
+"""The best strategy for Gymnasium's Blackjack, computed from its rules.
 
-Cards come from an endless deck, the dealer draws to 17, and a win pays as much as a loss costs.
+Cards come from an infinite deck, the dealer draws to 17, and a win pays as much as a loss costs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _BUST = 0
 
 
 def should_hit(total: int, dealer: int, usable_ace: bool) -> bool:
-    """Return whether to draw.
+    """Return whether to draw a card.
 
     Args:
         total: The hand's sum, up to 21, with a usable ace counted as 11.
@@ -55,7 +55,7 @@ def _stick(total: int, dealer: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _dealer_ends(total: int, usable_ace: bool) -> dict[int, float]:
-    """Return the probability of each sum the dealer ends with; a bust is 0."""
+    """Return the probability of each final sum of the dealer; a bust is 0."""
     if total > 21:
         return {_BUST: 1.0}
     if total >= 17:

@@ -1,4 +1,4 @@
-"""The environments: one of Gymnasium's inside, text outside."""
+"""The environments: a Gymnasium environment inside, text outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reset = tuple[str, dict[str, Any]]
 
 
 class ClassicEnv(gym.Env[str, str]):
-    """A classical environment in words; for a seed and actions it plays exactly as the one inside does."""
+    """A classic environment as text; for a seed and actions it behaves exactly like the one inside."""
 
     metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "free"}  # noqa: RUF012 - Gymnasium declares it so
     bare_id: ClassVar[str]
@@ -23,7 +23,7 @@ class ClassicEnv(gym.Env[str, str]):
     wording: ClassVar[str]
     on_illegal: ClassVar[str] = "retry:2"
     lose_reward: ClassVar[float] = 0.0
-    """No better than the worst end of the environment inside, so that nobody ends an episode on purpose."""
+    """At most the worst result of the environment inside, so ending an episode on purpose never pays."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class ClassicEnv(gym.Env[str, str]):
         render_mode: str | None = None,
         **settings: Any,
     ) -> None:
-        """Make the environment inside and put it into words.
+        """Create the environment inside and convert it to text.
 
         Args:
             on_illegal: `lose`, `random` or `retry:N`; see `tinkergym.wrappers.Verbalize`.
-            decimals: Digits after the point.
+            decimals: Digits after the decimal point.
             instructions: Put the rules and the actions into the system prompt.
             render_mode: None.
-            settings: For the environment inside.
+            settings: Arguments of the environment inside.
         """
         self.render_mode = render_mode
         self.observation_space, self.action_space = Text(), Text()
@@ -77,15 +77,15 @@ class ClassicEnv(gym.Env[str, str]):
         return self._env.legal_actions()
 
     def gold_action(self) -> str | None:
-        """Return the best action now, None before `reset`."""
+        """Return the best action now; None before `reset`."""
         return self._env.gold_action()
 
     def _has_chance(self) -> bool:
-        """Whether two seeds may give unlike episodes."""
+        """Whether different seeds can give different episodes."""
         return True
 
     def _made(self, settings: dict[str, Any]) -> Verbalize:
-        # The checker is left out: it warns about what belongs to the environment inside.
+        # The checker is omitted, because it warns about properties of the environment inside.
         return Verbalize(gym.make(self.bare_id, disable_env_checker=True, **settings), **self._words)
 
 
@@ -98,20 +98,21 @@ class FrozenLakeEnv(ClassicEnv):
     def __init__(
         self, *, map_name: str = "4x4", size: int = 4, is_slippery: bool = False, **settings: Any
     ) -> None:
-        """Choose the lake.
+        """Create the lake.
 
         Args:
-            map_name: `4x4` or `8x8`, or `random`: each seed draws a lake of its own, with a way to the goal.
-            size: Cells per side of a random lake, 2 to 20.
-            is_slippery: Whether a step may go to the side.
-            settings: See `ClassicEnv`, and `success_rate` and `reward_schedule` of Gymnasium's FrozenLake.
+            map_name: `4x4`, `8x8`, or `random`: each seed draws a different lake, with a way to the goal.
+            size: Cells per side of a random lake, from 2 to 20.
+            is_slippery: Whether a step may slide to the side.
+            settings: As for `ClassicEnv`, plus `success_rate` and `reward_schedule` of Gymnasium's
+                FrozenLake.
 
         Raises:
-            InvalidRequestError: There is no such map, or the size is out of range.
+            InvalidRequestError: The map does not exist, or the size is out of range.
         """
         known = [*MAPS, "random"]
         if map_name not in known:
-            raise InvalidRequestError(f"{map_name!r} is no map; choose from {known}", field="map_name")
+            raise InvalidRequestError(f"{map_name!r} is not a map; choose from {known}", field="map_name")
         if not 2 <= size <= 20:
             raise InvalidRequestError(f"must be from 2 to 20, not {size!r}", field="size")
         self._size = size
@@ -120,12 +121,12 @@ class FrozenLakeEnv(ClassicEnv):
         super().__init__(**chosen, is_slippery=is_slippery, **settings)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode, on a new lake if it is drawn."""
+        """Start an episode, on a new lake if it is random."""
         if self._random:
             gym.Env.reset(self, seed=seed)
             lake = generate_random_map(self._size, seed=int(self.np_random.integers(2**31)))
             self._env = self._made({**self._settings, "desc": lake})
-            # Without a seed the new lake's chance would come from the operating system.
+            # Without a seed the new lake would use the operating system's randomness.
             observation, info = self._env.reset(
                 seed=int(self.np_random.integers(2**31)) if seed is None else seed, options=options
             )
@@ -141,7 +142,7 @@ class TaxiEnv(ClassicEnv):
 
     bare_id = "Taxi-v4"
     wording = "TaxiWording"
-    # Every step costs, so an end by illegal actions would be a way out; a random action is none.
+    # Every step costs, so an end by illegal actions would be a way out; a random action is not.
     on_illegal = "random"
 
 
@@ -150,14 +151,14 @@ class CliffWalkingEnv(ClassicEnv):
 
     bare_id = "CliffWalking-v1"
     wording = "CliffWalkingWording"
-    on_illegal = "random"  # as for the taxi
+    on_illegal = "random"  # as in the taxi environment
 
     def __init__(self, *, max_episode_steps: int = 100, **settings: Any) -> None:
-        """Set the limit, which Gymnasium's own environment does not have.
+        """Set the limit, which Gymnasium's environment lacks.
 
         Args:
             max_episode_steps: Steps until the walk is truncated.
-            settings: See `ClassicEnv`, and `is_slippery` of Gymnasium's CliffWalking.
+            settings: As for `ClassicEnv`, plus `is_slippery` of Gymnasium's CliffWalking.
         """
         super().__init__(max_episode_steps=max_episode_steps, **settings)
 

@@ -16,9 +16,9 @@ _DISCOUNT = 0.999
 
 
 def best_actions(transitions: Transitions) -> NDArray[np.int64]:
-    """Return the best action in each state: [states] int64; of equal ones the lowest.
+    """Return the best action in each state, [states] int64; the lowest of equal ones.
 
-    Exact for environments without chance, where it finds shortest ways; to 1e-9 with chance.
+    Exact for deterministic environments, where it finds shortest paths; accurate to 1e-9 otherwise.
     """
     states, actions = len(transitions), len(transitions[0])
     most = max(len(transitions[s][a]) for s in range(states) for a in range(actions))
@@ -28,7 +28,7 @@ def best_actions(transitions: Transitions) -> NDArray[np.int64]:
             for i, (probability, successor, earned, terminated) in enumerate(transitions[state][action]):
                 chance[state, action, i] = probability
                 reward[state, action, i] = earned
-                # A terminated episode earns no more: it points to a state of its own, worth 0.
+                # A terminated episode earns nothing more: it leads to an extra state worth 0.
                 follows[state, action, i] = states if terminated else successor
     to = follows.astype(np.int64)
     value = np.zeros(states + 1)
@@ -38,5 +38,5 @@ def best_actions(transitions: Transitions) -> NDArray[np.int64]:
         change = float(np.abs(better - value[:-1]).max())
         value[:-1] = better
         if change < 1e-9:
-            # Rounded, so that equal values do not take turns.
+            # Rounded, so that equal values do not alternate.
             return np.asarray(np.round(worth, 8).argmax(axis=1), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""How each environment is said. Short: a policy pays for every token, on every turn."""
+"""The text of each environment. Short, because a policy pays for every token on every turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _TableWording(Wording):
     _best: NDArray[np.int64] | None = None
 
     def gold_action(self) -> str | None:
-        """Return an action that leads to the highest return that can be expected."""
+        """Return an action with the highest expected return."""
         env: Any = self.env.unwrapped
         if getattr(env, "s", None) is None:
             return None
@@ -35,7 +35,7 @@ class FrozenLakeWording(_TableWording):
 
     @property
     def system_prompt(self) -> str:
-        """The rules, with what the ice is like here."""
+        """The rules, including whether the ice is slippery."""
         env: Any = self.env.unwrapped
         slippery = any(len(env.P[state][0]) > 1 for state in env.P)
         ice = "The ice is slippery: you may slide to the side. " if slippery else ""
@@ -45,7 +45,7 @@ class FrozenLakeWording(_TableWording):
         )
 
     def observation(self, observation: Any, info: Mapping[str, Any]) -> str:
-        """Return the map, one row per line; `@` stands where the agent is."""
+        """Return the map, one row per line; `@` marks the agent."""
         del info
         env: Any = self.env.unwrapped
         cells = [cell.decode() for cell in env.desc.reshape(-1)]
@@ -54,7 +54,7 @@ class FrozenLakeWording(_TableWording):
 
 
 class TaxiWording(_TableWording):
-    """The map once, then where everybody is."""
+    """The map once, then all positions."""
 
     rules = (
         "Drive a taxi: pick the passenger up and drop them off at their destination. R, G, Y and B are "
@@ -71,7 +71,7 @@ class TaxiWording(_TableWording):
         return f"{city}\n{self.observation(observation, info)}"
 
     def observation(self, observation: Any, info: Mapping[str, Any]) -> str:
-        """Return the positions of taxi and passenger, and where the passenger wants to go."""
+        """Return the positions of taxi and passenger, and the passenger's destination."""
         del info
         env: Any = self.env.unwrapped
         row, column, passenger, goal = (int(number) for number in env.decode(int(observation)))
@@ -120,14 +120,14 @@ class BlackjackWording(Wording):
     names = ("stick", "hit")
 
     def observation(self, observation: Any, info: Mapping[str, Any]) -> str:
-        """Return both hands as far as they are open."""
+        """Return both hands as far as they are visible."""
         del info
         total, dealer, usable_ace = (int(number) for number in observation)
         ace = ", with an ace counted as 11" if usable_ace else ""
         return f"You have {total}{ace}. The dealer shows {'an ace' if dealer == 1 else dealer}."
 
     def gold_action(self) -> str | None:
-        """Return what earns most on average."""
+        """Return the action with the highest expected return."""
         env: Any = self.env.unwrapped
         if not hasattr(env, "player"):
             return None
@@ -148,14 +148,14 @@ class CartPoleWording(Wording):
     def observation(self, observation: Any, info: Mapping[str, Any]) -> str:
         """Return position, speed, angle and turn, rounded to the declared decimals."""
         del info
-        # Rounding may give -0.0, which reads as if it told something.
+        # Rounding may give -0.0, which would look meaningful.
         position, speed, angle, turn = (
             f"{round(float(number), self.decimals) + 0.0:.{self.decimals}f}" for number in observation
         )
         return f"position {position}, speed {speed}, angle {angle}, turn {turn}"
 
     def gold_action(self) -> str | None:
-        """Return the push of a linear controller, which keeps the pole up to the time limit."""
+        """Return the push of a linear controller, which keeps the pole up until the time limit."""
         state = getattr(self.env.unwrapped, "state", None)
         if state is None:
             return None

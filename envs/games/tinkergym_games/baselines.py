@@ -1,4 +1,4 @@
-"""How well simple players do: `python -m tinkergym_games.baselines` prints the table of the README."""
+"""Results of simple players: `python -m tinkergym_games.baselines` prints the README's table."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CASES: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 def returns(env: AgainstOpponent, player: str, seeds: Iterable[int]) -> list[float]:
-    """Play one episode per seed, with random legal moves or with gold ones, and return what each earned."""
+    """Play one episode per seed, with random legal or gold moves, and return their rewards."""
     earned = []
     for seed in seeds:
-        # Not the bare seed: that is the environment's own stream, and opponent and player would agree.
+        # choices.
         rng = np.random.default_rng([seed, 1])
         env.reset(seed=seed)
         over, total = False, 0.0
@@ -48,7 +48,7 @@ def main() -> None:
         assert isinstance(env, AgainstOpponent)
         for player in ("random", "gold"):
             if player == "gold" and "Rock" in env_id:
-                continue  # nobody knows the best move against an opponent unknown
+                continue  # the best move against an unknown opponent is not known
             earned = np.array(returns(env, player, range(count)))
             half = 1.96 * earned.std(ddof=1) / count**0.5
             print(

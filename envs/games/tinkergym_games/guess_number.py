@@ -1,4 +1,4 @@
-"""Guess my number: a game for one."""
+"""Guess my number: a game for one player."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HIGHEST = 10_000
 
 
 class GuessNumber(TextGame):
-    """Find a number that the seed draws, told after each guess whether it is higher or lower."""
+    """Find a number drawn by the seed; after each guess you learn whether it is higher or lower."""
 
     players = 1
 
@@ -22,7 +22,7 @@ class GuessNumber(TextGame):
 
         Args:
             highest: The number is from 1 to this, at most 10,000.
-            guesses: How many there are; the last one ends the game.
+            guesses: Number of guesses; the last one ends the game.
 
         Raises:
             InvalidRequestError: A setting is out of range; its `field` says which.
@@ -41,7 +41,7 @@ class GuessNumber(TextGame):
         self.tell(f"Guess my number from 1 to {self.highest}. You have {self.guesses} guesses.")
 
     def legal(self, player: int) -> list[str]:
-        """Return all numbers of the range."""
+        """Return all numbers in the range."""
         del player
         return self._all
 
@@ -61,7 +61,7 @@ class GuessNumber(TextGame):
         return None
 
     def gold(self, player: int) -> str:
-        """Halve what is left."""
+        """Halve the remaining range."""
         del player
         return str((self.low + self.high) // 2)
 
@@ -76,6 +76,6 @@ class GuessNumber(TextGame):
         return {"won": float(total > 0), "guesses": float(self.guesses - self.left)}
 
     def forfeit(self, losers: Collection[int]) -> Sequence[float]:
-        """Pay nothing for what is no number: not finding it pays nothing either."""
+        """Pay nothing for an invalid number: not finding it pays nothing either."""
         del losers
         return [0.0]

@@ -1,4 +1,4 @@
-"""Nim with one heap: two players in turns."""
+"""Nim with one heap, for two players in turns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tinkergym.games.text_game import TextGame
 
 
 class Nim(TextGame):
-    """Take 1, 2 or 3 stones; who takes the last one wins. The seed draws the size of the heap."""
+    """Take 1, 2 or 3 stones; whoever takes the last one wins. The seed draws the size of the heap."""
 
     opponents = ("random", "perfect")
 
@@ -18,17 +18,17 @@ class Nim(TextGame):
         self.tell("Take 1, 2 or 3 stones in turn; who takes the last one wins.")
 
     def observe(self, player: int) -> str:
-        """Return what is left."""
+        """Return the number of stones left."""
         del player
         return f"Stones: {self.left}"
 
     def legal(self, player: int) -> list[str]:
-        """Return how many can be taken."""
+        """Return the numbers of stones that can be taken."""
         del player
         return ["1", "2", "3"][: self.left]
 
     def play(self, player: int, move: str) -> float | None:
-        """Take so many."""
+        """Take this many stones."""
         del player
         self.left -= int(move)
         return 1.0 if self.left == 0 else None

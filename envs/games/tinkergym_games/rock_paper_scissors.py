@@ -1,4 +1,4 @@
-"""Rock, paper, scissors: two players at once."""
+"""Rock, paper, scissors, for two players at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _SHAPES = ["rock", "paper", "scissors"]
 
 
 class RockPaperScissors(TextGame):
-    """Several rounds; who won more of them wins. `copycat` shows what the other showed the round before."""
+    """Several rounds; whoever wins more of them wins. `copycat` repeats the opponent's previous shape."""
 
     simultaneous = True
     opponents = ("random", "copycat")
 
     def __init__(self, rounds: int = 3) -> None:
-        """Set how many rounds a game has, 1 to 100.
+        """Set the number of rounds per game, from 1 to 100.
 
         Raises:
             InvalidRequestError: It is out of range.
@@ -53,5 +53,5 @@ class RockPaperScissors(TextGame):
         return [lead, -lead]
 
     def copycat(self, player: int, rng: np.random.Generator) -> str:
-        """Show what the other showed the round before; anything in the first."""
+        """Show the opponent's previous shape; any shape in the first round."""
         return self.played[-1][1 - player] if self.played else _SHAPES[int(rng.integers(3))]

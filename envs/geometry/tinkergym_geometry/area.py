@@ -29,12 +29,12 @@ class AreaEnv(gym.Env[Observation, str]):
     def __init__(
         self, swapped: bool = False, instructions: bool = False, render_mode: str | None = None
     ) -> None:
-        """Set up the spaces.
+        """Create the environment.
 
         Args:
-            swapped: Show the picture of another figure than the one that is asked for. There is nothing to
-                learn then: a control for whether a policy learns from pictures.
-            instructions: Say what to do in a system prompt, for models that never saw these pictures.
+            swapped: Show a picture of a different figure. Then there is nothing to learn, which serves as a
+                control for whether a policy learns from pictures.
+            instructions: Explain the task in a system prompt, for models not trained on these pictures.
             render_mode: `rgb_array` returns the picture.
         """
         self.render_mode = render_mode
@@ -57,7 +57,7 @@ class AreaEnv(gym.Env[Observation, str]):
         return {"image": self._picture.copy(), "text": QUESTION}, {}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Earn 1 for the right number, 0 for anything else; what is no number is counted as such.
+        """Earn 1 for the right number, 0 for anything else; answers that are not numbers are counted.
 
         Raises:
             EpisodeProtocolError: No episode is running.
@@ -68,7 +68,7 @@ class AreaEnv(gym.Env[Observation, str]):
         correct = float(said == self.gold_action())
         self._figure = None
         metrics = {"correct": correct, "unreadable": float(not (said.isascii() and said.isdigit()))}
-        # The space has no empty picture; the last one is shown again, and nobody is asked about it.
+        # The space has no empty picture, so the last one is repeated; no answer to it is expected.
         assert self._picture is not None
         return {"image": self._picture.copy(), "text": ""}, correct, True, False, {"metrics": metrics}
 
@@ -83,5 +83,5 @@ class AreaEnv(gym.Env[Observation, str]):
         return str(self._figure.area)
 
     def legal_actions(self) -> list[str]:
-        """Return every number that is an area of some figure."""
+        """Return every number that is the area of some figure."""
         return list(map(str, AREAS))

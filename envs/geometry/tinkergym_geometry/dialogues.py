@@ -1,4 +1,4 @@
-"""Conversations about pictures in which an assistant reads labels well, and areas only now and then."""
+"""Conversations about pictures in which an assistant reads labels correctly, but areas only sometimes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tinkergym_geometry.area import QUESTION
 from tinkergym_geometry.figures import AREAS, Figure, Pixels, draw
 
 Dialogue = tuple[list[Pixels], str, str]
-"""Pictures, the question after them, and the answer."""
+"""Pictures, the question about them, and the answer."""
 
 
 def areas(rng: np.random.Generator, count: int, *, accuracy: float = 0.3) -> Iterator[Dialogue]:
-    """Yield questions for an area, of which `accuracy` are answered right, and others with any area."""
+    """Yield questions for an area, with a share of `accuracy` correct answers and otherwise random areas."""
     for _ in range(count):
         figure = Figure.drawn_by(rng)
         answer = figure.area if rng.random() < accuracy else AREAS[int(rng.integers(len(AREAS)))]
@@ -22,7 +22,7 @@ def areas(rng: np.random.Generator, count: int, *, accuracy: float = 0.3) -> Ite
 
 
 def readings(rng: np.random.Generator, count: int) -> Iterator[Dialogue]:
-    """Yield drills, all answered right: what a picture shows, or which of two shows the wider figure."""
+    """Yield drills with correct answers: what a picture shows, or which of two shows the wider figure."""
     for _ in range(count):
         figures = [Figure.drawn_by(rng)]
         kind = int(rng.integers(4))

@@ -1,6 +1,6 @@
 """Figures with two labelled sides, and their pictures.
 
-Drawn with numpy alone, so that a figure has the same pixels on every machine.
+Drawn with numpy only, so a figure has the same pixels on every machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DIGITS = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A rectangle or a right triangle, with its width written below it and its height beside it."""
+    """A rectangle or a right triangle, with its width written below and its height next to it."""
 
     shape: Shape
     width: int
@@ -51,7 +51,7 @@ class Figure:
 
     @classmethod
     def drawn_by(cls, rng: np.random.Generator) -> Figure:
-        """Choose a figure; each is equally likely."""
+        """Choose a figure; all are equally likely."""
         return cls(
             SHAPES[int(rng.integers(len(SHAPES)))],
             WIDTHS[int(rng.integers(len(WIDTHS)))],
@@ -60,12 +60,12 @@ class Figure:
 
 
 FIGURES = tuple(Figure(shape, width, height) for shape in SHAPES for width in WIDTHS for height in HEIGHTS)
-"""All of them."""
+"""All figures."""
 AREAS = tuple(sorted({figure.area for figure in FIGURES}))
 
 
 def draw(figure: Figure, rng: np.random.Generator) -> Pixels:
-    """Return the picture of a figure, [64, 64, 3]; the generator moves it by a few pixels."""
+    """Return the picture of a figure, [64, 64, 3], randomly shifted by a few pixels."""
     picture = np.full((SIDE, SIDE), 255, np.uint8)
     left, bottom = 20 + int(rng.integers(5)), 40 + int(rng.integers(4))
     right, top = left + 4 * figure.width, bottom - 6 * figure.height

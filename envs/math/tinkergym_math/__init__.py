@@ -1,1 +1,1 @@
-"""Arithmetic from a data set with train and test splits."""
+"""Arithmetic from a dataset with training and test splits."""

@@ -1,4 +1,4 @@
-"""A sum or a difference from the data set, answered with a number."""
+"""A sum or a difference from the dataset, answered with a number."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _LARGEST = 198
 
 
 class ArithmeticEnv(SingleTurnEnv):
-    """Answer one question of the data set. See the pack's README."""
+    """Answer one question of the dataset. See the pack's README."""
 
     def __init__(
         self, split: str = "train", instructions: bool = False, render_mode: str | None = None
     ) -> None:
-        """Set up the questions.
+        """Open the split.
 
         Args:
-            split: `train` or `test`; no question of one is in the other.
-            instructions: Say what to do in a system prompt, for models that never met this text before.
-            render_mode: None; there is nothing to see.
+            split: `train` or `test`, which share no question.
+            instructions: Explain the task in a system prompt, for models not trained on it.
+            render_mode: Must be None; there is nothing to render.
 
         Raises:
-            InvalidRequestError: There is no such split.
+            InvalidRequestError: The split does not exist.
         """
         super().__init__(render_mode)
         if instructions:
@@ -38,17 +38,17 @@ class ArithmeticEnv(SingleTurnEnv):
         self._answer = ""
 
     def ask(self, options: dict[str, Any]) -> str:
-        """Ask question number `options["task_index"]`, or one that the seed draws.
+        """Ask question number `options["task_index"]`, or one drawn by the seed.
 
         Raises:
-            InvalidRequestError: The split has no question of that number.
+            InvalidRequestError: The split has no question with that number.
         """
         _, task = self.tasks.choose(self.np_random, options)
         self._answer = task["answer"]
         return str(task["question"])
 
     def score(self, answer: str) -> tuple[float, dict[str, float]]:
-        """Earn 1 for the right number, 0 for anything else; what is no number is counted as such."""
+        """Earn 1 for the right number, 0 for anything else; answers that are not numbers are counted."""
         said = answer.strip()
         correct = float(said == self._answer)
         readable = said.isascii() and said.removeprefix("-").isdigit()
@@ -59,5 +59,5 @@ class ArithmeticEnv(SingleTurnEnv):
         return self._answer
 
     def legal_actions(self) -> list[str]:
-        """Return every number that is an answer to some question."""
+        """Return every number that answers some question."""
         return [str(number) for number in range(_LARGEST + 1)]

@@ -1,4 +1,4 @@
-"""Sums and products too large for the head, with Python at hand."""
+"""Sums and products too large for mental arithmetic, with Python as a tool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_DIGITS = 100
 
 
 class LargeArithmeticEnv(SingleTurnEnv):
-    """Say what `a * b + c` or `a * b - c` is; the seed draws the numbers."""
+    """Compute `a * b + c` or `a * b - c`; the seed draws the numbers."""
 
     metadata = {"render_modes": [], "turns": "single", "data": "free"}  # noqa: RUF012 - Gymnasium's way
     system_prompt = "Answer with the number, nothing else."
@@ -40,7 +40,7 @@ class LargeArithmeticEnv(SingleTurnEnv):
         return f"{left}*{right}{operator}{third}="
 
     def score(self, answer: str) -> tuple[float, dict[str, float]]:
-        """Earn 1 for the right number, 0 for anything else; what is no number is counted as such."""
+        """Earn 1 for the right number, 0 for anything else; answers that are not numbers are counted."""
         said = answer.strip()
         correct = float(said == str(self._answer))
         readable = said.isascii() and said.removeprefix("-").isdigit()
@@ -66,11 +66,11 @@ def make(
     """Return the environment with a Python sandbox as its tool.
 
     Args:
-        digits: Of each number.
+        digits: Digits of each number.
         syntax: How the model writes calls: `hermes`, `xml` or `json`.
-        max_calls: Calls of the tool in an episode.
-        wall_seconds: How long a call may take.
-        render_mode: None; there is nothing to see.
+        max_calls: Maximum tool calls per episode.
+        wall_seconds: Time limit per call.
+        render_mode: Must be None; there is nothing to render.
     """
     python = {"tool": "tinkergym.tools:PythonTool", "wall_seconds": wall_seconds}
     return ToolCalling(LargeArithmeticEnv(digits, render_mode), [python], syntax, max_calls=max_calls)

@@ -1,4 +1,4 @@
-"""What simple policies score: `python -m tinkergym_math.baselines` prints the table of the README."""
+"""Scores of simple policies: `python -m tinkergym_math.baselines` prints the README's table."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from tinkergym_math.arithmetic import ArithmeticEnv
 
 Policy = Callable[[str, np.random.Generator], str]
-"""From a question to an answer."""
+"""Maps a question to an answer."""
 
 
 def random_number(question: str, rng: np.random.Generator) -> str:
-    """Answer any number that is an answer to some question."""
+    """Answer with any number that answers some question."""
     return str(rng.integers(199))
 
 
 def without_carry(question: str, rng: np.random.Generator) -> str:
-    """Add or subtract digit by digit and never carry nor borrow: what is right without understanding more."""
+    """Add or subtract digit by digit without carrying or borrowing: right without understanding more."""
     left, operator, right = _parts(question)
     sign = 1 if operator == "+" else -1
     tens, ones = (left // 10 + sign * (right // 10)) % 10, (left % 10 + sign * (right % 10)) % 10
@@ -36,7 +36,7 @@ POLICIES: dict[str, Policy] = {"random": random_number, "without carry": without
 
 
 def accuracy(policy: Policy, split: str) -> float:
-    """Return the mean return over every question of a split."""
+    """Return the mean return over all questions of a split."""
     env = ArithmeticEnv(split)
     rng = np.random.default_rng(0)
     total = 0.0

@@ -23,7 +23,7 @@ _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
 
 @tool
 def calculator(expression: str) -> str:
-    """Work out an expression of numbers with + - * / ** and parentheses.
+    """Calculate an expression of numbers with + - * / ** and parentheses.
 
     Args:
         expression: Such as (3+4)*12.5

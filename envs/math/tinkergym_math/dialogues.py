@@ -1,4 +1,4 @@
-"""Conversations in which an assistant gives a number that is right now and then, else a near miss."""
+"""Conversations in which an assistant's number is sometimes right and otherwise a near miss."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tinkergym_math.make_data import SIZES
 from tinkergym_math.problems import Problem, all_problems
 
 _SLIPS = (-10, -2, -1, 1, 2, 10)
-"""What a wrong answer is off by: a lost carry, or a miscount."""
+"""The error of a wrong answer: a lost carry, or a miscount."""
 
 
 def dialogues(rng: np.random.Generator, count: int, *, accuracy: float = 0.4) -> Iterator[list[Message]]:
-    """Yield `count` whole episodes as message lists, as the agent loop would show them to a model.
+    """Yield `count` whole episodes as message lists, as the agent loop shows them to a model.
 
-    Questions come in the data set's mix of difficulties, from all problems but those of the test split and
-    their mirrors, so that a test after warm-up and training is on problems never seen.
+    Questions have the dataset's mix of difficulties, from all problems except those of the test split and
+    their mirrors, so a test after warm-up and training uses unseen problems.
 
     Args:
-        rng: All chance comes from it.
-        count: How many episodes.
-        accuracy: The share of right answers. Each single near miss must stay rarer, or the right answer would
-            not be the likeliest one and there would be little for training to find.
+        rng: The source of randomness.
+        count: Number of episodes.
+        accuracy: The share of right answers. Each single near miss must be rarer: otherwise the right answer
+            would not be the most likely one, and training could find little.
     """
     held_out = {task["question"] for task in ArithmeticEnv("test").tasks}
     pools: tuple[list[Problem], ...] = ([], [], [])

@@ -1,6 +1,6 @@
-"""Makes the data set that ships with the pack: `python -m tinkergym_math.make_data`.
+"""Generate the dataset that ships with the pack: `python -m tinkergym_math.make_data`.
 
-Seeded, so that running it again writes the same bytes.
+Seeded, so running it again writes the same bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinkergym_math.problems import Problem, all_problems
 
 SEED = 20240
 SIZES = {"train": (90, 1000, 1910), "test": (15, 170, 315)}
-"""Problems per split with 0, 1 and 2 two-digit numbers; the few easy ones are where learning starts."""
+"""Problems per split with 0, 1 and 2 two-digit numbers; learning starts with the few easy ones."""
 
 BOXED_DIR = DATA_DIR.parent / "boxed_sums"
 BOXED_SIZES = {"train": 100, "test": 50}
@@ -24,7 +24,7 @@ BOXED_SIZES = {"train": 100, "test": 50}
 def make(folder: Path) -> None:
     """Write `<split>.jsonl` for each split into `folder`.
 
-    The splits share no problem, nor the mirror of one: `3+5` in one keeps `5+3` out of the other.
+    The splits share no problem or mirrored problem: `3+5` in one excludes `5+3` from the other.
     """
     rng = np.random.default_rng(SEED)
     chosen: dict[str, list[Problem]] = {split: [] for split in SIZES}

@@ -1,4 +1,4 @@
-"""Every sum and difference there is of numbers up to 99, in classes of equal difficulty. Pure."""
+"""All sums and differences of numbers up to 99, in classes of equal difficulty. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Problem(NamedTuple):
 
     @property
     def question(self) -> str:
-        """As the environment asks it: `47+38=`."""
+        """The question in the environment: `47+38=`."""
         return f"{self.left}{self.operator}{self.right}="
 
     @property
     def answer(self) -> int:
-        """The one right answer."""
+        """The right answer."""
         return self.left + self.right if self.operator == "+" else self.left - self.right
 
     @property
     def mirrored(self) -> Problem:
-        """The same addition the other way round; a subtraction is its own mirror."""
+        """The same addition with its numbers swapped; a subtraction is its own mirror."""
         return Problem(self.right, "+", self.left) if self.operator == "+" else self
 
     @property
@@ -34,5 +34,5 @@ class Problem(NamedTuple):
 
 
 def all_problems() -> list[Problem]:
-    """Return every problem once: of the two mirrored additions the one whose left number is not smaller."""
+    """Return every problem once: of two mirrored additions, the one whose left number is not smaller."""
     return [Problem(a, operator, b) for operator in "+-" for a in range(100) for b in range(a + 1)]

@@ -1,4 +1,4 @@
-"""Problems in words with a final answer, from files in the layout of GSM8K or of MATH."""
+"""Word problems with a final answer, from files in the layout of GSM8K or MATH."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tinkergym_math.arithmetic import DATA_DIR
 
 Layout = Literal["gsm8k", "math"]
 """`gsm8k`: `{"question", "answer"}`, where the answer ends with `#### 72`. `math`: `{"problem", "solution"}`,
-where the solution holds `\\boxed{...}`.
-"""
+where the solution contains `\\boxed{...}`."""
 
 _PROMPTS = {
     "gsm8k": "Solve the problem. Write the final number after ####.",
@@ -44,13 +43,13 @@ class WordProblemsEnv(SingleTurnEnv):
         Args:
             data: See `tinkergym.tasks.named_tasks`; `arithmetic` and `boxed_sums` come with the pack.
             layout: `gsm8k` or `math`.
-            split: Of the dataset.
+            split: Split of the dataset.
             config: The hub's configuration name, such as `main`.
-            instructions: Say in a system prompt how the final answer is marked.
-            render_mode: None; there is nothing to see.
+            instructions: Explain in a system prompt how to mark the final answer.
+            render_mode: Must be None; there is nothing to render.
 
         Raises:
-            InvalidRequestError: There is no such dataset, split or layout.
+            InvalidRequestError: The dataset, split or layout does not exist.
         """
         super().__init__(render_mode)
         if layout not in get_args(Layout):
@@ -62,10 +61,10 @@ class WordProblemsEnv(SingleTurnEnv):
         self._gold = ""
 
     def ask(self, options: dict[str, Any]) -> str:
-        """Ask problem number `options["task_index"]`, or one that the seed draws.
+        """Ask problem number `options["task_index"]`, or one drawn by the seed.
 
         Raises:
-            InvalidRequestError: The row is not of the layout; says what it lacks.
+            InvalidRequestError: The row does not have the layout; the message says what is missing.
         """
         index, task = self.tasks.choose(self.np_random, options)
         question, self._gold = problem_of(task, self._layout, index)
@@ -83,21 +82,21 @@ class WordProblemsEnv(SingleTurnEnv):
         return float(correct), metrics
 
     def gold_action(self) -> str:
-        """Return the final answer, marked as the layout does."""
+        """Return the final answer, marked as in the layout."""
         return f"#### {self._gold}" if self._layout == "gsm8k" else f"\\boxed{{{self._gold}}}"
 
 
 def problem_of(task: Mapping[str, Any], layout: Layout, index: int) -> tuple[str, str]:
-    """Return the question of a row and its final answer.
+    """Return a row's question and final answer.
 
     Raises:
-        InvalidRequestError: The row is not of the layout.
+        InvalidRequestError: The row does not have the layout.
     """
     question, solution = ("question", "answer") if layout == "gsm8k" else ("problem", "solution")
     for name in (question, solution):
         if not isinstance(task.get(name), str) or not task[name].strip():
             raise InvalidRequestError(
-                f"row {index} has no text in {name!r}, which the layout {layout!r} needs; it has "
+                f"row {index} has no text in {name!r}, which the layout {layout!r} requires; it has "
                 f"{', '.join(map(str, task)) or 'nothing'}",
                 hint="choose the other layout, or rename the columns",
                 field="layout",
@@ -113,10 +112,10 @@ def problem_of(task: Mapping[str, Any], layout: Layout, index: int) -> tuple[str
 
 
 def final_answer(text: str) -> str | None:
-    r"""Return a text's final answer: what follows `####`, what the last `\boxed{}` holds, or the last number.
+    r"""Return a text's final answer: what follows `####`, the last `\boxed{}`, or the last number.
 
     Returns:
-        None if it gives none.
+        The answer; None if there is none.
     """
     text = text[-_MOST_CHARACTERS:]
     if "####" in text:

@@ -1,4 +1,4 @@
-"""Problems of a dataset with a calculator and Python at hand."""
+"""Problems of a dataset, with a calculator and Python as tools."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def make(
     """Return the environment with its tools.
 
     Args:
-        data: As for `math/WordProblems-v0`, and so are the next three.
+        data: As for `math/WordProblems-v0`, like the next three.
         layout: `gsm8k` or `math`.
-        split: Of the dataset.
+        split: Split of the dataset.
         config: The hub's configuration name.
-        tools: Which of `calculator` and `python`.
+        tools: Any of `calculator` and `python`.
         syntax: How the model writes calls: `hermes`, `xml` or `json`.
-        max_calls: Calls of tools in an episode.
-        instructions: Say in the system prompt how the final answer is marked.
-        render_mode: None; there is nothing to see.
+        max_calls: Maximum tool calls per episode.
+        instructions: Explain in the system prompt how to mark the final answer.
+        render_mode: Must be None; there is nothing to render.
 
     Raises:
-        InvalidRequestError: There is no such tool, dataset or split.
+        InvalidRequestError: The tool, dataset or split does not exist.
     """
     unknown = sorted(set(tools) - set(_TOOLS))
     if unknown or not tools:
         raise InvalidRequestError(
-            f"must name tools out of {', '.join(_TOOLS)}" + (f", not {unknown[0]!r}" if unknown else ""),
+            f"must list tools from {', '.join(_TOOLS)}" + (f", not {unknown[0]!r}" if unknown else ""),
             field="tools",
         )
     env = WordProblemsEnv(

@@ -1,4 +1,4 @@
-"""Deal: two players talk freely and divide a pile that each values differently."""
+"""Deal: two players negotiate freely and divide a pile that each values differently."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from tinkergym.games.text_game import TextGame
 
 _ITEMS = ("books", "hats", "balls")
 _WORTH = 10
-"""Of the whole pile, to each player."""
+"""Total worth of the pile to each player."""
 _MOST_CHARACTERS = 400
 
 
 class Deal(TextGame):
-    """Divide books, hats and balls; each player knows only what they are worth to themselves.
+    """Divide books, hats and balls; each player only knows what they are worth to themselves.
 
-    On a turn a player says anything at all to the other, or `offer 1 0 2` - the books, hats and balls that
-    the speaker would keep -, or `accept`. An agreement pays each a tenth of what their share is worth to
-    them; no agreement within the turns pays nothing. `fair` asks for at least six tenths and takes half.
+    On a turn a player says anything to the other, or `offer 1 0 2` - the books, hats and balls that the
+    speaker would keep -, or `accept`. An agreement pays each player a tenth of what their share is worth to
+    them; without an agreement within the turns nobody earns anything. `fair` asks for at least six tenths and
+    accepts half.
     """
 
     opponents = ("fair", "random")
@@ -31,7 +32,7 @@ class Deal(TextGame):
         """Set the length.
 
         Args:
-            turns: Of both players together, 2 to 100. The players are told.
+            turns: Turns of both players together, from 2 to 100. The players are told.
 
         Raises:
             InvalidRequestError: It is out of range.
@@ -56,7 +57,7 @@ class Deal(TextGame):
         self.offer: list[int] | None = None
         """What the player who made the last offer would keep."""
         self.offered_by = -1
-        """Who made it. Only the other player can accept it, however often both spoke since."""
+        """Who made it. Only the other player can accept it, no matter how often both spoke since."""
         for player in (0, 1):
             pile = ", ".join(
                 f"{count} {item} worth {worth} each"
@@ -67,12 +68,12 @@ class Deal(TextGame):
             )
 
     def observe(self, player: int) -> str:
-        """Return how much time is left."""
+        """Return the remaining turns."""
         del player
         return f"Turns left: {self.left}"
 
     def legal(self, player: int) -> list[str]:
-        """Return all offers, and `accept` after one of the other's; anything else is said to the other."""
+        """Return all offers, and `accept` after an offer by the other; any other text is a message."""
         offers = [f"offer {a} {b} {c}" for a, b, c in product(*(range(count + 1) for count in self.pile))]
         return [*(["accept"] if self._may_accept(player) else []), *offers]
 
@@ -86,7 +87,7 @@ class Deal(TextGame):
         first = words[0].casefold()
         if first == "accept" and len(words) == 1:
             if not self._may_accept(player):
-                raise IllegalMoveError("there is no offer of the other player to accept")
+                raise IllegalMoveError("there is no offer by the other player to accept")
             return "accept"
         if first != "offer":
             return " ".join(words)
@@ -96,11 +97,11 @@ class Deal(TextGame):
             or len(kept) != 3
             or any(n > most for n, most in zip(kept, self.pile, strict=True))
         ):
-            raise IllegalMoveError("an offer of what is not there: write it as offer 1 0 2")
+            raise IllegalMoveError("an offer of more than there is: write it as offer 1 0 2")
         return kept
 
     def play(self, player: int, move: Any) -> list[float] | None:
-        """Say it, offer it, or close the deal."""
+        """Send a message, make an offer, or accept."""
         self.left -= 1
         if move == "accept" and self.offer is not None:
             theirs = self.offer
@@ -138,16 +139,16 @@ class Deal(TextGame):
         return f"You earned {total:g}."
 
     def metrics(self, player: int, total: float) -> dict[str, float]:
-        """Return whether there was a deal worth anything to the player."""
+        """Return whether there was a deal with a positive value for the player."""
         del player
         return {"agreed": float(total > 0)}
 
     def forfeit(self, losers: Collection[int]) -> Sequence[float]:
-        """Fine whoever broke the rules; the other gains nothing by it."""
+        """Fine the player who broke the rules; the other gains nothing."""
         return [-1.0 if player in losers else 0.0 for player in (0, 1)]
 
     def fair(self, player: int, rng: np.random.Generator) -> str:
-        """Accept at least half, else offer the split that gives most away and keeps six tenths."""
+        """Accept at least half, else offer the most generous split that keeps six tenths."""
         del rng
         if self.offer is not None and self._may_accept(player):
             left = [count - kept for count, kept in zip(self.pile, self.offer, strict=True)]

@@ -12,7 +12,8 @@ CARDS = ("jack", "queen", "king")
 """From the lowest to the highest."""
 
 _BET_SHARE = {0: 1 / 3, 1: 0.0, 2: 1.0}
-"""How often the equilibrium bets with a card when nobody has bet; of the first player, for alpha = 1/3."""
+"""How often the equilibrium strategy bets with a card if nobody has bet; the first player's, for alpha =
+1/3."""
 _CALL_SHARE = ({0: 0.0, 1: 2 / 3, 2: 1.0}, {0: 0.0, 1: 1 / 3, 2: 1.0})
 """How often it calls a bet with a card, as the first and as the second player."""
 
@@ -20,8 +21,8 @@ _CALL_SHARE = ({0: 0.0, 1: 2 / 3, 2: 1.0}, {0: 0.0, 1: 1 / 3, 2: 1.0})
 class KuhnPoker(TextGame):
     """Poker with three cards: each player antes one chip and is dealt a card, and one chip may be bet.
 
-    The reward is the chips that are won or lost. Neither player sees the other's card before the showdown.
-    `equilibrium` plays an optimal mixed strategy, `honest` bets and calls with the king only.
+    The reward is the number of chips won or lost. Neither player sees the other's card before the showdown.
+    `equilibrium` plays an optimal mixed strategy, `honest` bets and calls only with the king.
     """
 
     agents = ("first", "second")
@@ -44,7 +45,7 @@ class KuhnPoker(TextGame):
             self.tell(f"Kuhn poker. Your card: {CARDS[deal[player]]}.", player)
 
     def observe(self, player: int) -> str:
-        """Return the choice, for the player who has it."""
+        """Return the possible moves, for the player to move."""
         return " or ".join(self.legal(player)) + "?" if player == len(self.history) % 2 else ""
 
     def legal(self, player: int) -> list[str]:
@@ -53,7 +54,7 @@ class KuhnPoker(TextGame):
         return ["fold", "call"] if self.history[-1:] == ["bet"] else ["check", "bet"]
 
     def play(self, player: int, move: str) -> list[float] | None:
-        """Play the move; pays at a fold or a showdown."""
+        """Play the move; pays out at a fold or a showdown."""
         self.history.append(move)
         other = 1 - player
         if move == "fold":

@@ -1,4 +1,4 @@
-"""Leduc poker: six cards, two rounds of betting, a public card between them."""
+"""Leduc poker: six cards, two betting rounds, and a public card between them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tinkergym.games.text_game import TextGame
 
 RANKS = ("jack", "queen", "king")
 _BETS = (2, 4)
-"""What a bet or a raise adds, by round."""
+"""Size of a bet or a raise, by round."""
 _MOST_RAISES = 2
-"""Bets and raises together, in one round."""
+"""Maximum bets and raises in one round."""
 
 
 class LeducPoker(TextGame):
-    """Poker with two jacks, two queens and two kings: a private card each, and a public one for both.
+    """Poker with two jacks, two queens and two kings: a private card for each player and a public one.
 
     Each antes one chip. Bets are 2 chips in the first round and 4 in the second, with at most one raise after
     a bet. The public card is dealt between the rounds. A pair with it wins, else the higher card; equal cards
-    split. The reward is the chips that are won or lost. `tight` bets with a king or a pair and folds jacks.
+    split. The reward is the number of chips won or lost. `tight` bets with a king or a pair and folds jacks.
     """
 
     agents = ("first", "second")
@@ -43,7 +43,7 @@ class LeducPoker(TextGame):
     def begin_with(self, deal: tuple[int, ...]) -> None:
         """Begin with these ranks; the third is dealt between the rounds."""
         self._rng = None
-        # A card of each rank is enough to stand for both.
+        # One card per rank represents both.
         self._start([2 * rank for rank in deal])
 
     def _start(self, cards: list[int]) -> None:
@@ -60,20 +60,20 @@ class LeducPoker(TextGame):
         self.raises, self.moves, self.turn = 0, 0, 0
 
     def observe(self, player: int) -> str:
-        """Return the chips and the choice, for the player who has it."""
+        """Return the chips and the possible moves, for the player to move."""
         if player != self.turn:
             return ""
         mine, theirs = self.paid[player], self.paid[1 - player]
         return f"You put in {mine}, the other {theirs}. {', '.join(self.legal(player))}?"
 
     def legal(self, player: int) -> list[str]:
-        """Return check and bet, or what a bet leaves: fold, call and perhaps raise."""
+        """Return check and bet, or the moves after a bet: fold, call and perhaps raise."""
         if self.paid[player] == self.paid[1 - player]:
             return ["check", "bet"]
         return ["fold", "call", "raise"] if self.raises < _MOST_RAISES else ["fold", "call"]
 
     def play(self, player: int, move: str) -> list[float] | None:
-        """Play the move; deal the public card after the first round; pay at a fold or a showdown."""
+        """Play the move; deal the public card after the first round; pay out at a fold or a showdown."""
         other = 1 - player
         if move == "fold":
             self.tell("The other player folds.", other)
@@ -96,7 +96,7 @@ class LeducPoker(TextGame):
                 self.tell(f"The other player's card: {RANKS[self.ranks[1 - seat]]}.", seat)
             strength = [3 if rank == self.public else rank for rank in self.ranks]
             return [0.0, 0.0] if strength[0] == strength[1] else self._won_by(int(strength[1] > strength[0]))
-        # Chance has a turn of its own: the card is drawn now, not when the game begins.
+        # Chance has its own turn: the card is drawn now, not when the game begins.
         index = 0 if self._rng is None else int(self._rng.integers(len(self._deck)))
         self.public = self._deck[index] // 2
         self._open_round()

@@ -14,11 +14,11 @@ _FACES = 6
 
 
 class LiarsDice(TextGame):
-    """Three players roll hidden dice and bid how many dice of all show a face, each bid higher than the last.
+    """Three players roll hidden dice and bid how many of all dice show a face; each bid exceeds the last.
 
     `liar` doubts the last bid: if it was too high its bidder loses a die, else the doubter does, and all roll
-    again. Without dice a player is out. First out -1, next 0, the last one left 1. `cautious` doubts what is
-    less likely than not, and raises as little as it can.
+    again. A player without dice is out. The first one out gets -1, the next 0, and the last one left 1.
+    `cautious` doubts a bid that is more likely wrong than right, and otherwise makes the lowest possible bid.
     """
 
     players = _PLAYERS
@@ -28,7 +28,7 @@ class LiarsDice(TextGame):
         """Set the dice.
 
         Args:
-            dice: Of each player at the start, 1 to 5.
+            dice: Dice per player at the start, from 1 to 5.
 
         Raises:
             InvalidRequestError: It is out of range.
@@ -38,7 +38,7 @@ class LiarsDice(TextGame):
         self.dice = dice
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Roll, and draw who begins."""
+        """Roll, and draw the first player."""
         self._rng = rng
         self.left = [self.dice] * _PLAYERS
         self.turn = int(rng.integers(_PLAYERS))
@@ -55,12 +55,12 @@ class LiarsDice(TextGame):
                 self.tell(f"You rolled {shown}. Dice in play: {sum(self.left)}.", player)
 
     def observe(self, player: int) -> str:
-        """Return the bid that stands."""
+        """Return the current bid."""
         del player
         return "No bid yet." if self.bid is None else f"The bid: {_text(self.bid)}"
 
     def legal(self, player: int) -> list[str]:
-        """Return all higher bids, and `liar` once there is one."""
+        """Return all higher bids, and `liar` if there is a bid."""
         del player
         last = self.bid or (0, _FACES)
         bids = [(count, face) for count in range(1, sum(self.left) + 1) for face in range(1, _FACES + 1)]
@@ -100,7 +100,7 @@ class LiarsDice(TextGame):
         return next(seat for step in range(1, _PLAYERS + 1) if self.left[seat := (player + step) % _PLAYERS])
 
     def first_player(self) -> int:
-        """Return who was drawn."""
+        """Return the first player."""
         return self.turn
 
     def next_player(self, player: int) -> int:
@@ -109,7 +109,7 @@ class LiarsDice(TextGame):
         return self.turn
 
     def cautious(self, player: int, rng: np.random.Generator) -> str:
-        """Doubt a bid that is less likely than not, else bid as low as it can, if possible its best face."""
+        """Doubt an unlikely bid, else bid as low as possible, preferably its best face."""
         del rng
         legal = self.legal(player)
         hand, hidden = self.hands[player], sum(self.left) - self.left[player]
@@ -129,7 +129,7 @@ def _text(bid: tuple[int, int]) -> str:
 
 
 def _chance(needed: int, dice: int) -> float:
-    """Return how likely at least `needed` of so many hidden dice show a face."""
+    """Return the probability that at least `needed` of this many hidden dice show a face."""
     if needed <= 0:
         return 1.0
     ways = sum(comb(dice, hits) * (_FACES - 1) ** (dice - hits) for hits in range(needed, dice + 1))

@@ -1,4 +1,4 @@
-"""The iterated prisoner's dilemma: a social dilemma for two, who move at once."""
+"""The iterated prisoner's dilemma: a social dilemma for two players who move at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tinkergym.games.text_game import TextGame
 
 _CHOICES = ["cooperate", "defect"]
 _PAYS = {("cooperate", "cooperate"): 3.0, ("defect", "cooperate"): 5.0, ("defect", "defect"): 1.0}
-"""What the first of a pair earns in a round; who cooperates alone earns nothing."""
+"""The first player's payoff for a pair of choices; cooperating alone pays nothing."""
 
 
 class PrisonersDilemma(TextGame):
     """Several rounds: both cooperate, 3 each; both defect, 1 each; one defects, 5 for it and 0 for the other.
 
-    Paid round by round, and the sum is not zero. `tit_for_tat` begins with cooperation and then repeats the
+    Paid round by round; not a zero-sum game. `tit_for_tat` begins with cooperation and then repeats the
     other's last choice; `grim` cooperates until the other has defected once.
     """
 
@@ -28,7 +28,7 @@ class PrisonersDilemma(TextGame):
         """Set the length.
 
         Args:
-            rounds: How many a game has, 1 to 100. The players are told.
+            rounds: Rounds per game, from 1 to 100. The players are told.
 
         Raises:
             InvalidRequestError: It is out of range.
@@ -38,7 +38,7 @@ class PrisonersDilemma(TextGame):
         self.rounds = rounds
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Begin without a past."""
+        """Start without a history."""
         del rng
         self.played: list[list[str]] = []
         self.earned = [0.0, 0.0]
@@ -72,18 +72,18 @@ class PrisonersDilemma(TextGame):
         return f"You earned {total:g}, the other {self.earned[1 - player]:g}."
 
     def metrics(self, player: int, total: float) -> dict[str, float]:
-        """Return the share of rounds in which the player cooperated, and what both earned together."""
+        """Return the share of rounds in which the player cooperated, and both players' total."""
         del total
         rounds = max(1, len(self.played))
         mine = sum(moves[player] == "cooperate" for moves in self.played)
         return {"cooperated": mine / rounds, "welfare": sum(self.earned)}
 
     def forfeit(self, losers: Collection[int]) -> Sequence[float]:
-        """Fine whoever made no choice; the other gains nothing by it."""
+        """Fine the player without a valid choice; the other gains nothing."""
         return [-1.0 if player in losers else 0.0 for player in (0, 1)]
 
     def tit_for_tat(self, player: int, rng: np.random.Generator) -> str:
-        """Cooperate first, then do what the other did last."""
+        """Cooperate first, then repeat the other's last choice."""
         del rng
         return self.played[-1][1 - player] if self.played else "cooperate"
 

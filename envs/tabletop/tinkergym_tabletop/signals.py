@@ -30,8 +30,8 @@ class Signals(TextGame):
         """Set the size.
 
         Args:
-            objects: How many there are, 2 to 8, and as many words.
-            rounds: Of a game, 1 to 50. After each, both are told the target.
+            objects: Number of objects and of words, from 2 to 8.
+            rounds: Rounds per game, from 1 to 50. After each, both are told the target.
 
         Raises:
             InvalidRequestError: A setting is out of range; its `field` says which.
@@ -90,7 +90,7 @@ class Signals(TextGame):
         return {"found": self.found / self.rounds}
 
     def forfeit(self, losers: Collection[int]) -> Sequence[float]:
-        """Fine the team: what one of them spoils, both lose."""
+        """Fine the team: both lose if one breaks the rules."""
         del losers
         return [-1.0, -1.0]
 

@@ -20,8 +20,8 @@ _MOST_SEED = 2**31
 class ArenaGame(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # pettingzoo has no types here
     """One game. Agents are `player_0`, `player_1`, ...; an observation is `{"text": ...}`.
 
-    An agent's text is what TextArena has told it since its last action, and stays the same however often it
-    is asked for. Who is next and what becomes of an illegal action is TextArena's: most games ask once more.
+    An agent's text is what TextArena has told it since its last action, and stays the same until then.
+    TextArena decides who is next and what an illegal action causes: most games ask once more.
     """
 
     opponents = ("random",)
@@ -37,16 +37,16 @@ class ArenaGame(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petti
         render_mode: str | None = None,
         **settings: Any,
     ) -> None:
-        """Choose the game.
+        """Create the game.
 
         Args:
-            game: Its id in TextArena, as `TicTacToe-v0`.
-            players: How many, where the game leaves it open, as `LiarsDice-v0` does.
-            variant: The end of the id of another version, as `large` for `Nim-v0-large`.
-            echo: Show the players' own actions again, as TextArena does.
-            on_illegal: None: the games have a rule of their own.
+            game: Its id in TextArena, such as `TicTacToe-v0`.
+            players: Number of players, if the game allows several, such as `LiarsDice-v0`.
+            variant: The end of another version's id, such as `large` for `Nim-v0-large`.
+            echo: Repeat the players' own actions, as TextArena does.
+            on_illegal: Must be None: the games have their own rules.
             render_mode: None.
-            settings: For TextArena's game.
+            settings: Arguments of TextArena's game.
 
         Raises:
             InvalidEnvironmentError: TextArena has no such game, or it cannot be played here; the error says
@@ -57,12 +57,12 @@ class ArenaGame(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petti
         if players < 2:
             raise InvalidRequestError(
                 f"must be at least 2, not {players!r}",
-                hint="games for one are made by tinkergym.make",
+                hint="use tinkergym.make for games for one player",
                 field="players",
             )
         if on_illegal is not None:
             raise InvalidRequestError(
-                f"{on_illegal!r} would have no effect: TextArena's games have a rule of their own",
+                f"{on_illegal!r} would have no effect: TextArena's games have their own rules",
                 hint="leave it out",
                 field="on_illegal",
             )
@@ -95,7 +95,7 @@ class ArenaGame(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petti
         return self._action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin a game with TextArena's chance for this seed; without one the chance goes on where it was."""
+        """Begin a game with TextArena's randomness for this seed; without one the random state continues."""
         del options
         if seed is not None or self._np_random is None:
             self._np_random = seeding.np_random(seed)[0]
@@ -121,7 +121,7 @@ class ArenaGame(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petti
 
         Raises:
             EpisodeProtocolError: No game is running.
-            InvalidRequestError: The action is no text.
+            InvalidRequestError: The action is not a text.
             InvalidRewardError: The game ended without a reward.
             EnvironmentInfrastructureError: The game failed.
         """
@@ -142,43 +142,43 @@ class ArenaGame(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petti
         self.infos[agent] = {"metrics": {"illegal_moves": float(not legal)}}
         if game.over:
             self._finish(game)
-        # In a row at the end, when every agent is asked once more.
+        # In sequence at the end, when every agent is asked once more.
         self.agent_selection = agents[(player + 1) % len(agents) if game.over else game.player]
 
     def legal_actions(self, agent: str) -> list[str] | None:
-        """Return the agent's legal actions now, None where they are too many to list."""
+        """Return the agent's legal actions now; None if there are too many to list."""
         game = self._running(agent)
         return legal_moves(game) if game is not None else []
 
     def is_legal(self, agent: str, action: str) -> bool:
-        """Return whether the game would take the action now, found by trying it on a copy."""
+        """Return whether the game would accept the action now, found by trying it on a copy."""
         game = self._running(agent)
         return game is not None and bool(list(game.legal([action])))
 
     def check_opponent(self, name: str) -> None:
-        """Refuse a name that `opponents` does not list.
+        """Raise an error for a name that `opponents` does not list.
 
         Raises:
-            InvalidRequestError: It does not, or the moves of the game are not known.
+            InvalidRequestError: It does not, or the game's moves are unknown.
         """
         if name not in self.opponents:
             known = ", ".join(self.opponents)
             raise InvalidRequestError(
-                f"{name!r} is no opponent", hint=f"choose one of {known}", field="opponent"
+                f"{name!r} is not an opponent", hint=f"choose one of {known}", field="opponent"
             )
         need_moves(self.game_id)
 
     def scripted_action(self, agent: str, name: str, rng: np.random.Generator) -> str:
-        """Return what the named opponent does in the agent's place; its chance comes from `rng`."""
+        """Return the named opponent's action in the agent's seat; its randomness comes from `rng`."""
         self.check_opponent(name)
         game = self._running(agent)
         return random_move(game, rng) if game is not None else ""
 
     def render(self) -> None:
-        """Draw nothing: a game is its text."""
+        """Draw nothing: a game consists of text."""
 
     def close(self) -> None:
-        """Leave; there is nothing to release."""
+        """Close; there is nothing to release."""
 
     def _listen(self, game: NativeGame) -> None:
         for player, news in enumerate(self._news):
@@ -186,7 +186,7 @@ class ArenaGame(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petti
                 news.append(said)
 
     def _running(self, agent: str) -> NativeGame | None:
-        """Return the game if it is the agent's turn in it."""
+        """Return the game if it is the agent's turn."""
         game = self._game
         mine = game is not None and not game.over and game.player == self._players[agent]
         return game if mine else None
@@ -201,7 +201,7 @@ class ArenaGame(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petti
             metrics = {
                 **self.infos[agent].get("metrics", {}),
                 **{key: float(value) for key, value in verdict.items()},
-                # Ratings leave out what an illegal move decided.
+                # Ratings exclude games decided by an illegal move.
                 "illegal_move": float(bool(facts.get("invalid_move"))),
             }
             self.infos[agent] = {"metrics": metrics, "reason": facts.get("reason"), "game": facts}

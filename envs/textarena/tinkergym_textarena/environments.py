@@ -1,4 +1,4 @@
-"""TextArena's games as environments: alone, or against an opponent that the environment plays."""
+"""TextArena's games as environments: for one player, or against an opponent played by the environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SEED = 2**31
 
 
 class SingleEnv(gym.Env[str, str]):
-    """A game for one player. The reward comes with the last step, as TextArena gives it."""
+    """A game for one player. The reward comes with the last step, as in TextArena."""
 
     metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "free"}  # noqa: RUF012 - Gymnasium declares it so
     players = 1
@@ -32,14 +32,14 @@ class SingleEnv(gym.Env[str, str]):
         render_mode: str | None = None,
         **settings: Any,
     ) -> None:
-        """Choose the game.
+        """Create the game.
 
         Args:
-            game: Its id in TextArena, as `Mastermind-v0`.
-            variant: The end of the id of another version, as `hard` for `Mastermind-v0-hard`.
-            echo: Show the player's own actions again, as TextArena does.
+            game: Its id in TextArena, such as `Mastermind-v0`.
+            variant: The end of another version's id, such as `hard` for `Mastermind-v0-hard`.
+            echo: Repeat the player's own actions, as TextArena does.
             render_mode: None.
-            settings: For TextArena's game, as `max_turns`.
+            settings: Arguments of TextArena's game, such as `max_turns`.
 
         Raises:
             InvalidEnvironmentError: TextArena has no such game, or it cannot be played here; the error says
@@ -60,7 +60,7 @@ class SingleEnv(gym.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start a game with TextArena's chance for this seed."""
+        """Start a game with TextArena's randomness for this seed."""
         super().reset(seed=seed)
         game_seed = int(self.np_random.integers(_MOST_SEED)) if seed is None else seed
         self._game = NativeGame(self.game_id, self.players, game_seed, self._settings)
@@ -71,8 +71,8 @@ class SingleEnv(gym.Env[str, str]):
     def step(self, action: str) -> StepReturn:
         """Act, and let the others act until it is this player's turn again.
 
-        `info["metrics"]["illegal_moves"]` is 1 if the game refused the action. When the game is over
-        `info["reason"]` is TextArena's, and `info["game"]` all it says of this player.
+        `info["metrics"]["illegal_moves"]` is 1 if the game refused the action. When the game is over,
+        `info["reason"]` is TextArena's reason, and `info["game"]` everything it reports about this player.
 
         Raises:
             EpisodeProtocolError: No episode is running.
@@ -82,7 +82,7 @@ class SingleEnv(gym.Env[str, str]):
         if self._game is None or not self._playing:
             raise EpisodeProtocolError("no episode is running", hint="call reset before step")
         legal = True
-        # An opponent whose first moves were illegal may have lost during reset, which cannot say so.
+        # An opponent with illegal first moves may have lost during reset, which cannot report it.
         if not self._game.over:
             legal = self._game.act(action)
             self._others_act()
@@ -95,9 +95,9 @@ class SingleEnv(gym.Env[str, str]):
         return self._game.news(self._seat, echo=self._echo), reward, True, False, info
 
     def legal_actions(self) -> list[str] | None:
-        """Return the actions that the game takes now, None where they are too many to list.
+        """Return the actions that the game accepts now; None if there are too many to list.
 
-        Where they are not known exactly, each that may be one is tried on a copy of the game.
+        If they are not known exactly, each candidate is tried on a copy of the game.
         """
         return None if self._game is None or self._game.over else legal_moves(self._game)
 
@@ -125,19 +125,19 @@ class VersusEnv(SingleEnv):
         seat: int | None = None,
         **settings: Any,
     ) -> None:
-        """Choose the game and the opponent.
+        """Create the game and the opponent.
 
         Args:
-            game: Its id in TextArena, as `TicTacToe-v0`.
-            opponent: `random` plays any legal move of games whose moves are known; a list of texts says them
-                in turn, and begins again after the last.
-            seat: Which player the policy is, 0 or 1; drawn by the seed if None.
+            game: Its id in TextArena, such as `TicTacToe-v0`.
+            opponent: `random` plays random legal moves in games whose moves are known; a list of texts is
+                played in order, repeatedly.
+            seat: The policy's player, 0 or 1; drawn by the seed if None.
             settings: See `SingleEnv`.
 
         Raises:
             InvalidEnvironmentError: TextArena has no such game, or it cannot be played here; the error says
                 why.
-            InvalidRequestError: The opponent or the seat is wrong.
+            InvalidRequestError: The opponent or the seat is invalid.
         """
         super().__init__(game, **settings)
         if seat not in (None, 0, 1):
@@ -150,16 +150,16 @@ class VersusEnv(SingleEnv):
             need_moves(self.game_id)
         elif isinstance(opponent, str) or not opponent or not all(isinstance(x, str) for x in opponent):
             raise InvalidRequestError(
-                f"{opponent!r} is no opponent", hint="give 'random', or a list of texts", field="opponent"
+                f"{opponent!r} is not an opponent", hint="give 'random', or a list of texts", field="opponent"
             )
         else:
             self._lines = list(opponent)
 
     def seat_opponent(self, answer: Callable[[str], str]) -> None:
-        """Let somebody else play the other side, from the next move on.
+        """Use another player for the other side, from the next move on.
 
         Args:
-            answer: Is shown what is new to the other player, and answers with an action.
+            answer: Receives what is new for the other player, and returns an action.
         """
         self._answer = answer
 

@@ -1,10 +1,10 @@
-"""The games that are registered, and moves to try in them.
+"""The registered games, and candidate moves for them.
 
-Chosen by playing all of them: these can be made without downloads, keys and other people, give the same
-episode for the same seed in every process, and stand any text as an action.
+Chosen by playing all of them: these can be created without downloads, keys and other people, give the same
+episode for the same seed in every process, and accept any text as an action.
 
-A list of moves need not be exact - what the game refuses is found out by trying it on a copy -, but each move
-that a random opponent is to play must be in it.
+A list of moves need not be exact, because refused moves are found by trying them on a copy, but every move
+that a random opponent should play must be in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import combinations, permutations, product
 from typing import Any
 
 Moves = Callable[[Any], list[str]]
-"""Takes the game, in the state it is in, and returns moves that may be legal."""
+"""Receives the game in its current state, and returns moves that may be legal."""
 
 
 def _always(*moves: str) -> Moves:
@@ -36,7 +36,7 @@ def _columns(game: Any) -> list[str]:
 
 def _flips(game: Any) -> list[str]:
     moves = [f"[{row}, {column}]" for row, column in game.state.game_state["valid_moves"]]
-    # Who cannot move must still say something, whatever it is.
+    # A player who cannot move must still say something.
     return moves or ["[skip]"]
 
 
@@ -146,13 +146,13 @@ EXACT = frozenset(
         "Othello",
     }
 )
-"""Games whose moves above are just those that are legal at the moment, so that none need be tried.
+"""Games whose moves above are exactly the legal ones, so none need be tried.
 
-Minesweeper must be here: it calls a step on a mine an invalid move, so trying would tell where they are.
+Minesweeper must be here: it treats a step on a mine as an invalid move, so trying would reveal the mines.
 """
 
 WITHOUT_CHANCE = frozenset({"TowerOfHanoi"})
-"""Games for one that are the same for every seed."""
+"""Games for one player that are the same for every seed."""
 
 
 def name_of(game_id: str) -> str:
@@ -161,5 +161,5 @@ def name_of(game_id: str) -> str:
 
 
 def moves_of(game_id: str) -> Moves | None:
-    """Return the moves of a game by its TextArena id, as `Nim-v0-large`; None if none are known."""
+    """Return the moves of a game by its TextArena id, such as `Nim-v0-large`; None if none are known."""
     return VERSUS.get(name_of(game_id)) or SINGLE.get(name_of(game_id))

@@ -1,12 +1,12 @@
-"""Chance of its own for each game.
+"""A separate random state for each game.
 
-TextArena's games draw from Python's global generator and seed it on reset, so that two games in one process,
-or a game and its host program, would disturb each other. Here the name `random` in TextArena's modules is
-bound to a stand-in that passes each call on to the generator of the game that is running in this thread, and
-to the real module when none is: then TextArena works for others as it always does.
+TextArena's games draw from Python's global generator and seed it on reset, so two games in one process, or a
+game and its host program, would interfere. In TextArena's modules the name `random` is therefore bound to a
+proxy that passes each call on to the generator of the game running in this thread, or to the real module if
+there is none: TextArena then works for others as usual.
 
-Not the other way, swapping the global generator's state in and out around each call: another thread of the
-host that draws at that moment would draw from the game's.
+Swapping the global generator's state around each call would not work: another thread of the host program
+could draw from the game's state.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 _generator: ContextVar[random.Random | None] = ContextVar("_generator", default=None)
 _redirected: set[str] = set()
 _seen: list[tuple[int, str]] = []
-"""How many modules there were, and the newest of them, when they were last gone through."""
+"""The number of modules, and the newest one, at the last check."""
 
 
 @contextmanager
 def drawing_from(generator: random.Random) -> Iterator[None]:
-    """Let games that run inside, in this thread, draw from `generator` and from nothing else."""
+    """Make games that run inside this context, in this thread, draw only from `generator`."""
     token = _generator.set(generator)
     try:
         yield
@@ -37,10 +37,10 @@ def drawing_from(generator: random.Random) -> Iterator[None]:
 
 
 def redirect_loaded_modules() -> None:
-    """Put the stand-ins into those of TextArena's modules that have been imported; others keep theirs.
+    """Put the proxies into all imported TextArena modules.
 
-    Must be called after each import of a game, before the game is made. Going through all modules of a large
-    program takes as long as a short episode, so it is done only when some have been imported since.
+    Call this after each import of a game, before the game is created. Checking all modules of a large program
+    takes as long as a short episode, so it is only done if some have been imported since.
     """
     seen = (len(sys.modules), next(reversed(sys.modules)))
     if seen in _seen:
@@ -50,14 +50,14 @@ def redirect_loaded_modules() -> None:
             continue
         if vars(module).get("random") is random:
             vars(module)["random"] = _STAND_IN
-        # Some games print what they do, into the output of whoever plays them.
+        # Some games print to standard output.
         vars(module).setdefault("print", _print)
         _redirected.add(name)
     _seen[:] = [seen]
 
 
 class _StandIn(types.ModuleType):
-    """Python's `random` to TextArena."""
+    """Python's `random` for TextArena."""
 
     def __getattr__(self, name: str) -> Any:
         generator = _generator.get()

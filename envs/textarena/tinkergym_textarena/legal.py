@@ -1,4 +1,4 @@
-"""Which moves a game takes now, and one of them by chance."""
+"""The moves that a game accepts now, and random ones among them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tinkergym_textarena.native import NativeGame
 
 
 def legal_moves(game: NativeGame) -> list[str] | None:
-    """Return the moves that the game takes now, None where they are too many to list.
+    """Return the moves that the game accepts now; None if there are too many to list.
 
-    Where they are not known exactly, each that may be one is tried on a copy of the game.
+    If they are not known exactly, each candidate is tried on a copy of the game.
     """
     moves = moves_of(game.id)
     if moves is None:
@@ -24,9 +24,9 @@ def legal_moves(game: NativeGame) -> list[str] | None:
 
 
 def random_move(game: NativeGame, rng: np.random.Generator) -> str:
-    """Return any legal move; if there is none, any move that may be one."""
+    """Return a random legal move; if there is none, any candidate."""
     moves = moves_of(game.id)
-    assert moves is not None, "need_moves comes first"
+    assert moves is not None, "call need_moves first"
     listed = moves(game.plain)
     shuffled = [listed[int(index)] for index in rng.permutation(len(listed))]
     if name_of(game.id) not in EXACT:
@@ -35,14 +35,14 @@ def random_move(game: NativeGame, rng: np.random.Generator) -> str:
 
 
 def need_moves(game_id: str) -> None:
-    """Refuse a random opponent of a game whose moves are not known.
+    """Raise an error for a random opponent in a game whose moves are unknown.
 
     Raises:
-        InvalidRequestError: They are not.
+        InvalidRequestError: They are unknown.
     """
     if moves_of(game_id) is None:
         raise InvalidRequestError(
-            f"the moves of {game_id} are not known, so nobody can draw one",
-            hint="give a list of texts that the opponent says in turn",
+            f"the moves of {game_id} are unknown, so a random opponent cannot choose one",
+            hint="pass a list of texts that the opponent plays in order",
             field="opponent",
         )

@@ -1,4 +1,4 @@
-"""One game of TextArena: made, reset, played, copied, without a trace in the rest of the process."""
+"""A game of TextArena: created, reset, played and copied without side effects on the rest of the process."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from tinkergym.errors import EnvironmentInfrastructureError, InvalidEnvironmentE
 from tinkergym_textarena.isolation import drawing_from, redirect_loaded_modules
 
 MOST_ACTION_CHARACTERS = 4000
-"""Of a longer action the game sees the end. Some games' patterns take quadratic time, a megabyte a day."""
+"""Of a longer action the game only sees the end. Some games' patterns take quadratic time: a day for a
+megabyte."""
 
 _lock = threading.RLock()
 
 
 class NativeGame:
-    """A game under way, between `reset` and its end.
+    """A running game, between `reset` and its end.
 
     Attributes:
         rewards: By player, once the game is over.
     """
 
     def __init__(self, game_id: str, players: int, seed: int, settings: Mapping[str, Any]) -> None:
-        """Make the game anew and reset it: some keep something of the last episode.
+        """Create and reset the game: some games keep state from the last episode.
 
         Raises:
             InvalidEnvironmentError: TextArena has no such game, or it cannot be made here; the error says
@@ -39,7 +40,7 @@ class NativeGame:
         with drawing_from(self._random), _explaining(game_id, "make"):
             import textarena
 
-            # The plain game: the usual wrappers repeat the whole past with every observation.
+            # The plain game: the usual wrappers repeat the whole history with every observation.
             self._game = textarena.make(f"{game_id}-raw", **settings)
             self._game.reset(num_players=players, seed=seed)
         self._action_wrappers = _action_wrappers(spec)
@@ -53,7 +54,7 @@ class NativeGame:
 
     @property
     def player(self) -> int:
-        """Whose turn it is."""
+        """The player whose turn it is."""
         return int(self._game.state.current_player_id)
 
     @property
@@ -61,10 +62,10 @@ class NativeGame:
         """What each player has earned.
 
         Raises:
-            InvalidRewardError: The game is over but does not say.
+            InvalidRewardError: The game is over but reports no rewards.
         """
         rewards = self._game.state.rewards or {}
-        # Some games mix up the arguments and give their reason as the reward.
+        # Some games mix up the arguments and return their reason as the reward.
         if not rewards or not all(isinstance(reward, int | float) for reward in rewards.values()):
             raise InvalidRewardError(
                 f"{self._game_id} ended with {str(rewards)[:200]} as rewards",
@@ -73,15 +74,15 @@ class NativeGame:
         return {int(player): float(reward) for player, reward in rewards.items()}
 
     def facts(self, player: int) -> dict[str, Any]:
-        """Return what the game says of a player, at its end with `reason` and `invalid_move`."""
+        """Return what the game reports about a player, at its end with `reason` and `invalid_move`."""
         return dict(self._game.state.game_info.get(player, {}))
 
     def news(self, player: int, *, echo: bool) -> str:
-        """Return what a player has not been shown yet, one message per line, as TextArena writes it.
+        """Return what a player has not been shown yet, one message per line, in TextArena's wording.
 
         Args:
             player: The player.
-            echo: With the player's own words. A policy has them in its context already.
+            echo: Include the player's own words. A policy already has them in its context.
         """
         messages = self._messages(player)
         if self._only_messages:
@@ -94,9 +95,9 @@ class NativeGame:
         )
 
     def _messages(self, player: int) -> list[Any]:
-        """Take what a player has not been shown yet."""
+        """Return and remove what a player has not been shown yet."""
         if player == self.player and not self.over:
-            # Some games add something when it is the player's turn, such as the proposal to answer.
+            # Some games add something on the player's turn, such as the proposal to answer.
             with drawing_from(self._random), _explaining(self._game_id, "play"):
                 return list(self._game.get_observation()[1])
         state = self._game.state
@@ -104,7 +105,7 @@ class NativeGame:
         return list(messages)
 
     def act(self, action: str) -> bool:
-        """Let the player whose turn it is act; return whether the game took the action as a legal one.
+        """Let the player whose turn it is act; return whether the game accepted the action as legal.
 
         Raises:
             EnvironmentInfrastructureError: The game itself failed.
@@ -122,12 +123,12 @@ class NativeGame:
         return bool(getattr(state, "error_count", 0) <= mistakes or state.current_player_id != player)
 
     def legal(self, moves: Iterable[str]) -> Iterator[str]:
-        """Yield those of the moves that the game would take now, found by trying each on a copy."""
+        """Yield those moves that the game would accept now, found by trying each on a copy."""
         fresh_copy = self._copier()
         return (move for move in moves if fresh_copy().act(move))
 
     def _copier(self) -> Callable[[], NativeGame]:
-        """Return a function that makes copies of the game as it stands, without what has been said in it."""
+        """Return a function that copies the game in its current state, without its messages."""
         state = self._game.state
         said = state.logs, state.observations
         state.logs, state.observations = [], {player: [] for player in state.observations}
@@ -140,11 +141,11 @@ class NativeGame:
 
     @property
     def plain(self) -> Any:
-        """TextArena's own object, for those who know this game."""
+        """TextArena's own object."""
         return self._game
 
     def _name(self, sender: int) -> str:
-        # As TextArena's observation wrapper names senders.
+        # Like TextArena's observation wrapper names senders.
         names = self._game.state.role_mapping
         return "GAME" if sender == -1 else str(names.get(sender, f"Player {sender}"))
 
@@ -179,7 +180,7 @@ def _action_wrappers(spec: Any) -> list[Any]:
 
 
 def _refuse_edited_views(game_id: str, spec: Any) -> None:
-    """Refuse a game whose players see their past edited: an observation here is only ever added to."""
+    """Refuse a game that edits a player's history: observations here are only appended to."""
     from textarena import ObservationWrapper
     from textarena.wrappers import GameMessagesObservationWrapper, LLMObservationWrapper
 
@@ -187,14 +188,14 @@ def _refuse_edited_views(game_id: str, spec: Any) -> None:
     if views not in ([LLMObservationWrapper], [GameMessagesObservationWrapper]):
         names = ", ".join(kind.__name__ for kind in views) or "no observation wrapper"
         raise InvalidEnvironmentError(
-            f"{game_id} is shown through {names}, which changes what a player has already read",
+            f"{game_id} uses {names}, which changes what a player has already read",
             hint="choose another game",
             field="game",
         )
 
 
 def _shows_only_messages(spec: Any) -> bool:
-    """Whether TextArena hides from this game's players what they say to one another."""
+    """Return whether TextArena hides from this game's players what they say to each other."""
     from textarena.wrappers import GameMessagesObservationWrapper
 
     return GameMessagesObservationWrapper in (spec.default_wrappers or ())
@@ -202,7 +203,7 @@ def _shows_only_messages(spec: Any) -> bool:
 
 @contextmanager
 def _no_downloads() -> Iterator[None]:
-    """Keep games from downloading word lists when they are imported: an import must not need a network."""
+    """Keep games from downloading word lists when they are imported: imports must not need a network."""
     import nltk
 
     download, nltk.download = nltk.download, lambda *_, **__: False
@@ -214,7 +215,7 @@ def _no_downloads() -> Iterator[None]:
 
 @contextmanager
 def _explaining(game_id: str, what: str) -> Iterator[None]:
-    """Turn whatever TextArena raises into an error that says what to do."""
+    """Turn TextArena's exceptions into an error with a hint."""
     try:
         yield
     except InvalidEnvironmentError:
@@ -231,7 +232,7 @@ def _explaining(game_id: str, what: str) -> Iterator[None]:
             hint="fetch them with `python -m nltk.downloader words averaged_perceptron_tagger_eng`",
             field="game",
         ) from error
-    # Games are foreign code, and each fails in its own way.
+    # Games are third-party code, and each fails differently.
     except Exception as error:
         raise _failed(game_id, what, error) from error
 
@@ -239,7 +240,7 @@ def _explaining(game_id: str, what: str) -> Iterator[None]:
 def _failed(game_id: str, what: str, error: Exception) -> Exception:
     reason = f"{type(error).__name__}: {str(error).strip()[:200]}"
     if what == "play":
-        return EnvironmentInfrastructureError(f"{game_id} failed while it was played: {reason}")
+        return EnvironmentInfrastructureError(f"{game_id} failed during play: {reason}")
     return InvalidEnvironmentError(
         f"{game_id} cannot be set up: {reason}", hint="choose another game or other settings", field="game"
     )
