@@ -198,8 +198,8 @@ class ServiceConfig(Settings):
     `LLMJudge`."""
 
     opponent_urls: list[str] = []
-    """Origins of models that may play seats of games on the service: `https://models.example.org`. See
-    `tg.opponents.External`."""
+    """Origins of external models that may play seats of games on the service: `https://models.example.org`.
+    See `tg.opponents.External`."""
 
     episodes_per_worker: int = Field(256, ge=1)
     """Episodes that one environment worker plays at once."""
@@ -329,7 +329,7 @@ class ServiceConfig(Settings):
     def _weights_that_stay_on_a_gpu_have_one(self) -> Self:
         if self.vllm.full_weights == "device" and (self.engine != "vllm" or self.device == "cpu"):
             raise ValueError(
-                f"vllm.full_weights=device is for engine=vllm on a GPU, not for engine={self.engine} with "
+                f"vllm.full_weights=device requires engine=vllm on a GPU, not engine={self.engine} with "
                 f"device={self.device}; leave it out"
             )
         return self

@@ -1,6 +1,6 @@
-"""ChatEndpoint: a model behind an OpenAI-style URL, asked for one completion at a time.
+"""ChatEndpoint: a client for a model behind an OpenAI-style URL.
 
-Knows neither judges nor games. Keys are sent and shown nowhere.
+It is used for judges and for players, and depends on neither. Keys are sent but never shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from tinkergym.errors import InvalidRequestError, NoCompletionError
 
 MOST_TIMEOUT_SECONDS = 600.0
-"""An environment's own time limit ends the wait for an answer, but not the thread that waits."""
+"""An environment's own time limit ends the wait for an answer, but not the waiting thread."""
 _MOST_ATTEMPTS, _MOST_PAUSE_SECONDS = 10, 60.0
 _MOST_BYTES = 2**20
 _PIECE = 2**16
@@ -27,7 +27,7 @@ _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class ChatEndpoint:
-    """Where a model is asked for chat completions.
+    """The address of a model for chat completions.
 
     Example:
         >>> model = ChatEndpoint("https://models.example/v1", model="small", api_key=key)
@@ -46,20 +46,20 @@ class ChatEndpoint:
         pause_seconds: float = 1.0,
         total_seconds: float = math.inf,
     ) -> None:
-        """Say where the model is; nothing is sent yet.
+        """Configure the model; nothing is sent yet.
 
         Args:
             url: The API's base, such as `https://host/v1`; `/chat/completions` is added.
-            model: Its name there.
-            api_key: Sent as a bearer token, and shown nowhere.
-            timeout_seconds: Of one request.
-            attempts: How often a request is sent while the model is overloaded or away.
-            pause_seconds: Before the second attempt; twice as long before each further one.
-            total_seconds: Of all attempts together.
+            model: The model's name there.
+            api_key: Sent as a bearer token, and never shown.
+            timeout_seconds: Time limit per request.
+            attempts: How often a request is sent while the model is overloaded or unavailable.
+            pause_seconds: Pause before the second attempt; it doubles before each further one.
+            total_seconds: Time limit for all attempts together.
 
         Raises:
-            InvalidRequestError: The URL is not one of http or https, or has a user name or password in it;
-                no header can carry the key; or a number is out of bounds.
+            InvalidRequestError: The URL is not an http or https URL, or contains a user name or password; the
+                key is not valid in a header; or a number is out of range.
         """
         check_url(url)
         check_key(api_key)
@@ -83,14 +83,14 @@ class ChatEndpoint:
         raise TypeError("an endpoint is not pickled, as its key would be; make it where it is used")
 
     def complete(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> str:
-        """Return the model's answer, which may be empty.
+        """Return the model's completion, which may be empty.
 
         Args:
             messages: The conversation.
-            **settings: Further fields of the request, such as `temperature`.
+            **settings: More fields of the request, such as `temperature`.
 
         Raises:
-            NoCompletionError: It did not answer in time, or with something that is not a completion.
+            NoCompletionError: It did not respond in time, or the response is not a completion.
         """
         body = {"model": self.model, **settings, "messages": list(messages)}
         answer = self._post(json.dumps(body).encode())
@@ -125,7 +125,7 @@ class ChatEndpoint:
         raise NoCompletionError(cause or "there was no time to ask")
 
     def _sent(self, request: urllib.request.Request, ends_at: float) -> bytes:
-        """Send a request and read the answer whole; a slow sender does not get more time than others."""
+        """Send a request and read the whole response; a slow sender does not get more time."""
         answer = bytearray()
         with _OPENER.open(request, timeout=max(0.001, ends_at - time.monotonic())) as response:
             while piece := response.read1(_PIECE):
@@ -138,18 +138,18 @@ class ChatEndpoint:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would lead past an operator's list, and take the key along."""
+    """A redirect would bypass an operator's list and forward the key."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-# Without the proxies of the environment: the address that is checked is the one that is connected to.
+# Without the environment's proxies, so that the checked address is the one that is used.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL."""
+    """Return the scheme, host and port of a URL."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = parts.hostname or ""
@@ -160,7 +160,7 @@ def check_url(url: str) -> None:
     """Check that a URL can be the base of an API.
 
     Raises:
-        InvalidRequestError: It is not, or it has a user name or password in it.
+        InvalidRequestError: It cannot, or it contains a user name or password.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -171,29 +171,29 @@ def check_url(url: str) -> None:
         )
     if parts.username or parts.password:
         raise InvalidRequestError(
-            "the URL has a user name or password in it, which logs would show",
+            "the URL contains a user name or password, which logs would show",
             hint="pass api_key instead",
             field="url",
         )
 
 
 def check_key(api_key: object) -> None:
-    """Check that a header can carry a key.
+    """Check that a key is valid in a header.
 
     Raises:
-        InvalidRequestError: None can.
+        InvalidRequestError: It is not.
     """
     if api_key and not (isinstance(api_key, str) and re.fullmatch(r"[!-~]+", api_key)):
         # The HTTP library would refuse it too, and show it in its error.
         raise InvalidRequestError(
-            "the key has characters that no header can carry, such as a line break at its end",
+            "the key has characters that are not allowed in a header, such as a line break at its end",
             hint="strip it",
             field="api_key",
         )
 
 
 def origin_list(entries: Sequence[str]) -> list[str]:
-    """Return an operator's list of origins in one spelling.
+    """Return an operator's list of origins in a canonical form.
 
     Raises:
         ValueError: An entry is not an origin.

@@ -188,11 +188,11 @@ class InvalidRewardError(TinkerGymError):
 
 
 class NoCompletionError(TinkerGymError):
-    """A model behind an OpenAI-style URL did not answer in time, or not with a completion."""
+    """A model behind an OpenAI-style URL did not respond in time, or not with a completion."""
 
 
 class OpponentFailedError(TinkerGymError):
-    """A model elsewhere that plays a seat of a game gave no answer; the message names the seat."""
+    """An external model that plays a seat of a game did not answer; the message names the seat."""
 
 
 class InvalidToolError(InvalidRequestError):

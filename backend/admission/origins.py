@@ -52,7 +52,7 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
 
 
 def _other_model(catalog: ModelCatalog, spec: JobSpec, seat: Train) -> str | None:
-    """Return a seat's model by its one name; None if it is the job's, by whichever name."""
+    """Return a canonical name for a seat's model; None if it is the job's, under any name."""
     named = None if seat.model is None else catalog.known_as(seat.model)
     return None if named == catalog.known_as(spec.model) else named
 

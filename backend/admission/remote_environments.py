@@ -1,4 +1,4 @@
-"""Jobs that reach environment servers, judges or models elsewhere: who may, and what of them is stored."""
+"""Jobs that use environment servers, judges or external models: who may, and what is stored about them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def allowed(spec: Played, config: ServiceConfig) -> Played:
     """Return the job as the service would play it, with the server's address resolved.
 
     Raises:
-        InvalidRequestError: The operator does not allow this server, a judge of the environment, or a model
-            that plays a seat.
+        InvalidRequestError: The operator does not allow this server, a judge of the environment, or an
+            external model.
     """
     check_evaluations(spec, config)
     if isinstance(spec, JobSpec) and spec.rollout == "server":

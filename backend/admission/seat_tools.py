@@ -1,4 +1,4 @@
-"""Tools of seats that the service plays: only those that the operator installed with a pack."""
+"""Tools of seats played by the service: only those that the operator installed with a pack."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tinkergym.schema.jobs import AnyJobSpec
 
 
 def refuse_foreign(spec: AnyJobSpec) -> None:
-    """Refuse tools that would make the service import or run what its operator did not choose.
+    """Refuse tools that would make the service import or run code that its operator did not choose.
 
     Raises:
-        InvalidRequestError: A tool is of no pack, or is to be made with arguments of the job's.
+        InvalidRequestError: A tool does not belong to a pack, or needs arguments from the job.
     """
     if not isinstance(spec, JobSpec) or spec.rollout != "server":
         return

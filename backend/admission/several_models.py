@@ -1,4 +1,4 @@
-"""Jobs whose seats rest on several base models: whether all of them can be served together."""
+"""Jobs whose seats use several base models: whether all of them can be served together."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def refuse_impossible(
     """Check that one worker can hold all base models of a job.
 
     Args:
-        spec: Of the job.
-        config: Of the service.
-        tenant: Whose job it is.
-        memory: Bytes that this machine has.
+        spec: The job's settings.
+        config: The service's settings.
+        tenant: The job's tenant.
+        memory: This machine's memory in bytes.
 
     Raises:
-        UnknownModelError: A seat's model is not offered.
-        InvalidRequestError: Together they never fit into the memory for models, or the engine or the learner
-            serves one model only.
+        UnknownModelError: A seat's model is not available.
+        InvalidRequestError: They can never fit into the memory for models together, or the engine or the
+            learner serves only one model.
     """
     if not spec.other_models:
         return
@@ -40,7 +40,8 @@ def refuse_impossible(
         if config.engine == "vllm" or config.learner_ranks > 1:
             what = "samples with vLLM" if config.engine == "vllm" else "trains with several ranks"
             raise InvalidRequestError(
-                f"this service {what}, where one worker serves one base model, and {agent!r} has another",
+                f"this service {what}, where each worker serves a single base model, but {agent!r} has a "
+                f"different one",
                 hint="leave model out, or train that seat in a job of its own against an opponent",
                 field=field,
             )
@@ -50,8 +51,8 @@ def refuse_impossible(
     if sum(needed.values()) > budget:
         each = ", ".join(f"{model!r} {size / 1e9:.1f}" for model, size in needed.items())
         raise InvalidRequestError(
-            f"the job's base models need about {sum(needed.values()) / 1e9:.1f} GB together ({each}), and "
-            f"models may have {budget / 1e9:.1f} GB",
+            f"the job's base models need about {sum(needed.values()) / 1e9:.1f} GB together ({each}), but "
+            f"models may use {budget / 1e9:.1f} GB",
             hint="choose smaller models, or let the operator raise pools_memory",
             field=f"agents.{next(iter(spec.other_models.values()))}.model",
         )

@@ -1,7 +1,7 @@
-"""How a model's processor writes images into a prompt, read from its files.
+"""How a model's processor represents images in a prompt, read from its files.
 
-Of the processors that transformers has, those are known here whose rule a client can apply without the
-model's code: an image takes always as many tokens, or as many as its size says.
+Of the processors in transformers, this module supports those whose rule a client can apply without the
+model's code: the number of tokens per image is fixed or determined by its size.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def image_rules(
         config: `config.json`.
         processor: `processor_config.json`, or an older model's `preprocessor_config.json` under
             `image_processor`; empty if there is neither.
-        token_ids: The tokenizer's, by text.
-        directory: For messages.
+        token_ids: The tokenizer's token ids, by text.
+        directory: The model's folder, for messages.
 
     Raises:
         UnknownModelError: Its processor splits images, or its files are incomplete.
@@ -75,7 +75,7 @@ def _by_size(config: Mapping[str, Any], settings: Mapping[str, Any], directory: 
 
 def _lacking(directory: Path, name: str) -> UnknownModelError:
     return UnknownModelError(
-        f"the model in {str(directory)!r} does not say how images are written: {name} is missing",
+        f"the model in {str(directory)!r} does not define how images are represented: {name} is missing",
         hint="save its processor beside the weights, with AutoProcessor and save_pretrained",
         field="model",
     )

@@ -1,4 +1,4 @@
-"""How long something was at work, however many threads or requests it worked for at a time."""
+"""How long something was busy, regardless of how many threads or requests it served at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class BusyClock:
-    """Runs while at least one piece of work is under way. Thread-safe."""
+    """Runs while at least one piece of work is in progress. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -26,7 +26,7 @@ class BusyClock:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count the block as a piece of work."""
+        """Count the block as work in progress."""
         with self._guard:
             self._set(self._working + 1)
         try:
@@ -36,7 +36,7 @@ class BusyClock:
                 self._set(self._working - 1)
 
     def count(self, working: int) -> None:
-        """Say how many pieces of work are under way, where no block encloses them."""
+        """Set the number of pieces of work in progress, if no block encloses them."""
         with self._guard:
             self._set(working)
 

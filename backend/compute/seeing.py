@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MROPE_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl"})
-"""Tokens of an image have positions in two dimensions more than others: time, height and width."""
+"""Image tokens have positions in three dimensions: time, height and width."""
 IMAGE_MODELS = frozenset({"idefics3"}) | MROPE_MODELS
 """By `model_type`: a decoder behind a vision tower and a connector."""
 
@@ -14,5 +14,5 @@ def sees(model_type: object) -> bool:
 
 
 def has_mrope(model_type: object) -> bool:
-    """Whether an image's tokens have positions in three dimensions."""
+    """Return whether an image's tokens have positions in three dimensions."""
     return model_type in MROPE_MODELS

@@ -1,7 +1,7 @@
-"""Models elsewhere that play seats of games: which the service may ask, and where their keys are kept.
+"""External models that play seats of games: which ones the service may call, and where their keys are kept.
 
-A key is a secret of the job's owner: it is stored as the tokens of environment servers are, and a job holds a
-name in its place.
+A key is a secret of the job's owner: it is stored like the tokens of environment servers, and the job only
+contains a name for it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Seat = TypeVar("Seat")
 
 
 def check_listed(spec: JobSpec, listed: Sequence[str]) -> None:
-    """Check that the operator allows all models that a job of the service lets play. Asks no network.
+    """Check that the operator allows all external models of a job. Does not use the network.
 
     Args:
-        spec: Of the job.
+        spec: The job's settings.
         listed: `ServiceConfig.opponent_urls`.
 
     Raises:
-        InvalidRequestError: One of them is not listed; the message names it.
+        InvalidRequestError: A model is not listed; the message names it.
     """
     for model in spec.external_models:
         origin = origin_of(model.url)
         if origin not in listed:
             raise InvalidRequestError(
-                f"this service asks no model at {origin}, where {model.model!r} is to play from",
+                f"this service may not call models at {origin}, such as {model.model!r}",
                 hint=f"let the operator add {origin!r} to opponent_urls, or play the episodes with "
                 "rollout='client'",
                 field="agents",
@@ -43,15 +43,16 @@ def check_listed(spec: JobSpec, listed: Sequence[str]) -> None:
 
 
 def refuse_keys(spec: JobSpec) -> None:
-    """Refuse keys where nothing would keep them.
+    """Refuse keys where nothing would store them.
 
     Raises:
-        InvalidRequestError: A model of the job has one.
+        InvalidRequestError: A model of the job has a key.
     """
     for model in spec.external_models:
         if model.api_key:
             raise InvalidRequestError(
-                f"the External {model.model!r} is asked by the client, and the service hands out no keys",
+                f"the External {model.model!r} is called by the client, and the service does not give out "
+                f"keys",
                 hint="leave api_key out, and set TINKERGYM_OPPONENT_KEY in the process that plays",
                 field="agents",
             )
@@ -70,7 +71,7 @@ def put_away(spec: JobSpec, tokens: EnvTokens, tenant_id: str) -> JobSpec:
 
 
 def fetch(tokens: EnvTokens, name: str) -> str:
-    """Return the key that `put_away` took. Only for names out of the store.
+    """Return the key that `put_away` stored. Only for names from the store.
 
     Raises:
         ConfigError: The key's file is gone.
@@ -79,17 +80,17 @@ def fetch(tokens: EnvTokens, name: str) -> str:
 
 
 def as_secret(key: str) -> EnvironmentRef:
-    """Return a reference whose `token` is a key, or its name, as tokens are looked for."""
+    """Return a reference whose `token` is a key, or its name, for code that handles tokens."""
     return EnvironmentRef(id="opponent", kwargs={"token": key})
 
 
 def allow_only(listed: Sequence[str]) -> None:
-    """Let games of this process, and of its children, ask these models and no others."""
+    """Allow games of this process, and of its children, to call these models and no others."""
     os.environ[ALLOWED_VARIABLE] = json.dumps(list(listed))
 
 
 def _with_models(spec: JobSpec, change: Callable[[External], External]) -> JobSpec:
-    """Return a job with each model that plays changed in the same way."""
+    """Return a job with the same change applied to each external model."""
 
     def seat(one: Seat) -> Seat:
         if isinstance(one, External):

@@ -44,7 +44,7 @@ def pools_at_hand(parts: GatewayParts, tenant: TenantStore, policies: Iterable[s
     chosen = {}
     for policy in policies:
         model, worker_id = _whose(parts, tenant, policy)
-        # The pool that runs a job serves all its policies, also those that rest on another base model.
+        # The pool that runs a job serves all its policies, including those with another base model.
         able = [pool for pool in pools if pool.pool_id == worker_id]
         able += [pool for pool in pools if pool.model == model]
         if able:

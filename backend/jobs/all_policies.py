@@ -28,7 +28,7 @@ class AllPolicies:
 
     @property
     def limits(self) -> TokenLimits:
-        """What the models can compute on which they rest; of several models, what any of them can."""
+        """The limits of the underlying models; of several models, what all of them support."""
         known = [policy.limits for policy in self._policies.values()]
         lengths = [one.context_length for one in known if one.context_length is not None]
         return TokenLimits(

@@ -31,7 +31,7 @@ _ALL_STEPS = 10**10
 """Evaluations never invalidate each other."""
 _LOOK_SECONDS = 0.5
 _APART = MOST_EPISODES + MOST_SEATS
-"""Between the episode numbers of two evaluations: the last mirrored set of games is always complete."""
+"""Difference between the episode numbers of two evaluations: the last mirrored set is always complete."""
 _OWN = "evaluated"
 """The player of the evaluated seat."""
 
@@ -215,7 +215,7 @@ class Evaluations:
                 index=index,
                 group=number,
                 environment=spec.environment_of(wanted),
-                # Mirrored: one game per seat that the policy can take, all of one seed.
+                # Mirrored: one game per seat that the policy can take, all with one seed.
                 seed=wanted.seed + index // seats,
                 seats=self._seats(step, number, index),
                 limits=played.limits if played else Limits(),
@@ -286,9 +286,9 @@ class Evaluations:
 
 
 def _whole_sets(trajectories: Sequence[Trajectory], *, size: int) -> list[list[Trajectory]]:
-    """Return the mirrored sets of games, one game per seat, of which none failed.
+    """Return the mirrored sets of games, one game per seat, without failures.
 
-    The games of a set share their seed. One alone would weigh its seat more than the others.
+    The games of a set share their seed. A single one would give its seat more weight than the others.
     """
     sets = [list(trajectories[start : start + size]) for start in range(0, len(trajectories), size)]
     return [some for some in sets if all(one.completed for one in some)]

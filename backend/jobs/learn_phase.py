@@ -41,18 +41,18 @@ class Learned:
 
 
 def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
-    """Update the policy by the step's completed episodes; see `learning`."""
+    """Update the policy with the step's completed episodes; see `learning`."""
     return alone(context, learning(context, step, played))
 
 
 def learn_together(
     contexts: Mapping[str, JobContext[JobSpec]], step: int, played: Played
 ) -> dict[str, Learned]:
-    """Update several policies, their gradients in common calls of the learner; see `learning`.
+    """Update several policies, with their gradients in shared calls to the learner; see `learning`.
 
     Args:
-        contexts: By agent, each with the settings and the policy of that agent alone.
-        step: That is being learned.
+        contexts: By agent, each with only that agent's settings and policy.
+        step: The current step.
         played: Its episodes.
     """
     learned: dict[str, Learned] = {}
@@ -78,7 +78,7 @@ def learn_together(
 def learning(
     context: JobContext[JobSpec], step: int, played: Played
 ) -> Generator[Batch, ForwardBackwardResult, Learned]:
-    """Update the policy by the step's completed episodes, asking the caller for each gradient.
+    """Update the policy with the step's completed episodes, yielding each gradient request to the caller.
 
     With a value head the learner runs the batch through the model once more before the first update: the
     values in the advantages are those of the policy at the start of the step.

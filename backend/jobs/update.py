@@ -50,14 +50,15 @@ class Updated:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a policy asks its learner for: the gradient of a loss over sequences."""
+    """A policy's request to its learner: the gradient of a loss over sequences."""
 
     sequences: list[TrainSequence]
     loss: LossConfig
 
 
 Updating = Generator[Batch, ForwardBackwardResult, Updated]
-"""An update that asks its caller for the gradient, who may compute those of several policies at once."""
+"""An update that yields gradient requests to its caller, who may compute those of several policies at
+once."""
 
 
 def updating(
@@ -118,7 +119,7 @@ def update(
     learning_rate: float,
     before_step: Callable[[list[FloatArray]], None] | None = None,
 ) -> Updated:
-    """Take one optimiser step of a single policy; see `updating`."""
+    """Take one optimizer step of a single policy; see `updating`."""
     steps = updating(
         context, sequences, config, settings, learning_rate=learning_rate, before_step=before_step
     )
@@ -126,7 +127,7 @@ def update(
 
 
 def alone(context: JobContext[Any], steps: Generator[Batch, ForwardBackwardResult, Result]) -> Result:
-    """Run what asks for the gradients of one policy, and return what it returns."""
+    """Run an update of a single policy, and return its result."""
     try:
         batch = next(steps)
         while True:

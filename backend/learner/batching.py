@@ -22,7 +22,7 @@ from tinkergym.trajectory.parts import ImageSpan
 IntArray = npt.NDArray[np.int64]
 
 Rope = Callable[[Sequence[ImageSpan], int], IntArray]
-"""Given where images stand in a sequence and how many of its tokens are wanted, returns [3, tokens]."""
+"""Given the images of a sequence and the number of its wanted tokens, returns [3, tokens]."""
 
 _ATTENTION_FACTOR = 4
 """Attention uses padded rows, which are cheap compared with the rest: the number of places per node."""
@@ -73,8 +73,8 @@ class MicroBatch:
     image_rows: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[I], which part each is, where the parts of all `images` stand one behind the other."""
     rope: IntArray | None = None
-    """[3, N], positions for the rotary embedding of a model that tells apart where in an image a token is;
-    None where they are `positions` in all three."""
+    """[3, N], positions for the rotary embedding of a model with positions inside images; None if all three
+    equal `positions`."""
 
 
 def micro_batches(
@@ -96,13 +96,14 @@ def micro_batches(
     A sequence longer than `max_tokens` gets a separate micro-batch.
 
     Args:
-        sequences: The whole train batch; those without sampled tokens are passed over.
-        max_tokens: With `share_prefixes` the nodes of a turn, else its rows times its longest row.
-        share_prefixes: Lay sequences that begin alike side by side and let them share nodes; else sort by
-            length, so that rows of one length meet and little is padded.
-        only: [number of sequences], which of them to take; None takes all.
-        lanes: How many threads compute at a time; without `share_prefixes` one does.
-        rope: Gives a sequence with images positions in three dimensions.
+        sequences: The whole training batch; sequences without sampled tokens are skipped.
+        max_tokens: Limit for the nodes of a turn with `share_prefixes`, else for its rows times its longest
+            row.
+        share_prefixes: Group sequences with a common beginning and share their nodes; otherwise sort by
+            length, to reduce padding.
+        only: [number of sequences], which of them to include; None includes all.
+        lanes: How many threads compute at a time; without `share_prefixes` only one.
+        rope: Computes three-dimensional positions of a sequence with images.
     """
     rows = _rows(sequences, only, rope)
     if not rows:
@@ -174,7 +175,7 @@ class _Row:
     numbers: ImageNumbers
     """Of the whole train batch."""
     rope: IntArray | None
-    """[3, length], if the model tells positions apart and there are images."""
+    """[3, length], if the model uses such positions and there are images."""
 
 
 def _rows(

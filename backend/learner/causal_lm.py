@@ -188,18 +188,18 @@ class CausalLM:
         return self._at_predictions(batch, out)
 
     def see(self, tower: ImageTower, rules: ImageRules, of_base: KeptFeatures) -> None:
-        """From now on take images.
+        """Enable images.
 
         Args:
-            tower: Of the model.
-            rules: How images stand in a sequence.
-            of_base: Features that the base model's tower made, for whoever computes the same.
+            tower: The model's vision tower.
+            rules: How images are represented in a sequence.
+            of_base: Shared features of the base model's tower.
         """
         self._has_mrope = has_mrope(self.model.config.model_type)
         if self._has_mrope and not (self.shares_prefixes and self.splits_head):
             raise InvalidRequestError(
-                f"a model of type {self.model.config.model_type!r} whose decoder has no plain attention, or "
-                "whose output head is more than one matrix, cannot be trained on images",
+                f"a model of type {self.model.config.model_type!r} cannot be trained on images, because "
+                f"its decoder does not have plain attention or its output head is not a single matrix",
                 hint="choose another of its family, without sliding windows",
                 field="model",
             )
@@ -215,23 +215,23 @@ class CausalLM:
             self._tower_rests = before
 
     def look_at(self, hashes: Sequence[str]) -> None:
-        """Compute what is not kept of these images, all together, if the tower rests.
+        """Compute the uncached features of these images together, if the tower is not trained.
 
-        Else each of several threads would compute what its own micro-batch shows.
+        Otherwise each of several threads would compute those of its own micro-batch.
         """
         if self._tower_rests and self.tower is not None and hashes:
             self._features(hashes)
 
     def _seen(self, batch: MicroBatch, ids: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Return [N, hidden], the embeddings of a micro-batch's nodes with images where they stand.
+        """Return [N, hidden], the embeddings of a micro-batch's nodes including images.
 
-        And what else the decoder is given of them.
+        Also return the decoder's other inputs for them.
         """
         found = self._features([sha256 for sha256, _ in batch.images])
         for (sha256, tokens), own in zip(batch.images, found, strict=True):
             if len(own) != tokens:
                 raise InvalidRequestError(
-                    f"the image {sha256} has {len(own)} tokens, and a sequence shows it with {tokens}",
+                    f"the image {sha256} has {len(own)} tokens, but a sequence has {tokens} for it",
                     hint="train on episodes as they were played, each with its own images",
                     field="images",
                 )
@@ -246,7 +246,7 @@ class CausalLM:
         return embedded(self.model, ids, nodes, first), more
 
     def _positions(self, batch: MicroBatch) -> torch.Tensor:
-        """Return [1, N], or [4, 1, N]: positions, and behind them those of the rotary embedding."""
+        """Return [1, N], or [4, 1, N]: positions, followed by those of the rotary embedding."""
         plain = torch.from_numpy(batch.positions)[None]
         if batch.rope is None:
             return plain.to(self.device)

@@ -76,14 +76,14 @@ class DataParallelLearner:
             ranks: Number of processes.
             device: `cpu` (communication by gloo) or `cuda` (by NCCL; rank i uses device i).
             dtype: As for `Learner`.
-            micro_batch_tokens: Of each rank, as for `Learner`.
-            threads_per_rank: torch threads; more in all than the machine has cores slows every rank.
-            silence_seconds: A rank that takes longer for one call counts as lost.
-            divide_from: A full-parameter policy of so many parameters or more is divided over the ranks. For
-                a smaller one that would save less than 2 GB, and each layer costs the ranks some messages.
-            start_ranks: What starts their processes.
-            folder: Where they may put what they find each other by; None takes the system's for such things.
-            images: Where image files come from, for a model that takes them; it is sent to each rank.
+            micro_batch_tokens: For each rank, as for `Learner`.
+            threads_per_rank: torch threads; a total above the machine's cores slows down every rank.
+            silence_seconds: A rank that takes longer for a call counts as lost.
+            divide_from: Full-parameter policies with at least this many parameters are divided over the
+                ranks. For smaller ones that would save less than 2 GB, but each layer costs some messages.
+            start_ranks: Starts the processes.
+            folder: Where they may put their rendezvous file; None uses the system's temporary folder.
+            images: Source of image files for a model with image support; it is sent to each rank.
 
         Raises:
             UnknownModelError: The model cannot be loaded.

@@ -11,12 +11,12 @@ from backend.vision.tower import ImageTower
 
 
 def let_see(lm: CausalLM, directory: Path, images: SharedImages | None) -> None:
-    """Let a model take images, if it can and there are any.
+    """Enable images for a model that supports them.
 
     Args:
         lm: The model.
-        directory: Of the base model, with its processor.
-        images: Where the files come from, and what is known of them.
+        directory: Directory of the base model, with its processor.
+        images: Source of the image files, with the shared caches.
 
     Raises:
         UnknownModelError: Its processor cannot be used.

@@ -693,7 +693,7 @@ class Learner:
                 policy.release()
 
     def _look_at(self, policy: Policy | None, batches: Sequence[MicroBatch]) -> None:
-        """Have the images of micro-batches seen with all threads, before each lane takes its own."""
+        """Compute the features of micro-batches' images with all threads, before each lane uses its own."""
         hashes = list(dict.fromkeys(sha256 for batch in batches for sha256, _ in batch.images))
         if hashes:
             with self._computing(), self._using(policy):
@@ -701,7 +701,7 @@ class Learner:
 
     @contextmanager
     def _using(self, policy: Policy | None) -> Iterator[None]:
-        """Have the weights of a policy, or the base model's, in its model."""
+        """Load the weights of a policy, or the base model's, into its model."""
         if policy is not None:
             with policy.using():
                 yield

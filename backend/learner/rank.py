@@ -56,7 +56,7 @@ class RankOptions:
     divide_from: int
     """Parameters of a full-parameter policy that is divided over the ranks."""
     images: ImageSource | None = None
-    """Where image files come from; each rank reads and sees those of its part of a batch."""
+    """Source of image files; each rank reads and processes those of its part of a batch."""
 
 
 class Rank(Learner):
@@ -166,9 +166,10 @@ class Rank(Learner):
         if self.parameter_count < self._divide_from:
             return super()._full_policy(model_dir, adapter)
         if self._base.image_rules is not None:
-            # Its vision tower and its embeddings compute outside of what is put together for a forward pass.
+            # Its vision tower and its embeddings compute outside of what is gathered for a forward pass.
             raise InvalidRequestError(
-                f"a model with {self.parameter_count} parameters that takes images is not divided over ranks",
+                f"a model with image support and {self.parameter_count} parameters cannot be divided over "
+                f"ranks",
                 hint="train tg.LoRA(), or let the operator raise learner_divide_from above that number",
                 field="adapter",
             )

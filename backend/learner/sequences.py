@@ -231,7 +231,7 @@ def image_fault(images: Sequence[ImageSpan], token_ids: Sequence[int], limits: T
 def left_out_image(
     images: Sequence[ImageSpan], token_ids: Sequence[int], loss_mask: Sequence[bool], limits: TokenLimits
 ) -> str:
-    """Return which placeholder has no image, in words; those that the policy sampled need none."""
+    """Describe a placeholder without an image, if any; sampled ones need none."""
     if limits.images is None or limits.images.placeholder not in token_ids:
         return ""
     covered = {place for image in images for place in range(image.start, image.end)}

@@ -300,7 +300,7 @@ class TrainedPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPart:
-    """What one of several policies learns from at once."""
+    """Training data of one of several policies."""
 
     policy: TrainedPolicy
     sequences: Sequence[TrainSequence]
@@ -308,15 +308,15 @@ class PolicyPart:
 
 
 def forward_backward_together(parts: Mapping[str, PolicyPart]) -> dict[str, ForwardBackwardResult]:
-    """Add the gradients of several policies, in one call of each learner that has more than one of them.
+    """Add the gradients of several policies, in one call to each learner that has more than one of them.
 
-    Each gets the bits of training alone, see `Learner.forward_backward_many`.
+    The results are bitwise those of separate training, see `Learner.forward_backward_many`.
 
     Args:
-        parts: By a key of the caller's.
+        parts: By a key chosen by the caller.
 
     Raises:
-        TinkerGymError: As `Learner.forward_backward`; of the policies in that call none has a gradient then.
+        TinkerGymError: As `Learner.forward_backward`; none of the policies in that call has a gradient then.
     """
     results: dict[str, ForwardBackwardResult] = {}
     by_learner: dict[int, list[str]] = {}

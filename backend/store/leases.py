@@ -85,9 +85,9 @@ class LeaseStore:
                     enter_state(connection, row, self._clock(), body)
 
     def environments_in_use(self) -> list[EnvironmentRef]:
-        """Return the environments of all jobs that play episodes and have not ended.
+        """Return the environments of all unfinished jobs that play episodes.
 
-        Models elsewhere that play are among them, as references to nothing but their keys.
+        They include external models, as references to only their keys.
         """
         with self._db.read() as connection:
             specs = connection.scalars(select(jobs.c.spec).where(jobs.c.state.not_in(FINAL_STATES))).all()
@@ -298,7 +298,7 @@ def _other_models(agents: str | None, model: str) -> tuple[str, ...]:
 
 
 def _opponents_keys(spec: PlayedSpec) -> list[EnvironmentRef]:
-    """Return the names of the keys of models elsewhere that play, each where a token's name would stand."""
+    """Return the names of the keys of external models, each in the place of a token's name."""
     models = spec.external_models if isinstance(spec, JobSpec) else []
     return [EnvironmentRef(id="opponent", kwargs={"token": one.api_key}) for one in models]
 

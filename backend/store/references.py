@@ -34,7 +34,7 @@ class ReferredPolicy:
     kept: tuple[CheckpointView, ...]
     """Its checkpoints, oldest first."""
     best_version: int | None = None
-    """That was best in the policy's first evaluation; None where there was none."""
+    """The step that was best in the policy's first evaluation; None without evaluations."""
 
     def version(self, *, field: str = "policy") -> int:
         """Return the version that the reference names; by default the newest stored one.
@@ -58,7 +58,7 @@ class ReferredPolicy:
         if ref.name == "best" and self.best_version is None:
             raise _not_kept(
                 kept,
-                f"{ref.whose} has no best version: its job evaluates no version of it, see evaluate=",
+                f"{ref.whose} has no best version, because its job does not evaluate it; see evaluate=",
                 field,
             )
         version = self.best_version if ref.name == "best" else ref.version

@@ -283,7 +283,7 @@ class TenantStore(TenantRuns):
             return find_policy(connection, ref, tenant_id=self.tenant_id, field=field)
 
     def checkpoints(self, job_id: str, agent: str = "") -> list[CheckpointView]:
-        """Return the checkpoints of all that a job trains, oldest first, or those of one of its agents.
+        """Return the job's checkpoints, oldest first, or those of one of its agents.
 
         Raises:
             NotFoundError: The job does not exist or is another tenant's.

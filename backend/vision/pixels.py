@@ -43,9 +43,9 @@ class ReadImage:
     """An image, ready for the vision tower."""
 
     inputs: Mapping[str, Tensor]
-    """What the model's `get_image_features` takes for it, by name: for Idefics3 pixels
-    [1, 1, channels, height, width] float32 and their mask, for the Qwen-VL family patches [P, numbers]
-    float32 and how many of them are one above and beside the other."""
+    """Arguments of the model's `get_image_features`, by name: for Idefics3 pixels [1, 1, channels, height,
+    width] float32 and their mask, for the Qwen-VL family patches [P, numbers] float32 and the numbers of rows
+    and columns."""
     token_ids: tuple[int, ...]
     """The processor's token ids for it, including markers."""
     first: int
@@ -53,11 +53,11 @@ class ReadImage:
     tokens: int
     """How many placeholders."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of those, for models that tell positions by them."""
+    """Rows and columns of tokens, for models with positions inside images."""
 
     @property
     def bytes(self) -> int:
-        """The memory that it takes."""
+        """Its memory in bytes."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.inputs.values())
 
 
@@ -72,8 +72,8 @@ class ImageReader:
         Args:
             directory: The model's folder.
             placeholder: The model's `image_token_id`.
-            source: Of image files.
-            most_bytes: Memory for images that were read; those used longest ago make room.
+            source: Source of image files.
+            most_bytes: Memory for images; those used longest ago are dropped.
 
         Raises:
             UnknownModelError: transformers cannot load it.
@@ -95,7 +95,7 @@ class ImageReader:
         self._known: OrderedDict[str, ReadImage] = OrderedDict()
         self._bytes = 0
         self._written: OrderedDict[str, tuple[int, ...]] = OrderedDict()
-        """Token ids of what the processor writes for an image, by its text."""
+        """Token ids that the processor writes for an image, by its text."""
 
     def image(self, sha256: str) -> ReadImage:
         """Return an image.
@@ -119,7 +119,7 @@ class ImageReader:
         return read
 
     def grid(self, sha256: str) -> tuple[int, int]:
-        """Return the rows and columns of an image's tokens, for a model that tells positions by them.
+        """Return the rows and columns of an image's tokens, for a model with positions inside images.
 
         Raises:
             NotFoundError: There is no such file.
@@ -178,15 +178,15 @@ class ImageReader:
                 )
 
     def _read(self, data: bytes) -> ReadImage:
-        # The processor's two halves: called whole, it would tokenize the same text again for each image.
+        # The processor's two halves: as a whole, it would tokenize the same text again for each image.
         with opened(data) as picture:
             found = self._processed(picture.convert("RGB"))
         inputs = {name: np.asarray(found[name]) for name in _INPUTS if name in found}
         inputs["pixel_values"] = inputs["pixel_values"].astype(np.float32, copy=False)
         if not inputs["pixel_values"].any():
-            # transformers takes it for padding, and leaves it out.
+            # transformers would treat it as padding and omit it.
             raise InvalidImageError(
-                "an image is of one even colour, which the model's processor turns into zeros",
+                "an image has a single uniform colour, which the model's processor turns into zeros",
                 hint="show another",
             )
         ids = self._ids(str(self._processor.replace_image_token(found, image_idx=0)))

@@ -1,8 +1,8 @@
-"""Positions in three dimensions, for models whose rotary embedding knows where in an image a token stands.
+"""Three-dimensional positions, for models whose rotary embedding encodes a token's place in an image.
 
-As transformers counts them for the Qwen-VL family: a text token has the same position in all three (time,
-height, width); the tokens of an image share one time and have their row and column beside it; what follows
-goes on behind the larger of the image's sides. numpy only.
+Computed like in transformers for the Qwen-VL family: a text token has the same position in all three
+dimensions (time, height, width); the tokens of an image share one time and add their row and column; the
+following text continues after the larger of the image's sides. numpy only.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def mrope_positions(
 
     Args:
         start: The first token.
-        end: Behind the last one.
-        images: Where images stand in the sequence, in order.
-        grid_of: An image's grid, by its hash; rows times columns is the length of its span.
+        end: The end, exclusive.
+        images: The images' ranges in the sequence, in order.
+        grid_of: Returns an image's grid by its hash; rows times columns is the length of its span.
     """
     found = np.tile(np.arange(start, end, dtype=np.int64), (3, 1))
     shift = 0
-    """How much earlier the text after the images so far stands than without them."""
+    """How much smaller the positions after the images so far are than without them."""
     for image in images:
         if image.start >= end:
             break

@@ -1,7 +1,7 @@
-"""Loads the processor of a vision-language model: how images become numbers, and what is written for them.
+"""Loads the processor of a vision-language model, which converts images to numbers and placeholders.
 
-transformers loads the processors of the Qwen-VL family only with torchvision, which their video half needs.
-Their images need none of it.
+transformers loads the processors of the Qwen-VL family only with torchvision, which their video part needs.
+Images do not need it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from backend.compute.seeing import has_mrope
 
 
 def load_processor(directory: Path) -> Any:
-    """Return what has `image_processor`, `tokenizer` and `replace_image_token`, as transformers' have.
+    """Return an object with `image_processor`, `tokenizer` and `replace_image_token`, like in transformers.
 
     Args:
-        directory: Of the model.
+        directory: The model's folder.
 
     Raises:
         OSError: A file is missing.
-        ValueError: A file is wrong.
+        ValueError: A file is invalid.
         ImportError: transformers lacks what the processor needs.
     """
     if not has_mrope(AutoConfig.from_pretrained(directory, local_files_only=True).model_type):
@@ -32,7 +32,7 @@ def load_processor(directory: Path) -> Any:
 
 
 class _WithoutVideos:
-    """The image half of a processor of the Qwen-VL family."""
+    """The image part of a processor of the Qwen-VL family."""
 
     def __init__(self, directory: Path) -> None:
         from transformers import Qwen2VLProcessor
@@ -40,7 +40,7 @@ class _WithoutVideos:
         self.image_processor: Any = AutoImageProcessor.from_pretrained(directory, local_files_only=True)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
-        # What the processor's own method reads.
+        # The attributes that the processor's own method reads.
         self._own = SimpleNamespace(
             image_processor=self.image_processor,
             image_token=self.tokenizer.convert_ids_to_tokens(config.image_token_id),
@@ -48,6 +48,6 @@ class _WithoutVideos:
         self._write = Qwen2VLProcessor.replace_image_token
 
     def replace_image_token(self, image_inputs: Any, image_idx: int) -> str:
-        """Return what the processor writes for an image; the same for the whole family."""
+        """Return the text for an image; it is the same for the whole family."""
         written: str = self._write(self._own, image_inputs, image_idx)
         return written

@@ -1,4 +1,4 @@
-"""What the engine and the learner of a pool know of images together, so that each is read and seen once."""
+"""Image caches shared by the engine and the learner of a pool, so that each image is processed once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from backend.vision.tower import KeptFeatures
 
 
 class SharedImages:
-    """Readers of images, one for each model, and the features that base models make of them. Thread-safe."""
+    """Image readers, one per model, and the features of base models. Thread-safe."""
 
     def __init__(self, source: ImageSource) -> None:
-        """Begin with nothing.
+        """Start with empty caches.
 
         Args:
-            source: Of image files.
+            source: Source of image files.
         """
         self._source = source
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class SharedImages:
         """Return the reader of a model.
 
         Args:
-            directory: Of the model.
+            directory: The model's folder.
             placeholder: Its `image_token_id`.
 
         Raises:
@@ -40,16 +40,16 @@ class SharedImages:
             return self._readers[directory]
 
     def base_features(self, directory: Path, *computed: Hashable) -> KeptFeatures:
-        """Return the features that a base model makes with the weights that are in its files.
+        """Return the features computed by a base model with the weights in its files.
 
         Args:
-            directory: Of the model.
-            computed: Where and in which type it computes them.
+            directory: The model's folder.
+            computed: The device and type of the computation.
         """
         with self._lock:
             return self._features.setdefault((directory, *computed), KeptFeatures())
 
 
 def shared(images: ImageSource | SharedImages) -> SharedImages:
-    """Return images as they are shared; a bare source is shared with nobody yet."""
+    """Return shared images; a plain source gets new caches."""
     return images if isinstance(images, SharedImages) else SharedImages(images)

@@ -14,11 +14,11 @@ from backend.vision.pixels import ImageReader, ReadImage
 from tinkergym.errors import InvalidRequestError
 
 BASE = "base"
-"""The weights of a base model's tower, which nobody trains, as a key of `KeptFeatures`."""
+"""The key in `KeptFeatures` for the untrained weights of a base model's tower."""
 _MOST_KEPT_BYTES = 256 << 20
 _MOST_TOGETHER = 16
 _MOST_VALUES = 1 << 24
-"""Numbers in the images that are computed together, if there are several."""
+"""Limit for the elements of images that are computed together."""
 
 
 class ImageTower:
@@ -29,19 +29,19 @@ class ImageTower:
         self._model = model
         self.reader = reader
         self._rounds_alike: dict[Hashable, bool] = {}
-        """Whether so many images of a shape have the same features together as alone."""
+        """Whether this many images of a shape have the same features together as alone."""
 
     def features(self, hashes: Sequence[str]) -> list[Tensor]:
         """Return the features of images, [tokens, width] each, in order.
 
-        The width is the decoder's, and once more for each of its layers that is given features as well.
+        The width is the decoder's, and again for each of its layers that also receives features.
 
-        An image's features never depend on the images that are computed with it, so that a run which goes on
-        from a checkpoint, and finds other ones in its caches, computes the same bits. Where several together
-        round differently than each alone, as on most GPUs, they are computed one by one.
+        An image's features never depend on the images computed with it, so a run that resumes from a
+        checkpoint with different caches computes the same bits. If a joint computation rounds differently, as
+        on most GPUs, images are computed one by one.
 
         Raises:
-            InvalidRequestError: The tower returns another number of vectors than an image has tokens.
+            InvalidRequestError: The tower returns a different number of vectors than an image has tokens.
         """
         images = [self.reader.image(sha256) for sha256 in hashes]
         found: dict[int, Tensor] = {}
@@ -74,7 +74,7 @@ class ImageTower:
         wanted = [image.tokens for image in images]
         if len(vectors) != sum(wanted):
             raise InvalidRequestError(
-                f"the model makes {len(vectors)} vectors of images that have {sum(wanted)} tokens",
+                f"the model produced {len(vectors)} vectors for images with {sum(wanted)} tokens",
                 hint="save the processor beside the weights that it belongs to",
                 field="model",
             )
@@ -82,14 +82,14 @@ class ImageTower:
 
 
 def _side_by_side(found: Any) -> Tensor:
-    """Return what a tower found, [tokens, width], with what it has for deeper layers beside it."""
+    """Return a tower's output, [tokens, width], joined with its output for deeper layers."""
     layers = [found.pooler_output, *(getattr(found, "deepstack_features", None) or ())]
     flat = [layer if isinstance(layer, Tensor) else torch.cat(list(layer)) for layer in layers]
     return torch.cat([layer.reshape(-1, layer.shape[-1]) for layer in flat], dim=-1)
 
 
 class KeptFeatures:
-    """Features of images by what computed them and the image's hash; the ones used last, up to a size.
+    """Features of images by the weights that computed them and the image's hash, the most recent ones.
 
     Thread-safe.
     """
@@ -113,7 +113,7 @@ class KeptFeatures:
         with self._lock:
             if (weights, sha256) in self._kept:
                 return
-            # Not a view of what was computed with it, which would stay as long.
+            # Not a view of the joint result, which would keep all of it in memory.
             self._kept[weights, sha256] = features = features.clone()
             self._bytes += features.numel() * features.element_size()
             while self._bytes > self._most and len(self._kept) > 1:
@@ -121,7 +121,7 @@ class KeptFeatures:
                 self._bytes -= old.numel() * old.element_size()
 
     def drop_if(self, gone: Callable[[Any], bool]) -> None:
-        """Forget what weights computed of which `gone` says so."""
+        """Drop features computed by weights for which `gone` returns true."""
         with self._lock:
             for key in [key for key in self._kept if gone(key[0])]:
                 old = self._kept.pop(key)
@@ -134,11 +134,11 @@ def kept_or_computed(
     hashes: Sequence[str],
     compute: Callable[[Sequence[str]], list[Tensor]],
 ) -> dict[str, Tensor]:
-    """Return the features of images, by hash; what is not kept is computed together, without a gradient."""
+    """Return the features of images, by hash; missing ones are computed together, without a gradient."""
     found = {sha256: kept.find(weights, sha256) for sha256 in hashes}
     missing = [sha256 for sha256, features in found.items() if features is None]
     if missing:
-        # A tensor made in inference mode could not be part of a learner's forward pass.
+        # A tensor created in inference mode could not be part of a learner's forward pass.
         with torch.inference_mode(False), torch.no_grad():
             computed = compute(missing)
         for sha256, features in zip(missing, computed, strict=True):
@@ -161,7 +161,7 @@ def embedded(model: Any, ids: Tensor, places: Tensor, vectors: Tensor) -> Tensor
 
 
 def _parts(images: Sequence[ReadImage]) -> Iterator[list[int]]:
-    """Divide images into those that are computed together, of one shape; as few sizes as possible."""
+    """Divide images of one shape into groups computed together, with as few sizes as possible."""
     shapes: dict[Hashable, list[int]] = {}
     for place, image in enumerate(images):
         shapes.setdefault(_shape(image), []).append(place)

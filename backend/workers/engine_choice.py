@@ -42,11 +42,11 @@ def make_engine(
         model_directory: From `resolve_model`.
         device: `cpu`, `cuda`, `cuda:1`, ...
         device_lock: Held by the embedded engine while it computes; vLLM has a process of its own.
-        threads: Of vLLM on a CPU.
-        vllm: Its settings.
-        log: Where vLLM's processes write what they print.
-        dtype: Of weights and cache.
-        images: Where image files come from, and what is known of them.
+        threads: OpenMP threads of vLLM on a CPU.
+        vllm: vLLM's settings.
+        log: File for the output of vLLM's processes.
+        dtype: Type of weights and cache.
+        images: Source of image files, with the shared caches.
 
     Raises:
         InvalidRequestError: The engine cannot run the model.

@@ -31,7 +31,7 @@ def _make(listed: Sequence[str], tokens: EnvTokens, ref: EnvironmentRef) -> AnyE
     ref = pinned(tokens.fetch(ref), listed) if is_remote(ref) else judges.fetch(ref, tokens)
     made: AnyEnv = seated(make_playable(ref))
     if isinstance(made, GameTable):
-        # Here the names of stored keys become keys, for players that are models elsewhere.
+        # Here the names of stored keys are replaced by the keys, for external models.
         made.secrets = partial(opponent_models.fetch, tokens)
         made.only_marked_tools = True
     return made

@@ -1,7 +1,7 @@
-"""Models that a pool serves next to its own, for jobs whose seats rest on several base models.
+"""Models that a pool serves in addition to its own, for jobs whose seats use several base models.
 
-A guest is loaded when the first job that needs it is taken up, and goes with the last one. It has a learner,
-an engine and a directory of policies of its own; everything else is the pool's.
+A guest is loaded for the first job that needs it, and unloaded after the last one. It has its own learner,
+engine and policy directory; everything else is shared with the pool.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """One base model in this process, with all that trains and samples its policies."""
+    """A base model in this process, with everything that trains and samples its policies."""
 
     model: str
     engine: SamplingEngine
@@ -36,21 +36,21 @@ class ServedModel:
 
 
 class GuestModels:
-    """The guests of a pool, and which jobs need them. Thread-safe."""
+    """The guests of a pool, and the jobs that need them. Thread-safe."""
 
     def __init__(self, load: Callable[[str], ServedModel]) -> None:
-        """Begin without any; `load` loads a model."""
+        """Start empty; `load` loads a model."""
         self._load = load
         self._loading = threading.Lock()
         self._guests: dict[str, ServedModel] = {}
         self._needed: dict[str, set[str]] = {}
-        """By model, the jobs that need it."""
+        """The jobs that need each model."""
 
     def take(self, models: Iterable[str], job_id: str) -> Mapping[str, ServedModel]:
-        """Return the models that a job needs, all of them loaded; they stay until `give_back`.
+        """Return the models that a job needs, all loaded; they stay until `give_back`.
 
         Raises:
-            TinkerGymError: One cannot be loaded; then the job holds none.
+            TinkerGymError: A model cannot be loaded; the job then holds none.
         """
         found: dict[str, ServedModel] = {}
         try:
@@ -68,7 +68,7 @@ class GuestModels:
         return found
 
     def give_back(self, job_id: str) -> None:
-        """Note that a job has ended; models that no other job needs are unloaded."""
+        """Record that a job has ended; models that no other job needs are unloaded."""
         with self._loading:
             for model, jobs in list(self._needed.items()):
                 jobs.discard(job_id)
@@ -79,7 +79,7 @@ class GuestModels:
                     gone.close()
 
     def of_policy(self, policy: str) -> ServedModel | None:
-        """Return the guest that samples a policy, by any of the policy's names; None if none does."""
+        """Return the guest that samples a policy, by any of the policy's names; None if there is none."""
         for guest in self._guests.values():
             whose, at, _ = policy.rpartition("@")
             if policy == guest.model or guest.directory.trained_by(whose if at else policy) is not None:
@@ -87,7 +87,7 @@ class GuestModels:
         return None
 
     def has(self, model: str) -> bool:
-        """Whether a model is loaded here."""
+        """Return whether a model is loaded here."""
         return model in self._guests
 
     def close(self) -> None:

@@ -123,7 +123,7 @@ class PoolWorker:
             model, config.models, allow_any=config.allow_any_model, most_bytes=config.download_bytes
         )
         self._bundles: dict[tuple[str, str], RendererBundle] = {}
-        """By the model, and the chat template in place of its own."""
+        """By the model, and the chat template that replaces its own."""
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._model_dir)
         self._device = _device(config.device, ranks=config.learner_ranks)
@@ -499,7 +499,7 @@ class PoolWorker:
         )
 
     def _load_guest(self, model: str) -> ServedModel:
-        """Load another model next to the pool's own."""
+        """Load another model in addition to the pool's own."""
         directory = self._folder_of(model)
         refuse_unfit(model, directory)
         engine = self._make_engine(directory)
@@ -582,7 +582,7 @@ class PoolWorker:
         return self._learner_of(self._folder_of(model))
 
     def _folder_of(self, model: str) -> Path:
-        """Return where a model's files are; one of the hub is downloaded first."""
+        """Return a model's folder; a model from the hub is downloaded first."""
         if model == self._model:
             return self._model_dir
         return resolve_model(

@@ -50,7 +50,7 @@ class Position:
     owed: Mapping[str, Any] = field(default_factory=dict)
     """What the agents that wait have earned so far since their last action."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """After a reset: the system prompts of agents that are told something else than the others."""
+    """After a reset: the system prompts of agents that have a different one."""
 
 
 class Coordinator:
@@ -149,8 +149,8 @@ class Coordinator:
     def fail(self, stop_reason: StopReason, error: str = "") -> None:
         """End the episode for an external reason. A second end is ignored.
 
-        A failure is the acting seat's, unless a player failed whom no loop plays: then it is nobody's here. A
-        limit, such as `episode_timeout`, cuts the episode off for all.
+        A failure belongs to the acting seat, unless an external player failed. A limit, such as
+        `episode_timeout`, ends the episode for all.
         """
         if self._state is AgentState.TERMINATED:
             return

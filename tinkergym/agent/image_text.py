@@ -99,10 +99,10 @@ def hashes_of(messages: Sequence[Message]) -> list[str]:
 
 
 def counts_of(messages: Sequence[Message], rules: ImageRules) -> list[int]:
-    """Return how many tokens each image in messages takes, in order.
+    """Return the number of tokens of each image in messages, in order.
 
     Raises:
-        InvalidImageError: That depends on an image's size, and the image is not in this process.
+        InvalidImageError: It depends on an image's size, and the image is not in this process.
     """
     hashes = hashes_of(messages)
     if rules.by_size is None:
@@ -112,7 +112,7 @@ def counts_of(messages: Sequence[Message], rules: ImageRules) -> list[int]:
         file = alive(sha256)  # messages hold what they show
         if file is None:
             raise InvalidImageError(
-                f"the image {sha256} is not in this process, and its size says how many tokens it takes",
+                f"the image {sha256} is not in this process, but its size is needed to count its tokens",
                 hint="show the image itself, not its hash alone",
             )
         counts.append(count_by_size(rules.by_size, height=file.height, width=file.width))
@@ -120,7 +120,7 @@ def counts_of(messages: Sequence[Message], rules: ImageRules) -> list[int]:
 
 
 def count_by_size(sizing: ImageSizing, *, height: int, width: int) -> int:
-    """Return how many tokens an image of this size takes, as the processors of the Qwen-VL family resize it.
+    """Return the number of tokens of an image, as resized by the processors of the Qwen-VL family.
 
     Raises:
         InvalidImageError: It is too long and narrow.
@@ -128,7 +128,7 @@ def count_by_size(sizing: ImageSizing, *, height: int, width: int) -> int:
     if max(height, width) > _MOST_NARROW * min(height, width):
         raise InvalidImageError(
             f"an image of {width} x {height} pixels is too narrow for the model: one side is more than "
-            f"{_MOST_NARROW} times the other",
+            f"{_MOST_NARROW} times as long as the other",
             hint="show a part of it",
         )
     factor = sizing.factor
@@ -146,12 +146,12 @@ def count_by_size(sizing: ImageSizing, *, height: int, width: int) -> int:
 
 
 def expanded(ids: Sequence[int], rules: ImageRules, counts: Sequence[int]) -> list[int]:
-    """Return ids with each placeholder in the place of an image expanded as the processor does it.
+    """Return ids with each image placeholder expanded as in the processor.
 
     Args:
-        ids: Of the template's text.
-        rules: Of the model.
-        counts: How many tokens each image takes, in order.
+        ids: Token ids of the template's text.
+        rules: The model's rules.
+        counts: The images' numbers of tokens, in order.
 
     Raises:
         TemplateError: The template did not write one placeholder per image.
@@ -159,7 +159,7 @@ def expanded(ids: Sequence[int], rules: ImageRules, counts: Sequence[int]) -> li
     written = sum(token == rules.placeholder for token in ids)
     if written != len(counts):
         raise TemplateError(
-            f"the chat template shows {written} of {len(counts)} images",
+            f"the chat template wrote {written} of {len(counts)} images",
             hint="use the template that came with the model's processor",
         )
     left = iter(counts)
@@ -175,13 +175,13 @@ def expanded(ids: Sequence[int], rules: ImageRules, counts: Sequence[int]) -> li
 def image_spans(
     ids: Sequence[int], rules: ImageRules, hashes: Sequence[str], counts: Sequence[int]
 ) -> list[ImageSpan]:
-    """Return where images stand in ids that `expanded` returned, or that end with such ids.
+    """Return the images' ranges in ids returned by `expanded`, or in ids that end with such ids.
 
     Args:
-        ids: Of text that was given, not sampled.
-        rules: Of the model.
-        hashes: Of the images, in order; if the ids show fewer, their last ones.
-        counts: How many tokens each takes.
+        ids: Token ids of text that was not sampled.
+        rules: The model's rules.
+        hashes: Hashes of the images, in order; if the ids contain fewer images, these are the last ones.
+        counts: The images' numbers of tokens.
     """
     left = sum(token == rules.placeholder for token in ids)
     first = len(counts)

@@ -46,7 +46,7 @@ class EpisodePlan:
     system_prompt: str | None = None
     """None leaves it to the environment's own."""
     tools: SeatTools | None = None
-    """What a seat of a game may call before it moves."""
+    """Tools that a seat of a game may call before it moves."""
     reasoning: Reasoning = "keep"
     """Whether later turns see the reasoning of earlier answers."""
     executor: ExecutorName = "thread"

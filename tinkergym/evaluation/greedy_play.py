@@ -1,7 +1,7 @@
-"""Exact exploitability of greedy play: what a best response earns against players that never vary.
+"""Exact exploitability of greedy play: what a best response earns against deterministic players.
 
-Only positions that such players let happen are visited, so games are measured whose whole tree is far too
-large: tic-tac-toe has 549,946 lines of play, and fewer than 3,000 of them against greedy players.
+Only positions that can occur against such players are visited, so games can be measured whose whole tree is
+far too large: tic-tac-toe has 549,946 lines of play, and fewer than 3,000 of them against greedy players.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from tinkergym.evaluation.exploitability import Exploitability, GrowingTree, Gro
 from tinkergym.games.game_env import GameEnv
 
 Choose = Callable[[Sequence[Situation]], Mapping[Situation, str]]
-"""Returns the action that is taken in each situation; asked about many at once."""
+"""Returns the action chosen in each situation; called for many at once."""
 
 
 def greedy_exploitability(game: GameEnv, choose: Choose) -> Exploitability:
-    """Return what best responses earn against players that take one action in each situation.
+    """Return what best responses earn against players that choose one action in each situation.
 
     Args:
         game: From `make_game`, of a `TextGame` that lists its legal moves and the outcomes of chance; see
             `EnumerableGame`.
-        choose: The action of a player who has the agent's seat in a situation.
+        choose: Returns a player's action in each situation of the agent's seat.
 
     Raises:
-        InvalidRequestError: The game is no such game, or too large even so; or an action is not legal.
+        InvalidRequestError: The game is not such a game, or is too large even so; or an action is not legal.
     """
     chosen: dict[Situation, str] = {}
     values: dict[str, float] = {}
@@ -42,13 +42,13 @@ def greedy_exploitability(game: GameEnv, choose: Choose) -> Exploitability:
 
 
 def _reachable(game: GameEnv, free: str | None, choose: Choose, chosen: dict[Situation, str]) -> GrowingTree:
-    """Grow the positions that can be reached where one agent may do anything and the others play greedily.
+    """Expand the positions that can be reached if one agent may do anything and the others play greedily.
 
     Args:
         game: The game.
-        free: That agent; None if all play greedily.
-        choose: Says what greedy players do.
-        chosen: What is known of that; added to.
+        free: The free agent; None if all play greedily.
+        choose: Returns the greedy players' actions.
+        chosen: The actions known so far, which are extended.
     """
     tree = GrowingTree(game)
     front: list[Growth] = tree.begin()

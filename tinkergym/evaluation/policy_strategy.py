@@ -83,11 +83,11 @@ def policy_strategy(
 def greedy_choice(
     policies: EvaluablePolicy | Mapping[str, EvaluablePolicy], *, environment_prompt: str | None = None
 ) -> Callable[[Sequence[Situation]], dict[Situation, str]]:
-    """Return what says which legal action policies find most probable, for `greedy_exploitability`.
+    """Return a function for `greedy_exploitability` that finds the legal action policies find most probable.
 
     Args:
         policies: As for `policy_strategy`.
-        environment_prompt: Likewise.
+        environment_prompt: As for `policy_strategy`.
     """
 
     def choose(situations: Sequence[Situation]) -> dict[Situation, str]:

@@ -73,7 +73,7 @@ def export_policy(
         merge: Write a whole model instead of an adapter. Needs the extra `backend` here.
         base: For `merge`: directory or hub id of the base model, if this machine has it elsewhere than the
             service has.
-        agent: Whose policy, where the job trains several.
+        agent: The policy's agent, if the job trains several.
 
     Raises:
         InvalidRequestError: `out` cannot be written, or `base` is given although nothing is merged.
@@ -155,10 +155,10 @@ def _lives(process_id: str) -> bool:
 
 
 def of_one_policy(found: list[CheckpointView], job_id: str) -> list[CheckpointView]:
-    """Return checkpoints that are all of one policy.
+    """Return checkpoints, all of one policy.
 
     Raises:
-        InvalidRequestError: They are of several.
+        InvalidRequestError: They belong to several policies.
     """
     agents = sorted({one.agent for one in found})
     if len(agents) > 1:

@@ -456,9 +456,9 @@ class Job:
         The policies play their own seats, or one policy plays all; see `ratings.md`.
 
         Args:
-            version: Of each policy; None takes the newest.
+            version: Version of each policy; None is the newest.
             game: The game, if the job trained something else; None is the job's own.
-            greedy: Measure play at temperature 0, which is exact in larger games too, such as tic-tac-toe.
+            greedy: Measure play at temperature 0, which is also exact in larger games, such as tic-tac-toe.
 
         Raises:
             InvalidRequestError: The game is too large, or its chance events cannot be enumerated.
@@ -486,21 +486,21 @@ class Job:
         return tree.exploitability(policy_strategy(policies, tree.situations, environment_prompt=prompt))
 
     def checkpoints(self, *, agent: str = "") -> list[CheckpointView]:
-        """List the checkpoints that are still there, oldest first.
+        """List the stored checkpoints, oldest first.
 
         Args:
-            agent: Only of the policy of this agent; empty lists those of all that the job trains.
+            agent: Only list this agent's policy; empty lists all policies of the job.
         """
         return [one for one in self._api.checkpoints(self.id) if agent in ("", one.agent)]
 
     def download(self, step: int | None = None, path: str | Path = ".", *, agent: str = "") -> Path:
-        """Fetch a checkpoint and verify every file against the SHA-256 in its manifest.
+        """Download a checkpoint and verify every file against the SHA-256 in its manifest.
 
         Args:
-            step: Which checkpoint; None takes the newest.
-            path: A folder, made if it is missing; the files land in `path/<job id>/step-000010/`, or in
-                `path/<job id>/<agent>/step-000010/` where policies belong to agents.
-            agent: Whose policy, where the job trains several.
+            step: The checkpoint's step; None is the newest.
+            path: A folder, created if missing; the files are written to `path/<job id>/step-000010/`, or to
+                `path/<job id>/<agent>/step-000010/` if policies belong to agents.
+            agent: The policy's agent, if the job trains several.
 
         Returns:
             The folder with the files.
@@ -550,7 +550,7 @@ class Job:
             version: A version with a checkpoint; None means the newest.
             merge: Write a whole model instead of an adapter; needs the extra `backend` here.
             base: For `merge`: where the base model is, if it is not found by itself.
-            agent: Whose policy, where the job trains several.
+            agent: The policy's agent, if the job trains several.
 
         Raises:
             ConflictError: The folder exists, or `base` is not the model that was trained.

@@ -1,7 +1,7 @@
 """One game of a user's own `agent_iter` loop: turns `act` and `step` into the events of a coordinator.
 
-No input or output. As in a loop with one agent, what a seat hears is known only when the script calls `act`,
-so where the game stands is kept until then.
+No input or output. As in a loop with one agent, a seat's observation is only known when the script calls
+`act`, so the game's position is kept until then.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class ScriptGame:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin; the game is reset by the caller.
+        """Start; the caller resets the game.
 
         Args:
             request: The lease.
-            renderer: From a seat's model to its renderer.
+            renderer: Returns the renderer of a seat's model.
             game: A PettingZoo AEC environment.
-            environment_prompt: The game's own system prompt, for seats that have none.
-            clock: Seconds, monotonic.
+            environment_prompt: The game's own system prompt, for seats without one.
+            clock: Returns seconds, monotonic.
         """
         self.request, self._game, self._clock = request, game, clock
         self._ends_at = clock() + request.limits.episode_timeout_seconds
@@ -58,7 +58,7 @@ class ScriptGame:
         self._ended: list[Standing] = []
         """Agents whose game is over since the last turn of a sampled seat."""
         self._owed: dict[str, Any] = {}
-        """What each agent was paid since its last action."""
+        """Each agent's reward since its last action."""
         self._pending: SampleRequest | None = None
         self._answered = ""
         """The agent that has answered and not stepped yet."""
@@ -70,29 +70,29 @@ class ScriptGame:
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why it ended; None while it goes on."""
+        """Why it ended; None while it continues."""
         return self._coordinator.stop_reason
 
     def trajectories(self) -> list[Trajectory]:
-        """Return the record of each sampled seat of a game that is over."""
+        """Return the record of each sampled seat of a finished game."""
         return self._coordinator.trajectories()
 
     def fail(self, reason: StopReason, error: str) -> None:
-        """End the game for a reason outside of it; one that is over stays as it ended."""
+        """End the game for an external reason; a finished game stays as it ended."""
         self._coordinator.fail(reason, error)
 
     def took(self, call: str, seconds: float) -> None:
-        """Note how long a `reset` or `step` took; in a script's own thread none can be interrupted."""
+        """Record the duration of a `reset` or `step`; in a script's own thread none can be interrupted."""
         allowed = self.request.limits.step_timeout_seconds
         if seconds > allowed:
             text = f"{call} returned after {seconds:.3g} s; limits.step_timeout_seconds is {allowed:g}"
             self.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
 
     def hears(self, agent: str, observation: Observation) -> SampleRequest | str | None:
-        """Take what an agent is to answer.
+        """Handle an agent's observation.
 
         Returns:
-            The request for its answer; the answer itself where one of the game's own players takes the seat;
+            The request for its answer; the answer itself if one of the game's own players takes the seat;
             None if a limit has ended the game.
 
         Raises:
@@ -121,7 +121,7 @@ class ScriptGame:
         return self._pending
 
     def answers(self, completion: Completion) -> str:
-        """Take the sampled tokens and return the text of the agent whose turn it is."""
+        """Handle the sampled tokens and return the text of the agent whose turn it is."""
         self._pending = None
         self._answered = self._coordinator.acting
         return self._coordinator.receive(completion)
@@ -135,12 +135,12 @@ class ScriptGame:
         agent = self._game.agent_selection
         if agent != self._answered:
             raise EpisodeProtocolError(
-                f"step() was called before agent {agent!r} answered, so nothing could be learned from it",
+                f"step() was called before agent {agent!r} answered, so the step could not be trained on",
                 hint="take the action from env.act(agent, observation), and None where its game is over",
             )
 
     def leaves(self) -> None:
-        """Take that the game is over for the agent whose turn it is, before its last step."""
+        """Record that the game is over for the agent whose turn it is, before its last step."""
         agent = self._game.agent_selection
         observation, reward, terminated, truncated, info = self._game.last()
         self._owed[agent] = 0.0
@@ -156,14 +156,14 @@ class ScriptGame:
             self._ended.append(standing)
 
     def stepped(self) -> None:
-        """Take what the step of an agent that answered has paid."""
+        """Record the rewards of the step of an agent that answered."""
         self._owed[self._answered] = 0.0
         self._answered = ""
         for agent, reward in self._game.rewards.items():
             self._owed[agent] = self._owed.get(agent, 0.0) + reward
 
     def finish(self) -> None:
-        """Take that no agent is left."""
+        """Record that no agent is left."""
         if not self.over:
             self._follow(None)
 
@@ -173,7 +173,7 @@ class ScriptGame:
         selected = self._game.agent_selection
         if agent != selected:
             raise EpisodeProtocolError(
-                f"act() was called for agent {agent!r}, and it is the turn of {selected!r}",
+                f"act() was called for agent {agent!r}, but it is {selected!r}'s turn",
                 hint="act for the agent that env.agent_iter() gives",
             )
         if self._answered:
@@ -193,7 +193,7 @@ class ScriptGame:
         return action
 
     def _follow(self, turn: Standing | None) -> SampleRequest | None:
-        """Tell the coordinator where the game stands."""
+        """Pass the game's position to the coordinator."""
         ended, self._ended = tuple(self._ended), []
         if turn is not None:
             self._owed[turn.agent] = 0.0

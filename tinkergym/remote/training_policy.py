@@ -301,7 +301,7 @@ class TrainingPolicy:
         return self._read_prompt(prompt)[0]
 
     def prompt_images(self, prompt: Prompt) -> list[ImageSpan]:
-        """Return where the images of messages stand in their `prompt_ids`, for a `TokenSequence`.
+        """Return the positions of the messages' images in their `prompt_ids`, for a `TokenSequence`.
 
         Sends those that the service does not have.
         """
@@ -356,7 +356,7 @@ class TrainingPolicy:
         messages = observation_messages(messages)
         ids = self.renderer.start(messages)
         images = self.renderer.spans(ids, messages)
-        # Now: what is shown as pixels is held by these messages alone.
+        # Now: pixels are only referenced by these messages.
         self._images.send(image.sha256 for image in images)
         return list(ids), images
 

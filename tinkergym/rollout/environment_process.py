@@ -128,7 +128,7 @@ class EnvironmentProcess:
         return self._ask("step", (action,), {})
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return `function(env, *arguments)`, called there."""
+        """Call `function(env, *arguments)` in the process and return its result."""
         return self._ask(function, arguments, {})
 
     def close(self) -> None:

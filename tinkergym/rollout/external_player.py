@@ -1,7 +1,7 @@
 """ExternalPlayer: a model behind an OpenAI-style URL at a game's table.
 
-It keeps the conversation of one seat. In a service it asks only what the operator lists, and gets its key
-from where the service put it.
+It keeps the conversation of one seat. In a service it only calls what the operator lists, and gets its key
+from the service's storage.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tinkergym.messages import Message, assistant, messages_to_answer, opening_m
 from tinkergym.schema.opponents import External
 
 ALLOWED_VARIABLE = "TINKERGYM_OPPONENT_URLS"
-"""Set by a service for its processes: a JSON list of origins, the only ones that may be asked to play.
-Without the variable, as in a client, any may be asked."""
+"""Set by a service for its processes: a JSON list of origins, the only ones that may be called. Without the
+variable, as in a client, any may be called."""
 
 KEY_VARIABLE = "TINKERGYM_OPPONENT_KEY"
 
@@ -28,21 +28,21 @@ _ATTEMPTS = 4
 
 
 class ExternalPlayer:
-    """Plays one agent of one game by asking a model elsewhere for each move."""
+    """Plays one agent of one game by calling an external model for each move."""
 
     def __init__(
         self, model: External, *, system_prompt: str | None = None, secrets: ReadSecret | None = None
     ) -> None:
-        """Sit down; nothing is sent yet.
+        """Start; nothing is sent yet.
 
         Args:
-            model: Whom to ask, and how.
-            system_prompt: The game's own, for a player that has none.
-            secrets: Turns the name of a stored key into the key; None takes keys as they are.
+            model: The model and how to call it.
+            system_prompt: The game's own system prompt, for a player without one.
+            secrets: Returns the key for the name of a stored key; None uses keys unchanged.
         """
         self._model, self._prompt = model, system_prompt
         key = secrets(model.api_key) if secrets is not None and model.api_key else model.api_key
-        # A variable of a service's process belongs to its operator, not to whose job it plays.
+        # A variable of a service's process belongs to its operator, not to the job's owner.
         if not key and ALLOWED_VARIABLE not in os.environ:
             key = os.environ.get(KEY_VARIABLE, "")
         self._endpoint = ChatEndpoint(
@@ -59,7 +59,7 @@ class ExternalPlayer:
         """Return the model's answer to what happened since its last one.
 
         Raises:
-            NoCompletionError: It gave none in time, or an empty one, or may not be asked.
+            NoCompletionError: It did not answer in time, its answer is empty, or it may not be called.
         """
         del agent
         refuse_unlisted(self._model.url)
@@ -80,11 +80,11 @@ class ExternalPlayer:
 
 
 def refuse_unlisted(url: str, listed: Sequence[str] | None = None) -> None:
-    """Refuse a model that this process may not ask.
+    """Raise an error for a model that this process may not call.
 
     Args:
-        url: The model's.
-        listed: Origins; None reads what the process's operator set, and without that allows any.
+        url: The model's URL.
+        listed: Origins; None reads the operator's setting, and without one allows any.
 
     Raises:
         NoCompletionError: It is not on the list.

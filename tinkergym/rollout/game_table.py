@@ -45,7 +45,7 @@ class GameTable:
     """One game. An agent's observations and rewards are those of `AECEnv.last` at its turn."""
 
     secrets: ReadSecret | None = None
-    """Turns the name of a stored key into the key, where a service plays."""
+    """Returns the key for the name of a stored key, if a service plays."""
     only_marked_tools = False
     """See `SeatToolbox`."""
 
@@ -66,7 +66,7 @@ class GameTable:
         self._players: dict[str, tuple[TablePlayer, SeatedPlayer]] = {}
         """Who plays the agents that no policy plays."""
         self._toolboxes: dict[str, SeatToolbox] = {}
-        """The tools of agents that may call some."""
+        """The toolboxes of agents with tools."""
         self.metadata: dict[str, Any] = game.metadata
 
     @property
@@ -83,9 +83,9 @@ class GameTable:
         """Begin a game and return whose turn it is.
 
         Args:
-            seed: Of the game.
-            options: Of the game; what stands under `PLAYERS` is the table's own: by agent, who plays it here
-                and with which seed. Positions then tell of the other agents only. Under `TOOLS` stand, by
+            seed: The game's seed.
+            options: The game's options. The entry `PLAYERS` is for the table: by agent, who plays it here and
+                with which seed; positions then only describe the other agents. The entry `TOOLS` lists, by
                 agent, the tools that it may call before it moves.
         """
         tools: Mapping[str, SeatTools] = (options or {}).get(TOOLS, {})
@@ -108,7 +108,7 @@ class GameTable:
         return replace(position, prompts=self._prompts()) if self._toolboxes else position
 
     def step(self, action: str) -> Position:
-        """Let the agent act whose turn it is; its calls of tools are no move."""
+        """Let the agent whose turn it is act; its tool calls are not moves."""
         agent = self._game.agent_selection
         standing = self._toolboxes[agent].called(agent, action) if agent in self._toolboxes else None
         if standing is not None:
@@ -124,7 +124,7 @@ class GameTable:
         self._game.close()
 
     def _toolbox(self, agent: str, settings: SeatTools) -> SeatToolbox:
-        """Return the tools of an agent; those of the game before, if they are the same."""
+        """Return the tools of an agent; those of the previous game, if they are the same."""
         known = self._toolboxes.get(agent)
         if known is None or known.settings != settings:
             if known is not None:

@@ -30,7 +30,7 @@ class SeatedPlayer(Protocol):
         """Return the agent's action; it is the agent's turn.
 
         Args:
-            agent: Whom it plays.
+            agent: The agent that it plays.
             observation: What happened since the agent's last action.
         """
         ...
@@ -78,13 +78,13 @@ class RecordedPlayer:
 def seat_player(
     game: Any, agent: str, player: TablePlayer, seed: int, secrets: ReadSecret | None = None
 ) -> SeatedPlayer:
-    """Return who plays an agent in one episode.
+    """Return the player of an agent in one episode.
 
     Args:
         game: The game itself, unwrapped.
         agent: The agent.
-        player: As the service drew it.
-        seed: Of this episode and seat.
+        player: The player drawn by the service.
+        seed: Seed for this episode and seat.
         secrets: See `ExternalPlayer`.
 
     Raises:
@@ -143,7 +143,7 @@ def acting_failed(agent: str, player: TablePlayer, error: Exception) -> TinkerGy
     if isinstance(error, NoCompletionError):
         where = origin_of(player.external.url) if player.external is not None else ""
         return OpponentFailedError(
-            f"agent {agent!r}, played by {player.name!r} at {where}, gave no answer: {error.message}",
+            f"agent {agent!r}, played by {player.name!r} at {where}, did not answer: {error.message}",
             field=f"agents.{agent}",
         )
     return InvalidEnvironmentError(

@@ -1,4 +1,4 @@
-"""Tools at a game's table: an agent may call some before it moves, and no other agent sees it."""
+"""Tools at a game's table: an agent may call some before it moves, invisibly to other agents."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class SeatToolbox:
         """Find the tools.
 
         Args:
-            settings: Which.
-            only_marked: Whether names may stand only for what is marked as a tool, and for the sandbox: a
-                service runs no other functions of the modules that its operator installed.
+            settings: The tools' settings.
+            only_marked: Whether names may only refer to functions marked as tools, and to the sandbox: a
+                service runs no other functions of the installed modules.
 
         Raises:
-            InvalidToolError: A name stands for no tool, or two have one name.
+            InvalidToolError: A name does not refer to a tool, or two tools have the same name.
         """
         self.settings = settings
         for one in settings.tools if only_marked else ():
@@ -40,17 +40,17 @@ class SeatToolbox:
             tools, settings.syntax, max_calls=settings.max_calls, timeout_seconds=settings.timeout_seconds
         )
         self.offer = describe_tools(list(tools.values()), settings.syntax, max_calls=settings.max_calls)
-        """What the agent is told of them, after the game's own system prompt."""
+        """The description for the agent, added after the game's own system prompt."""
 
     def begin(self) -> None:
-        """Start a game with all its calls left."""
+        """Start a game with all calls left."""
         self._runner.begin()
 
     def called(self, agent: str, action: Any) -> Standing | None:
-        """Run the calls of an action; returns how the agent stands then. None if the action is its move.
+        """Run the calls of an action and return the agent's state; None if the action is its move.
 
         Raises:
-            EnvironmentInfrastructureError: What a tool runs on failed.
+            EnvironmentInfrastructureError: The infrastructure of a tool failed.
         """
         ran = self._runner.run(action)
         if ran is None:
@@ -66,6 +66,6 @@ class SeatToolbox:
         )
 
     def close(self) -> None:
-        """Close the tools that were made for it."""
+        """Close the tools that were created for it."""
         for tool in self._made:
             tool.close()

@@ -114,7 +114,7 @@ def refuse_long_prompt(prompt_tokens: int, spec: PlayedSpec, context_length: int
 
 
 def shown_first(spec: PlayedSpec) -> dict[str, PlayedSpec]:
-    """Return the job, and as they hold for each seat with a prompt, sampling or model of its own, by agent.
+    """Return the job's settings and, by agent, those of each seat with its own prompt, sampling or model.
 
     Each can then be checked for whether its first prompt and a completion fit. The job itself is under "".
     """

@@ -27,11 +27,11 @@ class TablePlayer(WireModel):
 
     kind: Literal["scripted", "replay", "external"] = "scripted"
     name: str = ""
-    """What the game calls it; of a record, the job; of a model behind a URL, the model."""
+    """The name in the game; for a record, the job; for an external model, the model."""
     actions: list[str] = Field([], max_length=MOST_TURNS)
     """Of a record, in order."""
     external: External | None = None
-    """Of a model behind a URL, how to ask it; in the place of its key a service has the key's name."""
+    """For an external model, how to call it; in a service the key is replaced by its name."""
 
 
 class SeatPlan(WireModel):
@@ -52,7 +52,7 @@ class SeatPlan(WireModel):
     """Replaces `sampling.temperature` for a seat that is not trained; 0 takes the likeliest token."""
     system_prompt: str | None = None
     tools: SeatTools | None = None
-    """What it may call before it moves."""
+    """Tools that it may call before it moves."""
     reasoning: Reasoning = "keep"
     trained: bool = True
     """Whether the job trains on this seat."""

@@ -41,9 +41,8 @@ class EvaluateEvery(Choice):
     env_kwargs: dict[str, JsonValue] = {}
     """Overrides for the job's environment arguments."""
     episodes: int = Field(64, ge=1, le=MOST_EPISODES)
-    """Each has a seed of its own, the same at every evaluation. In a game whose policy can take several seats
-    the games are mirrored: one per seat with the same seed; the last such set is always completed.
-    """
+    """Each has its own seed, the same at every evaluation. In a game whose policy can take several seats, the
+    games are mirrored: one per seat with the same seed; the last such set is always completed."""
     seed: int = Field(FIRST_HELD_OUT_SEED, ge=0, lt=2**32)
     """Seed of the first episode; the others count up."""
     temperature: float = Field(0.0, ge=0, le=10)

@@ -110,7 +110,7 @@ class EvaluationEvent(WireModel):
     name: str
     """Of the evaluation, see `EvaluateEvery.name`."""
     agent: str = ""
-    """Whose policy it is; empty where the job trains one."""
+    """The policy's agent; empty if the job trains one policy."""
     step: int
     """Train step of the version; 0 is before training."""
     policy_version: int
@@ -127,9 +127,8 @@ class EvaluationEvent(WireModel):
     metrics: dict[str, float] = {}
     """The environment's metrics: means over the completed episodes of each episode's sum."""
     best: bool = False
-    """Whether the policy has no better version so far, by its first evaluation or what `best_by` names;
-    references call it `@best`.
-    """
+    """Whether the policy has no better version so far, by its first evaluation or the one named by `best_by`;
+    references call it `@best`."""
 
 
 class UpdateEvent(SettingsUpdate):
@@ -187,4 +186,4 @@ class CheckpointView(WireModel):
     files: dict[str, int]
     """Name to size in bytes."""
     agent: str = ""
-    """Whose policy it is; empty where the job trains one in an environment with one agent."""
+    """The policy's agent; empty if the job trains one policy in an environment with one agent."""

@@ -80,9 +80,8 @@ class Train(Choice):
     system_prompt: str | None = None
     """None is the job's."""
     tools: SeatTools | None = None
-    """What the policy may call before it moves: a list of names, or `SeatTools`. They are described after the
-    game's own system prompt; `system_prompt` replaces both.
-    """
+    """Tools that the policy may call before it moves: a list of names, or `SeatTools`. They are described
+    after the game's own system prompt; `system_prompt` replaces both."""
     algorithm: Algorithm | None = None
     """None uses the job's sampling."""
     sampling: Sampling | None = None
@@ -90,7 +89,7 @@ class Train(Choice):
     initial_policy: str | None = Field(None, pattern=rf"^{POLICY_REF}$", max_length=200)
     """As in a job. None uses the job's."""
     model: str | None = Field(None, max_length=500)
-    """None is the job's. Another base model is loaded next to it for as long as the job runs."""
+    """None means the job's. Another base model is loaded next to it while the job runs."""
 
     @field_validator("tools", mode="before")
     @classmethod
@@ -216,7 +215,7 @@ class TrainingSpec(UserSettings):
 
     @property
     def other_models(self) -> dict[str, str]:
-        """The base models besides the job's own, each with the first agent whose policy rests on it."""
+        """The base models besides the job's own, each with the first agent whose policy uses it."""
         return {}
 
     def _refuse_endless_warmup(self, warmup_steps: int) -> None:
@@ -231,9 +230,9 @@ class EvaluatedSpec(TrainingSpec):
     """Settings of jobs that can evaluate during training: all but a user's own loop."""
 
     evaluate: list[EvaluateEvery] = Field([], max_length=MOST_EVALUATIONS)
-    """Episodes on the way that are not learned from. The first of them decides which version is `@best`,
-    unless `best_by` names another. In a game, each policy's own evaluations decide its `@best`.
-    """
+    """Evaluations during training, whose episodes are not trained on. The first of them decides which version
+    is `@best`, unless `best_by` names another. In a game, each policy's own evaluations decide its
+    `@best`."""
     best_by: str = Field("", max_length=500)
     """Decides which version is `@best`: the name of an evaluation, for its mean return, or `NAME/METRIC` for
     a metric of its environment (higher is better)."""
@@ -298,16 +297,16 @@ class EvaluatedSpec(TrainingSpec):
         return self
 
     def agent_of(self, evaluation: EvaluateEvery) -> str:
-        """Return whose policy an evaluation measures; empty where the job trains one."""
+        """Return the agent whose policy an evaluation measures; empty if the job trains one policy."""
         return evaluation.agent or self.trained_agents[0]
 
     def best_decided_by(self, agent: str = "") -> tuple[str, str] | None:
-        """Return which evaluation decides which version of a policy is the best, and by which metric.
+        """Return the evaluation that decides a policy's best version, and its metric.
 
-        An empty metric is the mean return. None where no evaluation is of that policy.
+        An empty metric is the mean return. None if no evaluation measures that policy.
 
         Args:
-            agent: Whose policy; empty where the job trains one.
+            agent: The policy's agent; empty if the job trains one policy.
         """
         own = [self.name_of(one) for one in self.evaluations if self.agent_of(one) == agent]
         named = self._named_by_best_by
@@ -613,13 +612,13 @@ class JobSpec(PlayedSpec):
         for model, agent in self.other_models.items():
             if self.deterministic:
                 self._refuse(
-                    f"deterministic cannot be True where agents has {agent!r} with model={model!r} and the "
-                    f"job {self.model!r}: lockstep is kept on one base model; leave one of the two"
+                    f"deterministic cannot be True while agents has {agent!r} with model={model!r} and the "
+                    f"job {self.model!r}: lockstep needs a single base model; leave out one of them"
                 )
             if self.chat_template:
                 self._refuse(
-                    f"chat_template cannot be set where agents has {agent!r} with model={model!r}, which has "
-                    "a template of its own; leave one of the two"
+                    f"chat_template cannot be set while agents has {agent!r} with model={model!r}, which "
+                    f"has its own template; leave out one of them"
                 )
         return self
 
@@ -669,7 +668,7 @@ class JobSpec(PlayedSpec):
         if self.plays_game and self.on_failure == "keep":
             self._refuse(
                 "on_failure cannot be 'keep' with agents or self_play: a failure at one seat ends the game "
-                "for all, and what the others earned until then means nothing; choose 'drop' or 'retry:N'"
+                "for all, so the others' rewards are meaningless; choose 'drop' or 'retry:N'"
             )
         return self
 
@@ -690,11 +689,11 @@ class JobSpec(PlayedSpec):
         if models and self.deterministic:
             self._refuse(
                 "deterministic cannot be True with a tg.opponents.External, which answers differently each "
-                "time; leave one of the two"
+                "time; leave out one of them"
             )
         if models and (self.environment.id == REMOTE_ID or "://" in self.environment.id):
             self._refuse(
-                "agents cannot have a tg.opponents.External in a game behind a server; play the game from an "
+                "agents cannot have a tg.opponents.External in a game on a server; use the game from an "
                 "installed pack"
             )
         for one in models:
@@ -702,7 +701,7 @@ class JobSpec(PlayedSpec):
                 self._refuse(
                     f"limits has step_timeout_seconds={self.limits.step_timeout_seconds:g}, which must be "
                     f"above the timeout_seconds={one.timeout_seconds:g} of the External {one.model!r}: it "
-                    "answers within a step; raise the first, or lower the second"
+                    f"answers within a step; raise the former or lower the latter"
                 )
         return self
 
@@ -748,7 +747,7 @@ class JobSpec(PlayedSpec):
                 )
         if self.plays_game and self.environments:
             self._refuse(
-                f"environments cannot be {self.environments!r:.200} with agents; leave one of the two"
+                f"environments cannot be {self.environments!r:.200} with agents; leave out one of them"
             )
         return self
 
@@ -761,7 +760,7 @@ class JobSpec(PlayedSpec):
 
     @property
     def other_models(self) -> dict[str, str]:
-        """The base models besides the job's own, each with the first agent whose policy rests on it."""
+        """The base models besides the job's own, each with the first agent whose policy uses it."""
         own = {agent: self.for_agent(agent).model for agent in reversed(self.trained_agents)}
         return {model: agent for agent, model in own.items() if model != self.model}
 
@@ -822,7 +821,7 @@ class JobSpec(PlayedSpec):
         return {agent: policy for agent, policy in own.items() if policy}
 
     def tools_of(self, agent: str) -> SeatTools | None:
-        """Return what the policy of one of the `trained_agents` may call before it moves."""
+        """Return the tools that the policy of one of the `trained_agents` may call before it moves."""
         seat = self.agents.get(agent)
         return seat.tools if isinstance(seat, Train) else None
 
@@ -838,7 +837,7 @@ class JobSpec(PlayedSpec):
 
     @property
     def external_models(self) -> list[External]:
-        """The models behind URLs that play seats."""
+        """The external models that play seats."""
         return [one for one in self._fixed_players if isinstance(one, External)]
 
     @property

@@ -75,11 +75,11 @@ class Base(Choice):
 
 
 class External(Choice):
-    """A model behind an OpenAI-style URL, asked for each of its moves.
+    """An external model behind an OpenAI-style URL, called for each of its moves.
 
-    The service asks only URLs on its operator's list `opponent_urls`; where a client plays, any. An answer
-    that does not come in time, or is empty, fails the game for all seats as `opponent_failed`, and nothing
-    is learned from it.
+    The service only calls URLs on its operator's list `opponent_urls`; a client calls any. If the model does
+    not answer in time, or its answer is empty, the game ends for all seats with `opponent_failed` and is not
+    trained on.
 
     Example:
         >>> tg.opponents.External(url="https://models.example/v1", model="small", api_key=key)
@@ -89,18 +89,17 @@ class External(Choice):
     url: str = Field(max_length=2000)
     """The API's base; `/chat/completions` is added."""
     model: str = Field(min_length=1, max_length=200)
-    """Its name there."""
+    """The model's name there."""
     api_key: str = Field("", max_length=2000, repr=False)
-    """Stored apart from the job and never shown. Where a client plays, leave it out and set
-    `TINKERGYM_OPPONENT_KEY` in that process.
-    """
+    """Stored separately from the job and never shown. If a client plays, leave it out and set
+    `TINKERGYM_OPPONENT_KEY` in that process."""
     system_prompt: str | None = None
-    """None is the job's, else the game's own."""
+    """None means the job's, else the game's own."""
     temperature: float = Field(1.0, ge=0, le=2)
     max_tokens: int = Field(256, ge=1)
     """Of one answer."""
     timeout_seconds: float = Field(30.0, gt=0, le=600)
-    """For one answer, all attempts together."""
+    """Time limit for one answer, all attempts together."""
 
     @property
     def label(self) -> str:
@@ -110,7 +109,7 @@ class External(Choice):
     @field_validator("url")
     @classmethod
     def _it_is_an_address(cls, url: str) -> str:
-        # Not at the top: what HTTP needs is not loaded with the settings.
+        # Not at the top, so the settings do not load HTTP libraries.
         from tinkergym.chat_endpoint import check_url, origin_of
 
         try:

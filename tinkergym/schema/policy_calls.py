@@ -49,7 +49,7 @@ class TokenSequence(WireModel):
     reference_logprobs: list[float] | None = Field(None, max_length=MOST_TOKENS)
     """One per token with `loss_mask` True, for `kl_coefficient`."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
-    """Where images stand, in order; on tokens that are not trained on. The files are sent first."""
+    """The images' positions, in order; on tokens that are not trained on. The files are sent first."""
 
     @model_validator(mode="after")
     def _images_stand_on_given_tokens(self) -> Self:
@@ -140,7 +140,7 @@ POLICY_CALL: TypeAdapter[ForwardBackward | OptimStep | Logprobs | Publish | Save
 
 
 def images_in(call: PolicyCall) -> list[str]:
-    """Return the hashes of the images that a call's sequences show, each once."""
+    """Return the hashes of the images in a call's sequences, without repetitions."""
     if not isinstance(call, ForwardBackward | Logprobs):
         return []
     return list(dict.fromkeys(image.sha256 for own in call.sequences for image in own.images))

@@ -15,14 +15,14 @@ ToolName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_l
 
 
 class NamedTool(Choice):
-    """A tool, or what makes one or several, by its name; with arguments for what makes them."""
+    """A tool, or a function that creates one or several, by its name; with arguments for such a function."""
 
     tool: ToolName
     arguments: dict[str, JsonValue] = {}
 
 
 class SeatTools(Choice):
-    """What the policy of a seat may call before it moves; its opponents do not see that it does.
+    """Tools that the policy of a seat may call before it moves, invisibly to its opponents.
 
     Example:
         >>> tg.Train(tools=["tinkergym.tools:PythonTool"])
@@ -30,17 +30,17 @@ class SeatTools(Choice):
     """
 
     tools: list[NamedTool] = Field(min_length=1, max_length=MOST_TOOLS)
-    """Of an installed pack, or of `tinkergym.tools`; where a client plays, of any module there."""
+    """From an installed pack, or from `tinkergym.tools`; if a client plays, from any module there."""
     syntax: Literal["hermes", "xml", "json"] = "hermes"
-    """How the model writes calls."""
+    """The syntax of the model's calls."""
     max_calls: int | None = Field(None, ge=1)
-    """In one game; None leaves it to the limits of the episode. Each call is a turn."""
+    """Per game; None leaves it to the episode's limits. Each call is a turn."""
     timeout_seconds: float | None = Field(None, gt=0)
-    """Of a call of a function."""
+    """Time limit for a function call."""
 
     @classmethod
     def read(cls, given: Any) -> Any:
-        """Return a list of names as settings; everything else as it is."""
+        """Convert a list of names to settings; return everything else unchanged."""
         if isinstance(given, list | tuple):
             given = {"tools": given}
         if not isinstance(given, dict) or not isinstance(given.get("tools"), list | tuple):
@@ -50,10 +50,10 @@ class SeatTools(Choice):
 
     @property
     def sources(self) -> list[Any]:
-        """The tools as `tinkergym.tools.collection.named_tools` takes them."""
+        """The tools in the form of `tinkergym.tools.collection.named_tools`."""
         return [{"tool": one.tool, **one.arguments} if one.arguments else one.tool for one in self.tools]
 
     @property
     def modules(self) -> set[str]:
-        """The modules that the tools are in."""
+        """The tools' modules."""
         return {one.tool.partition(":")[0] for one in self.tools}

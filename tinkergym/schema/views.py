@@ -11,7 +11,7 @@ from tinkergym.schema.job_spec import Reasoning
 from tinkergym.schema.model import WireModel
 
 ProcessorFile = Literal["processor_config.json", "preprocessor_config.json"]
-"""In the folder of a model that takes images, says what its processor makes of them."""
+"""In the folder of a model with image support: how its processor represents them."""
 
 EXPORT_FILE = "tinkergym.json"
 """The file in an export that says where the policy comes from and how it was trained (`TrainedWith`)."""
@@ -26,14 +26,14 @@ class TrainedWith(WireModel):
 
 
 class ImageSizing(WireModel):
-    """How many tokens an image takes by its size: it is resized to whole squares, of which each is one token.
+    """The number of an image's tokens by its size: it is resized to a grid of squares, each one token.
 
     Height and width are rounded to multiples of `factor`, and then made smaller or larger until their product
     lies within the bounds.
     """
 
     factor: int = Field(ge=1, le=4096)
-    """Pixels on the side of a square."""
+    """Side of a square in pixels."""
     least_pixels: int = Field(ge=1)
     most_pixels: int = Field(ge=1)
 
@@ -44,9 +44,9 @@ class ImageRules(WireModel):
     placeholder: int = Field(ge=0)
     """The token id that the chat template writes once per image, and that stands for all of its tokens."""
     tokens: int = Field(ge=0, le=100_000)
-    """How many of them an image takes; 0 if that depends on its size."""
+    """The number of placeholders per image; 0 if it depends on the size."""
     by_size: ImageSizing | None = None
-    """How it depends."""
+    """How it depends on the size."""
     before: list[int] = Field([], max_length=16)
     """Token ids before them."""
     after: list[int] = Field([], max_length=16)
@@ -73,7 +73,7 @@ class RendererBundle(WireModel):
     """None for a text-only model."""
     sha256: str
     processor_files: dict[ProcessorFile, str] = {}
-    """Of a model that takes images, for exports; no part of the hash."""
+    """For a model with image support; used by exports and not part of the hash."""
     trained_with: TrainedWith | None = None
     """Set for an exported folder. Not part of the hash, which covers only what determines tokens."""
 

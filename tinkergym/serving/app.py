@@ -130,7 +130,7 @@ class _Conversation:
         self._about = about
         self._session: Session | None = None
         self._by_hash = False
-        """Whether the client takes hashes for bytes that it was sent before."""
+        """Whether the client accepts hashes for bytes that it was sent before."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -191,7 +191,7 @@ class _Conversation:
             return encode(error_message(error))
 
     async def _shown(self, session: Session, frame: Frame) -> Frame:
-        """Return a call's answer with hashes in place of bytes that were sent before, if the client can."""
+        """Return a call's response with hashes instead of bytes sent before, if the client supports it."""
         if not self._by_hash:
             return frame
         if len(frame) < _LARGE_FRAME:

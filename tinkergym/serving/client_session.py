@@ -281,7 +281,7 @@ class _AwayError(Exception):
 
 
 def _whole(connection: EnvConnection, frame: Frame, timeout_seconds: float) -> Message:
-    """Return the message in a frame; bytes that it names and this process lacks are asked for."""
+    """Return the message in a frame; requests bytes that it names and this process lacks."""
     try:
         hashes, came = contents(frame)
     except (ValueError, TypeError, RecursionError) as error:

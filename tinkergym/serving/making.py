@@ -1,4 +1,4 @@
-"""How the environments of a server are made, and what clients are told of them."""
+"""How a server creates its environments, and what clients are told about them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tinkergym.serving.settings import ServerSettings
 
 
 def maker(settings: ServerSettings, render_mode: str | None = None) -> Callable[[], AnyEnv]:
-    """Return what makes one environment of the server; can be sent to a process."""
+    """Return a function that creates one environment of the server; it can be sent to a process."""
     kwargs = settings.kwargs if render_mode is None else {**settings.kwargs, "render_mode": render_mode}
     return partial(_make, settings.environment_id, settings.entry_point, kwargs)
 
 
 def _make(environment_id: str, entry_point: str, kwargs: Mapping[str, Any]) -> AnyEnv:
-    # Registered where it is made: in a process of its own nothing is.
+    # Registered on creation: in a separate process nothing is registered.
     if entry_point:
         register(environment_id, entry_point)
     return make_served(environment_id, kwargs)

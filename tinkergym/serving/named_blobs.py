@@ -1,7 +1,7 @@
-"""Bytes that an environment shows again, such as an image, travel once: later frames name them by SHA-256.
+"""Bytes that an environment shows again, such as an image, are sent once: later frames name them by SHA-256.
 
-The server sends bytes of a hash that it has never sent to anybody, and else the hash alone. A client that
-lacks them asks for them. Knows frames, neither sockets nor sessions.
+The server sends bytes whose hash it has never sent, and otherwise only the hash. A client that lacks them
+requests them. This module handles frames, not sockets or sessions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_KEPT_BYTES = 64 * 2**20
 
 
 class SentBlobs:
-    """Hashes of what a server has sent; the newest of them. Thread-safe."""
+    """The newest hashes that a server has sent. Thread-safe."""
 
     def __init__(self, most: int = _MOST_SENT) -> None:
         self._most = most
@@ -29,7 +29,7 @@ class SentBlobs:
         self._hashes: OrderedDict[str, None] = OrderedDict()
 
     def note(self, sha256: str) -> bool:
-        """Note that it is sent; return whether it was before."""
+        """Record that it is sent; return whether it was sent before."""
         with self._lock:
             known = sha256 in self._hashes
             self._hashes[sha256] = None
@@ -40,7 +40,7 @@ class SentBlobs:
 
 
 class SeenBlobs:
-    """Bytes that this process was sent, by hash; those seen last, up to a size. Thread-safe."""
+    """Bytes that this process received, by hash, up to a size; the oldest are dropped. Thread-safe."""
 
     def __init__(self, most_bytes: int = _MOST_KEPT_BYTES) -> None:
         self._most = most_bytes
@@ -49,7 +49,7 @@ class SeenBlobs:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     def find(self, hashes: list[str]) -> dict[str, bytes]:
-        """Return those that are here."""
+        """Return the bytes that are available."""
         with self._lock:
             found = {sha256: self._kept[sha256] for sha256 in hashes if sha256 in self._kept}
             for sha256 in found:
@@ -68,11 +68,11 @@ class SeenBlobs:
 
 
 SEEN = SeenBlobs()
-"""Of all environments that this process plays: those of a group show the same."""
+"""For all environments that this process plays: those of a group show the same images."""
 
 
 def named(frame: Frame, sent: SentBlobs) -> tuple[Frame, dict[str, Blob]]:
-    """Return a frame in which hashes stand for what was sent before, and what it shows, by hash."""
+    """Return a frame with hashes instead of bytes sent before, and all its bytes by hash."""
     if isinstance(frame, str):
         return frame, {}
     head, blobs = split_frame(frame)
@@ -91,11 +91,11 @@ def named(frame: Frame, sent: SentBlobs) -> tuple[Frame, dict[str, Blob]]:
 
 
 def contents(frame: Frame) -> tuple[list[str], dict[str, Blob]]:
-    """Return the hashes that stand for bytes in a frame, and the bytes that later ones may name, by hash.
+    """Return the hashes in a frame, and the bytes that later frames may refer to, by hash.
 
     Raises:
-        ValueError: The frame is none.
-        TypeError: Its JSON is no object.
+        ValueError: It is not a valid frame.
+        TypeError: Its JSON is not an object.
     """
     if isinstance(frame, str):
         return [], {}

@@ -6,13 +6,13 @@ whose lengths the JSON lists under `$blobs`.
 
 The client sends messages and gets one response to each:
 
-- `about` says what is served: spaces, metadata, limits. It takes no place.
-- `open` takes a place under an id that the client drew, or takes it up again after a lost connection.
-- `reset`, `step`, `render` and `ask` are the calls. They are numbered from 0 within a session, under `i`. The
-  last number sent again, in the same words, gets the stored answer: nothing is played twice.
-- `blobs` asks for bytes of the last call's answer, by their SHA-256. A client that says `by_hash` in `open`
-  is sent the hash alone, in `$blobs`, of arrays and bytes that the server has sent before.
-- `close` gives the place back.
+- `about` says what is served: spaces, metadata, limits. It does not use a place.
+- `open` reserves a place under an id chosen by the client, or resumes it after a lost connection.
+- `reset`, `step`, `render` and `ask` are the calls. They are numbered from 0 within a session, under `i`.
+  Repeating the last number with the same message returns the stored response: nothing is played twice.
+- `blobs` requests bytes of the last response, by their SHA-256. For a client that sets `by_hash` in `open`,
+  `$blobs` only contains the hash of arrays and bytes that the server has sent before.
+- `close` releases the place.
 
 A response with an `error` has its type, message, hint and field.
 """
@@ -43,7 +43,7 @@ MOST_JSON_VALUES: Final = 2**20
 frame."""
 
 MOST_BLOB_BYTES: Final = 2**28
-"""Of all arrays and bytes in a message, those that are named by their hash included."""
+"""The size of all arrays and bytes in a message, including those named by their hash."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -68,17 +68,17 @@ def encode(message: Message) -> Frame:
 
 
 def join_frame(head: Message, blobs: Sequence[Blob]) -> bytes:
-    """Return the binary frame of a message's JSON, `$blobs` included, and the bytes that travel with it."""
+    """Return the binary frame of a message's JSON, including `$blobs`, and its bytes."""
     encoded = _json(head).encode()
     return b"".join((_LENGTH.pack(len(encoded)), encoded, *blobs))
 
 
 def split_frame(data: bytes) -> tuple[Message, list[Blob]]:
-    """Return the JSON of a binary frame, and the bytes that came with it.
+    """Return the JSON of a binary frame, and its bytes.
 
     Raises:
-        ValueError: It is none.
-        TypeError: Its JSON is no object.
+        ValueError: It is not a valid frame.
+        TypeError: Its JSON is not an object.
     """
     try:
         (length,) = _LENGTH.unpack_from(data)
@@ -108,11 +108,11 @@ def decode(frame: Frame, known: Mapping[str, Blob] | None = None) -> Message:
     """Return the message in a frame.
 
     Args:
-        frame: As it came.
-        known: Bytes that the frame may name by their hash.
+        frame: The received frame.
+        known: Bytes that the frame may refer to by hash.
 
     Raises:
-        InvalidRequestError: It carries none, or names bytes that are not known.
+        InvalidRequestError: It is not a valid frame, or refers to unknown bytes.
     """
     try:
         return _decode_text(frame) if isinstance(frame, str) else _decode_binary(frame, known or {})
@@ -155,7 +155,7 @@ def _decode_binary(data: bytes, known: Mapping[str, Blob]) -> Message:
         blobs.append(known[entry] if type(entry) is str else next(parts))
     total = sum(len(blob) for blob in blobs if blob is not None)
     if total > MOST_BLOB_BYTES:
-        # A hash is short, and what it stands for is copied wherever it is named.
+        # A hash is short, but its bytes are copied wherever it is used.
         raise ValueError(f"its arrays have {total} bytes, and at most {MOST_BLOB_BYTES} are taken")
     return {key: unpack(value, blobs) for key, value in message.items()}
 

@@ -95,7 +95,7 @@ class RemoteTable(GameTable):
         """Begin a game there."""
         if options and TOOLS in options:
             raise InvalidRequestError(
-                "tools are called at the game's own table, and this game is behind a server",
+                "tools are not supported for a game on a server",
                 hint="leave tools out",
                 field="agents",
             )
@@ -104,7 +104,7 @@ class RemoteTable(GameTable):
             elsewhere = next((agent for agent, kind in kinds.items() if kind == "external"), None)
             if elsewhere is not None:
                 raise InvalidRequestError(
-                    "a model behind a URL plays at the game's own table, and this game is behind a server",
+                    "external models are not supported in a game on a server",
                     hint="let a policy or one of the game's own players take the seat",
                     field=f"agents.{elsewhere}",
                 )

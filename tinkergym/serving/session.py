@@ -37,12 +37,13 @@ class Session:
         """Start the environment's thread, which starts its process if it has one.
 
         Args:
-            session_id: Drawn by the client.
-            make: Creates the environment, where it lives.
-            in_a_process: Whether that is a process of its own.
-            report: Takes the host's reports, in its thread, and hands them to `reported` on the event loop.
+            session_id: Chosen by the client.
+            make: Creates the environment, in the process where it runs.
+            in_a_process: Whether that is a separate process.
+            report: Receives the host's reports, in its thread, and passes them to `reported` on the event
+                loop.
             step_timeout_seconds: Time limit for one call.
-            max_message_bytes: Longest response.
+            max_message_bytes: Size limit for responses.
             now: Seconds, monotonic, as everywhere here.
         """
         self.session_id = session_id
@@ -55,7 +56,7 @@ class Session:
         self.on_end: Callable[[TinkerGymError], None] | None = None
         """Told when the server ends the session; belongs to the connection that serves it at the moment."""
         self.shown: dict[str, Blob] = {}
-        """Bytes of the last answer, by hash, for a client that lacks some."""
+        """Bytes of the last response, by hash, for a client that lacks some."""
         self._step_timeout = step_timeout_seconds
         self._most_bytes = max_message_bytes
         self._index = -1
@@ -124,7 +125,7 @@ class Session:
         if not isinstance(env, EnvironmentProcess):
             return play(env, message, self._most_bytes)
         try:
-            # Frames are put together over there, so the server's process spends nothing on them.
+            # Frames are built in the environment's process, so the server's process spends nothing on them.
             frame: Frame = env.apply(play, message, self._most_bytes)
         except ForwardedError as error:
             gone = EnvironmentGoneError(

@@ -38,7 +38,7 @@ class Sessions:
             clock: Seconds, monotonic.
         """
         self.sent = SentBlobs()
-        """What the server has sent, to whichever client."""
+        """Hashes that the server has sent to any client."""
         self._settings = settings
         self._clock = clock
         self._loop = asyncio.get_running_loop()

@@ -290,7 +290,7 @@ class ScriptedJobs:
 
 
 def _seats(view: JobView, spec: JobSpec | DistillationSpec, index: int) -> dict[str, SeatPlan]:
-    """Return who plays an episode: of a game the policies that learn, and the game's own players."""
+    """Return the players of an episode: in a game the policies in training, and the game's own players."""
     seat = SeatPlan(
         policy=view.job_id,
         policy_version=view.policy_version,

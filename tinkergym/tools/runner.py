@@ -1,7 +1,7 @@
-"""ToolRunner: runs the tool calls that an action holds, for one agent and one episode after another.
+"""ToolRunner: runs the tool calls in an action, for one agent and one episode after another.
 
-Knows neither environments nor how results are shown. What goes wrong with a call is told to the policy and
-counted; only when what a tool runs on fails, the episode does.
+Independent of environments and of how results are shown. The policy is told about a failed call, which is
+counted; the episode only fails if a tool's infrastructure fails.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _COUNTS = ("tool_calls", "tool_errors", "malformed_tool_calls", "refused_tool_ca
 
 @dataclass(frozen=True, slots=True)
 class RanCalls:
-    """What the calls of one action came to."""
+    """The results of an action's calls."""
 
     results: list[tuple[str, str]]
-    """By call the tool's name, if there is such a tool, and what the policy is told."""
+    """For each call the tool's name, if the tool exists, and the text for the policy."""
     counts: dict[str, float]
 
 
@@ -45,14 +45,14 @@ class ToolRunner:
         timeout_seconds: float | None = None,
         max_result_characters: int = 10_000,
     ) -> None:
-        """Take the tools; `begin` starts an episode.
+        """Use the tools; `begin` starts an episode.
 
         Args:
-            tools: By name.
-            syntax: How the model writes calls.
-            max_calls: Calls that are run in an episode; None sets no limit.
-            timeout_seconds: Of a function that has no limit of its own.
-            max_result_characters: Of a longer result, only the beginning and the end are shown.
+            tools: The tools by name.
+            syntax: The syntax of calls.
+            max_calls: Maximum calls per episode; None sets no limit.
+            timeout_seconds: Time limit of a function without its own.
+            max_result_characters: Of a longer result only the beginning and the end are shown.
         """
         self.tools, self.syntax = dict(tools), syntax
         self._max_calls, self._timeout, self._most_characters = (
@@ -63,14 +63,14 @@ class ToolRunner:
         self._calls_left = max_calls
 
     def begin(self) -> None:
-        """Start an episode with all its calls left."""
+        """Start an episode with all calls left."""
         self._calls_left = self._max_calls
 
     def run(self, action: object) -> RanCalls | None:
-        """Run the calls of an action, in order; None if it holds none.
+        """Run the calls of an action in order; None if it has none.
 
         Raises:
-            EnvironmentInfrastructureError: What a tool runs on failed.
+            EnvironmentInfrastructureError: The infrastructure of a tool failed.
         """
         calls = parse_calls(action, self.syntax) if isinstance(action, str) else []
         if not calls:
@@ -100,7 +100,7 @@ class ToolRunner:
             return tool.name, f"error: {error}"
         except (EnvironmentInfrastructureError, InvalidRewardError):
             raise
-        # Foreign code, also such that leaves by sys.exit: its failure is the policy's to handle.
+        # Third-party code, which may even call sys.exit: the policy has to handle its failure.
         except (Exception, SystemExit) as error:
             counts["tool_errors"] += 1
             text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"

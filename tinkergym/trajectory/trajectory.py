@@ -41,7 +41,7 @@ class StopReason(StrEnum):
     SEAT_FAILED = "seat_failed"
     """Another seat of the game failed; `error` says which and why."""
     OPPONENT_FAILED = "opponent_failed"
-    """A model elsewhere that plays a seat of the game gave no answer; `error` names the seat."""
+    """An external model that plays a seat of the game did not answer; `error` names the seat."""
     ABANDONED = "abandoned"
     """The caller called `reset` or `close` in the middle of the episode."""
     TOO_STALE = "too_stale"

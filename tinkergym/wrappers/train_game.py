@@ -1,6 +1,6 @@
 """TrainGame: a script's own `agent_iter` loop over a PettingZoo game becomes a training job's rollout worker.
 
-Knows the AEC interface and the coordinator. `TrainRemotely` makes one where it is given a game.
+It connects the AEC interface with the coordinator. `TrainRemotely` creates one if it is given a game.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
                 env.step(None if over else env.act(agent, observation))
         env.close()
 
-    `env.act` answers for the seat's player: a policy in training, a frozen one, or one of the game's own
-    players. What is recorded: the text given to `act` (which may describe an observation that is no text),
-    the tokens that the policy sampled, and what the game paid each agent since its last action. The action
-    given to `step` may be made from the policy's text.
+    `env.act` returns the action of the seat's player: a policy in training, a frozen one, or one of the
+    game's own players. Training uses the text passed to `act` (which may describe an observation that is not
+    text), the sampled tokens, and each agent's reward since its last action. The action passed to `step` may
+    be derived from the policy's text.
 
-    A limit of the job that ends the game ends `agent_iter`; `env.stop_reason` says which. For the rest see
-    `TrainRemotely`: seeds, games that are left early, `close`, and taking up a job by its id.
+    If a limit of the job ends the game, `agent_iter` ends and `env.stop_reason` names the limit. For the rest
+    see `TrainRemotely`: seeds, games that are left early, `close`, and continuing a job by its id.
     """
 
     def __init__(
         self, env: Any, *, client: Client | None, job_id: str | None, settings: Mapping[str, Any]
     ) -> None:
-        """Start the job, or take up the one named by `job_id`; `TrainRemotely` calls this.
+        """Start the job, or continue the one named by `job_id`; `TrainRemotely` calls this.
 
         Raises:
-            InvalidRequestError: A setting is wrong; nothing was started.
+            InvalidRequestError: A setting is invalid; nothing was started.
         """
         super().__init__(env)
         self._environment_prompt = system_prompt_of(env)
@@ -71,7 +71,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             known = self.job.spec
             if not isinstance(known, JobSpec) or known.rollout != "script" or not known.plays_game:
                 raise InvalidRequestError(
-                    f"{job_id} trains no agents of a game in a script's own loop",
+                    f"{job_id} does not train agents of a game in a script's own loop",
                     hint="take it up with Client.attach",
                     field="job_id",
                 )
@@ -86,10 +86,10 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         self._playing: ScriptGame | None = None
         self._done = self._closed = False
         self.stop_reason = ""
-        """Why the last game ended, see `StopReason`; empty before the first has."""
+        """Why the last game ended, see `StopReason`; empty before that."""
 
     def _checked(self, settings: Mapping[str, Any]) -> JobSpec:
-        """Return the job that the settings describe, its seats compared with those of the game."""
+        """Return the job that the settings describe, after checking its seats against those of the game."""
         spec = parse_spec(
             {
                 "environment": {"id": _name_of(self.env)},
@@ -112,7 +112,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
 
     @property
     def training(self) -> bool:
-        """Whether the job needs another game; waits while the service computes a train step.
+        """Whether the job needs another game; waits while the service computes a training step.
 
         Raises:
             JobFailedError: The job ended without success.
@@ -130,17 +130,17 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         return not self._done
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin the next game that the service asks for, with its seed.
+        """Start the next game that the service requests, with its seed.
 
         Raises:
-            EpisodeProtocolError: It is closed, or the job has done all of its steps.
-            InvalidRequestError: A seed was given: the games of a group must start equal.
+            EpisodeProtocolError: It is closed, or the job has completed its steps.
+            InvalidRequestError: A seed was passed: the games of a group must start equal.
             JobFailedError: The job ended without success.
         """
         self._refuse_if_closed("reset")
         if seed is not None:
             raise InvalidRequestError(
-                "reset() takes the service's seed: games that are compared must start equal",
+                "reset() uses the service's seed, because compared games must start equal",
                 hint="leave the seed out",
                 field="seed",
             )
@@ -167,17 +167,17 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         self._hand_in_if_over()
 
     def act(self, agent: str, observation: Observation) -> str:
-        """Answer an observation, by whoever has the agent's seat.
+        """Answer an observation for the agent's player.
 
         Args:
-            agent: Whose turn it is.
-            observation: Text or messages that show what `last` returned.
+            agent: The agent whose turn it is.
+            observation: Text or messages for the observation that `last` returned.
 
         Returns:
-            The text; "" when a limit of the job has ended the game, which then ends `agent_iter`.
+            The text; "" if a limit of the job has ended the game, which then ends `agent_iter`.
 
         Raises:
-            EpisodeProtocolError: It is not this agent's turn, or it has answered already.
+            EpisodeProtocolError: It is not this agent's turn, or it has already answered.
             JobFailedError: The job ended without success.
         """
         self._raise_if_ended_badly()
@@ -205,7 +205,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             return ""
 
     def step(self, action: Any) -> None:
-        """Let the agent act whose turn it is; None for one whose game is over. Records what the game paid.
+        """Let the agent whose turn it is act; None for one whose game is over. Records the game's rewards.
 
         Raises:
             EpisodeProtocolError: The agent has not answered, or it is closed.
@@ -243,7 +243,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             yield self.env.agent_selection
 
     def close(self) -> None:
-        """Hand in what is open, wait for the train step being computed, and close the game."""
+        """Submit open results, wait for the current training step, and close the game."""
         if self._closed:
             return
         try:
@@ -252,8 +252,8 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             if self.training:
                 view = self.job.view()
                 warnings.warn(
-                    f"{view.job_id} is at step {view.step} of {view.spec.steps} and waits for "
-                    f"episodes; go on with TrainRemotely(game, job_id={view.job_id!r}) or end it with "
+                    f"{view.job_id} is at step {view.step} of {view.spec.steps} and waits for episodes; "
+                    f"continue with TrainRemotely(game, job_id={view.job_id!r}) or end it with "
                     f"`tinkergym jobs cancel {view.job_id}`",
                     stacklevel=2,
                 )
@@ -278,7 +278,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             raise_for(self.job.view())
 
     def _settle(self) -> None:
-        """Finish a game that is over for all its agents, whose loop left before it had stepped them all."""
+        """Finish a game that is over for all agents, if its loop was left before stepping them all."""
         env = self.env
         while self._playing is not None and env.agents:
             left = len(env.agents)
@@ -307,12 +307,12 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             warnings.warn(f"the game ended with {bad.stop_reason}: {bad.error}", stacklevel=4)
         if not self._episodes.submit(game.request, records):
             warnings.warn(
-                "the game does not count: the service has given it to another worker, because this one was "
-                "silent for too long",
+                "the game does not count: the service has assigned it to another worker, because this one "
+                "did not respond for too long",
                 stacklevel=4,
             )
 
 
 def _name_of(env: Any) -> str:
-    """Name a game; the service only ever hears the name."""
+    """Name a game; the service only receives the name."""
     return f"{LOCAL}{type(getattr(env.unwrapped, 'game', env.unwrapped)).__name__}-v0"

@@ -64,17 +64,17 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
     without calling the environment. Time limits are checked between calls, because the script's own thread
     cannot be interrupted.
 
-    `close()` waits for the train step that is being computed. If the job then still needs episodes it stays,
-    and `TrainRemotely(env, job_id=...)` goes on with it.
+    `close()` waits for the current training step. If the job then still needs episodes it stays, and
+    `TrainRemotely(env, job_id=...)` continues it.
 
-    A PettingZoo AEC game is trained by its own loop over `env.agent_iter()`, see `TrainGame`.
+    For a PettingZoo AEC game the script loops over `env.agent_iter()`, see `TrainGame`.
     """
 
     def __new__(cls, env: Any, **settings: Any) -> Any:
-        """Make a `TrainGame` of a game."""
+        """Create a `TrainGame` for a game."""
         if not hasattr(env, "agent_iter"):
             return super().__new__(cls)
-        # Here: pettingzoo is imported only where there is a game.
+        # Here, so pettingzoo is only imported for games.
         from tinkergym.wrappers.train_game import TrainGame
 
         given = {name: value for name, value in settings.items() if value is not None}

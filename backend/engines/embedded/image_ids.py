@@ -36,14 +36,14 @@ again."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a decoder is given of a packed batch with images: N tokens, I of them parts of images."""
+    """A decoder's inputs for a packed batch with images: N tokens, I of them image tokens."""
 
     embeddings: Tensor
     """[N, hidden]"""
     places: Tensor
-    """[I], ascending: which tokens those are."""
+    """[I], ascending: the indices of these tokens."""
     deeper: list[Tensor]
-    """[I, hidden] for each of the first layers, to be added to what comes out of it; mostly there is none."""
+    """[I, hidden] for each of the first layers, added to its output; usually empty."""
 
 
 class ShownImages:
@@ -55,17 +55,16 @@ class ShownImages:
         """Use the engine's model.
 
         Args:
-            model: Of transformers.
-            shelf: Its policies.
-            reader: Of images.
-            of_base: What the base model made of images, for whoever computes the same beside this; None
-                shares it with nobody.
+            model: A model from transformers.
+            shelf: The model's policies.
+            reader: Reads images.
+            of_base: Shared features of the base model; None shares nothing.
         """
         self._model, self._shelf, self._reader = model, shelf, reader
         self._tower = ImageTower(model, reader)
         self._of_base = of_base or KeptFeatures()
         self._own = KeptFeatures()
-        """Features by the policy that made them with a tower of its own."""
+        """Features by policy, for policies with their own tower."""
         self._lock = threading.Lock()
         self._numbers: OrderedDict[str, int] = OrderedDict()
         self._hashes: dict[int, str] = {}
@@ -105,7 +104,7 @@ class ShownImages:
         return mrope_positions(start, end, request.images, self._reader.grid)
 
     def embedded(self, ids: Indices, segments: Sequence[AdapterSegment]) -> Shown:
-        """Return what the decoder is given for a packed batch. Binds what it needs."""
+        """Return the decoder's inputs for a packed batch. Binds the needed policies."""
         parts, places, deeper = [], [], []
         hidden = int(self._model.get_input_embeddings().weight.shape[1])
         for segment in segments:

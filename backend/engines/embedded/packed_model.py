@@ -92,7 +92,7 @@ class PackedModel:
         self.bytes_per_token = self._take_on_packed_attention(directory)
 
     def show_images(self, reader: ImageReader, of_base: KeptFeatures | None = None) -> None:
-        """From now on take prompts with images; see `ShownImages`."""
+        """Accept prompts with images; see `ShownImages`."""
         self.images = ShownImages(self._model, self.shelf, reader, of_base)
 
     @property
@@ -117,8 +117,8 @@ class PackedModel:
             spans: The sequences that the tokens belong to.
             wanted: Indices of the spans whose next-token logits are needed.
             segments: Which spans' tokens belong to which policy.
-            cache: Holds the sequences' past and takes up the new tokens.
-            rope: What `rope` returned for the spans.
+            cache: The sequences' past, to which the new tokens are added.
+            rope: The result of `rope` for the spans.
 
         Returns:
             [len(wanted), vocabulary], valid until the next call.
@@ -127,10 +127,10 @@ class PackedModel:
         return self._computed(token_ids, batch, batch.last_tokens(wanted), segments, rope)
 
     def rope(self, requests: Sequence[SampleRequest], spans: Sequence[Span]) -> Indices | None:
-        """Return [3, tokens], positions for the rotary embedding; None where they are those of the tokens.
+        """Return [3, tokens], positions for the rotary embedding; None if they equal the tokens' positions.
 
         Args:
-            requests: Whose tokens the spans are.
+            requests: The spans' requests.
             spans: As for `logits`.
         """
         if self.images is None or not self._has_mrope or not any(request.images for request in requests):
@@ -187,7 +187,7 @@ class PackedModel:
         return output if self._keep_rows else output[rows]
 
     def _with_deeper(self, shown: Shown, options: dict[str, Any], rows: Tensor) -> Tensor:
-        """Run the decoder with what a vision tower has for its first layers; return [rows, vocabulary]."""
+        """Run the decoder with a vision tower's inputs for its first layers; return [rows, vocabulary]."""
         mask = torch.zeros(len(shown.embeddings), dtype=torch.bool, device=self.device)
         mask[shown.places] = True
         states = self._model.get_decoder()(

@@ -138,11 +138,11 @@ class VllmEngine:
             model_directory: As `resolve_model` returns it.
             device: `cpu`, `cuda`, `cuda:1`, ...
             threads: OpenMP threads of vLLM on a CPU.
-            settings: What the operator set.
-            log: Where vLLM's processes write what they print; None keeps it only while the engine lives.
-            host: The command of the process that holds vLLM, without its last argument.
-            dtype: Of weights and cache.
-            images: Where image files come from, for a model that takes them; None takes no images.
+            settings: The operator's settings.
+            log: File for the output of vLLM's processes; None keeps it only while the engine lives.
+            host: The command that starts the vLLM process, without its last argument.
+            dtype: Type of weights and cache.
+            images: Source of image files for a model with image support; None refuses images.
 
         Raises:
             MissingExtraError: vLLM is not installed.
@@ -383,7 +383,7 @@ class VllmEngine:
             self._thread.join()
 
     def _read_images(self, requests: Sequence[SampleRequest]) -> None:
-        """Read images before the lock is taken; what fails is refused later."""
+        """Read images before taking the lock; failures are reported later."""
         for request in requests:
             if self._images is not None and request.images:
                 self._images.refusal(request)
@@ -699,7 +699,7 @@ class VllmEngine:
         Returns:
             Whether it ever became ready.
         """
-        # Of two threads that compute images on a CPU, one waits for the other most of the time (0.32.0).
+        # Of two threads that process images on a CPU, one mostly waits for the other (0.32.0).
         threads = self._threads if self._images is None else 1
         environment = process_environment(scratch, str(self._device), threads)
         with self._lock:

@@ -315,7 +315,7 @@ class Host:
         # which only take space.
         await self._engine.reset_prefix_cache()
         if self._images is not None:
-            # The worker forgot what it had seen, and the scheduler would go by it.
+            # The worker dropped its cached images, which the scheduler would still rely on.
             await self._engine.reset_encoder_cache()
         self._resident = resident
 
@@ -381,7 +381,7 @@ class Host:
 
 
 def _images_of(engine: AsyncLLM) -> Any:
-    # Only here: what it imports is for models that see.
+    # Imported here, because only models with image support need it.
     from backend.engines.vllm.host_images import HostImages
 
     return HostImages(engine)

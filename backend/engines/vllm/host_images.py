@@ -1,8 +1,8 @@
-"""Images in vLLM's process: read from files, processed once, and put where their tokens stand in a prompt.
+"""Images in vLLM's process: read from files, processed once, and inserted into prompts.
 
-Imported by the host only, and only for models that see. A prompt comes with the tokens that the learner will
-be given, every placeholder written out. vLLM's own way would be one placeholder per image, which it looks for
-in the prompt and writes out itself; a placeholder that the policy sampled would be taken for an image.
+Only imported by the host, and only for models with image support. A prompt contains the tokens that the
+learner will receive, with all placeholders expanded. vLLM normally expects one placeholder per image, which
+it searches for and expands itself; it would mistake a sampled placeholder for an image.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _MOST_KEPT_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Processed:
-    """What vLLM's processor makes of an image by itself."""
+    """The output of vLLM's processor for one image."""
 
     item: Any
-    """What the model is given."""
+    """The model's inputs."""
     token_ids: list[int]
-    """What is written into a prompt."""
+    """The tokens in the prompt."""
     place: Any
-    """Where in those its placeholders stand."""
+    """Positions of the placeholders among these tokens."""
     bytes: int
 
 
 class HostImages:
-    """Makes the input of a request that shows images."""
+    """Builds the input of a request with images."""
 
     def __init__(self, engine: Any) -> None:
         """Use an engine's processor."""
@@ -43,10 +43,10 @@ class HostImages:
         self._known: OrderedDict[str, _Processed] = OrderedDict()
 
     async def input(self, message: Message) -> Any:
-        """Return what the engine is asked.
+        """Return the engine's input.
 
         Raises:
-            RuntimeError: vLLM writes an image as other tokens than the request has.
+            RuntimeError: vLLM represents an image by different tokens than the request.
         """
         prompt: list[int] = message["prompt"]
         shown = [await self._processed(image) for image in message["images"]]
@@ -55,7 +55,7 @@ class HostImages:
             begin = image["begin"]
             if prompt[begin : image["end"]] != one.token_ids:
                 raise RuntimeError(
-                    f"vLLM writes the image {image['sha256']} as other tokens than the request has at "
+                    f"vLLM represents the image {image['sha256']} by different tokens than the request at "
                     f"[{begin}, {image['end']})"
                 )
             places.append(replace(one.place, offset=begin + one.place.offset))

@@ -36,16 +36,16 @@ def engine_arguments(
     shapes: Mapping[str, tuple[int, ...]],
     sees: bool = False,
 ) -> dict[str, Any]:
-    """Return vLLM's engine arguments, as JSON can carry them.
+    """Return vLLM's engine arguments as JSON.
 
     Args:
-        settings: The operator's.
-        model_directory: Of the model.
-        context_length: Most tokens of prompt and answer together.
+        settings: The operator's settings.
+        model_directory: The model's folder.
+        context_length: Most tokens of prompt and completion together.
         device: `cpu`, `cuda`, ...
-        dtype: Of weights and cache.
-        shapes: As `model_shapes` returns them.
-        sees: Whether prompts show images.
+        dtype: Type of weights and cache.
+        shapes: The result of `model_shapes`.
+        sees: Whether prompts contain images.
     """
     memory: dict[str, Any] = (
         {"kv_cache_memory_bytes": settings.cache_bytes, "block_size": 32}
@@ -80,11 +80,11 @@ def engine_arguments(
 
 def _of_images(context_length: int) -> dict[str, Any]:
     return {
-        # vLLM takes room for as many as there may be, and each takes some tokens.
+        # vLLM reserves memory for as many as there may be, and each takes some tokens.
         "limit_mm_per_prompt": {"image": max(1, min(MOST_IMAGES, context_length // _LEAST_IMAGE_TOKENS))},
-        # Else an adapter on the vision tower would be left out without a word.
+        # Otherwise an adapter on the vision tower would be silently ignored.
         "enable_tower_connector_lora": True,
-        # The host keeps what it read of images, by their hash.
+        # The host caches processed images by their hash.
         "mm_processor_cache_gb": 0,
     }
 

@@ -1,4 +1,4 @@
-"""Images on their way to vLLM: read and checked here, handed over as files, named by their hash."""
+"""Images on their way to vLLM: read and checked here, passed as files named by their hash."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.parts import ImageSpan
 
 MOST_IMAGES = 64
-"""In one prompt: vLLM takes memory for them when it starts."""
+"""Images per prompt, for which vLLM reserves memory when it starts."""
 _MOST_BYTES = 256 << 20
-"""Of files in the folder; one that is gone is written again when it is shown again."""
+"""Size limit for files in the folder; a removed file is written again when needed."""
 
 Message = dict[str, Any]
 
 
 class HandedImages:
-    """Writes images where vLLM's process reads them. Thread-safe."""
+    """Writes images to files that vLLM's process reads. Thread-safe."""
 
     def __init__(self, reader: ImageReader, folder: Path, *, most_bytes: int = _MOST_BYTES) -> None:
-        """Begin with no file.
+        """Start without files.
 
         Args:
-            reader: Of the model's images.
-            folder: A new one, for this alone.
-            most_bytes: Of the files that stay there; those shown longest ago make room.
+            reader: Reads the model's images.
+            folder: A new folder for exclusive use.
+            most_bytes: Size limit for stored files; those used longest ago are removed.
         """
         self._reader, self._folder, self._most = reader, folder, most_bytes
         self._lock = threading.Lock()
         self._there: OrderedDict[str, int] = OrderedDict()
-        """How large each file is."""
+        """The size of each file."""
         folder.mkdir(mode=0o700)
 
     def refusal(self, request: SampleRequest) -> TinkerGymError | None:
-        """Return why a request's images cannot be shown; None if they can. Reads them."""
+        """Read a request's images; return why they cannot be used, or None."""
         if len(request.images) > MOST_IMAGES:
             return InvalidRequestError(
-                f"a prompt shows {len(request.images)} images, and vLLM takes at most {MOST_IMAGES} here",
+                f"a prompt contains {len(request.images)} images, but vLLM is limited to {MOST_IMAGES} here",
                 hint="show fewer, or run the service with engine=transformers",
                 field="images",
             )
@@ -53,9 +53,9 @@ class HandedImages:
         return None
 
     def message(self, images: Sequence[ImageSpan]) -> list[Message]:
-        """Return what vLLM's process is told of a prompt's images.
+        """Return the description of a prompt's images for vLLM's process.
 
-        Each with its hash and file, and where its tokens begin and end in the prompt, markers included.
+        Each has its hash, its file, and the range of its tokens in the prompt, including markers.
         """
         told = []
         for image in images:
@@ -73,7 +73,7 @@ class HandedImages:
         return told
 
     def tidy(self, in_use: Callable[[], set[str]]) -> None:
-        """Remove files if there are too many; none of an image in use."""
+        """Remove files if there are too many, but none of an image in use."""
         with self._lock:
             if sum(self._there.values()) <= self._most:
                 return
