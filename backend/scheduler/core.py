@@ -119,7 +119,7 @@ class Scheduler:
         self._no_room: dict[str, float] = {}
         """Models that wait for memory, and when this was last noted for sampling clients."""
         self._no_room_beside: dict[str, str] = {}
-        """Jobs whose other base models wait for memory, and what their tenants are told."""
+        """Jobs whose other base models wait for memory, and the reason shown to their tenants."""
         self._weighed_at = 0.0
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)

@@ -16,7 +16,7 @@ class WaitingJob:
     model: str
     created_at: float
     other_models: tuple[str, ...] = ()
-    """That it needs loaded next to its own; they take memory and no slot."""
+    """Other base models that it needs loaded; they use memory but no slot."""
 
 
 def next_jobs(

@@ -84,7 +84,7 @@ class MemoryBudget:
         return expected_bytes(model, self._models)
 
     def why_none(self, model: str, used_bytes: int, needed: int) -> str:
-        """Return what a model waits for, or several."""
+        """Return why one or several models wait for memory."""
         return (
             f"{model!r} waits for memory: the loaded models have {used_bytes / 1e9:.1f} of "
             f"{self.budget / 1e9:.1f} {MEMORY_TAKEN}, it needs about {needed / 1e9:.1f}, and "

@@ -291,7 +291,7 @@ class LeaseStore:
 
 
 def _other_models(agents: str | None, model: str) -> tuple[str, ...]:
-    """Return the base models of a job's seats besides its own, read off the seats as they are stored."""
+    """Return the base models of a job's seats besides its own, from the stored seats."""
     seats = json.loads(agents) if agents else {}
     named = {seat.get("model") for seat in seats.values() if seat.get("kind") == "train"}
     return tuple(sorted(named - {None, model}))

@@ -53,7 +53,7 @@ class QueuedJob:
     reason: str
     """Why it is queued, as shown to its tenant."""
     other_models: tuple[str, ...] = ()
-    """Base models that are to be loaded next to its own."""
+    """Base models to load next to its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

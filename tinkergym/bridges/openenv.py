@@ -1,4 +1,4 @@
-"""An environment of OpenEnv as a `gymnasium.Env`, played over its wire protocol.
+"""An OpenEnv environment as a `gymnasium.Env`, played over its wire protocol.
 
 Needs `pip install '.[serving]'` in a checkout of tinkergym, and a running server of the environment.
 """
@@ -29,11 +29,12 @@ _MOST_SEED = 2**31
 
 
 class OpenEnvEnv(gym.Env[str, str]):
-    """A published OpenEnv environment, unchanged, in text.
+    """A published OpenEnv environment as text, without changes to it.
 
-    An action is the text of the environment's one action field, or a JSON object with all of them. An action
-    that its schema refuses is answered with the reason and counted as `malformed_actions`; the environment is
-    not stepped. An error of the environment itself loses the episode.
+    An action is the text of the environment's single action field, or a JSON object with all fields. If an
+    action does not match its schema, the policy is told the reason and the action is counted as
+    `malformed_actions`; the environment is not stepped. If the environment raises an error, the episode is
+    lost.
 
     Example:
         >>> tg.register("published/Maze-v0", OpenEnvEnv, kwargs={"url": "http://127.0.0.1:8000"})
@@ -55,24 +56,24 @@ class OpenEnvEnv(gym.Env[str, str]):
         max_message_bytes: int = 2**26,
         render_mode: str | None = None,
     ) -> None:
-        """Ask the server what its actions look like.
+        """Request the action schema from the server.
 
         Args:
-            url: Of the server: `http://HOST:PORT`, or `https://HOST`.
-            action_field: The field of an action that the policy's text is; the others keep their defaults.
-                None takes the only field, or has the policy write a JSON object if there are several.
-            observation_fields: The fields of an observation that are shown, in this order; all if empty.
-            reset_arguments: For the environment's `reset`, next to the seed.
-            system_prompt: Stands before the first observation; None explains actions that are JSON.
-            hold: Whether a place on the server is given back after each `episode`, or kept for the `session`.
+            url: The server: `http://HOST:PORT`, or `https://HOST`.
+            action_field: The action's field for the policy's text; the others keep their defaults. None uses
+                the only field; if there are several, the policy writes a JSON object.
+            observation_fields: The fields of an observation to show, in this order; empty means all.
+            reset_arguments: Arguments of the environment's `reset`, in addition to the seed.
+            system_prompt: Precedes the first observation; None explains JSON actions.
+            hold: Whether a place on the server is released after each `episode`, or kept for the `session`.
             busy_seconds: How long `reset` waits for a place.
-            step_timeout_seconds: How long the server may take to answer.
-            max_message_bytes: Longest message that is taken.
-            render_mode: None; there is nothing to see.
+            step_timeout_seconds: Time limit for the server's response.
+            max_message_bytes: Size limit for messages.
+            render_mode: Must be None; there is nothing to render.
 
         Raises:
-            ServiceUnreachableError: No server answers.
-            InvalidRequestError: Something else answers there, or it has no such field.
+            ServiceUnreachableError: No server responds.
+            InvalidRequestError: The server is not an OpenEnv server, or has no such field.
         """
         self.render_mode = render_mode
         self.observation_space, self.action_space = Text(), Text()
@@ -94,11 +95,11 @@ class OpenEnvEnv(gym.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start an episode there. The seed is handed on; whether it is heeded is the environment's business.
+        """Start an episode on the server. The seed is passed on; the environment decides whether to use it.
 
         Raises:
             EnvironmentBusyError: No place was free for `busy_seconds`.
-            RemoteEnvironmentError: The environment raised.
+            RemoteEnvironmentError: The environment raised an error.
         """
         del options
         super().reset(seed=seed)
@@ -108,11 +109,11 @@ class OpenEnvEnv(gym.Env[str, str]):
         return self._words(answer), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Act there. OpenEnv does not say whether an episode was cut off, so every end is a termination.
+        """Step on the server. OpenEnv does not report truncation, so every end is a termination.
 
         Raises:
             EpisodeProtocolError: No episode is running.
-            RemoteEnvironmentError: The environment raised.
+            RemoteEnvironmentError: The environment raised an error.
             EnvironmentGoneError: The server is gone, and with it the episode.
         """
         if self._session is None or not self._playing:
@@ -133,7 +134,7 @@ class OpenEnvEnv(gym.Env[str, str]):
         return self._words(answer), answer.reward, answer.done, False, info
 
     def end_episode(self) -> None:
-        """Give the place back unless it is held for the session."""
+        """Release the place unless it is kept for the session."""
         self._playing = False
         if self._hold == "episode":
             self._leave()
@@ -143,7 +144,7 @@ class OpenEnvEnv(gym.Env[str, str]):
         self._leave()
 
     def _begin(self, arguments: dict[str, Any]) -> OpenEnvAnswer:
-        """Reset; while the server has no place free, try again."""
+        """Reset; retry while the server has no free place."""
         ends_at = time.monotonic() + self._busy_seconds
         while True:
             self._session = self._session or OpenEnvSession(
@@ -156,7 +157,7 @@ class OpenEnvEnv(gym.Env[str, str]):
                 left = ends_at - time.monotonic()
                 if left <= 0:
                     raise
-                # Shortened at random, so that many who wait do not all come back together.
+                # Randomly shortened, so that waiting clients do not all retry together.
                 time.sleep(min(_BUSY_WAIT_SECONDS * random.uniform(0.2, 1.0), left))
             except Exception:
                 self._leave()
@@ -181,7 +182,7 @@ class OpenEnvEnv(gym.Env[str, str]):
 
 
 class ActionReader:
-    """Reads a policy's text as the fields of an action, by the environment's JSON schema."""
+    """Parses a policy's text to the fields of an action, by the environment's JSON schema."""
 
     def __init__(self, schema: Mapping[str, Any], field: str | None) -> None:
         """Choose the field.
@@ -190,7 +191,7 @@ class ActionReader:
             InvalidRequestError: The schema has no such field.
         """
         properties = schema.get("properties")
-        # Every action has metadata; it is for the program that acts, not for the policy.
+        # Every action has metadata, which is for programs rather than the policy.
         known = {name: kind for name, kind in dict(properties or {}).items() if name != "metadata"}
         if field is not None and field not in known:
             raise InvalidRequestError(
@@ -207,7 +208,7 @@ class ActionReader:
         """Return the fields.
 
         Raises:
-            ActionRefusedError: The text is not such a value.
+            ActionRefusedError: The text does not match the schema.
         """
         if self._field and self._kind == "string":
             return {self._field: text}
@@ -222,7 +223,7 @@ class ActionReader:
         return value
 
     def prompt(self) -> str:
-        """Return what a policy has to know of actions; empty where they are plain text."""
+        """Return what a policy must know about actions; empty if they are plain text."""
         if self._field:
             return ""
         return f"Answer with a JSON object and nothing else. Its fields: {_json(self._schema)}"

@@ -1,7 +1,7 @@
-"""The wire protocol of OpenEnv: a WebSocket with `reset` and `step` per session, and `/schema` over HTTP.
+"""OpenEnv's wire protocol: a WebSocket with `reset` and `step` per session, and `/schema` over HTTP.
 
-Nothing is imported from OpenEnv. It pins other versions of packages than this project does, and its servers
-mostly run elsewhere anyway.
+Nothing is imported from OpenEnv, which pins different versions of packages, and whose servers usually run
+elsewhere.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tinkergym.user_code.quoting import quoted
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _MOST_SCHEMA_BYTES = 2**20
 _MOST_TEXT = 2_000
-"""Characters of a server's error that are shown."""
+"""Character limit for a server's error in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEnvAddress:
-    """Where a server is."""
+    """A server's address."""
 
     host: str
     port: int | None
@@ -45,10 +45,10 @@ class OpenEnvAddress:
 
     @classmethod
     def parse(cls, url: str) -> OpenEnvAddress:
-        """Read an address such as `http://127.0.0.1:8000`; `ws://` is understood as well.
+        """Parse an address such as `http://127.0.0.1:8000`; `ws://` is accepted as well.
 
         Raises:
-            InvalidRequestError: It is not such an address.
+            InvalidRequestError: It is not a valid address.
         """
         parts = urlsplit(url)
         try:
@@ -58,7 +58,7 @@ class OpenEnvAddress:
         if parts.scheme not in _SCHEMES or not parts.hostname or port == -1 or parts.username:
             raise InvalidRequestError(
                 f"{quoted(url)} is not the address of an OpenEnv server",
-                hint="write http://HOST:PORT, or https://HOST",
+                hint="use http://HOST:PORT, or https://HOST",
                 field="url",
             )
         return cls(parts.hostname, port, parts.path.rstrip("/"), _SCHEMES[parts.scheme] == "wss")
@@ -79,24 +79,24 @@ class OpenEnvAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEnvAnswer:
-    """What a server answers to `reset` and `step`."""
+    """A server's response to `reset` and `step`."""
 
     observation: dict[str, Any]
     reward: float
-    """0 where the environment gave none."""
+    """0 if the environment gave none."""
     done: bool
 
 
 class ActionRefusedError(Exception):
-    """The server's schema does not allow an action; the text says why, for the policy to read."""
+    """An action does not match the server's schema; the message tells the policy why."""
 
 
 def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str, Any]:
     """Return the JSON schemas of a server's environment, by `action`, `observation` and `state`.
 
     Raises:
-        ServiceUnreachableError: Nothing answers.
-        InvalidRequestError: Something else than an OpenEnv server answers.
+        ServiceUnreachableError: No server responds.
+        InvalidRequestError: The server is not an OpenEnv server.
     """
     kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
     connection = kind(address.host, address.port, timeout=timeout_seconds)
@@ -106,7 +106,7 @@ def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str,
         body = response.read(_MOST_SCHEMA_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise ServiceUnreachableError(
-            f"no OpenEnv server answers at {address}: {error or type(error).__name__}",
+            f"no OpenEnv server responds at {address}: {error or type(error).__name__}",
             hint="start the environment's server, or correct url",
             field="url",
         ) from None
@@ -118,20 +118,20 @@ def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str,
         if described and response.status == http.client.OK:
             return dict(schema)
     raise InvalidRequestError(
-        f"{address} is not an OpenEnv server: GET /schema answers with HTTP {response.status}",
-        hint="name the address at which the environment's server listens",
+        f"{address} is not an OpenEnv server: GET /schema returned HTTP {response.status}",
+        hint="use the address of the environment's server",
         field="url",
     )
 
 
 class OpenEnvSession:
-    """One environment on a server, for as long as the connection stands. Belongs to one thread at a time."""
+    """An environment on a server, while the connection lasts. Belongs to one thread at a time."""
 
     def __init__(self, address: OpenEnvAddress, *, timeout_seconds: float, max_message_bytes: int) -> None:
-        """Connect; whether there is a place free shows with the first question.
+        """Connect; the first request shows whether there is a free place.
 
         Raises:
-            ServiceUnreachableError: Nothing answers, or not as a WebSocket.
+            ServiceUnreachableError: No server responds, or it does not support WebSockets.
             MissingExtraError: `websockets` is not installed.
         """
         try:
@@ -139,8 +139,8 @@ class OpenEnvSession:
             from websockets.sync.client import connect
         except ModuleNotFoundError:
             raise MissingExtraError(
-                "environments of OpenEnv need the package websockets",
-                hint="pip install '.[serving]' in a checkout of tinkergym",
+                "OpenEnv environments need the package websockets",
+                hint="run pip install '.[serving]' in a checkout of tinkergym",
             ) from None
         self._address = address
         self._open = ExitStack()
@@ -156,21 +156,21 @@ class OpenEnvSession:
             )
         except (OSError, WebSocketException) as error:
             raise ServiceUnreachableError(
-                f"no OpenEnv server answers at {address}: {error or type(error).__name__}",
+                f"no OpenEnv server responds at {address}: {error or type(error).__name__}",
                 hint="start the environment's server, or correct url",
                 field="url",
             ) from None
 
     def ask(self, kind: str, data: dict[str, Any], *, timeout_seconds: float) -> OpenEnvAnswer:
-        """Send `reset` or `step` and return the answer.
+        """Send `reset` or `step` and return the response.
 
         Raises:
-            ActionRefusedError: The server's schema does not allow the action.
-            EnvironmentBusyError: The server has no place free.
+            ActionRefusedError: The action does not match the server's schema.
+            EnvironmentBusyError: The server has no free place.
             EnvironmentGoneError: The connection ended.
-            EnvironmentTimeoutError: No answer came in time. The session is over.
-            RemoteEnvironmentError: The environment raised.
-            RemoteAnswerError: The answer is none. The session is over.
+            EnvironmentTimeoutError: There was no response in time. The session is over.
+            RemoteEnvironmentError: The environment raised an error.
+            RemoteAnswerError: The response is invalid. The session is over.
             InvalidRewardError: The reward is not a finite number.
         """
         from websockets.exceptions import ConnectionClosed
@@ -181,11 +181,11 @@ class OpenEnvSession:
         except TimeoutError:
             self.close()
             raise EnvironmentTimeoutError(
-                f"{self._address} did not answer {kind} within {timeout_seconds:g} s",
-                hint="raise step_timeout_seconds if the environment is that slow",
+                f"{self._address} did not respond to {kind} within {timeout_seconds:g} s",
+                hint="raise step_timeout_seconds if the environment is slow",
             ) from None
         except (OSError, ConnectionClosed) as error:
-            # A server without a free place says so and hangs up, perhaps before the question reached it.
+            # A server without a free place reports it and disconnects, perhaps before receiving the request.
             last = None
             with suppress(Exception):
                 last = self._socket.recv(timeout=0)
@@ -194,7 +194,7 @@ class OpenEnvSession:
             self.close()
             raise EnvironmentGoneError(
                 f"the session at {self._address} ended: {error or type(error).__name__}",
-                hint="reset begins another; the server's output says why",
+                hint="reset starts a new one; the server's output shows the reason",
             ) from None
         return self._read(frame, kind)
 
@@ -221,7 +221,7 @@ class OpenEnvSession:
                     done=data.get("done") is True,
                 )
         self.close()
-        raise RemoteAnswerError(f"{self._address} answered {kind} with {quoted(message)}")
+        raise RemoteAnswerError(f"{self._address} responded to {kind} with {quoted(message)}")
 
     def _error(self, data: dict[str, Any], kind: str) -> Exception:
         code, text = str(data.get("code", "")), str(data.get("message", ""))[:_MOST_TEXT]
@@ -253,7 +253,7 @@ def _reward(value: object) -> float:
 
 
 def _reasons(errors: object) -> str:
-    """Return the errors of a validation as lines `field: reason`."""
+    """Return validation errors as lines `field: reason`."""
     if not isinstance(errors, list):
         return ""
     lines = []

@@ -1,7 +1,7 @@
-"""An environment of verifiers as a `gymnasium.Env`, unchanged, in a process of its own.
+"""A verifiers environment as a `gymnasium.Env`, without changes to it, in a separate process.
 
-verifiers and this project pin other versions of the same packages, so `TINKERGYM_VERIFIERS_PYTHON` may name
-the Python that has it: of a virtual environment of its own, in which tinkergym need not be.
+verifiers and this project pin different versions of the same packages, so `TINKERGYM_VERIFIERS_PYTHON` can
+name the Python of a separate virtual environment, which does not need tinkergym.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class VerifiersTasks(TaskSource):
     splits = get_args(Split)
 
     def __init__(self, environment: str, arguments: Mapping[str, Any], split: str) -> None:
-        """Name the rows.
+        """Find the rows.
 
         Raises:
-            InvalidRequestError: There is no such split.
+            InvalidRequestError: The split does not exist.
         """
         if split not in self.splits:
             raise InvalidRequestError(f"there is no split {split!r}", hint="train or eval", field="split")
@@ -55,12 +55,12 @@ class VerifiersTasks(TaskSource):
 
     @property
     def name(self) -> str:
-        """Which environment's."""
+        """Describe the environment."""
         return f"the dataset of {self._environment}"
 
     @property
     def fingerprint(self) -> str:
-        """Of the rows."""
+        """Digest of the rows."""
         return str(self._ask("fingerprint")["fingerprint"])
 
     def __len__(self) -> int:
@@ -78,11 +78,11 @@ class VerifiersTasks(TaskSource):
 
 
 class VerifiersEnv(gym.Env[list[Message], str]):
-    """A published environment of verifiers, unchanged: its data, its prompts, its turns, its rubric.
+    """A published verifiers environment, unchanged: its data, prompts, turns and rubric.
 
-    Each completion that the environment asks for is a step; an observation holds the messages that are new.
-    The rubric is asked once, at the end, and all of the reward comes with the last step. What the environment
-    calls a limit truncates the episode. An error of it is a lost episode.
+    Each completion that the environment requests is a step; an observation contains the new messages. The
+    rubric is called once, at the end, and the whole reward comes with the last step. Limits of the
+    environment truncate the episode. If it raises an error, the episode is lost.
 
     Example:
         >>> tg.register("published/Reverse-v0", VerifiersEnv, kwargs={"environment": "reverse-text"})
@@ -100,27 +100,26 @@ class VerifiersEnv(gym.Env[list[Message], str]):
         step_timeout_seconds: float = 60.0,
         render_mode: str | None = None,
     ) -> None:
-        """Load the environment, in a process that all of this program's environments of its kind share.
+        """Load the environment, in a process shared by all of this program's environments of its kind.
 
         Args:
-            environment: An id of a taskset, or one that `verifiers.load_environment` takes, or
-                `module:attribute`.
+            environment: An id of a taskset, an id for `verifiers.load_environment`, or `module:attribute`.
             arguments: The taskset's settings, or arguments of `load_environment` or of the attribute.
-            split: Its `train` or its `eval` dataset; a taskset has only `train`.
-            tool_syntax: How the policy writes calls, if the environment has tools.
-            step_timeout_seconds: How long it may take between two completions.
-            render_mode: None; there is nothing to see.
+            split: Its `train` or `eval` dataset; a taskset has only `train`.
+            tool_syntax: The syntax of tool calls, if the environment has tools.
+            step_timeout_seconds: Time limit between two completions.
+            render_mode: Must be None; there is nothing to render.
 
         Raises:
             InvalidEnvironmentError: verifiers is not installed, or it cannot load the environment; or the
                 environment has several agents, or compares rollouts with each other.
-            InvalidRequestError: There is no such split.
+            InvalidRequestError: The split does not exist.
         """
         self.render_mode = render_mode
         self.observation_space: gym.Space[list[Message]] = Chat()
         self.action_space: gym.Space[str] = Text()
         if not _NAME.fullmatch(environment):
-            raise InvalidRequestError(f"{environment!r} is not a name of an environment", field="environment")
+            raise InvalidRequestError(f"{environment!r} is not a valid environment name", field="environment")
         self._environment, self._arguments = environment, dict(arguments or {})
         self._syntax, self._seconds = tool_syntax, step_timeout_seconds
         self.tasks = VerifiersTasks(environment, self._arguments, split)
@@ -137,10 +136,10 @@ class VerifiersEnv(gym.Env[list[Message], str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Begin with row number `options["task_index"]`, or with one that the seed draws.
+        """Start with row number `options["task_index"]`, or one drawn by the seed.
 
         Raises:
-            EnvironmentInfrastructureError: The environment failed, or ended before it asked for anything.
+            EnvironmentInfrastructureError: The environment failed, or ended before it requested anything.
         """
         super().reset(seed=seed)
         index, _ = self.tasks.choose(self.np_random, options)
@@ -151,21 +150,21 @@ class VerifiersEnv(gym.Env[list[Message], str]):
         if "ended" in first:
             self._playing = None
             raise EnvironmentInfrastructureError(
-                f"{self._environment} ended row {index} before it asked for a completion",
-                hint="see whether its set-up reported an error",
+                f"{self._environment} ended row {index} before it requested a completion",
+                hint="check whether its setup reported an error",
             )
         shown = self._news(first)
-        # Said already, as the environment's system prompt.
+        # Already in the environment's system prompt.
         said = shown and shown[0]["role"] == "system" and shown[0]["content"] == self._prompt
         return shown[1:] if said else shown, {"row": index}
 
     def step(self, action: str) -> tuple[list[Message], float, bool, bool, dict[str, Any]]:
-        """Give the environment the completion that it asked for.
+        """Pass the requested completion to the environment.
 
         Raises:
             EpisodeProtocolError: No episode is running.
             EnvironmentInfrastructureError: The environment failed, and the episode is lost.
-            InvalidRewardError: Its rubric gave no finite number.
+            InvalidRewardError: Its rubric did not return a finite number.
         """
         if self._playing is None:
             raise EpisodeProtocolError("no episode is running", hint="call reset before step")
@@ -188,14 +187,14 @@ class VerifiersEnv(gym.Env[list[Message], str]):
         return _messages(news["messages"]), reward, not truncated, truncated, info
 
     def end_episode(self) -> None:
-        """Let go of the episode: whoever plays ended it."""
+        """End the episode: the player left it."""
         playing, self._playing = self._playing, None
         if playing is not None:
             with suppress(Exception):
                 playing[0].ask("abandon", episode=playing[1], timeout_seconds=_QUESTION_SECONDS)
 
     def close(self) -> None:
-        """Let go of the episode. The process stays for others that play in it, and ends with this program."""
+        """End the episode. The process stays for other environments, and ends with this program."""
         self.end_episode()
 
     def _process(self) -> VerifiersProcess:
@@ -210,15 +209,15 @@ class VerifiersEnv(gym.Env[list[Message], str]):
             raise
 
     def _news(self, asked: Answer) -> list[Message]:
-        """Return the messages that are new in what the environment asks to be answered."""
+        """Return the new messages in the environment's request."""
         self._has_tools = bool(asked["tools"])
         conversation = _messages(asked["messages"])
         count = len(self._seen)
         if [_gist(one) for one in conversation[:count]] != [_gist(one) for one in self._seen]:
             self.end_episode()
             raise InvalidEnvironmentError(
-                f"{self._environment} rewrites what the policy has read already",
-                hint="tokens that were sampled cannot be taken back: choose an environment that only appends",
+                f"{self._environment} rewrites what the policy has already read",
+                hint="sampled tokens cannot be undone; choose an environment that only appends",
                 field="environment",
             )
         self._seen = conversation
@@ -230,10 +229,10 @@ def _gist(message: Message) -> tuple[str, str]:
 
 
 def _messages(given: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Return messages of verifiers as ours.
+    """Convert messages from verifiers.
 
     Raises:
-        InvalidEnvironmentError: One shows something else than text.
+        InvalidEnvironmentError: A message contains something other than text.
     """
     messages = []
     for one in given:
@@ -251,7 +250,9 @@ def _words(content: object) -> str:
     parts: list[Any] = content if isinstance(content, list) else [content]
     if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
         raise InvalidEnvironmentError(
-            "the environment shows something else than text", hint="only text is bridged", field="environment"
+            "the environment shows something other than text",
+            hint="only text is bridged",
+            field="environment",
         )
     return "\n".join(str(part["text"]) for part in parts)
 
@@ -260,13 +261,13 @@ def _refuse(environment: str, about: Answer, split: str) -> None:
     if about["refused"]:
         raise InvalidEnvironmentError(
             f"{environment} cannot be bridged: {about['refused']}",
-            hint="an episode needs one policy and a reward of its own: choose another environment",
+            hint="each episode needs a single policy and its own reward; choose another environment",
             field="environment",
         )
     if split not in about["splits"]:
         raise InvalidRequestError(
             f"{environment} has no {split} dataset",
-            hint="its arguments say which tasks it has: give other arguments for evaluation",
+            hint="its tasks depend on its arguments; pass different arguments for evaluation",
             field="split",
         )
 

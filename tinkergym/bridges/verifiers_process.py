@@ -1,4 +1,4 @@
-"""The process of an environment of verifiers, seen from here: shared by all that play in it."""
+"""The process of a verifiers environment, seen from here: shared by all environments of its kind."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from typing import Any
 from tinkergym.errors import EnvironmentInfrastructureError, EnvironmentTimeoutError, InvalidEnvironmentError
 
 PYTHON_VARIABLE = "TINKERGYM_VERIFIERS_PYTHON"
-"""Environment variable: the Python that has verifiers, if it is not this one. Not an argument of an
-environment, since a job may come from somebody else.
-"""
+"""Environment variable: the Python with verifiers, if it is not this one. Not an argument of an environment,
+because jobs may come from other users."""
 
 _START_SECONDS = 300.0
-"""An environment may fetch its dataset when it is made."""
+"""An environment may download its dataset when it is created."""
 _CLOSE_SECONDS = 2.0
 _MOST_LOG = 2_000
-"""Characters of the process's last words that an error shows."""
+"""Characters of the process's last output that an error shows."""
 _WORKER = Path(__file__).with_name("verifiers_worker.py")
 
 Answer = dict[str, Any]
 
 
 class VerifiersProcess:
-    """One process. Any number of threads may ask at once; each waits for its own answer."""
+    """A process. Any number of threads may send requests at once; each waits for its own response."""
 
     def __init__(self, environment: str, arguments: Mapping[str, Any]) -> None:
         """Start it and wait until the environment is loaded.
@@ -46,7 +45,8 @@ class VerifiersProcess:
         self._lock = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         python = os.environ.get(PYTHON_VARIABLE) or sys.executable
-        # Without -P the folder of this file would come first, and its verifiers.py be taken for the package.
+        # Without -P this file's folder would come first, and its verifiers.py would be imported as the
+        # package.
         command = [python, "-P", str(_WORKER), environment, json.dumps(dict(arguments))]
         try:
             self._process = subprocess.Popen(
@@ -69,21 +69,21 @@ class VerifiersProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether it is running."""
         return self._process.poll() is None
 
     def ask(self, do: str, *, timeout_seconds: float, **arguments: Any) -> Answer:
-        """Ask and return the answer.
+        """Send a request and return the response.
 
         Raises:
-            EnvironmentInfrastructureError: The environment raised, or its process ended.
-            EnvironmentTimeoutError: No answer came in time.
+            EnvironmentInfrastructureError: The environment raised an error, or its process ended.
+            EnvironmentTimeoutError: There was no response in time.
         """
         number = next(self._numbers)
         with self._lock:
             self._waiting[number] = queue.SimpleQueue()
             assert self._process.stdin is not None
-            with suppress(OSError, ValueError):  # then the reader finds that it ended
+            with suppress(OSError, ValueError):  # the reader then finds that it has ended
                 self._process.stdin.write(json.dumps({"i": number, "do": do, **arguments}) + "\n")
                 self._process.stdin.flush()
         answer = self._wait(number, timeout_seconds)
@@ -97,7 +97,7 @@ class VerifiersProcess:
         """End the process."""
         assert self._process.stdin is not None
         with suppress(OSError):
-            self._process.stdin.close()  # its cue to end
+            self._process.stdin.close()  # this tells it to end
         try:
             self._process.wait(_CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -109,15 +109,15 @@ class VerifiersProcess:
             answer = self._waiting[number].get(timeout=seconds)
         except queue.Empty:
             raise EnvironmentTimeoutError(
-                f"the environment did not answer within {seconds:g} s",
-                hint="raise step_timeout_seconds if it is that slow",
+                f"the environment did not respond within {seconds:g} s",
+                hint="raise step_timeout_seconds if it is slow",
             ) from None
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
         if answer is None:
             raise EnvironmentInfrastructureError(
-                f"the environment's process ended: {self._last_words() or 'it said nothing'}",
+                f"the environment's process ended: {self._last_words() or 'it printed nothing'}",
                 hint="reset starts another",
             )
         return answer
@@ -147,7 +147,7 @@ _processes_lock = threading.Lock()
 
 
 def process_for(environment: str, arguments: Mapping[str, Any]) -> VerifiersProcess:
-    """Return this program's process for an environment; it is started once, and again when it has ended.
+    """Return this program's process for an environment; it is started once, and again after it has ended.
 
     Raises:
         InvalidEnvironmentError: It cannot be loaded.
@@ -166,7 +166,7 @@ def _not_loaded(environment: str, python: str, answer: Answer) -> InvalidEnviron
     if error.startswith("ModuleNotFoundError: No module named 'verifiers"):
         return InvalidEnvironmentError(
             f"verifiers is not installed for {python}",
-            hint=f"install it in a virtual environment of its own, and name its Python in {PYTHON_VARIABLE}",
+            hint=f"install it in a separate virtual environment, and set {PYTHON_VARIABLE} to its Python",
             field="environment",
         )
     return InvalidEnvironmentError(

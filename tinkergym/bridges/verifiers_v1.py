@@ -1,8 +1,8 @@
-"""Tasksets of verifiers' v1 interface, for `verifiers_worker.py`. Imports nothing of tinkergym.
+"""Tasksets of verifiers' v1 interface, for `verifiers_worker.py`. Imports nothing from tinkergym.
 
-There a harness plays a task against an endpoint. Here the harness is a chat loop in this process, and the
-endpoint passes each request on to the policy. What is between them is verifiers' own: the task's hooks, its
-tools, its stops, its rewards.
+In verifiers a harness plays a task against an endpoint. Here the harness is a chat loop in this process, and
+the endpoint passes each request on to the policy. Everything in between is verifiers' own: the task's hooks,
+tools, stop conditions and rewards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 MOST_TASKS = 1000
-"""Of a taskset without an end."""
+"""Limit for a taskset without an end."""
 HARNESS = "tinkergym_policy_harness"
 _TRUNCATED = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length")
 
@@ -34,7 +34,7 @@ class V1Environment:
         install_harness()
         fields = env_config_type(name).model_fields
         roles = [role for role, field in fields.items() if isinstance(field.default, AgentConfig)]
-        # On this machine, in this process: the policy answers, and nothing that it says is run.
+        # On this machine, in this process: the policy answers, and none of its output is executed.
         seat = {"harness": {"id": HARNESS}, "runtime": {"type": "subprocess"}}
         config = {"taskset": {"id": name, **arguments}, **dict.fromkeys(roles, seat)}
         self._environment = load_environment(resolve_env_config(config))
@@ -44,7 +44,7 @@ class V1Environment:
         self._ready: asyncio.Future[str] | None = None
 
     def about(self) -> dict[str, Any]:
-        """Say what it is; prompts and tools are each task's own."""
+        """Describe it; prompts and tools belong to the tasks."""
         return {
             "system_prompt": "",
             "tools": [],
@@ -66,7 +66,7 @@ class V1Environment:
         return row.data.model_dump()
 
     async def play(self, row: Any, ask: Any) -> dict[str, Any]:
-        """Play a task and return how it ended."""
+        """Play a task and return its result."""
         from verifiers.v1.clients import EvalClientConfig, ModelContext
 
         if self._ready is None:
@@ -145,7 +145,7 @@ def _outcome(episode: Any) -> dict[str, Any]:
 
 
 def install_harness() -> None:
-    """Make the harness known to verifiers under its id."""
+    """Register the harness with verifiers under its id."""
     if HARNESS in sys.modules:
         return
     from verifiers.v1.configs.harness import HarnessConfig
@@ -155,7 +155,7 @@ def install_harness() -> None:
     from verifiers.v1.runtimes import ProgramResult
 
     class PolicyHarnessConfig(HarnessConfig):  # type: ignore[misc]
-        """No settings of its own."""
+        """There are no settings."""
 
     class PolicyHarness(Harness[PolicyHarnessConfig]):  # type: ignore[misc]
         """A chat loop with the task's tools."""
@@ -176,7 +176,7 @@ def install_harness() -> None:
             mcp_urls: dict[str, str],
             data: Any,
         ) -> Any:
-            """Talk until the policy calls no tool, or verifiers refuses a turn."""
+            """Chat until the policy calls no tool, or verifiers refuses a turn."""
             del trace, runtime
             system, prompt = self.resolve_prompt(data)
             messages = [{"role": "system", "content": system}] if system else []
@@ -199,7 +199,7 @@ def install_harness() -> None:
 async def chat_loop(
     endpoint: str, secret: str, model: str, messages: list[dict[str, Any]], given: tuple[Any, Any, Any]
 ) -> str:
-    """Converse; return what verifiers said if it refused a turn, else nothing."""
+    """Chat; return verifiers' message if it refused a turn, else nothing."""
     import httpx
     from verifiers.v1.harnesses.utils.mcp import call_mcp
 

@@ -1,9 +1,9 @@
-"""The process in which an environment of verifiers runs: a Python that has verifiers runs this file.
+"""The process in which a verifiers environment runs: a Python with verifiers runs this file.
 
-An environment of verifiers drives its model: it asks for completions until it is done. Here each completion
-that it asks for is passed to the other side, which answers when it is stepped. Many episodes run in one
-process, on one event loop, as verifiers does it. Lines of JSON come in and go out. Nothing of tinkergym is
-imported, so the Python that runs it may be another one.
+A verifiers environment drives its model: it requests completions until it is done. Here each request is
+passed to the other side, which answers when it is stepped. Many episodes run in one process, on one event
+loop, as in verifiers. Requests and responses are lines of JSON. Nothing is imported from tinkergym, so a
+different Python can run this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRUNCATED = frozenset(
         "max_total_completion_tokens_reached",
     }
 )
-"""Stop conditions of verifiers that are limits, not the end of a task."""
+"""verifiers' stop conditions that are limits rather than the end of a task."""
 _WATCH_SECONDS = 1.0
 
 
@@ -40,7 +40,7 @@ def make_client(ask: Any) -> Any:
     from verifiers.types import Response, ResponseMessage, ToolCall
 
     class PolicyClient(Client):  # type: ignore[misc]
-        """Asks the other side."""
+        """Passes requests to the other side."""
 
         async def get_response(
             self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **more: Any
@@ -75,7 +75,7 @@ def make_client(ask: Any) -> Any:
             raise NotImplementedError
 
         async def close(self) -> None:
-            """Hold nothing."""
+            """Do nothing."""
 
     return PolicyClient(None)
 
@@ -87,13 +87,13 @@ def plain(value: Any) -> Any:
 
 
 class LegacyEnvironment:
-    """An environment with `rollout` and a rubric: what verifiers calls v0."""
+    """An environment with `rollout` and a rubric: verifiers' v0."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
 
     def about(self) -> dict[str, Any]:
-        """Say what it is."""
+        """Describe it."""
         compares = bool(getattr(self._made, "requires_group_rollouts", False))
         refused = "its rubric compares rollouts of a group with each other" if compares else ""
         return {
@@ -108,11 +108,11 @@ class LegacyEnvironment:
         return self._made.get_eval_dataset() if split == "eval" else self._made.get_dataset()
 
     def as_json(self, row: Any) -> Any:
-        """Return a row as JSON values, more or less."""
+        """Return a row as JSON values, approximately."""
         return row
 
     async def play(self, row: Any, ask: Any) -> dict[str, Any]:
-        """Play a row and return how it ended."""
+        """Play a row and return its result."""
         state = await self._made.rollout(dict(row), make_client(ask), "policy", {})
         if state.get("error") is None:
             await self._made.rubric.score_rollout(state)
@@ -121,7 +121,7 @@ class LegacyEnvironment:
 
 
 class Episode:
-    """One rollout, and what the other side has to know of it next."""
+    """A rollout, and what the other side must know next."""
 
     def __init__(self, environment: Any, row: Any) -> None:
         self._environment, self._row = environment, row
@@ -131,18 +131,18 @@ class Episode:
         self._task = asyncio.create_task(self._run())
 
     async def next(self) -> dict[str, Any]:
-        """Return what it asks for, or how it ended."""
+        """Return its request or its result."""
         return await self._news.get()
 
     def answer(self, said: dict[str, Any]) -> None:
-        """Give it the completion that it asked for."""
+        """Pass it the requested completion."""
         reply, self._reply = self._reply, None
         if reply is None:
             raise RuntimeError("nothing was asked for")
         reply.set_result(said)
 
     def abandon(self) -> None:
-        """Let go of it; its own cleanup runs."""
+        """End it; its own cleanup runs."""
         self._task.cancel()
 
     async def _ask(self, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
@@ -154,12 +154,12 @@ class Episode:
     async def _run(self) -> None:
         try:
             self._news.put_nowait(await self._environment.play(self._row, self._ask))
-        except Exception as error:  # an environment raises what it likes
+        except Exception as error:  # environments raise arbitrary errors
             self._news.put_nowait(failure(error))
 
 
 def outcome(state: Any) -> dict[str, Any]:
-    """Return how a rollout ended."""
+    """Return a rollout's result."""
     if (error := state.get("error")) is not None:
         return failure(error)
     stop = str(state.get("stop_condition") or "")
@@ -189,7 +189,7 @@ def load(name: str, arguments: dict[str, Any]) -> Any:
     import verifiers
 
     if is_taskset(name):
-        # Next to this file, whose folder is not on the path: it holds a verifiers.py that is not verifiers.
+        # Next to this file, whose folder is not on the path, because it contains a different verifiers.py.
         spec = importlib.util.spec_from_file_location(
             "verifiers_v1", Path(__file__).with_name("verifiers_v1.py")
         )
@@ -215,7 +215,7 @@ def is_taskset(name: str) -> bool:
 
 
 class Worker:
-    """An environment of verifiers and the episodes that are played in it."""
+    """A verifiers environment and its running episodes."""
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
         """Load it."""
@@ -224,11 +224,11 @@ class Worker:
         self._rows: dict[str, Any] = {}
 
     async def about(self) -> dict[str, Any]:
-        """Say what the environment is."""
+        """Describe the environment."""
         return dict(self.environment.about())
 
     async def rows(self, split: str) -> dict[str, Any]:
-        """Say how many rows a split has."""
+        """Return the number of rows in a split."""
         if split not in self._rows:
             self._rows[split] = await asyncio.to_thread(self.environment.rows, split)
         return {"count": len(self._rows[split])}
@@ -243,13 +243,13 @@ class Worker:
         return {"fingerprint": digest.hexdigest()}
 
     async def begin(self, episode: str, split: str, row: int) -> dict[str, Any]:
-        """Start an episode and return what it asks for first."""
+        """Start an episode and return its first request."""
         await self.rows(split)
         self._episodes[episode] = started = Episode(self.environment, self._rows[split][row])
         return await self._after(episode, started)
 
     async def answer(self, episode: str, said: dict[str, Any]) -> dict[str, Any]:
-        """Answer what an episode asked for, and return what it asks for next."""
+        """Answer an episode's request, and return the next one."""
         playing = self._episodes[episode]
         playing.answer(said)
         return await self._after(episode, playing)
@@ -269,7 +269,7 @@ class Worker:
 
 
 async def serve(worker: Worker, questions: Any, answers: Any) -> None:
-    """Answer questions, many at a time, until there are no more."""
+    """Process requests, many at a time, until there are no more."""
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str] = asyncio.Queue()
     tasks: set[asyncio.Task[None]] = set()
@@ -283,7 +283,7 @@ async def serve(worker: Worker, questions: Any, answers: Any) -> None:
         number, do = question.pop("i"), question.pop("do")
         try:
             answer = await getattr(worker, do)(**question)
-        except Exception as error:  # an environment raises what it likes
+        except Exception as error:  # environments raise arbitrary errors
             answer = failure(error)
         write(answers, {**answer, "i": number})
 
@@ -295,13 +295,13 @@ async def serve(worker: Worker, questions: Any, answers: Any) -> None:
 
 
 def write(answers: Any, answer: dict[str, Any]) -> None:
-    """Write an answer."""
+    """Write a response."""
     answers.write(json.dumps(answer, default=str) + "\n")
     answers.flush()
 
 
 def end_with_parent() -> None:
-    """End when the process that started this one has ended, whatever the environment is doing."""
+    """Exit when the parent process has ended, whatever the environment is doing."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -313,13 +313,13 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
-    """Be the process: the arguments are the environment's name and its arguments as JSON."""
+    """Run the process: the arguments are the environment's name and its arguments as JSON."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the environment prints is no answer
+    os.dup2(2, 1)  # the environment's output is not a response
     end_with_parent()
     try:
         worker = Worker(sys.argv[1], json.loads(sys.argv[2]))
-    except Exception as error:  # whatever its package raises
+    except Exception as error:  # packages raise arbitrary errors
         write(answers, {**failure(error), "i": -1})
         return
     write(answers, {"i": -1})
@@ -328,5 +328,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Environments leave threads and loops behind that would keep the process.
+    # Environments leave threads and loops behind that would keep the process alive.
     os._exit(0)

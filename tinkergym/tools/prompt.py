@@ -36,7 +36,7 @@ def describe_tools(tools: Sequence[Tool], syntax: Syntax, *, max_calls: int | No
 def describe_schemas(
     schemas: Sequence[Mapping[str, Any]], syntax: Syntax, *, max_calls: int | None = None
 ) -> str:
-    """Return the same for tools of which only the JSON schemas are here."""
+    """Return the same for tools of which only the JSON schemas are available."""
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
     offered = lines if syntax == "json" else f"<tools>\n{lines}\n</tools>"
     example = render_calls([ToolCall("tool_name", {"argument_name": "value"})], syntax)

@@ -1,4 +1,4 @@
-"""What ALFWorld knows of rooms and objects: what is where, what fits where, and what can be done with it."""
+"""ALFWorld's data on rooms and objects: what is where, what fits where, and what can be done with it."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """All of it."""
+    """The complete catalogue."""
 
     version: str
-    """Of what it was read from."""
+    """Digest of its source."""
     holds: Mapping[str, frozenset[str]]
-    """Kinds of object by the kind of receptacle that takes them."""
+    """Kinds of object by the kind of receptacle that accepts them."""
     openable: frozenset[str]
     containers: frozenset[str]
-    """Kinds of object in which others can lie."""
+    """Kinds of object that can contain others."""
     affords: Mapping[str, frozenset[str]]
     """Kinds of object by what can be done with them."""
     rooms_for: Mapping[str, frozenset[str]]
@@ -61,7 +61,7 @@ class Catalogue:
 
 @cache
 def packaged() -> Catalogue:
-    """Read the catalogue that the installed package `alfworld` brings."""
+    """Read the catalogue from the installed package `alfworld`."""
     with _environment_kept():
         constants = importlib.import_module("alfworld.gen.constants")
         layouts = Path(next(iter(importlib.import_module("alfworld.gen").__path__))) / "layouts"
@@ -89,7 +89,7 @@ def packaged() -> Catalogue:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Import ALFWorld without what it does then: make a folder, and name it in `ALFWORLD_DATA`."""
+    """Import ALFWorld without its side effects: creating a folder and setting `ALFWORLD_DATA`."""
     before = os.environ.get("ALFWORLD_DATA")
     os.environ["ALFWORLD_DATA"] = tempfile.gettempdir()
     try:
@@ -112,7 +112,7 @@ def _room(layouts: Path, number: int, kinds: Mapping[str, Any], holds: Mapping[s
             continue
         x, z, rotation, horizon = pose
         place = [int(x * 4), int(z * 4), int(rotation // 90), int(horizon)]
-        # Two may be reached from one place; a name for each reads better.
+        # Two may be reached from one place; separate names read better.
         while tuple(place) in taken:
             place[3] += 1
         taken.add(tuple(place))

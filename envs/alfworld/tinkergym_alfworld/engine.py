@@ -1,4 +1,4 @@
-"""The environment's side of its engine's process: start it, ask it, give up on it."""
+"""The environment's side of its engine's process: starting it, sending requests, and giving up on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tinkergym.errors import EnvironmentInfrastructureError, EnvironmentTimeoutE
 _START_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
 _MOST_LOG = 2_000
-"""Characters of the process's last words that an error shows."""
+"""Characters of the process's last output that an error shows."""
 WORKER = (sys.executable, "-m", "tinkergym_alfworld.worker")
 
 
@@ -27,26 +27,26 @@ def refuse_missing_packages() -> None:
     """Check that ALFWorld and TextWorld are installed, without importing them.
 
     Raises:
-        InvalidEnvironmentError: One is not.
+        InvalidEnvironmentError: One of them is not installed.
     """
     for package in ("alfworld", "textworld"):
         if importlib.util.find_spec(package) is None:
             raise InvalidEnvironmentError(
                 f"the package {package} is not installed",
-                hint="in a checkout: pip install './envs/alfworld[games]'; that needs a C++ compiler",
+                hint="in a checkout run pip install './envs/alfworld[games]', which needs a C++ compiler",
                 field="environment",
             )
 
 
 class EngineProcess:
-    """A process that plays one game at a time, started by the first question. For one thread at a time."""
+    """A process that plays one game at a time, started by the first request. For one thread at a time."""
 
     def __init__(self, *, call_seconds: float, command: Sequence[str] = WORKER) -> None:
-        """Prepare.
+        """Prepare without starting the process.
 
         Args:
-            call_seconds: How long an answer may take.
-            command: What to start.
+            call_seconds: Time limit for a response.
+            command: The command that starts the process.
         """
         self._call_seconds, self._command = call_seconds, list(command)
         self._process: subprocess.Popen[str] | None = None
@@ -54,12 +54,12 @@ class EngineProcess:
         self._log: Any = None
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Have the engine do something and return its answer.
+        """Send a request to the engine and return its response.
 
         Raises:
-            EnvironmentInfrastructureError: The engine raised or its process ended; the next question starts
-                another.
-            EnvironmentTimeoutError: No answer came in time; the process was killed.
+            EnvironmentInfrastructureError: The engine raised an error or its process ended; the next request
+                starts another.
+            EnvironmentTimeoutError: There was no response in time; the process was killed.
         """
         begun = self._process is None
         if self._process is None:
@@ -73,7 +73,7 @@ class EngineProcess:
         except queue.Empty:
             self.close(kill=True)
             raise EnvironmentTimeoutError(
-                f"ALFWorld's engine did not answer within {self._call_seconds:g} s",
+                f"ALFWorld's engine did not respond within {self._call_seconds:g} s",
                 hint="raise call_seconds, or choose games with smaller rooms",
             ) from None
         except OSError:
@@ -82,12 +82,12 @@ class EngineProcess:
             words = self._last_words()
             self.close(kill=True)
             raise EnvironmentInfrastructureError(
-                f"the process of ALFWorld's engine ended: {words or 'it said nothing'}",
+                f"the process of ALFWorld's engine ended: {words or 'it printed nothing'}",
                 hint="reset starts another",
             )
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            # What state a failed engine is in is not known.
+            # The state of a failed engine is unknown.
             self.close(kill=True)
             raise EnvironmentInfrastructureError(
                 f"ALFWorld's engine failed: {answer['error']}\n{answer.get('traceback', '')}".strip()
@@ -101,7 +101,7 @@ class EngineProcess:
             return
         assert process.stdin is not None
         with suppress(OSError):
-            process.stdin.close()  # its cue to end
+            process.stdin.close()  # this tells it to end
         if kill:
             process.kill()
         try:
@@ -119,10 +119,10 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=self._log,
             encoding="utf-8",
-            # ALFWorld makes the folder that this names, and its cache in the home folder if it is not set.
+            # ALFWorld creates the folder named here, or by default its cache in the home folder.
             env={**os.environ, "ALFWORLD_DATA": os.environ.get("ALFWORLD_DATA") or tempfile.gettempdir()},
         )
-        # Lines of a process that ended may still lie in an old queue, so each process has its own.
+        # An old queue may still contain lines of an ended process, so each process has its own.
         self._lines = queue.SimpleQueue()
         threading.Thread(
             target=_read, args=(self._process, self._lines), name="alfworld engine", daemon=True

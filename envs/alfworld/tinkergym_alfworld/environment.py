@@ -1,4 +1,4 @@
-"""A household task in text, as a Gymnasium environment."""
+"""A household task as text, as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ clean X with Y, heat X with Y, cool X with Y."""
 _PUT = re.compile(r"put (.+) (?:in/on|in|on) (.+)")
 _UNKNOWN = "Nothing happens."
 _MOST_COMMAND = 200
-"""Characters of a command that the engine is given."""
+"""Limit for the length of a command passed to the engine."""
 
 
 class HouseholdEnv(gym.Env[str, str]):
-    """Do a task in a house by text commands: ALFWorld's games, played by its own engine.
+    """Do a household task by text commands: ALFWorld's games, played by its own engine.
 
-    Earns 1 when the task is done and 0 otherwise. `max_steps` commands truncate the episode.
+    Earns 1 when the task is done and 0 otherwise. The episode is truncated after `max_steps` commands.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "dependent"}  # noqa: RUF012 - Gymnasium declares it so
     worker: ClassVar[Sequence[str]] = WORKER
-    """What starts the engine's process."""
+    """The command that starts the engine's process."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class HouseholdEnv(gym.Env[str, str]):
 
         Args:
             games: `official`: ALFWorld's data. `made`: games of `tinkergym_alfworld.make_games`, which
-                are not ALFWorld's benchmark. Either lies in the folder that `ALFWORLD_DATA` names.
-            split: `train`, `valid_seen` (rooms of the training) or `valid_unseen` (other rooms).
-            task_types: Only these; None takes all six.
-            max_steps: Of an episode; ALFWorld's own evaluation has 50.
-            show_commands: Show all commands that are possible.
+                are not ALFWorld's benchmark. Both are in the folder set by `ALFWORLD_DATA`.
+            split: `train`, `valid_seen` (training rooms) or `valid_unseen` (other rooms).
+            task_types: Only these task types; None means all six.
+            max_steps: Step limit per episode; ALFWorld's own evaluation uses 50.
+            show_commands: Show all possible commands.
             instructions: Explain the commands in a system prompt.
-            call_seconds: How long the engine may take for a step.
-            render_mode: None; there is nothing to see.
+            call_seconds: Time limit of the engine for a step.
+            render_mode: Must be None; there is nothing to render.
 
         Raises:
-            InvalidEnvironmentError: A package or the data is missing; says what to do.
-            InvalidRequestError: There is no such split or task type.
+            InvalidEnvironmentError: A package or the data is missing; the message says what to do.
+            InvalidRequestError: The split or task type does not exist.
         """
         self.render_mode = render_mode
         self.observation_space, self.action_space = Text(), Text()
@@ -83,7 +83,7 @@ class HouseholdEnv(gym.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin game number `options["task_index"]`, or one that the seed draws.
+        """Start game number `options["task_index"]`, or one drawn by the seed.
 
         Raises:
             EnvironmentInfrastructureError: The engine failed.
@@ -100,7 +100,7 @@ class HouseholdEnv(gym.Env[str, str]):
         }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Obey a command. One that is not possible changes nothing and counts as `unknown_commands`.
+        """Execute a command. Impossible commands change nothing and count as `unknown_commands`.
 
         Raises:
             EpisodeProtocolError: No episode is running.
@@ -113,11 +113,11 @@ class HouseholdEnv(gym.Env[str, str]):
         known = command in self._commands
         feedback, won = _UNKNOWN, False
         if known:
-            self._playing = False  # until the engine has answered
+            self._playing = False  # until the engine has responded
             shown = self._engine.ask("step", command=command)
             feedback, won, self._commands = shown["feedback"].strip(), shown["won"], shown["commands"]
             self._playing = True
-            # Once a policy has left the known way to win, nobody knows one.
+            # Once a policy has left the known solution, none is known.
             self._way = self._way[1:] if self._way and self._way[0] == command else []
         truncated = not won and self._steps >= self._max_steps
         self._playing = not (won or truncated)
@@ -128,11 +128,11 @@ class HouseholdEnv(gym.Env[str, str]):
         return self._words(feedback), float(won), won, truncated, info
 
     def legal_actions(self) -> list[str]:
-        """Return the commands that are possible now."""
+        """Return the currently possible commands."""
         return list(self._commands)
 
     def gold_action(self) -> str | None:
-        """Return the next command of the game's own way to win; None once the policy has left it."""
+        """Return the next command of the game's own solution; None once the policy has left it."""
         return self._way[0] if self._way else None
 
     def close(self) -> None:
@@ -147,10 +147,10 @@ class HouseholdEnv(gym.Env[str, str]):
 
 
 def command_in(action: str) -> str:
-    """Return the command that a text ends with, written as the engine expects it.
+    """Return the command at the end of a text, in the engine's spelling.
 
-    The last line counts, so that a policy may think first. `put X in/on Y`, as ALFWorld wrote it before
-    0.4, is understood as `move X to Y`.
+    The last line counts, so a policy may think first. `put X in/on Y`, the form before ALFWorld 0.4, is
+    accepted as `move X to Y`.
     """
     lines = [line.strip() for line in action.splitlines() if line.strip()]
     command = " ".join(lines[-1].lower().split()) if lines else ""

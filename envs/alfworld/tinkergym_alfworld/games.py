@@ -1,4 +1,4 @@
-"""Where the games lie: ALFWorld's folder, its splits, and a game as a task."""
+"""The games' files: ALFWorld's folder, its splits, and a game as a task."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ TASK_TYPES = (
 FOLDER_VARIABLE = "ALFWORLD_DATA"
 SUBFOLDER = "json_2.1.1"
 MANIFEST = "made_games.json"
-"""Lies in a folder of made games, so that they are never taken for the official ones."""
+"""Marks a folder of generated games, so that they are never mistaken for the official ones."""
 GAME_FILE, TASK_FILE = "game.tw-pddl", "traj_data.json"
 
-# Nothing that could end the sentence in a grammar, or begin an expression there.
+# No characters that could end the sentence in a grammar, or begin an expression there.
 _TASK = re.compile(r"Your task is to: ([A-Za-z0-9 ,.'-]{1,200})\"")
 _SOLVABLE = re.compile(r'"solvable":\s*true')
 
@@ -39,24 +39,24 @@ _SOLVABLE = re.compile(r'"solvable":\s*true')
 class GameTasks(TaskSource):
     """The games of one split, in the order of their paths.
 
-    Read from the folder that `ALFWORLD_DATA` names on the machine that plays; a job cannot name another
-    one. As in ALFWorld, games that are not marked as solvable and those with sliced objects or movable
-    receptacles are left out.
+    Read from the folder set by `ALFWORLD_DATA` on the machine that plays; a job cannot name a different one.
+    As in ALFWorld, games not marked as solvable and games with sliced objects or movable receptacles are left
+    out.
     """
 
     splits = get_args(Split)
 
     def __init__(self, *, games: Games, split: Split, task_types: Sequence[str] | None) -> None:
-        """Name the games.
+        """Find the games.
 
         Args:
-            games: Which kind lies there.
+            games: The kind of games there.
             split: Part of the data.
-            task_types: Only these; None takes all six.
+            task_types: Only these task types; None means all six.
 
         Raises:
-            InvalidEnvironmentError: The folder is missing, holds no such games, or the other kind.
-            InvalidRequestError: There is no such split or task type.
+            InvalidEnvironmentError: The folder is missing, has no such games, or has the other kind.
+            InvalidRequestError: The split or task type does not exist.
         """
         if split not in self.splits:
             raise InvalidRequestError(
@@ -73,12 +73,12 @@ class GameTasks(TaskSource):
 
     @property
     def name(self) -> str:
-        """Which games these are."""
+        """Describe these games."""
         return f"{self._games} ALFWorld games ({', '.join(self._task_types)})"
 
     @property
     def fingerprint(self) -> str:
-        """Of the games' paths and contents."""
+        """Digest of the games' paths and contents."""
         digest = sha256()
         for path, _ in self._listed():
             digest.update(path.encode() + b"\0" + (self._folder / path / GAME_FILE).read_bytes())
@@ -88,7 +88,7 @@ class GameTasks(TaskSource):
         return len(self._listed())
 
     def read(self, index: int) -> dict[str, Any]:
-        """Return a game: its path, task type, sentence, problem and, if it has one, a way to win.
+        """Return a game: its path, task type, sentence, problem and, if it has one, a solution.
 
         Raises:
             InvalidDataError: The file is not a game.
@@ -102,7 +102,7 @@ class GameTasks(TaskSource):
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidDataError(f"{file} is not a game of ALFWorld: {error!r}") from None
         if sentence is None or not isinstance(problem, str):
-            raise InvalidDataError(f"{file} is not a game of ALFWorld: it names no task")
+            raise InvalidDataError(f"{file} is not a game of ALFWorld: it does not contain a task")
         return {
             "game": path,
             "task_type": task_type,
@@ -116,8 +116,7 @@ class GameTasks(TaskSource):
         chosen = tuple(game for game in listed if game[1] in self._task_types)
         if not chosen:
             raise InvalidEnvironmentError(
-                f"{self._folder / SUBFOLDER / str(self.split)} holds no game of "
-                f"{', '.join(self._task_types)}",
+                f"{self._folder / SUBFOLDER / str(self.split)} has no game of {', '.join(self._task_types)}",
                 hint=_HINTS[self._games],
                 field="task_types",
             )
@@ -137,8 +136,10 @@ def _folder_of(games: Games) -> Path:
     folder = Path(named)
     if not named or not folder.is_dir():
         raise InvalidEnvironmentError(
-            f"{FOLDER_VARIABLE} names no folder" if not named else f"{FOLDER_VARIABLE}: there is no {folder}",
-            hint=f"{_HINTS[games]}; then set {FOLDER_VARIABLE} where the environment is played",
+            f"{FOLDER_VARIABLE} is not set to a folder"
+            if not named
+            else f"{FOLDER_VARIABLE}: there is no {folder}",
+            hint=f"{_HINTS[games]}; then set {FOLDER_VARIABLE} in the process that plays the environment",
             field="environment",
         )
     made = (folder / MANIFEST).exists()
@@ -168,7 +169,7 @@ def _known_types(given: Sequence[str] | None) -> Sequence[str]:
 
 @lru_cache(maxsize=64)
 def _games_in(folder: str, split: str) -> tuple[tuple[str, str], ...]:
-    """Return path and task type of a split's games; kept, since thousands of files are looked at."""
+    """Return the paths and task types of a split's games; cached, because thousands of files are read."""
     found = []
     for file in sorted((Path(folder) / SUBFOLDER / split).rglob(TASK_FILE)):
         path = file.parent.relative_to(folder).as_posix()

@@ -1,7 +1,7 @@
-"""A small game drawn from the catalogue: a room, a goal, where everything lies, and the way to win.
+"""A small game drawn from the catalogue: a room, a goal, the objects' places, and a solution.
 
-Pure functions of a generator and a catalogue, without the engine. Every set is sorted before anything is
-drawn from it, so a seed gives the same bytes in every process.
+Pure functions of a generator and a catalogue, without the engine. Sets are sorted before drawing from them,
+so a seed gives the same bytes in every process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ TOOLS = {
     "pick_heat_then_place_in_recep": ("Microwave", "Heatable", "isHot", "heat"),
     "pick_cool_then_place_in_recep": ("Fridge", "Coolable", "isCool", "cool"),
 }
-"""By task type: the receptacle that does it, what an object must afford, what it is then, and the verb."""
+"""By task type: the receptacle it needs, the object's required property, its resulting state, and the
+verb."""
 SENTENCES = {
     "pick_and_place_simple": "put a {thing} in {place}.",
     "look_at_obj_in_light": "look at {thing} under the {place}.",
@@ -41,7 +42,7 @@ _PREDICATES = {
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """An object and where it lies."""
+    """An object and its place."""
 
     id: str
     kind: str
@@ -58,9 +59,9 @@ class MadeGame:
     receptacles: tuple[Receptacle, ...]
     things: tuple[Thing, ...]
     target: str
-    """Kind of object."""
+    """Kind of the object."""
     place: str
-    """Kind of receptacle that it belongs in; of lamp, for `look_at_obj_in_light`."""
+    """Kind of receptacle that it belongs in; for `look_at_obj_in_light`, kind of lamp."""
 
     @property
     def sentence(self) -> str:
@@ -75,14 +76,14 @@ class MadeGame:
 def draw_game(
     task_type: str, rooms: Sequence[Room], catalogue: Catalogue, rng: random.Random, *, most_receptacles: int
 ) -> MadeGame | None:
-    """Draw a game, or None if this draw cannot make one.
+    """Draw a game, or None if this draw cannot produce one.
 
     Args:
         task_type: One of ALFWorld's.
-        rooms: To choose from.
-        catalogue: What fits where.
-        rng: All randomness.
-        most_receptacles: Of the room; from a larger one, so many are drawn.
+        rooms: The rooms to choose from.
+        catalogue: The catalogue.
+        rng: The source of randomness.
+        most_receptacles: Limit for receptacles; from a larger room this many are drawn.
     """
     fit = [room for room in rooms if room.kind in catalogue.rooms_for[task_type]]
     room = rng.choice(fit)
@@ -107,7 +108,7 @@ def draw_game(
 
 
 def _some(receptacles: Sequence[Receptacle], most: int, rng: random.Random) -> list[Receptacle]:
-    """Return at most so many, one of each kind before a second one of any."""
+    """Return at most this many, one of each kind before a second one of any."""
     if len(receptacles) <= most:
         return list(receptacles)
     mixed = rng.sample(receptacles, len(receptacles))
@@ -138,7 +139,7 @@ def _drawn_goal(
 def _laid_out(
     task_type: str, room: Room, goal: tuple[str, str], catalogue: Catalogue, rng: random.Random
 ) -> list[Thing] | None:
-    """Put the target where it is not wanted, and others anywhere; None if there is no such place."""
+    """Put the target at a wrong place, and other objects anywhere; None if there is no such place."""
     target, place = goal
     banned = {place, TOOLS[task_type][0] if task_type in TOOLS else place}
     things = []
@@ -167,7 +168,7 @@ def _laid_out(
 
 
 def mangled(name: str) -> str:
-    """Write an id as PDDL allows."""
+    """Return an id in PDDL's spelling."""
     for sign, word in (("-", "minus"), ("|", "bar"), ("+", "plus"), (".", "dot"), (",", "comma")):
         name = name.replace(sign, f"_{word}_")
     return name
@@ -179,7 +180,7 @@ def problem_of(game: MadeGame, catalogue: Catalogue) -> str:
     thing_kinds = sorted({one.kind for one in game.things})
     objects = [
         "agent1 - agent",
-        # The agent starts at a place of its own, so that the introduction lists the whole room.
+        # The agent starts at a separate place, so that the introduction lists the whole room.
         f"{mangled('loc|start')} - location",
         *(f"{mangled(one.location)} - location" for one in game.receptacles),
         *(f"{mangled(one.id)} - receptacle" for one in game.receptacles),
@@ -254,15 +255,15 @@ def _goal(game: MadeGame) -> str:
     )
 
 
-# --- the way to win ---
+# --- the solution ---
 
 
 def walkthrough(game: MadeGame, name: Callable[[str], str], openable: frozenset[str]) -> list[str]:
-    """Return commands that win, from where everything lies.
+    """Return commands that win from the initial state.
 
     Args:
         game: The game.
-        name: What the engine calls a thing, by its id.
+        name: Returns the engine's name for an object's id.
         openable: Kinds of receptacle that start closed.
     """
     commands: list[str] = []

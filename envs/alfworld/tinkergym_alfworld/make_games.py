@@ -1,4 +1,4 @@
-"""Makes small games from ALFWorld's own domain, grammar and rooms.
+"""Generate small games from ALFWorld's own domain, grammar and rooms.
 
 Seeded: the same arguments and the same version of alfworld give the same files, byte for byte. Every game is
 played to its end on the real engine before it is kept. They are not ALFWorld's benchmark, and a manifest in
@@ -26,16 +26,16 @@ from tinkergym_alfworld.games import GAME_FILE, MANIFEST, SUBFOLDER, TASK_FILE, 
 from tinkergym_alfworld.made_game import MadeGame, draw_game, mangled, problem_of, walkthrough
 
 VERSION = 1
-"""Of the generator: another one makes other games of a seed."""
+"""Version of the generator: a different one generates different games for a seed."""
 SPLITS = ("train", "valid_seen", "valid_unseen")
 _MOST_DRAWS = 200
-"""For each game that is wanted."""
+"""Attempts per game."""
 _GRAMMAR = 'Your task is to: {sentence}"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to make."""
+    """What to generate."""
 
     train: int = 64
     """Games of each task type for training."""
@@ -43,19 +43,19 @@ class Wanted:
     """Games of each task type for `valid_seen`, and as many for `valid_unseen`."""
     task_types: tuple[str, ...] = TASK_TYPES
     most_receptacles: int = 6
-    """In a room. Larger rooms are harder, longer to describe and slower."""
+    """Limit per room. Larger rooms are harder, longer to describe and slower."""
     seed: int = 0
 
 
 def made_games(folder: Path, wanted: Wanted) -> Path:
-    """Make games, unless they are there already, and return the folder: what `ALFWORLD_DATA` is to name.
+    """Generate games, unless they exist already, and return the folder for `ALFWORLD_DATA`.
 
     Args:
-        folder: Where to. Written as a whole or not at all.
-        wanted: Which games.
+        folder: The target folder, which is written atomically.
+        wanted: What to generate.
 
     Raises:
-        InvalidRequestError: The folder holds something else.
+        InvalidRequestError: The folder contains something else.
         InvalidEnvironmentError: ALFWorld is not installed.
     """
     if not set(wanted.task_types) <= set(TASK_TYPES):
@@ -68,7 +68,7 @@ def made_games(folder: Path, wanted: Wanted) -> Path:
         if _manifest(folder).get("wanted") == told:
             return folder
         raise InvalidRequestError(
-            f"{folder} is there already and holds other games", hint="name a new folder", field="folder"
+            f"{folder} already exists and contains other games", hint="name a new folder", field="folder"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
@@ -92,7 +92,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 class _Maker:
-    """Draws games, plays each, and keeps those that can be won and are new."""
+    """Draws games, plays each, and keeps those that are new and can be won."""
 
     def __init__(self, wanted: Wanted, catalogue: Catalogue) -> None:
         self._wanted, self._catalogue = wanted, catalogue
@@ -134,14 +134,14 @@ class _Maker:
             found[path] = digest
         if len(found) < count:
             raise InvalidRequestError(
-                f"only {len(found)} of {count} games of {task_type} could be made for {split}",
-                hint="allow more receptacles, or ask for fewer games",
+                f"only {len(found)} of {count} games of {task_type} could be generated for {split}",
+                hint="allow more receptacles, or generate fewer games",
                 field="most_receptacles",
             )
         return found
 
     def _way_to_win(self, game: MadeGame, problem: str) -> list[str] | None:
-        """Return the commands with which the engine says that the game is won; None if it does not."""
+        """Return the commands with which the engine reports a win; None if it does not."""
         ids = [mangled(one.id) for one in game.receptacles] + [mangled(one.id) for one in game.things]
         try:
             shown = self._engine.ask("load", problem=problem, task=game.sentence)
@@ -152,7 +152,7 @@ class _Maker:
                     return None
                 shown = self._engine.ask("step", command=command)
         except EnvironmentInfrastructureError:
-            return None  # a problem that the engine cannot play is not worth more than another draw
+            return None  # drawing again is better than examining a problem that the engine cannot play
         return way if shown["won"] else None
 
 
@@ -171,7 +171,7 @@ def _write(folder: Path, game: MadeGame, problem: str, way: Sequence[str]) -> No
         },
         "turk_annotations": {"anns": [{"task_desc": game.sentence}]},
     }
-    # As in official games, but without their copies of domain and grammar: the package's own are played.
+    # As in official games, but without their copies of domain and grammar: the package's own are used.
     made = {
         "pddl_problem": problem,
         "grammar": _GRAMMAR.format(sentence=game.sentence),
@@ -183,10 +183,10 @@ def _write(folder: Path, game: MadeGame, problem: str, way: Sequence[str]) -> No
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make games as the command line says."""
+    """Generate games as the command line asks."""
     default = Wanted()
     parser = argparse.ArgumentParser(prog="python -m tinkergym_alfworld.make_games", description=__doc__)
-    parser.add_argument("folder", type=Path, help="a new folder, which ALFWORLD_DATA is then to name")
+    parser.add_argument("folder", type=Path, help="a new folder, to which ALFWORLD_DATA must then be set")
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--train", type=int, default=default.train, help="games of each task type")
     parser.add_argument("--valid", type=int, default=default.valid, help="the same, seen and unseen each")
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seed=given.seed,
     )
     folder = made_games(given.folder, wanted)
-    print(f"games are in {folder}; export ALFWORLD_DATA={folder.resolve()}", file=sys.stderr)
+    print(f"the games are in {folder}; export ALFWORLD_DATA={folder.resolve()}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A scripted player for `pick_and_place_simple`: it looks for the thing, takes it and brings it."""
+"""A scripted player for `pick_and_place_simple`: it searches for the object, takes it and brings it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _TASK = re.compile(r"put an? (\w+) in (\w+)")
 
 
 class Searcher:
-    """Knows what is shown, not where things lie; opens and searches one place after the other."""
+    """Knows only what is shown; opens and searches one place after the other."""
 
     def __init__(self, rng: random.Random, *, mistakes: float = 0.0) -> None:
         """Create it.
 
         Args:
-            rng: Its randomness.
-            mistakes: How often it does anything that is possible instead.
+            rng: The source of randomness.
+            mistakes: How often it executes a random possible command instead.
         """
         self._rng, self._mistakes = rng, mistakes
         self._thing, self._place, self._here = "", "", ""
@@ -28,7 +28,7 @@ class Searcher:
         """Read the task.
 
         Raises:
-            ValueError: It is of another type.
+            ValueError: It has a different type.
         """
         found = _TASK.search(observation)
         if found is None:

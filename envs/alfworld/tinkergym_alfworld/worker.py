@@ -1,8 +1,8 @@
 """The process in which ALFWorld's engine runs: `python -m tinkergym_alfworld.worker`.
 
-Each environment has one. The engine is not safe with threads, ends the process where a problem is malformed,
-and keeps 34 MB of disk for each instance until the process ends; so there is one instance, which loads game
-after game. Lines of JSON come in and go out. This is the only file that imports the engine.
+Each environment has one. The engine is not thread-safe, exits the process on a malformed problem, and keeps
+34 MB of disk for each instance until the process ends; there is therefore one instance, which loads one game
+after another. Requests and responses are lines of JSON. This is the only file that imports the engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Engine:
     """TextWorld's engine for ALFWorld's problems."""
 
     def __init__(self) -> None:
-        """Import it, and read the domain and the grammar that come with the package."""
+        """Import it, and read the domain and the grammar of the package."""
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
@@ -35,26 +35,26 @@ class Engine:
         self._env = AlfredDemangler(PddlEnv(infos), shuffle=False)
 
     def load(self, problem: str, task: str) -> dict[str, Any]:
-        """Begin a game.
+        """Start a game.
 
-        Only the problem and the task are a game's own. Domain and grammar are the package's: a grammar holds
-        Python expressions, which the engine evaluates.
+        Only the problem and the task belong to a game. Domain and grammar are the package's: a grammar
+        contains Python expressions, which the engine evaluates.
 
         Args:
             problem: PDDL.
-            task: One sentence, of letters, digits and punctuation only.
+            task: One sentence of only letters, digits and punctuation.
         """
         grammar = self._grammar.replace("UNKNOWN GOAL.", task)
         self._env.load({"pddl_domain": self._domain, "grammar": grammar, "pddl_problem": problem})
         return _shown(self._env.reset())
 
     def step(self, command: str) -> dict[str, Any]:
-        """Obey a command."""
+        """Execute a command."""
         state, _, _ = self._env.step(command)
         return _shown(state)
 
     def names(self, ids: list[str]) -> dict[str, str]:
-        """Return what the engine calls things of the loaded game, by their ids in the problem."""
+        """Return the engine's names for the objects of the loaded game, by their ids in the problem."""
         infos = self._env.unwrapped._entity_infos
         return {one: infos[one.lower()].name.strip() for one in ids}
 
@@ -68,12 +68,12 @@ def _shown(state: Any) -> dict[str, Any]:
 
 
 def serve(engine: Any, questions: TextIO, answers: TextIO) -> None:
-    """Answer lines until there are no more. An engine that ends the process is an error like any other."""
+    """Process requests until there are no more. An engine that exits is treated as an error."""
     for line in questions:
         try:
             question = json.loads(line)
             answer = getattr(engine, question.pop("do"))(**question)
-        except BaseException as error:  # the engine raises SystemExit where a problem is malformed
+        except BaseException as error:  # the engine raises SystemExit for a malformed problem
             answer = {
                 "error": f"{type(error).__name__}: {error}",
                 "traceback": traceback.format_exc(limit=-5),
@@ -83,7 +83,7 @@ def serve(engine: Any, questions: TextIO, answers: TextIO) -> None:
 
 
 def end_with_parent() -> None:
-    """End when the process that started this one has ended, whatever the engine is doing."""
+    """Exit when the parent process has ended, whatever the engine is doing."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -95,14 +95,14 @@ def end_with_parent() -> None:
 
 
 def streams() -> tuple[TextIO, TextIO]:
-    """Return the pipes to the parent; what the engine prints goes to stderr from here on."""
+    """Return the pipes to the parent; from here on the engine's output goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return sys.stdin, answers
 
 
 def main() -> None:
-    """Be the process."""
+    """Run the process."""
     questions, answers = streams()
     end_with_parent()
     serve(Engine(), questions, answers)

@@ -1,7 +1,7 @@
 """A policy's text as one of AndroidWorld's JSON actions.
 
-Everything that a policy can get wrong is found here, before the device is asked: what the device then cannot
-do is the device's failure, not the policy's.
+All mistakes of a policy are found here, before the device is used: what the device then cannot do is the
+device's failure, not the policy's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "answer": (("text",), ()),
     "status": (("goal_status",), ()),
 }
-"""By action: the fields that it needs, and those that it may have."""
+"""By action: its required and optional fields."""
 
 _POINTED = ("click", "double_tap", "long_press")
 _CHOICES = {
@@ -47,24 +47,24 @@ _CHOICES = {
 }
 _TEXTS = ("text", "app_name")
 _MOST_CHARACTERS = 4_000
-"""Of a policy's text, from its end, that are read."""
+"""Characters read from the end of a policy's text."""
 _DECODER = json.JSONDecoder()
 
 
 class MalformedActionError(Exception):
-    """A text is not an action that can be done here; says why, for the policy to read."""
+    """A text is not an action that is possible here; the message tells the policy why."""
 
 
 def read_action(text: str, state: State, screen_size: tuple[int, int]) -> dict[str, Any]:
-    """Return the fields of the action that a text ends with; what is said before it is not read.
+    """Return the fields of the action at the end of a text; anything before it is ignored.
 
     Args:
         text: Any text.
-        state: What the device shows, for the elements that can be named.
+        state: The device's state, with the elements that can be named.
         screen_size: Width and height in pixels.
 
     Raises:
-        MalformedActionError: There is none, or it cannot be done.
+        MalformedActionError: There is no action, or it is not possible.
     """
     fields = _last_object(text)
     kind = fields.get("action_type")
@@ -125,7 +125,7 @@ def _is_whole(value: object, end: int) -> bool:
 
 
 def _check_place(kind: str, fields: Mapping[str, Any]) -> None:
-    """An element or a point, not both and not half of one."""
+    """Check for an element or a complete point, but not both."""
     point = "x" in fields, "y" in fields
     if point[0] != point[1] or (point[0] and "index" in fields):
         raise MalformedActionError(f'{kind} takes either "index", or "x" and "y".')

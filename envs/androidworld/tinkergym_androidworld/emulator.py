@@ -1,7 +1,7 @@
-"""AndroidWorld itself: the only file that imports `android_world`, and the emulator that it runs on.
+"""AndroidWorld on an emulator; the only file that imports `android_world`.
 
-One emulator serves one environment at a time. Environments of one process that name the same emulator share
-its connection and take turns; another process is refused.
+One emulator serves one environment at a time. Environments in one process that use the same emulator share
+its connection and take turns; other processes are refused.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from tinkergym_androidworld.phone import Device, PhoneTask
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing keeps two processes apart there
+except ImportError:  # Windows: there is no protection against a second process
     fcntl = None  # type: ignore[assignment]
 
 ADB_VARIABLE = "TINKERGYM_ADB_PATH"
-"""Environment variable: where adb is. Not an argument, since a job may come from somebody else."""
+"""Environment variable with the path of adb. Not an argument, because jobs may come from other users."""
 
 _CONSOLE_PORTS = range(5554, 5684, 2)
-"""Those that emulators take."""
+"""Ports that emulators use."""
 _GRPC_OFFSET = 3000
-"""From an emulator's console port to its usual gRPC port: 8554 for the first one."""
+"""Difference between an emulator's console port and its usual gRPC port: 8554 for the first one."""
 _REACH_SECONDS = 3.0
-_START = "start one: emulator -avd AndroidWorldAvd -no-snapshot -grpc 8554"
+_START = "start one with emulator -avd AndroidWorldAvd -no-snapshot -grpc 8554"
 
 
 class Emulator:
     """AndroidWorld's tasks on a running emulator."""
 
     def __init__(self, *, family: str, console_port: int, grpc_port: int | None, wait_seconds: float) -> None:
-        """Look whether everything is there; nothing is connected yet.
+        """Check that everything is available; nothing is connected yet.
 
         Raises:
-            InvalidEnvironmentError: AndroidWorld is not installed, or no emulator answers.
+            InvalidEnvironmentError: AndroidWorld is not installed, or no emulator responds.
             InvalidRequestError: AndroidWorld has no such family of tasks.
         """
         if importlib.util.find_spec("android_world") is None:
@@ -71,7 +71,7 @@ class Emulator:
         except ValueError as error:
             raise InvalidRequestError(
                 f"AndroidWorld has no family {family!r}: {error}",
-                hint="android_world is all of them, android those without questions",
+                hint="android_world contains all of them, android those without questions",
                 field="family",
             ) from None
         self._action = importlib.import_module("android_world.env.json_action").JSONAction
@@ -82,10 +82,11 @@ class Emulator:
         return list(self._tasks)
 
     def task(self, name: str, seed: int) -> PhoneTask:
-        """Return a task, made as AndroidWorld's `create_suite` makes it."""
+        """Return a task, created like in AndroidWorld's `create_suite`."""
         kind = self._tasks[name]
         kind.set_device_time(self._line.device)
-        # AndroidWorld draws from the global generator. The emulator is this environment's alone meanwhile.
+        # AndroidWorld draws from the global generator. The emulator is reserved for this environment
+        # meanwhile.
         random.seed(seed)
         params = kind.generate_random_params()
         params["seed"] = seed
@@ -97,10 +98,10 @@ class Emulator:
         return self._action(**fields)
 
     def take(self) -> Device:
-        """Wait for the emulator and connect to it, unless this process has already.
+        """Wait for the emulator and connect to it, unless this process is already connected.
 
         Raises:
-            EnvironmentBusyError: Another environment keeps it.
+            EnvironmentBusyError: Another environment is using it.
             EnvironmentInfrastructureError: AndroidWorld cannot connect to it.
         """
         device = self._line.take(self._wait_seconds)
@@ -108,18 +109,18 @@ class Emulator:
         return device
 
     def give_back(self, *, broken: bool = False) -> None:
-        """Let other environments of this process have it."""
+        """Release it for other environments of this process."""
         if self._held:
             self._held = False
             self._line.give_back(broken=broken)
 
     def close(self) -> None:
-        """Give it back; the connection stays for the process's other environments."""
+        """Release it; the connection stays for the process's other environments."""
         self.give_back()
 
 
 class _Line:
-    """This process's connection to one emulator. Its lock says whose turn it is."""
+    """This process's connection to one emulator. Its lock determines whose turn it is."""
 
     def __init__(self, console_port: int, grpc_port: int) -> None:
         self._port, self._grpc_port = console_port, grpc_port
@@ -130,8 +131,9 @@ class _Line:
     def take(self, wait_seconds: float) -> Device:
         if not self._turn.acquire(timeout=wait_seconds):
             raise EnvironmentBusyError(
-                f"another environment of this process keeps the emulator on console port {self._port}",
-                hint="play fewer episodes at once, raise wait_seconds, or give each environment an emulator",
+                f"another environment in this process is using the emulator on console port {self._port}",
+                hint="play fewer episodes at once, raise wait_seconds, or start an emulator for each "
+                "environment",
             )
         try:
             self._claim = self._claim or _claimed(self._port)
@@ -156,10 +158,10 @@ class _Line:
             device: Device = launcher.load_and_setup_env(
                 console_port=self._port, grpc_port=self._grpc_port, emulator_setup=False, **arguments
             )
-        except Exception as error:  # AndroidWorld and adb raise what they like
+        except Exception as error:  # AndroidWorld and adb raise arbitrary errors
             raise EnvironmentInfrastructureError(
                 f"AndroidWorld cannot connect to the emulator on console port {self._port}: {error}",
-                hint=f"see whether `adb devices` lists it; {ADB_VARIABLE} says where adb is",
+                hint=f"check whether `adb devices` lists it; set {ADB_VARIABLE} to the path of adb",
             ) from error
         return device
 
@@ -174,10 +176,10 @@ def _line_to(console_port: int, grpc_port: int) -> _Line:
 
 
 def _claimed(console_port: int) -> IO[bytes] | None:
-    """Keep other processes away from an emulator for as long as the returned file is open.
+    """Keep other processes away from an emulator while the returned file is open.
 
     Raises:
-        EnvironmentBusyError: Another process has it.
+        EnvironmentBusyError: Another process is using it.
     """
     if fcntl is None:
         return None
@@ -188,8 +190,8 @@ def _claimed(console_port: int) -> IO[bytes] | None:
     except OSError:
         file.close()
         raise EnvironmentBusyError(
-            f"another process has the emulator on console port {console_port}",
-            hint="one emulator serves one process: start another one, on other ports",
+            f"another process is using the emulator on console port {console_port}",
+            hint="an emulator serves only one process; start another one on other ports",
         ) from None
     return file
 
@@ -207,12 +209,12 @@ def _refuse_unreachable(name: str, port: int, offset: int) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=_REACH_SECONDS).close()
     except OSError:
         raise InvalidEnvironmentError(
-            f"no Android emulator answers on port {port} of this machine", hint=_START, field=name
+            f"no Android emulator responds on port {port} of this machine", hint=_START, field=name
         ) from None
 
 
 class AndroidWorldEnv(PhoneEnv):
-    """Do a task of AndroidWorld on an Android emulator that runs on this machine."""
+    """Do a task of AndroidWorld on an Android emulator on this machine."""
 
     def __init__(
         self,
@@ -227,13 +229,13 @@ class AndroidWorldEnv(PhoneEnv):
 
         Args:
             family: AndroidWorld's family of tasks.
-            console_port: Of the emulator, as `adb devices` shows it.
-            grpc_port: What the emulator was started with as `-grpc`; None is `console_port + 3000`.
-            wait_seconds: How long `reset` waits while another environment of this process has the emulator.
-            settings: For `PhoneEnv`.
+            console_port: The emulator's console port, as shown by `adb devices`.
+            grpc_port: The emulator's `-grpc` port; None is `console_port + 3000`.
+            wait_seconds: How long `reset` waits while another environment of this process uses the emulator.
+            settings: Arguments of `PhoneEnv`.
 
         Raises:
-            InvalidEnvironmentError: AndroidWorld is not installed, or no emulator answers.
+            InvalidEnvironmentError: AndroidWorld is not installed, or no emulator responds.
         """
         phone = Emulator(
             family=family,

@@ -21,17 +21,17 @@ Split = Literal["train", "test"]
 Value = TypeVar("Value")
 
 SUITE_SEEDS: dict[str, int] = {"train": 31, "test": 30}
-"""Of the suites that a split's tasks come from. 30 is what AndroidWorld's own evaluation uses."""
+"""Seeds of the suites for each split's tasks. AndroidWorld's own evaluation uses 30."""
 _STEPS_PER_COMPLEXITY = 10
-"""As AndroidWorld's own evaluation allots them."""
+"""As in AndroidWorld's own evaluation."""
 
 
 class PhoneEnv(gym.Env[Any, str]):
-    """Tasks on a device. Subclasses name the device.
+    """Tasks on a device. Subclasses choose the device.
 
-    A task is a kind of task and the seed of its parameters, made as AndroidWorld makes its suites. Success is
-    judged once, when the policy says that it is done. An episode that uses up its steps is truncated, and
-    earns 0. A device that fails is a lost episode.
+    A task is a kind of task with a seed for its parameters, created like in AndroidWorld's suites. Success is
+    checked once, when the policy says that it is done. An episode that uses up its steps is truncated and
+    earns 0. If the device fails, the episode is lost.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 - Gymnasium declares it so
@@ -59,18 +59,18 @@ class PhoneEnv(gym.Env[Any, str]):
 
         Args:
             phone: The device.
-            tasks: Kinds of task; None takes all.
-            split: Which parameters the tasks have: `train` or `test`.
-            combinations: How many sets of parameters each kind has.
-            max_steps: Of an episode; None allots ten for each unit of the task's complexity.
-            screenshot: Show the screen as an image, too.
-            image_size: Height and width that it is scaled to.
-            boxes: Say where each element is.
+            tasks: Kinds of task; None means all.
+            split: The tasks' parameters: `train` or `test`.
+            combinations: Number of parameter sets per kind.
+            max_steps: Step limit per episode; None means ten for each unit of the task's complexity.
+            screenshot: Also show the screen as an image.
+            image_size: Height and width of the scaled image.
+            boxes: Show the position of each element.
             instructions: Explain the actions in a system prompt.
             render_mode: `rgb_array` returns the screen.
 
         Raises:
-            InvalidRequestError: There is no such task or split, or a number is not positive.
+            InvalidRequestError: The task or split does not exist, or a number is not positive.
         """
         self.render_mode = render_mode
         self.metadata = {**self.metadata, **({"system_prompt": PROMPT} if instructions else {})}
@@ -103,7 +103,7 @@ class PhoneEnv(gym.Env[Any, str]):
         """Take the device, set up task number `options["task_index"]` or one that the seed draws, and look.
 
         Raises:
-            EnvironmentBusyError: Another environment has the device and does not give it back.
+            EnvironmentBusyError: Another environment is using the device and does not release it.
             EnvironmentInfrastructureError: The device cannot be reached, or failed.
         """
         super().reset(seed=seed)
@@ -111,7 +111,7 @@ class PhoneEnv(gym.Env[Any, str]):
         self._finish()
         self._device = self._phone.take()
         self._kind, self._steps = str(row["task"]), 0
-        # Made on the device's side: AndroidWorld's tasks look at its clock for their parameters.
+        # Created on the device's side: AndroidWorld's tasks use its clock for their parameters.
         task = self._on_device(lambda: self._phone.task(self._kind, int(row["seed"])))
         self._on_device(lambda: self._held.reset(go_home=True))
         self._on_device(lambda: task.initialize_task(self._held))
@@ -121,7 +121,7 @@ class PhoneEnv(gym.Env[Any, str]):
         return self._shown(f"Goal: {task.goal}\n"), {"task": self._kind, "device": self._phone.name}
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Do an action. One that cannot be read is answered with what is wrong, and costs a step.
+        """Do an action. If it is invalid, the policy is told what is wrong, and it costs a step.
 
         Raises:
             EpisodeProtocolError: No episode is running.
@@ -143,11 +143,11 @@ class PhoneEnv(gym.Env[Any, str]):
         return self._returned("", 0.0, done=False)
 
     def render(self) -> Pixels | None:
-        """Return the screen as it was last seen."""
+        """Return the last seen screen."""
         return None if self.render_mode != "rgb_array" or self._pixels is None else self._pixels.copy()
 
     def legal_actions(self) -> list[str]:
-        """Return a click on each element that can be clicked, and what is always possible."""
+        """Return a click on each clickable element, and the actions that are always possible."""
         if self._state is None:
             return []
         size = self._screen_size()
@@ -161,11 +161,11 @@ class PhoneEnv(gym.Env[Any, str]):
         return [json.dumps(action) for action in [*clicks, *others, *done]]
 
     def end_episode(self) -> None:
-        """Clean up and give the device back: whoever plays ended the episode."""
+        """Clean up and release the device: the player ended the episode."""
         self._finish()
 
     def close(self) -> None:
-        """Clean up and let go of the device."""
+        """Clean up and close the connection to the device."""
         try:
             self._finish()
         finally:
@@ -206,7 +206,7 @@ class PhoneEnv(gym.Env[Any, str]):
         return observation, reward, done, truncated, {"metrics": metrics, "task": self._kind}
 
     def _finish(self) -> None:
-        """Clean up after the episode, if there is one, and give the device back."""
+        """Clean up after the episode, if there is one, and release the device."""
         task, device = self._task, self._device
         if device is None:
             return
@@ -220,18 +220,18 @@ class PhoneEnv(gym.Env[Any, str]):
             self._phone.give_back(broken=broken)
 
     def _on_device(self, call: Callable[[], Value]) -> Value:
-        """Return what a call of the device or of its task returns.
+        """Call the device or its task and return the result.
 
         Raises:
-            EnvironmentInfrastructureError: It raised; the device was given back as broken.
+            EnvironmentInfrastructureError: It raised an error; the device was released as broken.
         """
         try:
             return call()
-        except Exception as error:  # AndroidWorld and adb raise what they like
+        except Exception as error:  # AndroidWorld and adb raise arbitrary errors
             self._let_go(broken=True)
             raise EnvironmentInfrastructureError(
                 f"{self._phone.name} failed: {traceback.format_exc(limit=-3).strip()}",
-                hint="the episode is lost; see whether the device still answers",
+                hint="the episode is lost; check whether the device still responds",
             ) from error
 
 
@@ -244,7 +244,7 @@ def _suite(names: Sequence[str], seed: int, combinations: int) -> list[dict[str,
 
 
 def instance_seed(suite_seed: int, name: str, number: int) -> int:
-    """Return the seed of a task's parameters, as AndroidWorld derives it from a suite's seed."""
+    """Return the seed of a task's parameters, derived like in AndroidWorld from a suite's seed."""
     digest = hashlib.sha256(f"{suite_seed}_{name}_{number}".encode()).hexdigest()
     return int(digest, 16) % 2**32
 

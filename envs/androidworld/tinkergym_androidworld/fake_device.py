@@ -1,6 +1,6 @@
 """A fake phone: not Android, but a device with AndroidWorld's interface and a few screens.
 
-It says "fake" in every screen, and draws it.
+Every screen says "fake", also in the image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ APPS = ("Settings", "Contacts", "Battery")
 
 @dataclass(frozen=True, slots=True)
 class FakeBox:
-    """A rectangle, as AndroidWorld's `BoundingBox`."""
+    """A rectangle, like AndroidWorld's `BoundingBox`."""
 
     x_min: float
     x_max: float
@@ -33,7 +33,7 @@ class FakeBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeElement:
-    """An element, as AndroidWorld's `UIElement`."""
+    """An element, like AndroidWorld's `UIElement`."""
 
     text: str | None = None
     content_description: str | None = None
@@ -52,7 +52,7 @@ class FakeElement:
 
 @dataclass(frozen=True, slots=True)
 class FakeState:
-    """What is shown, as AndroidWorld's `State`."""
+    """What is shown, like AndroidWorld's `State`."""
 
     pixels: Pixels
     ui_elements: list[FakeElement]
@@ -62,7 +62,7 @@ class FakeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeAction:
-    """An action, as AndroidWorld's `JSONAction`."""
+    """An action, like AndroidWorld's `JSONAction`."""
 
     action_type: str
     index: int | None = None
@@ -77,32 +77,32 @@ class FakeAction:
 
 @dataclass(slots=True)
 class FakeDevice:
-    """The phone, as AndroidWorld's `AsyncEnv`."""
+    """The phone, like AndroidWorld's `AsyncEnv`."""
 
     switches: dict[str, bool] = field(default_factory=lambda: {"Wi-Fi": True, "Bluetooth": False})
     contacts: dict[str, str] = field(default_factory=dict)
-    """Numbers by name."""
+    """Phone numbers by name."""
     battery: int = 50
     interaction_cache: str = ""
-    """What the policy answered."""
+    """The policy's answer."""
     _screen: str = "home"
     _form: dict[str, str] = field(default_factory=dict)
 
     def reset(self, go_home: bool = False) -> FakeState:
-        """Forget the last episode's answer."""
+        """Clear the last episode's answer."""
         self.interaction_cache = ""
         if go_home:
             self._open("home")
         return self.get_state()
 
     def get_state(self, wait_to_stabilize: bool = False) -> FakeState:
-        """Return what is shown; it never moves by itself."""
+        """Return what is shown; it never changes by itself."""
         del wait_to_stabilize
         elements = [element for element, _ in self._rows()]
         return FakeState(_drawn(elements), elements)
 
     def execute_action(self, action: FakeAction) -> None:
-        """Do what an action says."""
+        """Execute an action."""
         kind = action.action_type
         if kind == "answer":
             self.interaction_cache = action.text or ""
@@ -121,7 +121,7 @@ class FakeDevice:
 
     @property
     def foreground_activity_name(self) -> str:
-        """What is open."""
+        """The open app."""
         return f"fake/.{self._screen.replace(' ', '')}"
 
     @property
@@ -130,13 +130,13 @@ class FakeDevice:
         return WIDTH, HEIGHT
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def _open(self, screen: str) -> None:
         self._screen, self._form = screen, {}
 
     def _rows(self) -> list[tuple[FakeElement, Callable[[], None] | None]]:
-        """Return the elements from top to bottom, and what a click on each does."""
+        """Return the elements from top to bottom, and the effect of a click on each."""
         rows: list[tuple[dict[str, Any], Callable[[], None] | None]] = [({"text": "fake phone"}, None)]
         if self._screen == "home":
             rows += [(_button(app), lambda app=app: self._open(app)) for app in APPS]  # type: ignore[misc]
@@ -205,13 +205,13 @@ _INK = np.array([[pixel == "#" for pixel in line] for line in _FAKE])
 
 
 def _drawn(elements: list[FakeElement]) -> Pixels:
-    """Return the screen: a bar for each element, bright where it is on, and the word "fake" on top."""
+    """Return the screen: a bar for each element, bright if it is on, and the word "fake" at the top."""
     pixels = np.full((HEIGHT, WIDTH, 3), 32, np.uint8)
     for row, element in enumerate(elements):
         top = _ROW * row
         shade = 220 if element.is_checked else 120 if element.is_clickable or element.is_editable else 64
         pixels[top + 1 : top + _ROW - 1, 2 : WIDTH - 2] = shade
-        # Which text it is can be told, though not read: a stripe for each of its first letters.
+        # Texts can be distinguished but not read: a stripe for each of the first letters.
         for place, letter in enumerate((element.text or element.hint_text or "")[:12]):
             pixels[top + 3 : top + _ROW - 3, 6 + 7 * place : 9 + 7 * place] = (ord(letter) * 5) % 256
     large = _INK.repeat(2, axis=0).repeat(2, axis=1)
@@ -220,7 +220,7 @@ def _drawn(elements: list[FakeElement]) -> Pixels:
 
 
 def as_text(action: FakeAction) -> str:
-    """Write an action as a policy does."""
+    """Write an action like a policy."""
     names = ("action_type", "index", "text", "direction", "goal_status", "app_name")
     given = {name: getattr(action, name) for name in names}
     return json.dumps({name: value for name, value in given.items() if value is not None})

@@ -1,4 +1,4 @@
-"""The fake phone's tasks, in the form of AndroidWorld's, and the environment that plays them.
+"""The fake phone's tasks, in AndroidWorld's form, and their environment.
 
 For trying a recipe and for tests. What is learned here says nothing about AndroidWorld.
 """
@@ -17,13 +17,13 @@ _NAMES = ("Ada", "Bob", "Eve", "Kim", "Leo", "Mia")
 
 
 class FakeTask:
-    """A task, as AndroidWorld's `TaskEval`."""
+    """A task, like AndroidWorld's `TaskEval`."""
 
     complexity = 0.6
     template = ""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
-        """Take what `draw` drew."""
+        """Store the result of `draw`."""
         self.params = dict(params)
 
     @classmethod
@@ -33,7 +33,7 @@ class FakeTask:
 
     @property
     def goal(self) -> str:
-        """What to do."""
+        """The goal."""
         return self.template.format(**self.params)
 
     def initialize_task(self, env: FakeDevice) -> None:
@@ -49,7 +49,7 @@ class FakeTask:
         env.contacts.clear()
 
     def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
-        """Return the shortest way, each action from what the phone shows then."""
+        """Return the shortest solution, each action given the phone's current state."""
         raise NotImplementedError(f"{type(self).__name__} needs a method steps()")
 
 
@@ -60,7 +60,7 @@ class FakeSetSwitch(FakeTask):
 
     @classmethod
     def draw(cls, rng: random.Random) -> dict[str, Any]:
-        """Draw which, and what to."""
+        """Draw the switch and its new state."""
         return {"switch": rng.choice(["Wi-Fi", "Bluetooth"]), "on_or_off": rng.choice(["on", "off"])}
 
     def initialize_task(self, env: FakeDevice) -> None:
@@ -68,7 +68,7 @@ class FakeSetSwitch(FakeTask):
         env.switches[self.params["switch"]] = self.params["on_or_off"] == "off"
 
     def is_successful(self, env: FakeDevice) -> float:
-        """Look at the switch."""
+        """Check the switch."""
         return float(env.switches[self.params["switch"]] == (self.params["on_or_off"] == "on"))
 
     def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
@@ -83,11 +83,11 @@ class FakeOpenApp(FakeTask):
 
     @classmethod
     def draw(cls, rng: random.Random) -> dict[str, Any]:
-        """Draw which."""
+        """Draw the app."""
         return {"app": rng.choice(APPS)}
 
     def is_successful(self, env: FakeDevice) -> float:
-        """Look what is open."""
+        """Check the open app."""
         return float(env.foreground_activity_name == f"fake/.{self.params['app']}")
 
     def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
@@ -102,19 +102,19 @@ class FakeReadBattery(FakeTask):
 
     @classmethod
     def draw(cls, rng: random.Random) -> dict[str, Any]:
-        """Draw how full it is."""
+        """Draw the charge."""
         return {"battery": rng.randint(1, 99)}
 
     def initialize_task(self, env: FakeDevice) -> None:
-        """Fill the battery so far."""
+        """Set the charge."""
         env.battery = self.params["battery"]
 
     def is_successful(self, env: FakeDevice) -> float:
-        """Look at the answer."""
+        """Check the answer."""
         return float(env.interaction_cache.strip().rstrip("% ") == str(self.params["battery"]))
 
     def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
-        """Open the app and say what it shows."""
+        """Open the app and report what it shows."""
         said = str(self.params["battery"])
         return [click("Battery"), lambda device: FakeAction(action_type="answer", text=said)]
 
@@ -131,7 +131,7 @@ class FakeAddContact(FakeTask):
         return {"name": rng.choice(_NAMES), "number": str(rng.randint(100, 999))}
 
     def is_successful(self, env: FakeDevice) -> float:
-        """Look for the contact."""
+        """Check for the contact."""
         return float(env.contacts.get(self.params["name"]) == self.params["number"])
 
     def steps(self) -> list[Callable[[FakeDevice], FakeAction]]:
@@ -146,12 +146,12 @@ TASKS: dict[str, type[FakeTask]] = {
 
 
 def click(text: str) -> Callable[[FakeDevice], FakeAction]:
-    """Return what clicks the element with a text."""
+    """Return a click on the element with a text."""
     return lambda device: FakeAction(action_type="click", index=_place(device, text))
 
 
 def write(hint: str, text: str) -> Callable[[FakeDevice], FakeAction]:
-    """Return what writes into a field."""
+    """Return the action that writes into a field."""
     return lambda device: FakeAction(action_type="input_text", text=text, index=_place(device, hint))
 
 
@@ -191,7 +191,7 @@ class FakePhone:
             self.device = None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class FakePhoneEnv(PhoneEnv):
@@ -201,9 +201,9 @@ class FakePhoneEnv(PhoneEnv):
         """Choose the tasks and what is shown; see `PhoneEnv`.
 
         Args:
-            combinations: How many sets of parameters each kind has.
+            combinations: Number of parameter sets per kind.
             image_size: Height and width of screenshots.
-            settings: For `PhoneEnv`.
+            settings: Arguments of `PhoneEnv`.
         """
         super().__init__(FakePhone(), combinations=combinations, image_size=image_size, **settings)
         self._way: list[Callable[[FakeDevice], FakeAction]] = []
@@ -219,7 +219,7 @@ class FakePhoneEnv(PhoneEnv):
         return begun
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Do an action, and see whether it was the next one of the shortest way."""
+        """Do an action, and check whether it was the next one of the shortest solution."""
         on_the_way = bool(self._way) and action == self.gold_action()
         result = super().step(action)
         if on_the_way:
@@ -227,7 +227,7 @@ class FakePhoneEnv(PhoneEnv):
         return result
 
     def gold_action(self) -> str | None:
-        """Return the next action of the shortest way; None once the policy has left it."""
+        """Return the next action of the shortest solution; None once the policy has left it."""
         if not isinstance(self._device, FakeDevice):
             return None
         if not self._way:

@@ -1,7 +1,7 @@
-"""What an environment asks of a device and its tasks: the part of AndroidWorld's interface that is used here.
+"""An environment's interface to a device and its tasks: the part of AndroidWorld's interface used here.
 
-Names and meanings are AndroidWorld's (`AsyncEnv`, `State`, `UIElement`, `TaskEval`, `JSONAction`), so its own
-objects fit without an adapter, and so do those of the fake phone.
+Names and meanings are AndroidWorld's (`AsyncEnv`, `State`, `UIElement`, `TaskEval`, `JSONAction`), so its
+objects fit without an adapter, like those of the fake phone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Box(Protocol):
 
 
 class Element(Protocol):
-    """A user interface element, as AndroidWorld's `UIElement`."""
+    """A user interface element, like AndroidWorld's `UIElement`."""
 
     text: str | None
     content_description: str | None
@@ -53,15 +53,15 @@ class State(Protocol):
 
     @property
     def ui_elements(self) -> Sequence[Any]:
-        """`Element`s; an action names one by its place in this list."""
+        """`Element`s; an action names one by its index in this list."""
         ...
 
 
 class Device(Protocol):
-    """A phone, as AndroidWorld's `AsyncEnv`."""
+    """A phone, like AndroidWorld's `AsyncEnv`."""
 
     def reset(self, go_home: bool = False) -> Any:
-        """Forget the last episode, and show the home screen."""
+        """Clear the last episode, and show the home screen."""
         ...
 
     def get_state(self, wait_to_stabilize: bool = False) -> Any:
@@ -69,7 +69,7 @@ class Device(Protocol):
         ...
 
     def execute_action(self, action: Any) -> None:
-        """Do what an action says."""
+        """Execute an action."""
         ...
 
     @property
@@ -78,21 +78,21 @@ class Device(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Disconnect from the device."""
         ...
 
 
 class PhoneTask(Protocol):
-    """One thing to be done, as AndroidWorld's `TaskEval`."""
+    """A task, like AndroidWorld's `TaskEval`."""
 
     @property
     def goal(self) -> str:
-        """What to do, in words."""
+        """The goal in words."""
         ...
 
     @property
     def complexity(self) -> float:
-        """A tenth of the steps that it may take."""
+        """A tenth of its step limit."""
         ...
 
     def initialize_task(self, env: Any) -> None:
@@ -100,7 +100,7 @@ class PhoneTask(Protocol):
         ...
 
     def is_successful(self, env: Any) -> float:
-        """Return how far it is done, from 0 to 1."""
+        """Return the degree of success, from 0 to 1."""
         ...
 
     def tear_down(self, env: Any) -> None:
@@ -109,10 +109,10 @@ class PhoneTask(Protocol):
 
 
 class Phone(Protocol):
-    """A device that can be had, and what can be asked for on it."""
+    """An available device and its tasks."""
 
     name: str
-    """For messages."""
+    """Name for messages."""
 
     def task_names(self) -> Sequence[str]:
         """Return all kinds of task."""
@@ -123,11 +123,11 @@ class Phone(Protocol):
         ...
 
     def action(self, fields: Mapping[str, Any]) -> Any:
-        """Return an action as `Device.execute_action` takes it."""
+        """Return an action for `Device.execute_action`."""
         ...
 
     def take(self) -> Device:
-        """Wait until the device is free and take it for an episode.
+        """Wait until the device is free and reserve it for an episode.
 
         Raises:
             EnvironmentBusyError: It did not become free.
@@ -136,9 +136,9 @@ class Phone(Protocol):
         ...
 
     def give_back(self, *, broken: bool = False) -> None:
-        """Let others have it; a broken one is connected to anew."""
+        """Release it; a broken one is reconnected."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...

@@ -9,16 +9,16 @@ import numpy as np
 from tinkergym_androidworld.phone import Pixels, State
 
 _MOST_TEXT = 200
-"""Characters of one element's text."""
+"""Character limit for one element's text."""
 
 
 def in_words(state: State, screen_size: tuple[int, int], *, boxes: bool = False) -> str:
-    """Return the elements that can be seen, one on each line: its number, kind, text and condition.
+    """Return the visible elements, one per line: number, kind, text and state.
 
     Args:
         state: What the device shows.
         screen_size: Width and height in pixels.
-        boxes: Say where each is, as `(x_min, y_min, x_max, y_max)`.
+        boxes: Show each position as `(x_min, y_min, x_max, y_max)`.
     """
     lines = [
         _line(index, element, boxes=boxes)
@@ -64,7 +64,7 @@ def _line(index: int, element: Any, *, boxes: bool) -> str:
 
 
 def scaled(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Return the screen in a given size; its sides are not kept in proportion.
+    """Return the screen in a given size; proportions are not kept.
 
     Args:
         pixels: [any height, any width, 3 or 4].
@@ -74,7 +74,7 @@ def scaled(pixels: Pixels, height: int, width: int) -> Pixels:
     pixels = np.array(pixels[:, :, :3], dtype=np.uint8)
     if pixels.shape[:2] == (height, width):
         return pixels
-    from PIL import Image  # the pack needs it for screenshots only
+    from PIL import Image  # the pack only needs it for screenshots
 
     resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)
     return np.asarray(resized, dtype=np.uint8).copy()
