@@ -43,7 +43,7 @@ class Stepper(Protocol):
         ...
 
     def fits(self, names: set[str], *, steps: int) -> bool:
-        """Whether a state of these names, saved after so many steps, is of this kind and these parameters."""
+        """Return whether a state with these names, after this many steps, fits this kind and parameters."""
         ...
 
     def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:

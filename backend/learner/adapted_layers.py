@@ -77,7 +77,7 @@ def _last(path: str) -> str:
 
 
 def _peft_takes_as_it_is(name: str, model: Any) -> bool:
-    """Whether PEFT does not read the name as that of an expert, as it does with `gate_proj` in some families.
+    """Return whether PEFT does not treat the name as an expert's, like `gate_proj` in some families.
 
     There also a dense layer of this name cannot be adapted: PEFT would adapt the experts in its place.
     """

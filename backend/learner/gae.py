@@ -62,7 +62,7 @@ def generalised_advantages(
 
 
 def whitened(advantages: FloatArray) -> FloatArray:
-    """Bring a batch's advantages to mean 0 and sample deviation 1 (N - 1, plus 1e-6); equal ones become 0.
+    """Normalise a batch's advantages to mean 0 and sample deviation 1 (plus 1e-6); equal ones become 0.
 
     Args:
         advantages: [P], of all training steps.
@@ -77,7 +77,7 @@ def whitened(advantages: FloatArray) -> FloatArray:
 
 
 def explained_variance(values: FloatArray, targets: FloatArray) -> float | None:
-    """Return which part of the targets' variance the values foresaw: `1 - Var(target - value) / Var(target)`.
+    """Return the share of the targets' variance explained: `1 - Var(target - value) / Var(target)`.
 
     1 is all of it, 0 is no better than a constant, below 0 is worse than that.
 

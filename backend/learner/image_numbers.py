@@ -43,7 +43,7 @@ class ImageNumbers:
             ids[image.start : image.end] = np.arange(begin, begin + tokens)
 
     def taken_out_of(self, ids: IntArray) -> tuple[tuple[tuple[str, int], ...], IntArray, IntArray]:
-        """Return the images in a micro-batch's ids, where they are, and which part is where; ids become 0."""
+        """Return the images in a micro-batch's ids, their places and each token's index; ids become 0."""
         nodes = np.flatnonzero(ids >= _FIRST)
         if not len(nodes):
             return (), nodes, nodes

@@ -194,7 +194,7 @@ class RankGroup:
         return [answers[number][1] for number in numbers]
 
     def _first_cause(self, number: int, how: str) -> str:
-        """Name the rank that is gone, if one is: that another failed in a collective is only what follows."""
+        """Find the dead rank, if any: another's failure in a collective operation is only a consequence."""
         deadline = time.monotonic() + _CAUSE_SECONDS
         with contextlib.suppress(queue.Empty):
             while True:

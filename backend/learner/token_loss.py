@@ -66,7 +66,7 @@ class TokenLoss(Protocol):
 
     @property
     def reads_sequences(self) -> bool:
-        """Whether a token's loss depends on its whole sequence; that costs the output head a second time."""
+        """Whether a token's loss depends on its whole sequence, which runs the output head twice."""
         ...
 
     @property

@@ -454,7 +454,7 @@ class Scheduler:
             self._workers.start_job(ready[job.model], job.job_id)
 
     def _has_room_beside(self, job: WaitingJob, now: float) -> bool:
-        """Whether a job's other base models fit into memory next to the pools; ends idle ones for them."""
+        """Return whether a job's other base models fit into memory next to the pools; may end idle ones."""
         needed = sum(self._room.expected(model) for model in job.other_models)
         ends = make_room(self._pool_memory(now), needed, self._room.budget)
         if ends is None:

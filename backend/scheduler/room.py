@@ -78,7 +78,7 @@ class MemoryBudget:
         self._seen.setdefault(model, used_bytes)
 
     def expected(self, model: str) -> int:
-        """Return what the pool of a model will take; the weights of one on the hub are not known before."""
+        """Return the memory that a model's pool needs; unknown for a hub model before its download."""
         if model in self._seen:
             return self._seen[model]
         return expected_bytes(model, self._models)

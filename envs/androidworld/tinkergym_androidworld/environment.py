@@ -100,7 +100,7 @@ class PhoneEnv(gym.Env[Any, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Take the device, set up task number `options["task_index"]` or one that the seed draws, and look.
+        """Reserve the device, set up task `options["task_index"]` or one drawn by the seed, and observe.
 
         Raises:
             EnvironmentBusyError: Another environment is using the device and does not release it.

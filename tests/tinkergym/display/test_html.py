@@ -61,7 +61,7 @@ def test_an_evaluation_is_one_line_and_a_card(job, client):
     assert [one for one in shown.iter() if one.tag.endswith("rect")]
     assert "<b>" in "".join(shown.itertext())  # what the environment said, as text
     failed = tg.Evaluation(trajectories=())
-    assert "none completed" in repr(failed) and read(failed._repr_html_()) is not None
+    assert "none of 0 episodes completed" in repr(failed) and read(failed._repr_html_()) is not None
 
 
 def test_a_policy_is_a_card(client):

@@ -85,7 +85,7 @@ def test_an_explicit_rollout_wins(start_service):
     tg.register("only_here/Echo-v0", Echo)
     with pytest.raises(UnknownEnvironmentError):
         client.train("only_here/Echo-v0", steps=1, rollout="server")
-    with pytest.raises(InvalidRequestError, match="runs no code of a client"):
+    with pytest.raises(InvalidRequestError, match="the service does not run a client's code"):
         client.train(Echo, steps=1, rollout="server")
     assert len(service.jobs.newest_first()) == 1
 
@@ -134,7 +134,7 @@ def test_an_environment_that_cannot_travel_with_a_job_is_refused(service, client
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [(Echo(), "hand over the class"), (3, "cannot train in 3"), (lambda: 3, "not a gymnasium.Env")],
+    [(Echo(), "pass the class"), (3, "cannot train in 3"), (lambda: 3, "not a gymnasium.Env")],
 )
 def test_what_is_no_environment_is_refused_with_what_to_hand_over(service, client, source, message):
     with pytest.raises(InvalidRequestError, match=message):
@@ -154,7 +154,7 @@ def test_a_key_is_taken_without_the_lines_end_that_a_file_added(service):
 
 @pytest.mark.parametrize("key", ["tg-\u00fcber", "tg-a\nb"])
 def test_what_cannot_be_a_key_is_refused_as_such(service, key):
-    with pytest.raises(InvalidRequestError, match="characters that no key has"):
+    with pytest.raises(InvalidRequestError, match="the API key contains invalid characters"):
         tg.Client(service.url, key)
 
 

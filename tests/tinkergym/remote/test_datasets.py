@@ -100,7 +100,7 @@ def test_preferences_are_not_told_of_an_argument_that_only_conversations_have(cl
 def test_a_bad_row_is_refused_before_anything_is_sent(client, service, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps({"prompt": "x"}))
-    with pytest.raises(InvalidDataError, match=r"rows\.jsonl, line 2: completion: is missing") as caught:
+    with pytest.raises(InvalidDataError, match=r"rows\.jsonl, line 2: completion: missing") as caught:
         client.sft(path)
     assert caught.value.field == "data"
     good = tmp_path / "good.jsonl"
@@ -129,7 +129,7 @@ def test_rows_that_were_left_out_are_counted_aloud(client, tmp_path, caplog):
     path.write_text("\n".join(map(json.dumps, [*ROWS, {"prompt": "x" * 3000, "completion": "y"}])))
     client.sft(path, on_overlong="drop", steps=1)
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("data: left out 1 of 11 rows")
+    assert said.startswith("data: dropped 1 of 11 rows")
     caplog.clear()
     client.sft(tg.tasks.SequenceTasks(ROWS), on_overlong="drop", steps=1)
     assert not caplog.records

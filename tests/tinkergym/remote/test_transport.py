@@ -123,7 +123,7 @@ def test_a_silent_service_is_unavailable_and_the_error_names_the_call():
         Connection(
             f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_seconds=0.05, patience_seconds=0.0
         ) as connection,
-        pytest.raises(ServiceUnavailableError, match=r"silent for 0.05 s \(GET /v1/health\)"),
+        pytest.raises(ServiceUnavailableError, match=r"has not responded for 0\.05 s \(GET /v1/health\)"),
     ):
         connection.call("GET", "/v1/health")
 

@@ -69,7 +69,7 @@ def test_what_cannot_be_sent_to_a_process_says_so():
 
     (trajectory,) = played(plans("local", [0]), ProcessExecutor(1), lambda reference: Local()).values()
     assert trajectory.stop_reason is StopReason.ENVIRONMENT_ERROR
-    assert "define the class at the top of a module" in trajectory.error
+    assert "define the class at the top level of a module" in trajectory.error
 
 
 PROGRAM = """

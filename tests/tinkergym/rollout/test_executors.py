@@ -220,7 +220,7 @@ def test_plans_wait_for_room_in_processes_while_others_are_played(monkeypatch):
 
 
 def test_an_executor_without_room_is_refused():
-    with pytest.raises(InvalidRequestError, match="room for one environment"):
+    with pytest.raises(InvalidRequestError, match="capacity must be at least 1"):
         ThreadExecutor(0)
 
 

@@ -25,7 +25,7 @@ def refusal(env) -> str:
 
 def test_one_environment_of_an_id_is_refused_with_that_id():
     said = refusal(tg.make("board/TicTacToeVs-v0"))
-    assert "hand over its id 'board/TicTacToeVs-v0'" in said
+    assert "pass its id 'board/TicTacToeVs-v0'" in said
     assert "lambda: tg.make('board/TicTacToeVs-v0')" in said
     assert "OrderEnforcing" not in said
 

@@ -37,7 +37,7 @@ def test_a_reward_that_is_no_number_is_an_error_of_its_own(serve, connect):
     for action, text in (("nan", "the reward nan"), ("unknowable", "nobody can say")):
         with pytest.raises(InvalidRewardError, match=text):
             env.step(action)
-    with pytest.raises(RemoteEnvironmentError, match="set cannot travel"):
+    with pytest.raises(RemoteEnvironmentError, match="set cannot be sent"):
         env.step("odd info")
 
 

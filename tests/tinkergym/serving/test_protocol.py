@@ -24,7 +24,7 @@ def test_any_frame_is_a_message_or_is_refused(frame):
     try:
         assert isinstance(decode(frame), dict)
     except InvalidRequestError as error:
-        assert "no message" in str(error)
+        assert "is not a message" in str(error)
 
 
 @given(st.binary(max_size=200), st.integers(0, 300), st.integers(0, 255))

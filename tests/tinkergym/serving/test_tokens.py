@@ -12,7 +12,7 @@ def test_no_token_a_wrong_one_and_nobody_there_each_have_a_type(serve, connect, 
     with pytest.raises(AuthenticationError, match="TINKERGYM_ENV_TOKEN"):
         connect(url, token="wrong-token")
     monkeypatch.delenv("TINKERGYM_ENV_TOKEN", raising=False)
-    with pytest.raises(AuthenticationError, match="wants a token"):
+    with pytest.raises(AuthenticationError, match="this environment server requires a token"):
         connect(url, token=None)
     monkeypatch.setenv("TINKERGYM_ENV_TOKEN", TOKEN)
     env = connect(url, token=None)

@@ -41,7 +41,7 @@ def test_a_token_that_was_changed_is_found(episode):
     ids[trajectory.turns[1].start] ^= 1
     found = ledger_violations(altered(trajectory, token_ids=ids), session.completions, session.requests)
     assert any("turn 1: the tokens differ from the sampled ones" in text for text in found)
-    assert any("turn 2: what stands before it" in text for text in found)
+    assert any("turn 2: the tokens before it" in text for text in found)
 
 
 def test_a_changed_prompt_is_found(episode):
@@ -50,7 +50,7 @@ def test_a_changed_prompt_is_found(episode):
     ids[0] ^= 1
     found = ledger_violations(altered(trajectory, token_ids=ids), session.completions, session.requests)
     assert len(found) == 3
-    assert all("not the prompt" in text for text in found)
+    assert all("differ from its prompt" in text for text in found)
 
 
 @pytest.mark.parametrize("turn", [0, -1])
