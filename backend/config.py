@@ -18,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from backend.environments.urls import normal_origins
 from backend.errors import ConfigError
 from backend.store.blobs import Blobs, LocalBlobs
-from tinkergym.chat_endpoint import origin_list
+from backend.store.place import default_url
 from tinkergym.errors import InvalidRequestError
+from tinkergym.network.chat_endpoint import origin_list
 from tinkergym.schema.parsing import parse
 
 DType = Literal["float32", "bfloat16"]
@@ -337,7 +338,7 @@ class ServiceConfig(Settings):
     @property
     def store_url(self) -> str:
         """Where the database is."""
-        return self.database_url or f"sqlite:///{self.data_dir / 'tinkergym.sqlite3'}"
+        return self.database_url or default_url(self.data_dir)
 
     @property
     def job_files(self) -> Blobs:

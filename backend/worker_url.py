@@ -17,6 +17,9 @@ LOOPBACK = "127.0.0.1"
 _BACKLOG = 256
 _ANSWER_SECONDS = 1.0
 
+_reserved: dict[str, socket.socket] = {}
+"""What keeps the ports of URLs that this process made."""
+
 
 def new_url(transport: str, run_dir: Path, name: str) -> str:
     """Return a URL for a worker that is about to start.
@@ -28,9 +31,13 @@ def new_url(transport: str, run_dir: Path, name: str) -> str:
     """
     if transport == "unix":
         return unix_url(run_dir / f"{name}.sock")
-    with socket.create_server((LOOPBACK, 0)) as probe:
-        # If another program takes the port first, the worker does not start and gets a new URL.
-        return f"http://{LOOPBACK}:{probe.getsockname()[1]}"
+    # Bound, but not listening, until `remove`: so no other user can take the port and be shown the token.
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    place.bind((LOOPBACK, 0))
+    url = f"http://{LOOPBACK}:{place.getsockname()[1]}"
+    _reserved[url] = place
+    return url
 
 
 def unix_url(path: Path) -> str:
@@ -62,8 +69,11 @@ def listen(url: str) -> socket.socket:
     """
     path = socket_path(url)
     if path is None:
+        # Whoever made the URL keeps the port by a socket of its own. Two workers of one user could share it.
+        if is_answered(url):
+            raise StartError(f"a worker cannot listen on {url}: something answers there already")
         try:
-            return socket.create_server(_host_and_port(url), backlog=_BACKLOG)
+            return socket.create_server(_host_and_port(url), backlog=_BACKLOG, reuse_port=True)
         except OSError as error:
             raise StartError(f"a worker cannot listen on {url}: {error.strerror or error}") from error
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -89,9 +99,12 @@ def is_answered(url: str) -> bool:
 
 
 def remove(url: str) -> None:
-    """Remove what a finished worker leaves behind: the file of a Unix socket."""
+    """Remove what a finished worker leaves behind: the file of a Unix socket, the reservation of a port."""
     path = socket_path(url)
-    if path is not None:
+    if path is None:
+        if url in _reserved:
+            _reserved.pop(url).close()
+    else:
         with suppress(OSError):
             path.unlink()
 

@@ -55,6 +55,17 @@ class Service:
             "TINKERGYM_HOME": str(self.home),
         }
 
+    def key_of(self, tenant: str) -> str:
+        """Make a tenant and return its key."""
+        created = subprocess.run(
+            [sys.executable, "-m", "backend.app.keys", "create", tenant],
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return created.stdout.split()[-1]
+
 
 def paired_ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
     """Return the ratios of pairs that were measured one right after the other, smallest first.

@@ -11,8 +11,6 @@ import contextlib
 import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -69,7 +67,7 @@ def measure() -> list[Figure]:
     figures: list[Figure] = []
     details: dict[str, Any] = {}
     with _pack_installed(), service() as running:
-        good, bad = _key(running, "good"), _key(running, "bad")
+        good, bad = running.key_of("good"), running.key_of("bad")
         _train(running, good)  # warms the pool
         for name, behaviours in _HOSTILE.items():
             quiet = [_train(running, good)]
@@ -244,14 +242,3 @@ def _pack_installed() -> Iterator[None]:
                 del os.environ["PYTHONPATH"]
             else:
                 os.environ["PYTHONPATH"] = before
-
-
-def _key(running: Service, tenant: str) -> str:
-    created = subprocess.run(
-        [sys.executable, "-m", "backend.app.keys", "create", tenant],
-        env=os.environ | running.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return created.stdout.split()[-1]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from itertools import pairwise
@@ -30,7 +27,7 @@ def measure() -> list[Figure]:
     listed = 'preload=["shared"]'  # others than the owner name listed models only
     with model_directory() as folder, service(None, f'models.shared="{folder}"', listed) as running:
         model = "shared"
-        keys = [_key(running, f"tenant-{number}") for number in range(TENANTS)]
+        keys = [running.key_of(f"tenant-{number}") for number in range(TENANTS)]
         _train_together(running, keys[:1], model, steps=2)  # the pool is warm, as in steady state
         alone = [_train_together(running, keys[:1], model, steps=STEPS)]
         together = []
@@ -71,14 +68,3 @@ def _train_together(running: Service, keys: list[str], model: str, *, steps: int
     if len(jobs) < len(keys):
         raise RuntimeError("a tenant's job failed, see above")
     return {"seconds": seconds, "jobs": [jobs[number] for number in sorted(jobs)]}
-
-
-def _key(running: Service, tenant: str) -> str:
-    created = subprocess.run(
-        [sys.executable, "-m", "backend.app.keys", "create", tenant],
-        env=os.environ | running.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return created.stdout.split()[-1]

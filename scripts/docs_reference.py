@@ -27,7 +27,6 @@ PYTHON_PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "Limits",
             "Budget",
             "Train",
-            "SharedWith",
             "EvaluateEvery",
         ),
     ),
@@ -40,6 +39,7 @@ PYTHON_PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 PACKAGE_PAGES = (
     "algorithms",
+    "losses",
     "opponents",
     "tasks",
     "registration",

@@ -10,7 +10,7 @@ from tinkergym.registration import packs
 from tinkergym.schema.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tinkergym import algorithms, errors, opponents, spaces, tasks, wrappers
+    from tinkergym import algorithms, errors, losses, opponents, spaces, tasks, wrappers
     from tinkergym.core import SingleTurnEnv, TextEnv
     from tinkergym.errors import TinkerGymError
     from tinkergym.evaluation.evaluate import Evaluation, evaluate
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tinkergym.schema.algorithms import GRPO
     from tinkergym.schema.budget import Budget
     from tinkergym.schema.evaluate_every import EvaluateEvery
-    from tinkergym.schema.job_spec import FullParameters, Limits, LoRA, Sampling, SharedWith, Train
+    from tinkergym.schema.job_spec import FullParameters, Limits, LoRA, Sampling, Train
     from tinkergym.tools.definition import tool
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "Policy",
     "Rubric",
     "Sampling",
-    "SharedWith",
     "SingleTurnEnv",
     "TextEnv",
     "TextGame",
@@ -49,6 +48,7 @@ __all__ = [
     "algorithms",
     "errors",
     "evaluate",
+    "losses",
     "make",
     "make_game",
     "opponents",
@@ -75,7 +75,6 @@ _HOMES = {
     "Policy": "tinkergym.remote.policy",
     "Rubric": "tinkergym.rubrics.rubric",
     "Sampling": "tinkergym.schema.job_spec",
-    "SharedWith": "tinkergym.schema.job_spec",
     "SingleTurnEnv": "tinkergym.core",
     "TextEnv": "tinkergym.core",
     "TextGame": "tinkergym.games.text_game",
@@ -91,11 +90,13 @@ _HOMES = {
 # Gymnasium loads no plugins, so the ids of installed packs are made known to it here.
 packs.find_packs()
 
-_ROOMS = frozenset({"algorithms", "errors", "opponents", "spaces", "tasks", "wrappers"})
+_ROOMS = frozenset({"algorithms", "errors", "losses", "opponents", "spaces", "tasks", "wrappers"})
 
 _MOVED = {
-    "algorithms": ("DPO", "DrGRPO", "Hinge", "IPO", "ORPO", "PPO", "RLOO", "ReinforcePlusPlus", "SimPO"),
+    "algorithms": ("DrGRPO", "PPO", "RLOO", "ReinforcePlusPlus"),
     "errors": ("IllegalMoveError",),
+    "losses": ("DPO", "Hinge", "IPO", "ORPO", "SimPO"),
+    "opponents": ("SharedWith",),
     "registration": ("find_packs", "registered"),
     "tasks": (
         "GeneratorTasks",

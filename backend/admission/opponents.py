@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from backend.environments import judges
 from backend.environments.tokens import without_token
@@ -11,8 +11,10 @@ from backend.environments.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
-from tinkergym.schema.opponents import FixedPlayer, Frozen, League
+from tinkergym.schema.opponents import External, FixedPlayer, Frozen, League
 from tinkergym.schema.policy_refs import PolicyRef
+
+Seat = TypeVar("Seat")
 
 
 def definite_opponents(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
@@ -45,6 +47,27 @@ def definite_opponents(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
     if isinstance(spec.self_play, League):
         changes["self_play"] = _definite_league(tenant, spec, spec.self_play, "self_play")
     return changes
+
+
+def with_models(spec: JobSpec, change: Callable[[External], External]) -> JobSpec:
+    """Return a job with each model that plays changed in the same way."""
+
+    def seat(one: Seat) -> Seat:
+        if isinstance(one, External):
+            return change(one)  # type: ignore[return-value] # an External stays one
+        if isinstance(one, League) and one.anchors:
+            return one.model_copy(update={"anchors": [seat(anchor) for anchor in one.anchors]})
+        return one
+
+    if not spec.external_models:
+        return spec
+    return spec.model_copy(
+        update={
+            "agents": {agent: seat(one) for agent, one in spec.agents.items()},
+            "self_play": seat(spec.self_play),
+            "evaluate": [one.model_copy(update={"against": seat(one.against)}) for one in spec.evaluate],
+        }
+    )
 
 
 def _definite_league(tenant: TenantStore, spec: JobSpec, league: League, field: str) -> League:

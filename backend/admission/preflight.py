@@ -30,8 +30,7 @@ from tinkergym.errors import (
 )
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
-from tinkergym.rollout.seat_check import scripted_players
-from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context, shown_first
+from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context, scripted_players, shown_first
 from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, JobSpec, PlayedSpec
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.opponents import League

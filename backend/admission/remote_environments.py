@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from backend.admission.opponents import with_models
 from backend.config import ServiceConfig
 from backend.environments import judges, opponent_models
 from backend.environments.tokens import EnvTokens, without_token
@@ -30,9 +31,9 @@ def allowed(spec: Played, config: ServiceConfig) -> Played:
     """
     check_evaluations(spec, config)
     if isinstance(spec, JobSpec) and spec.rollout == "server":
-        opponent_models.check_listed(spec, config.opponent_urls)
+        opponent_models.check_listed(spec.external_models, config.opponent_urls)
     elif isinstance(spec, JobSpec):
-        opponent_models.refuse_keys(spec)
+        opponent_models.refuse_keys(spec.external_models)
     # What a client plays, it reaches from where it is.
     if spec.rollout != "server":
         for environment in spec.own_environments.values():
@@ -72,5 +73,5 @@ def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobS
         return without_token(environment)
 
     if isinstance(spec, JobSpec):
-        spec = opponent_models.put_away(spec, tokens, tenant_id)
+        spec = with_models(spec, lambda model: opponent_models.put_away(model, tokens, tenant_id))
     return spec.with_environments(stored)

@@ -14,7 +14,7 @@ from pathlib import Path
 from backend.config import LONGEST_RUN_DIR, ServiceConfig
 from backend.errors import StartError
 from backend.private_folder import make_private
-from backend.store.database import sqlite_path
+from backend.store.place import database_file
 from tinkergym.errors import StorageFullError
 
 
@@ -29,7 +29,7 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
     """
     _refuse_long_temporary_folder(config.run_dir)
     _make(config)
-    database = sqlite_path(config.store_url).resolve()
+    database = database_file(config.store_url).resolve()
     with (
         _held(config.data_dir / "serve.lock", config.data_dir, "data_dir"),
         # The database may be elsewhere, and two schedulers on one database would take each other's jobs.

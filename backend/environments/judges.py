@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from backend.environments.tokens import EnvTokens
-from tinkergym.chat_endpoint import origin_of
 from tinkergym.errors import InvalidRequestError
+from tinkergym.network.chat_endpoint import origin_of
 from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE
 from tinkergym.schema.job_spec import EnvironmentRef
 

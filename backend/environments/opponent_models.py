@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 from backend.environments.tokens import EnvTokens
-from tinkergym.chat_endpoint import origin_of
 from tinkergym.errors import InvalidRequestError
+from tinkergym.network.chat_endpoint import origin_of
 from tinkergym.rollout.external_player import ALLOWED_VARIABLE
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
-from tinkergym.schema.opponents import External, League
-
-Seat = TypeVar("Seat")
+from tinkergym.schema.job_spec import EnvironmentRef
+from tinkergym.schema.opponents import External
 
 
-def check_listed(spec: JobSpec, listed: Sequence[str]) -> None:
+def check_listed(models: Iterable[External], listed: Sequence[str]) -> None:
     """Check that the operator allows all external models of a job. Does not use the network.
 
     Args:
-        spec: The job's settings.
+        models: The job's.
         listed: `ServiceConfig.opponent_urls`.
 
     Raises:
         InvalidRequestError: A model is not listed; the message names it.
     """
-    for model in spec.external_models:
+    for model in models:
         origin = origin_of(model.url)
         if origin not in listed:
             raise InvalidRequestError(
@@ -42,13 +39,13 @@ def check_listed(spec: JobSpec, listed: Sequence[str]) -> None:
             )
 
 
-def refuse_keys(spec: JobSpec) -> None:
+def refuse_keys(models: Iterable[External]) -> None:
     """Refuse keys where nothing would store them.
 
     Raises:
         InvalidRequestError: A model of the job has a key.
     """
-    for model in spec.external_models:
+    for model in models:
         if model.api_key:
             raise InvalidRequestError(
                 f"the External {model.model!r} is called by the client, and the service does not give out "
@@ -58,16 +55,12 @@ def refuse_keys(spec: JobSpec) -> None:
             )
 
 
-def put_away(spec: JobSpec, tokens: EnvTokens, tenant_id: str) -> JobSpec:
-    """Return the job with each key replaced by its name."""
-
-    def stored(model: External) -> External:
-        if not model.api_key:
-            return model
-        put = tokens.put_away(as_secret(model.api_key), tenant_id)
-        return model.model_copy(update={"api_key": put.kwargs["token"]})
-
-    return _with_models(spec, stored)
+def put_away(model: External, tokens: EnvTokens, tenant_id: str) -> External:
+    """Return a model with its key replaced by the key's name."""
+    if not model.api_key:
+        return model
+    put = tokens.put_away(as_secret(model.api_key), tenant_id)
+    return model.model_copy(update={"api_key": put.kwargs["token"]})
 
 
 def fetch(tokens: EnvTokens, name: str) -> str:
@@ -87,24 +80,3 @@ def as_secret(key: str) -> EnvironmentRef:
 def allow_only(listed: Sequence[str]) -> None:
     """Allow games of this process, and of its children, to call these models and no others."""
     os.environ[ALLOWED_VARIABLE] = json.dumps(list(listed))
-
-
-def _with_models(spec: JobSpec, change: Callable[[External], External]) -> JobSpec:
-    """Return a job with the same change applied to each external model."""
-
-    def seat(one: Seat) -> Seat:
-        if isinstance(one, External):
-            return change(one)  # type: ignore[return-value] # an External stays one
-        if isinstance(one, League) and one.anchors:
-            return one.model_copy(update={"anchors": [seat(anchor) for anchor in one.anchors]})
-        return one
-
-    if not spec.external_models:
-        return spec
-    return spec.model_copy(
-        update={
-            "agents": {agent: seat(one) for agent, one in spec.agents.items()},
-            "self_play": seat(spec.self_play),
-            "evaluate": [one.model_copy(update={"against": seat(one.against)}) for one in spec.evaluate],
-        }
-    )

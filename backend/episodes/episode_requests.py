@@ -15,7 +15,7 @@ from backend.episodes.recorded_actions import RecordedActions
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
 from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, Replay, Scripted
+from tinkergym.schema.opponents import Base, External, Frozen, Replay, Scripted
 from tinkergym.schema.policy_refs import PolicyRef, policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
@@ -111,51 +111,32 @@ def _seats(
 ) -> dict[str, SeatPlan]:
     """Return who plays each seat of an episode."""
     if not players:
-        return {
-            ONLY_AGENT: SeatPlan(
-                policy=job_id,
-                policy_version=oldest_version(step, spec.max_staleness),
-                model=spec.rendered_by(job_id),
-                sampling=spec.sampling,
-                sampling_seed=seed,
-                system_prompt=spec.system_prompt,
-                reasoning=spec.reasoning,
-            )
-        }
+        return {ONLY_AGENT: seat_plan(job_id, spec, Current(agent=""), seed, step=step)}
     return {
         # 63 bits each, far enough apart that no two turns of an episode share a seed.
-        agent: _seat(job_id, spec, step, (seed + number * SEAT_APART) % 2**63, player)
+        agent: seat_plan(job_id, spec, player, (seed + number * SEAT_APART) % 2**63, step=step)
         for number, (agent, player) in enumerate(players.items())
     }
 
 
-def _seat(job_id: str, spec: JobSpec, step: int, seed: int, player: SeatPlayer) -> SeatPlan:
+def seat_plan(job_id: str, spec: JobSpec, player: SeatPlayer, seed: int, *, step: int) -> SeatPlan:
+    """Return a seat of an episode with who plays it.
+
+    Args:
+        job_id: The job.
+        spec: Its settings.
+        player: Who plays.
+        seed: Of the seat's first answer.
+        step: Train step; it says which version a policy in training has.
+    """
+    policy, version, own, table, tools, trained = "", 0, spec, None, None, False
     match player:
         case Current(agent=agent, trained=trained):
             policy, version = policy_of(job_id, agent), oldest_version(step, spec.max_staleness)
+            own, tools = spec.for_agent(agent), spec.tools_of(agent)
         case Past(agent=agent, version=version):
-            policy, trained = f"{policy_of(job_id, agent)}@{version}", False
-        case _:
-            return fixed_seat(job_id, spec, player, seed)
-    own = spec.for_agent(agent)
-    return SeatPlan(
-        policy=policy,
-        policy_version=version,
-        model=own.rendered_by(job_id),
-        sampling_seed=seed,
-        sampling=own.sampling,
-        system_prompt=own.system_prompt,
-        tools=spec.tools_of(agent),
-        reasoning=spec.reasoning,
-        trained=trained,
-        player=label_of(player),
-    )
-
-
-def fixed_seat(job_id: str, spec: JobSpec, player: FixedPlayer | Replay, seed: int) -> SeatPlan:
-    """Return a seat whose player is never trained."""
-    policy, version, table = "", 0, None
-    match player:
+            policy = f"{policy_of(job_id, agent)}@{version}"
+            own, tools = spec.for_agent(agent), spec.tools_of(agent)
         case Frozen(policy=policy):
             frozen_at = PolicyRef.parse(policy).version
             assert frozen_at is not None, "it was resolved when the job was accepted"
@@ -173,13 +154,14 @@ def fixed_seat(job_id: str, spec: JobSpec, player: FixedPlayer | Replay, seed: i
     return SeatPlan(
         policy=policy,
         policy_version=version,
-        model=spec.rendered_by(job_id),
+        model=own.rendered_by(job_id),
         sampling_seed=seed,
-        sampling=spec.sampling,
-        system_prompt=spec.system_prompt,
+        sampling=own.sampling,
+        system_prompt=own.system_prompt,
+        tools=tools,
         reasoning=spec.reasoning,
-        trained=False,
-        player=player.label,
+        trained=trained,
+        player=label_of(player),
         table=table,
     )
 

@@ -15,7 +15,7 @@ from backend.store.store import Store
 from tinkergym.errors import TinkerGymError
 
 POLL_SECONDS = 0.1
-"""Other processes write the events, and SQLite has no notifications. One query costs 0.3 ms, however many
+"""Other processes write the events, and the store has no notifications. One query costs 0.3 ms, however many
 wait."""
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from backend.config import ServiceConfig
-from backend.store.database import sqlite_path
+from backend.store.place import database_file
 from tinkergym.errors import TinkerGymError
 
 
@@ -24,7 +24,7 @@ class MachinePaths:
         folders |= {str(Path(__file__).parents[2]): "TINKERGYM", str(Path.home()): "HOME"}
         folders |= {path: f"MODEL:{name}" for name, path in config.models.items() if Path(path).is_absolute()}
         # The database may be elsewhere.
-        folders[str(sqlite_path(config.store_url).resolve().parent)] = "DATABASE"
+        folders[str(database_file(config.store_url).resolve().parent)] = "DATABASE"
         folders |= {str(config.data_dir): "DATA", str(config.data_dir.resolve()): "DATA"}
         self._names = {folder.rstrip("/"): name for folder, name in folders.items()}
         self._names.pop("", None)

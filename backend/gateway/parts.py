@@ -11,12 +11,14 @@ from fastapi import Request
 from backend.admission.in_flight import InFlight
 from backend.admission.protocols import JobCheck, ModelCatalog
 from backend.config import ServiceConfig
+from backend.gateway.event_chains import EventChains
 from backend.gateway.event_tail import EventTail
 from backend.gateway.key_watch import KeyWatch
 from backend.gateway.machine_paths import MachinePaths
 from backend.gateway.missing import Missing
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.waiting_leases import WaitingLeases
+from backend.store.images import ImageRoom
 from backend.store.store import Store
 
 
@@ -33,6 +35,16 @@ class GatewayParts:
     clock: Callable[[], float]
     """Unix seconds."""
     missing: Missing = field(default_factory=Missing)
+
+    @cached_property
+    def event_chains(self) -> EventChains:
+        """Hash chains over the event logs of jobs."""
+        return EventChains()
+
+    @cached_property
+    def image_room(self) -> ImageRoom:
+        """How many more images of each tenant fit, as far as this process knows."""
+        return ImageRoom()
 
     @cached_property
     def in_flight(self) -> InFlight:

@@ -25,7 +25,7 @@ async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
     limits = parts.config.limits
 
     def keep() -> None:
-        Images(parts.config.images, tenant.tenant_id).add(
+        Images(parts.config.images, tenant.tenant_id, room=parts.image_room).add(
             sha256,
             body,
             most_bytes=limits.image_bytes,

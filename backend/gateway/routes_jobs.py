@@ -207,7 +207,7 @@ def _seated(spec: JobSpec, agents: list[str], offered: list[str]) -> JobSpec:
     if spec.plays_game and not spec.agents:
         raise InvalidRequestError(
             "the service does not know the agents of a game that the client plays",
-            hint="list them in agents: one with Train, the others with SharedWith",
+            hint="list them in agents: one with tg.Train, the others with tg.opponents.SharedWith",
             field="agents",
         )
     return spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -11,27 +12,22 @@ from pydantic import BaseModel
 
 from backend.gateway.bodies import Tenant
 from backend.gateway.parts import parts_of
-from backend.gateway.shown import Shown, shown_to
+from backend.gateway.shown import shown_to
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
-from backend.store.tenant import TenantStore
 from tinkergym import __version__
 from tinkergym.schema.certificate import (
     AdapterFacts,
     AgreementFacts,
     AttemptFacts,
-    EventsFacts,
     PublishFacts,
     RunFacts,
     StepFacts,
 )
-from tinkergym.schema.events import Event
 from tinkergym.schema.jobs import WrittenDataSpec
-from tinkergym.trajectory.digests import EMPTY_CHAIN, chained
 
 router = APIRouter(prefix="/v1/jobs")
 
 _LINES = "application/x-ndjson"
-_EVENTS_AT_ONCE = 1000
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
@@ -56,7 +52,12 @@ def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
         steps=steps,
         not_learned=tenant.not_learned(job_id, frozenset(one.step for one in steps)),
         checkpoints=[one.model_copy(update={"view": shown.checkpoint(one.view)}) for one in checkpoints],
-        events=_events(shown, tenant, job_id),
+        events=parts_of(request).event_chains.up_to_now(
+            job_id,
+            hides=shown.hide is not None,
+            read=partial(tenant.events_after, job_id),
+            shown=shown.event,
+        ),
         data={name: sha256 for name, sha256 in data.items() if sha256 is not None},
     )
     # Serialized here, in a thread: those of a long run are megabytes.
@@ -92,16 +93,3 @@ def _lines(bodies: Iterable[bytes]) -> Iterator[bytes]:
 
 def _read(kind: type[Kind], bodies: Iterable[bytes]) -> list[Kind]:
     return [kind.model_validate_json(body) for body in bodies]
-
-
-def _events(shown: Shown, tenant: TenantStore, job_id: str) -> EventsFacts:
-    """Count and chain a job's events as the tenant sees them."""
-    head, count, after = EMPTY_CHAIN, 0, 0
-    while True:
-        page: list[Event] = tenant.events_after(job_id, after, _EVENTS_AT_ONCE)
-        for event in page:
-            head = chained(head, shown.event(event).model_dump_json().encode())
-        count += len(page)
-        if len(page) < _EVENTS_AT_ONCE:
-            return EventsFacts(count=count, head_sha256=head)
-        after = page[-1].seq

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from backend.episodes.episode_board import EpisodeBoard
-from backend.episodes.episode_requests import SEAT_APART, episode_id, fixed_seat, sampling_seed
+from backend.episodes.episode_requests import SEAT_APART, episode_id, sampling_seed, seat_plan
 from backend.episodes.played import Played
 from backend.jobs.job_context import JobContext
 from backend.jobs.step_report import environment_metrics
@@ -253,8 +253,12 @@ class Evaluations:
         return {
             agent: plan
             if agent == taken
-            else fixed_seat(
-                context.job_id, spec, wanted.against or Base(), (seed + SEAT_APART * (place + 1)) % 2**63
+            else seat_plan(
+                context.job_id,
+                spec,
+                wanted.against or Base(),
+                (seed + SEAT_APART * (place + 1)) % 2**63,
+                step=step,
             )
             for place, agent in enumerate(agents)
         }

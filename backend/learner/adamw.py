@@ -7,8 +7,8 @@ imported only if requested.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -19,9 +19,6 @@ from tinkergym.schema.optimizer import AdamW
 
 Groups = Sequence[Mapping[str, nn.Parameter]]
 """Parameters by name; a group shares a learning rate and a weight decay."""
-
-_EIGHT_BIT = ("state1", "absmax1", "state2", "absmax2")
-"""State of a parameter in bitsandbytes; small parameters have no `absmax` and float32 moments."""
 
 
 class Stepper(Protocol):
@@ -60,20 +57,21 @@ def stepper(groups: Groups, settings: AdamW) -> Stepper:
     return EightBitAdamW(groups, settings) if settings.state_bits == 8 else TorchAdamW(groups, settings)
 
 
-class TorchAdamW:
-    """float32 moments, `exp_avg` and `exp_avg_sq`."""
+class _AdamW:
+    """The common part: parameters and moments by name, and torch's optimizer interface."""
 
-    _MOMENTS = ("exp_avg", "exp_avg_sq")
+    _kept: ClassVar[tuple[str, ...]]
+    """State of a parameter, by the optimizer's names."""
 
-    def __init__(self, groups: Groups, settings: AdamW) -> None:
+    def __init__(self, groups: Groups, settings: AdamW, make: Callable[..., Any], **more: Any) -> None:
         self._parameters = {name: p for group in groups for name, p in group.items()}
-        self._adamw = torch.optim.AdamW(
+        self._adamw = make(
             [{"params": list(group.values())} for group in groups],
             lr=0.0,
             betas=(settings.beta1, settings.beta2),
             eps=settings.eps,
             weight_decay=0.0,
-            fused=True,
+            **more,
         )
         self.groups: list[dict[str, Any]] = self._adamw.param_groups
 
@@ -86,17 +84,26 @@ class TorchAdamW:
         self._adamw.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the moments."""
+        """Return the moments, with their scales where they have some."""
         return {
-            f"{moment}.{name}": on_cpu(self._adamw.state[parameter][moment])
+            f"{part}.{name}": on_cpu(self._adamw.state[parameter][part])
             for name, parameter in self._parameters.items()
-            for moment in self._MOMENTS
-            if parameter in self._adamw.state
+            for part in self._kept
+            if part in self._adamw.state.get(parameter, {})
         }
+
+
+class TorchAdamW(_AdamW):
+    """float32 moments, `exp_avg` and `exp_avg_sq`."""
+
+    _kept = ("exp_avg", "exp_avg_sq")
+
+    def __init__(self, groups: Groups, settings: AdamW) -> None:
+        super().__init__(groups, settings, torch.optim.AdamW, fused=True)
 
     def fits(self, names: set[str], *, steps: int) -> bool:
         """Return whether each parameter has both moments, or none before the first step."""
-        expected = {f"{m}.{n}" for n in self._parameters for m in self._MOMENTS} if steps else set()
+        expected = {f"{m}.{n}" for n in self._parameters for m in self._kept} if steps else set()
         return names == expected
 
     def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
@@ -104,50 +111,27 @@ class TorchAdamW:
         for name, parameter in self._parameters.items():
             self._adamw.state[parameter] = {
                 "step": torch.tensor(float(steps), dtype=torch.float32, device=parameter.device),
-                **{m: laid_out_as(parameter, state[f"{m}.{name}"]) for m in self._MOMENTS},
+                **{m: laid_out_as(parameter, state[f"{m}.{name}"]) for m in self._kept},
             }
 
 
-class EightBitAdamW:
+class EightBitAdamW(_AdamW):
     """8-bit moments in blocks with a scale (arXiv:2110.02861), by bitsandbytes.
 
-    Tensors with fewer than 4096 elements have float32 moments, as is bitsandbytes' default.
+    Tensors with fewer than 4096 elements have float32 moments and no scale, as is bitsandbytes' default.
     """
 
+    _kept = ("state1", "absmax1", "state2", "absmax2")
+
     def __init__(self, groups: Groups, settings: AdamW) -> None:
-        self._parameters = {name: p for group in groups for name, p in group.items()}
+        super().__init__(groups, settings, _bitsandbytes().optim.AdamW8bit)
         assert not any(is_divided(p) for p in self._parameters.values()), "refused before"
-        self._adamw: Any = _bitsandbytes().optim.AdamW8bit(
-            [{"params": list(group.values())} for group in groups],
-            lr=0.0,
-            betas=(settings.beta1, settings.beta2),
-            eps=settings.eps,
-            weight_decay=0.0,
-        )
-        self.groups: list[dict[str, Any]] = self._adamw.param_groups
-
-    def step(self) -> None:
-        """Apply the gradients."""
-        self._adamw.step()
-
-    def clear(self) -> None:
-        """Clear the gradients."""
-        self._adamw.zero_grad(set_to_none=True)
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return the moments, with the scales of 8-bit ones."""
-        return {
-            f"{part}.{name}": on_cpu(self._adamw.state[parameter][part])
-            for name, parameter in self._parameters.items()
-            for part in _EIGHT_BIT
-            if part in self._adamw.state.get(parameter, {})
-        }
 
     def fits(self, names: set[str], *, steps: int) -> bool:
         """Return whether each parameter has both moments, or none before the first step."""
         moments = {name for name in names if name.startswith(("state1.", "state2."))}
         expected = {f"{m}.{n}" for n in self._parameters for m in ("state1", "state2")} if steps else set()
-        return moments == expected and all(name.partition(".")[0] in _EIGHT_BIT for name in names)
+        return moments == expected and all(name.partition(".")[0] in self._kept for name in names)
 
     def restore(self, state: Mapping[str, torch.Tensor], *, steps: int) -> None:
         """Load the moments."""
@@ -157,7 +141,7 @@ class EightBitAdamW:
         for name, parameter in self._parameters.items():
             own = self._adamw.state[parameter]
             own["step"] = steps
-            for part in _EIGHT_BIT:
+            for part in self._kept:
                 if part in own:
                     own[part].copy_(state[f"{part}.{name}"])
 

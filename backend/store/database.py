@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from backend.compute.fair_lock import FairLock
@@ -64,27 +63,6 @@ class Database:
         """Close all connections that are not in use."""
         self._engine.dispose()
         self.remembered.close()
-
-
-def sqlite_path(url: str) -> Path:
-    """Return the file behind a `sqlite:///` URL.
-
-    Raises:
-        ConfigError: The database is not SQLite, or is in memory, which the service's processes could not
-            share.
-    """
-    hint = "use sqlite:////absolute/path/to/tinkergym.sqlite3"
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise ConfigError(f"{url!r} is not a database URL", hint=hint, field="database_url") from error
-    if parsed.get_backend_name() != "sqlite":
-        raise ConfigError(
-            f"{parsed.get_backend_name()!r} is not supported; only sqlite is", hint=hint, field="database_url"
-        )
-    if not parsed.database or parsed.database == ":memory:":
-        raise ConfigError("the service's processes need a shared file", hint=hint, field="database_url")
-    return Path(parsed.database)
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:

@@ -6,6 +6,7 @@ What `add` acknowledged is durable. Files never change, so adding one again has 
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,17 +20,62 @@ _LATELY_SECONDS = 3600.0
 
 
 _MOST_IMAGES = 50_000
-"""Per tenant. A small file uses more disk space than its size, and each upload checks all files."""
+"""Per tenant. A small file uses more disk space than its size."""
+
+_SHARE = 8
+"""After listing all images, a process may add new ones up to this fraction of the room that is left before it
+lists them again. So up to 8 processes stay within the limit together.
+"""
+
+
+class ImageRoom:
+    """How many more images of each tenant this process may add without listing them all again.
+
+    Thread-safe. Each process that adds images has one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left: dict[tuple[str, int], tuple[int, int]] = {}
+        """By tenant and limit: bytes and files."""
+
+    def take(self, tenant_id: str, limit: int, size: int) -> bool:
+        """Reserve room for an image; return False if there is not enough."""
+        with self._lock:
+            size_left, files_left = self._left.get((tenant_id, limit), (0, 0))
+            if size > size_left or files_left < 1:
+                return False
+            self._left[tenant_id, limit] = size_left - size, files_left - 1
+            return True
+
+    def seen(self, tenant_id: str, limit: int, *, size_left: int, files_left: int) -> None:
+        """Note how much room a listing of all images found."""
+        with self._lock:
+            self._left[tenant_id, limit] = size_left // _SHARE, files_left // _SHARE
 
 
 class Images:
     """One tenant's images."""
 
-    def __init__(self, images: Blobs, tenant_id: str, *, most_images: int = _MOST_IMAGES) -> None:
-        """Use the tenant's folder of `images`; it is created on the first write."""
+    def __init__(
+        self,
+        images: Blobs,
+        tenant_id: str,
+        *,
+        room: ImageRoom | None = None,
+        most_images: int = _MOST_IMAGES,
+    ) -> None:
+        """Use the tenant's folder of `images`; it is created on the first write.
+
+        Args:
+            images: The images of all tenants.
+            tenant_id: The tenant.
+            room: Shared by all uses in this process; without it, each upload lists all images.
+            most_images: The most that the tenant may have.
+        """
         # Tenant ids come from an operator and may contain characters that a key may not.
         self._blobs = images.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
-        self._most_images = most_images
+        self._tenant_id, self._room, self._most_images = tenant_id, room or ImageRoom(), most_images
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
         """Return which of these images the tenant has not sent."""
@@ -75,7 +121,8 @@ class Images:
         if not self.missing([sha256]):
             return
         check_image(data, most_bytes=most_bytes, most_pixels=most_pixels)
-        self._make_room(most_in_all, len(data), may_forget=may_forget)
+        if not self._room.take(self._tenant_id, most_in_all, len(data)):
+            self._make_room(most_in_all, len(data), may_forget=may_forget)
         self._blobs.put(sha256, data)
 
     def _make_room(self, most: int, more: int, *, may_forget: bool) -> None:
@@ -100,6 +147,9 @@ class Images:
                 "the operator to raise limits.images_bytes",
                 field="images",
             )
+        self._room.seen(
+            self._tenant_id, most, size_left=most - used - more, files_left=self._most_images - left - 1
+        )
 
 
 class EveryImage:

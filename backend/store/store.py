@@ -13,13 +13,14 @@ from typing import Self
 from sqlalchemy import func, select
 
 from backend.errors import ConfigError
-from backend.store.database import Database, sqlite_path
+from backend.store.database import Database
 from backend.store.episodes import EpisodeStore
 from backend.store.facts import FactStore
 from backend.store.journal import JournalStore
 from backend.store.keys import KeyStore
 from backend.store.leases import LeaseStore
 from backend.store.parts import PartStore
+from backend.store.place import database_file
 from backend.store.policies import PolicyStore
 from backend.store.policy_calls import PolicyCalls, PolicyCallStore
 from backend.store.records import HeldJob, JobLease, PoolRecord, QueuedJob, job_row
@@ -53,7 +54,7 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, clock: Callable[[], float] = time.time) -> Self:
-        """Open the database at `url` (`sqlite:///...`), creating it if needed.
+        """Open the database at `url`, creating it if needed.
 
         Args:
             url: Its location.
@@ -63,7 +64,7 @@ class Store:
             ConfigError: It cannot be opened, or has a different schema version.
             StorageFullError: The disk is full.
         """
-        path = sqlite_path(url)
+        path = database_file(url)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

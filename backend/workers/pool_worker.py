@@ -45,7 +45,7 @@ from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner, PoolLearner
 from backend.policies.stored_weights import stored_weights
 from backend.policies.trained_policy import TrainedPolicy
-from backend.store.images import EveryImage, Images
+from backend.store.images import EveryImage, ImageRoom, Images
 from backend.store.store import JobLease, Store
 from backend.vision.shared import SharedImages
 from backend.workers.endpoint import Player, PoolEndpoint
@@ -127,7 +127,7 @@ class PoolWorker:
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._model_dir)
         self._device = _device(config.device, ranks=config.learner_ranks)
-        self._images = SharedImages(EveryImage(config.images))
+        self._images, self._image_room = SharedImages(EveryImage(config.images)), ImageRoom()
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
         self._engine = self._make_engine(self._model_dir)
         try:
@@ -370,7 +370,7 @@ class PoolWorker:
         tenant = self._boards.tenant_of(player.worker_id) if pulse is None else pulse.lease.tenant_id
         if tenant is None:
             raise NotFoundError(f"{player} does not play for a job", hint="lease episodes first")
-        return Images(self._config.images, tenant)
+        return Images(self._config.images, tenant, room=self._image_room)
 
     # --- inside ---
 

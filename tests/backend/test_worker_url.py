@@ -1,3 +1,4 @@
+import socket
 import stat
 
 import pytest
@@ -37,3 +38,16 @@ def test_a_port_that_is_taken_is_an_error_with_its_url(tmp_path):
 def test_what_is_no_url_of_a_worker_is_refused(url):
     with pytest.raises(StartError):
         socket_path(url)
+
+
+def test_a_port_is_kept_for_its_worker_from_when_its_url_is_made(tmp_path):
+    url = new_url("tcp", tmp_path, "pool-1")
+    port = int(url.rpartition(":")[2])
+    with socket.socket() as other, pytest.raises(OSError):
+        other.bind(("127.0.0.1", port))
+    with listen(url):
+        assert is_answered(url)
+    remove(url)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))

@@ -4,8 +4,8 @@ from scripts import mirrored
 
 
 def test_most_modules_have_a_test_of_the_same_path():
-    # The goal is four of five; below this new modules came without tests.
-    assert mirrored.share() >= 0.7, mirrored.unmirrored()
+    # Below this, new modules came without tests.
+    assert mirrored.share() >= 0.8, mirrored.unmirrored()
 
 
 def test_the_test_of_a_module_stands_at_its_path():

@@ -66,7 +66,8 @@ def test_a_misspelt_name_says_which_was_meant(name, meant):
     "place",
     [
         "algorithms.PPO",
-        "algorithms.DPO",
+        "losses.DPO",
+        "opponents.SharedWith",
         "tasks.JsonlTasks",
         "errors.IllegalMoveError",
         "registration.registered",
@@ -81,3 +82,8 @@ def test_a_name_that_moved_says_where_it_is_now(place):
 
 def test_the_top_has_few_names():
     assert len(tg.__all__) <= 30
+
+
+def test_a_name_that_moved_out_of_a_group_says_where_it_is_now():
+    with pytest.raises(AttributeError, match=re.escape("tinkergym.losses.SimPO")):
+        _ = tg.algorithms.SimPO

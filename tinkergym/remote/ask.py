@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from tinkergym.backoff import Backoff
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, from_wire
+from tinkergym.network.backoff import Backoff
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.sampling import Completion, SampleBatch, SampleRequest
 

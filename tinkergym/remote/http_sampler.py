@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pydantic_core import from_json
 
-from tinkergym.backoff import Backoff
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError, TooManyRequestsError
+from tinkergym.network.backoff import Backoff
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.events import ErrorView

@@ -20,9 +20,8 @@ from tinkergym.rollout.seat_check import (
     first_standing,
     game_of,
     players_offered,
-    scripted_players,
 )
-from tinkergym.schema.checks import refuse_long_prompt, shown_first
+from tinkergym.schema.checks import refuse_long_prompt, scripted_players, shown_first
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.views import RendererBundle
 from tinkergym.trajectory.trajectory import StopReason

@@ -71,7 +71,6 @@ class HttpRolloutTransport:
         """Use `connection`, which the caller closes."""
         self._connection = connection
         self._routes = routes
-        self._bundles: dict[str, RendererBundle] = {}
         self._images = ImageUpload(connection, routes.images, routes.image_params)
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
@@ -104,8 +103,6 @@ class HttpRolloutTransport:
         return HttpSampler(self._connection, self._routes.sample, images=self._images)
 
     def renderer(self, model: str) -> RendererBundle:
-        """Fetch what turns messages into the model's token ids, once per model."""
-        if model not in self._bundles:
-            answer = self._connection.call("GET", self._routes.renderer, params={"model": model})
-            self._bundles[model] = RendererBundle.model_validate_json(answer)
-        return self._bundles[model]
+        """Fetch what turns messages into the model's token ids."""
+        answer = self._connection.call("GET", self._routes.renderer, params={"model": model})
+        return RendererBundle.model_validate_json(answer)

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tinkergym.backoff import Backoff
 from tinkergym.errors import (
     AuthenticationError,
     ClientClosedError,
@@ -34,6 +33,7 @@ from tinkergym.errors import (
     TooManyRequestsError,
     from_wire,
 )
+from tinkergym.network.backoff import Backoff
 from tinkergym.schema.version import __version__
 from tinkergym.schema.versions import VERSION_HEADER
 

@@ -46,6 +46,10 @@ class RecipeJob(Protocol):
         """All events."""
         ...
 
+    def steps(self) -> list[StepEvent]:
+        """The train steps that are done."""
+        ...
+
     def evaluations(self) -> list[EvaluationEvent]:
         """The finished held-out evaluations."""
         ...
@@ -145,7 +149,7 @@ class Recipe:
             metric: A metric of its train steps whose curve is stored too.
             **facts: Other results of the recipe; JSON values.
         """
-        steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
+        steps = job.steps()
         evaluations = job.evaluations()
         run = Run(
             recipe=self.name,

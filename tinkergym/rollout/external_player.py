@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinkergym.chat_endpoint import ChatEndpoint, origin_of
 from tinkergym.errors import NoCompletionError
 from tinkergym.messages import Message, assistant, messages_to_answer, opening_messages, plain_text
+from tinkergym.network.chat_endpoint import ChatEndpoint, origin_of
 from tinkergym.schema.opponents import External
 
 ALLOWED_VARIABLE = "TINKERGYM_OPPONENT_URLS"

@@ -25,6 +25,9 @@ PLAYERS = "players at the table"
 TOOLS = "tools at the table"
 """Likewise."""
 
+_MOST_MOVES = 10_000
+"""Of players at the table in a row: where no policy is asked for so long, none will be."""
+
 
 def seated(made: Any) -> Any:
     """Return a game as a table, and anything else unchanged.
@@ -98,10 +101,7 @@ class GameTable:
         if options and PLAYERS in options:
             players = options[PLAYERS]
             options = {name: value for name, value in options.items() if name != PLAYERS} or None
-        self._players = {
-            agent: (player, seat_player(self.unwrapped, agent, player, own_seed, self.secrets))
-            for agent, (player, own_seed) in players.items()
-        }
+        self._players = self._seated(players, seed)
         self._game.reset(seed=seed, options=options)
         self._owed = {}
         position = self._position()
@@ -140,6 +140,16 @@ class GameTable:
             for agent, toolbox in self._toolboxes.items()
         }
 
+    def _seated(
+        self, players: Mapping[str, tuple[TablePlayer, int]], seed: int | None
+    ) -> dict[str, tuple[TablePlayer, SeatedPlayer]]:
+        """Seat the players of a game of this seed."""
+        del seed
+        return {
+            agent: (player, seat_player(self.unwrapped, agent, player, own_seed, self.secrets))
+            for agent, (player, own_seed) in players.items()
+        }
+
     def _act(self, action: str) -> None:
         self._game.step(action)
         for agent, reward in self._game.rewards.items():
@@ -154,8 +164,11 @@ class GameTable:
             raise acting_failed(agent, player, error) from error
         self._act(action)
 
+    def _note_end(self, standing: Standing) -> None:
+        """For a table that keeps an account: the game is over for an agent, whoever played it."""
+
     def _position(self) -> Position:
-        game = self._game
+        game, moves_here = self._game, 0
         ended: list[Standing] = []
         while game.agents:
             agent = game.agent_selection
@@ -163,6 +176,13 @@ class GameTable:
             self._owed[agent] = 0.0
             over = bool(terminated or truncated)
             if agent in self._players and not over:
+                moves_here += 1
+                if moves_here > _MOST_MOVES:
+                    raise InvalidEnvironmentError(
+                        f"the game went on for {_MOST_MOVES} moves without a turn for a policy",
+                        hint="let the game end",
+                        field="environment",
+                    )
                 self._play_here(agent, observation)
                 continue
             standing = Standing(
@@ -176,6 +196,7 @@ class GameTable:
             if not over:
                 owed = {other: paid for other, paid in self._owed.items() if other != agent}
                 return self._seen(ended, standing, owed)
+            self._note_end(standing)
             if agent not in self._players:
                 ended.append(standing)
             # PettingZoo gives an agent whose game is over one more turn, with None as the action.

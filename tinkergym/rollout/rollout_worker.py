@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
@@ -30,6 +30,8 @@ _Answer = TypeVar("_Answer")
 Verdict = Literal["accepted", "duplicate", "stale"]
 OnResult = Callable[[EpisodeResult, Verdict], None]
 
+_MOST_RENDERERS = 16
+"""Each holds a tokenizer, several megabytes; jobs bring chat templates of their own."""
 _LONGEST_WAIT_SECONDS = 10.0
 _FIRST_WAIT_SECONDS = 1.0
 _POLL_SECONDS = 0.25
@@ -92,13 +94,15 @@ class RolloutWorker:
         self._max_episodes = min(max_episodes, executor.capacity) if executor else max_episodes
         self._worker_id = worker_id or f"worker-{uuid.uuid4().hex[:12]}"
         self._on_result = on_result
-        self._renderers: dict[str, Renderer] = {}
+        self._renderers: OrderedDict[str, Renderer] = OrderedDict()
+        """The most recently used; each episode keeps a reference to its own."""
         # Guards everything below, and notifies the threads of changes.
         self._changed = threading.Condition()
         self._leases: set[str] = set()
         self._playing: set[str] = set()
         self._renew_seconds = _LONGEST_WAIT_SECONDS
-        self._replies: deque[LeaseReply] = deque()
+        self._replies: deque[tuple[LeaseReply, dict[str, Renderer]]] = deque()
+        """Each with the renderers of its episodes."""
         self._results: deque[EpisodeResult] = deque()
         self._submitting = False
         self._final = self._ended = self._met = False
@@ -173,11 +177,11 @@ class RolloutWorker:
         with self._changed:
             replies = list(self._replies)
             self._replies.clear()
-        for reply in replies:
+        for reply, renderers in replies:
             for lease_id in reply.lost:
                 player.drop(lease_id)
             for request in reply.episodes:
-                player.start(EpisodePlan.from_request(request), self._renderers.__getitem__)
+                player.start(EpisodePlan.from_request(request), renderers.__getitem__)
 
     # --- leases ---
 
@@ -203,11 +207,11 @@ class RolloutWorker:
                 return
             self._met = True
             self._say_what_is_waited_for(reply)
-            seats = [seat for episode in reply.episodes for seat in episode.seats.values() if not seat.table]
-            if not all(self._have_renderer(seat.model) for seat in seats):
+            renderers = self._renderers_for(reply)
+            if renderers is None:
                 return
             with self._changed:
-                self._remember(reply)
+                self._remember(reply, renderers)
                 self._final = reply.job_state.final
                 idle = not reply.episodes and not reply.lost
             wake()
@@ -235,22 +239,30 @@ class RolloutWorker:
     def _free(self) -> int:
         return self._max_episodes - len(self._playing)
 
-    def _remember(self, reply: LeaseReply) -> None:
+    def _remember(self, reply: LeaseReply, renderers: dict[str, Renderer]) -> None:
         taken = {episode.lease_id for episode in reply.episodes}
         self._leases = (self._leases | taken) - set(reply.lost)
         self._playing = (self._playing | taken) - set(reply.lost)
         for episode in reply.episodes:
             # Three chances to renew before a lease expires.
             self._renew_seconds = min(self._renew_seconds, episode.lease_seconds / 3)
-        self._replies.append(reply)
+        self._replies.append((reply, renderers))
 
-    def _have_renderer(self, model: str) -> bool:
-        if model not in self._renderers:
-            bundle = self._patiently(partial(self._transport.renderer, model))
-            if bundle is None:
-                return False
-            self._renderers[model] = Renderer.from_bundle(bundle)
-        return True
+    def _renderers_for(self, reply: LeaseReply) -> dict[str, Renderer] | None:
+        """Return the renderers of a reply's episodes by model; None if this worker ends."""
+        seats = [seat for episode in reply.episodes for seat in episode.seats.values() if not seat.table]
+        found: dict[str, Renderer] = {}
+        for model in dict.fromkeys(seat.model for seat in seats):
+            if model not in self._renderers:
+                bundle = self._patiently(partial(self._transport.renderer, model))
+                if bundle is None:
+                    return None
+                self._renderers[model] = Renderer.from_bundle(bundle)
+            self._renderers.move_to_end(model)
+            found[model] = self._renderers[model]
+            while len(self._renderers) > _MOST_RENDERERS:
+                self._renderers.popitem(last=False)
+        return found
 
     # --- results ---
 

@@ -11,8 +11,6 @@ from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
 from tinkergym.rollout.game_table import GameTable, seated
 from tinkergym.rollout.table_players import check_player, offered
 from tinkergym.schema.episodes import TablePlayer
-from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.opponents import League, Scripted
 
 
 def check_seats(made: Any, agents: Sequence[str], name: str) -> GameTable | None:
@@ -75,22 +73,6 @@ def check_players(table: GameTable, scripted: Sequence[tuple[str, str]]) -> None
     """
     for agent, name in scripted:
         check_player(table.unwrapped, agent, TablePlayer(name=name))
-
-
-def scripted_players(spec: JobSpec) -> list[tuple[str, str]]:
-    """Return every agent played by one of the game's own players, with that player's name."""
-    found = [(agent, seat.name) for agent, seat in spec.agents.items() if isinstance(seat, Scripted)]
-    leagues = [(agent, seat) for agent, seat in spec.agents.items() if isinstance(seat, League)]
-    if isinstance(spec.self_play, League):
-        leagues.append(((*spec.learning_seats, "self_play")[0], spec.self_play))
-    first = (*spec.learning_seats, "evaluate")[0]
-    found += [(first, one.against.name) for one in spec.evaluate if isinstance(one.against, Scripted)]
-    return found + [
-        (agent, anchor.name)
-        for agent, league in leagues
-        for anchor in league.anchors or ()
-        if isinstance(anchor, Scripted)
-    ]
 
 
 def game_of(made: Any, name: str) -> GameTable:

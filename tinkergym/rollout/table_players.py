@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tinkergym.chat_endpoint import origin_of
 from tinkergym.errors import (
     InvalidEnvironmentError,
     InvalidRequestError,
@@ -18,6 +17,9 @@ from tinkergym.errors import (
     OpponentFailedError,
     TinkerGymError,
 )
+from tinkergym.games.against_opponent import TextPlayer
+from tinkergym.messages import observation_text
+from tinkergym.network.chat_endpoint import origin_of
 from tinkergym.rollout.environment_host import system_prompt_of
 from tinkergym.rollout.external_player import ExternalPlayer, ReadSecret
 from tinkergym.schema.episodes import TablePlayer
@@ -39,13 +41,13 @@ class SeatedPlayer(Protocol):
 class ScriptedPlayer:
     """A player that the game offers by name; it draws from its own seed."""
 
-    def __init__(self, game: Any, name: str, seed: int) -> None:
+    def __init__(self, game: Any, name: str, seed: int | np.random.Generator) -> None:
         """Set up the player.
 
         Args:
             game: The game itself, unwrapped.
             name: As in the game's `check_opponent`.
-            seed: The seed of this episode and seat.
+            seed: The seed of this episode and seat, or a generator.
         """
         self._game, self._name = game, name
         self._rng = np.random.default_rng(seed)
@@ -54,6 +56,21 @@ class ScriptedPlayer:
         """Return what the game's player does."""
         del observation
         return str(self._game.scripted_action(agent, self._name, self._rng))
+
+
+class ReadingPlayer:
+    """An object that reads the observations as text and answers with text."""
+
+    def __init__(self, player: TextPlayer, rng: np.random.Generator) -> None:
+        """Set up the player; its `reset`, if it has one, begins a new game."""
+        self._player = player
+        begin = getattr(player, "reset", None)
+        if begin is not None:
+            begin(seed=int(rng.integers(2**31)))
+
+    def act(self, agent: str, observation: Any) -> str:
+        """Return its answer."""
+        return self._player.act(observation_text(observation))
 
 
 class RecordedPlayer:

@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinkergym.chat_endpoint import ChatEndpoint, origin_of
 from tinkergym.errors import InvalidRequestError, InvalidRewardError, NoCompletionError
+from tinkergym.network.chat_endpoint import ChatEndpoint, origin_of
 from tinkergym.rubrics.rubric import Term
 
 ALLOWED_VARIABLE = "TINKERGYM_JUDGE_URLS"

@@ -10,6 +10,7 @@ from typing import Any
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.schema.job_spec import LEAST_TEMPERATURE, MOST_TEMPERATURE, JobSpec, PlayedSpec
 from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.schema.opponents import League, Scripted
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.sampling import Cut
 
@@ -125,3 +126,19 @@ def shown_first(spec: PlayedSpec) -> dict[str, PlayedSpec]:
         for agent, one in own.items()
         if (one.system_prompt, one.sampling, one.model) != (spec.system_prompt, spec.sampling, spec.model)
     }
+
+
+def scripted_players(spec: JobSpec) -> list[tuple[str, str]]:
+    """Return every agent that a game's own player may play, with that player's name."""
+    found = [(agent, seat.name) for agent, seat in spec.agents.items() if isinstance(seat, Scripted)]
+    leagues = [(agent, seat) for agent, seat in spec.agents.items() if isinstance(seat, League)]
+    if isinstance(spec.self_play, League):
+        leagues.append(((*spec.learning_seats, "self_play")[0], spec.self_play))
+    first = (*spec.learning_seats, "evaluate")[0]
+    found += [(first, one.against.name) for one in spec.evaluate if isinstance(one.against, Scripted)]
+    return found + [
+        (agent, anchor.name)
+        for agent, league in leagues
+        for anchor in league.anchors or ()
+        if isinstance(anchor, Scripted)
+    ]

@@ -110,7 +110,7 @@ class External(Choice):
     @classmethod
     def _it_is_an_address(cls, url: str) -> str:
         # Not at the top, so the settings do not load HTTP libraries.
-        from tinkergym.chat_endpoint import check_url, origin_of
+        from tinkergym.network.chat_endpoint import check_url, origin_of
 
         try:
             check_url(url)
@@ -122,7 +122,7 @@ class External(Choice):
     @field_validator("api_key")
     @classmethod
     def _a_header_can_carry_it(cls, api_key: str) -> str:
-        from tinkergym.chat_endpoint import check_key
+        from tinkergym.network.chat_endpoint import check_key
 
         try:
             check_key(api_key)

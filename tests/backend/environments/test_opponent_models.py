@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from backend.admission.opponents import with_models
 from backend.environments import opponent_models
 from backend.environments.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
@@ -34,22 +35,22 @@ EVERYWHERE = [
 def test_wherever_a_model_plays_it_has_to_be_listed_and_its_key_is_stored_apart(tmp_path, settings):
     spec, tokens = job(**settings), EnvTokens(tmp_path)
     with pytest.raises(InvalidRequestError) as caught:
-        opponent_models.check_listed(spec, [])
+        opponent_models.check_listed(spec.external_models, [])
     assert "opponent_urls" in caught.value.hint
-    opponent_models.check_listed(spec, [ORIGIN])
-    stored = opponent_models.put_away(spec, tokens, "ada")
+    opponent_models.check_listed(spec.external_models, [ORIGIN])
+    stored = with_models(spec, lambda model: opponent_models.put_away(model, tokens, "ada"))
     assert KEY not in stored.model_dump_json()
     (model,) = stored.external_models
     assert opponent_models.fetch(tokens, model.api_key) == KEY
     assert tokens.remove_unused([opponent_models.as_secret(model.api_key)], now=1e12) == 0
     with pytest.raises(InvalidRequestError):
-        opponent_models.refuse_keys(spec)
+        opponent_models.refuse_keys(spec.external_models)
 
 
-def test_a_job_without_such_models_is_stored_as_it_is(tmp_path):
+def test_a_job_without_such_models_is_stored_as_it_is():
     spec = job(agents={"x": Train(), "o": Train()})
-    assert opponent_models.put_away(spec, EnvTokens(tmp_path), "ada") is spec
-    opponent_models.refuse_keys(spec)
+    assert with_models(spec, lambda model: model.model_copy()) is spec
+    opponent_models.refuse_keys(spec.external_models)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from backend.store.blobs import LocalBlobs
-from backend.store.images import EveryImage, Images
+from backend.store.images import EveryImage, ImageRoom, Images
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidImageError, InvalidRequestError, NotFoundError, PayloadTooLargeError
 
@@ -75,3 +75,30 @@ def test_a_tenant_has_a_bounded_number_of_images_however_small(blobs, tmp_path):
     os.utime(old, (0, 0))
     add(images, picture(2), may_forget=True)
     assert images.missing([picture(1).sha256, picture(2).sha256]) == [picture(1).sha256]
+
+
+def test_not_every_image_is_a_look_at_all_others_and_the_share_still_holds(blobs, monkeypatch):
+    looks = []
+    files = LocalBlobs.files
+    monkeypatch.setattr(LocalBlobs, "files", lambda self, key="": looks.append(key) or files(self, key))
+    size = max(len(picture(number).data) for number in range(40))
+    room = ImageRoom()
+    added = 0
+    with pytest.raises(PayloadTooLargeError):
+        for number in range(40):
+            add(Images(blobs, "ada", room=room), picture(number), most_in_all=30 * size)
+            added += 1
+    monkeypatch.undo()
+    assert sum(file.bytes for file in blobs.files()) <= 30 * size
+    assert 30 <= added < 40
+    assert len(looks) < added
+
+
+def test_several_processes_keep_within_the_share_together(blobs):
+    rooms = [ImageRoom() for _ in range(4)]
+    size = max(len(picture(number).data) for number in range(40))
+    with pytest.raises(PayloadTooLargeError):
+        for number in range(40):
+            images = Images(blobs, "ada", room=rooms[number % 4])
+            add(images, picture(number), most_in_all=20 * size)
+    assert sum(file.bytes for file in blobs.files()) <= 20 * size

@@ -2,7 +2,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.tinkergym.cli.exports import LORA, learn
+from tests.tinkergym.exports import LORA, learn
 from tinkergym.cli.main import app
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tinkergym as tg
 from backend.learner.learner import Learner
-from tests.tinkergym.cli.exports import NANO, SEQUENCE, Trained
+from tests.tinkergym.exports import NANO, SEQUENCE, Trained
 from tinkergym.agent.renderer import Renderer
 from tinkergym.schema.job_spec import FullParameters
 from tinkergym.testing.scripted_service import ScriptedService

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import tinkergym as tg
-from tests.tinkergym.cli.exports import NANO, Trained
+from tests.tinkergym.exports import NANO, Trained
 from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.schema.job_spec import FullParameters
 from tinkergym.testing.scripted_service import ScriptedService

@@ -138,7 +138,7 @@ def test_partners_who_earn_the_same_are_rated_alike():
         (scripted("random"), 5, "players"),
         (scripted("random", "random"), 5, "players"),
         (scripted("random", "perfect"), 0, "pairs"),
-        (scripted("random", "prefect"), 5, "opponent"),
+        (scripted("random", "prefect"), 5, "players"),
     ],
 )
 def test_what_cannot_be_played_is_refused_by_name(players, pairs, field):

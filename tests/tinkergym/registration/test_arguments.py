@@ -50,6 +50,6 @@ def test_a_data_set_as_an_argument_is_to_be_named_instead():
 
 
 def test_json_arguments_are_accepted_and_kept():
-    tg.register("tests/Levels-v0", Question)
-    env = tg.make("tests/Levels-v0", level=2.5)
+    tg.register("tests/Arguments-v0", Question)
+    env = tg.make("tests/Arguments-v0", level=2.5)
     assert (env.spec.kwargs, env.reset(seed=0)[0]) == ({"level": 2.5}, "level 2.5")

@@ -57,9 +57,9 @@ def test_an_upload_that_broke_off_goes_on_where_it_was(client, service, file):
 
 
 def test_preferences_take_any_of_the_losses(client):
-    job = client.preference(tg.tasks.SequenceTasks(PAIRS), steps=2, loss=tg.algorithms.SimPO(gamma=0.5))
+    job = client.preference(tg.tasks.SequenceTasks(PAIRS), steps=2, loss=tg.losses.SimPO(gamma=0.5))
     assert (job.spec.kind, job.spec.loss.name, job.spec.loss.gamma) == ("preference", "simpo", 0.5)
-    assert client.preference(tg.tasks.SequenceTasks(PAIRS), steps=2).spec.loss == tg.algorithms.DPO()
+    assert client.preference(tg.tasks.SequenceTasks(PAIRS), steps=2).spec.loss == tg.losses.DPO()
 
 
 @pytest.mark.parametrize(

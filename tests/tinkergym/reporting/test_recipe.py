@@ -70,7 +70,7 @@ def test_the_report_keeps_the_first_evaluations_curve_and_can_be_read_again(scri
         )
         for name, step, mean in [("a", 0, 0.2), ("b", 0, 0.9), ("a", 2, 0.6)]
     ]
-    job = SimpleNamespace(id="job-1", events=lambda: [], evaluations=lambda: done)
+    job = SimpleNamespace(id="job-1", steps=lambda: [], evaluations=lambda: done)
     recipe = Recipe.from_command_line(script, ["--out", str(tmp_path / "out")])
     path = recipe.report(job, regret=0.5)
     run = Run.from_json(json.loads(path.read_text()))

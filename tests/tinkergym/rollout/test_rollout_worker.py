@@ -31,7 +31,7 @@ class Echo(tg.SingleTurnEnv):
         return 1.0
 
 
-def episode(index, lease_seconds=30.0):
+def episode(index, lease_seconds=30.0, model="bytes"):
     return EpisodeRequest(
         job_id="j",
         episode_id=f"j:1:{index}",
@@ -42,7 +42,7 @@ def episode(index, lease_seconds=30.0):
         seed=index,
         seats={
             ONLY_AGENT: SeatPlan(
-                policy="j", policy_version=0, model="bytes", sampling_seed=index, sampling=Sampling()
+                policy="j", policy_version=0, model=model, sampling_seed=index, sampling=Sampling()
             )
         },
         limits=Limits(),
@@ -126,6 +126,14 @@ def test_a_worker_plays_everything_and_returns_when_the_job_has_ended():
     assert verdicts == ["accepted"] * 30
     assert {request.worker_id for request in service.leases} == {"me"}
     assert service.renderers == ["bytes"]
+
+
+def test_renderers_that_were_not_needed_lately_are_let_go():
+    templates = ["job-first", *(f"job-{number}" for number in range(30)), "job-first"]
+    service = Service([episode(i, model=model) for i, model in enumerate(templates)], most=1)
+    work(service)
+    assert len(service.accepted) == len(templates)
+    assert service.renderers.count("job-first") == 2
 
 
 def test_a_worker_never_holds_more_episodes_than_it_may():

@@ -1,6 +1,6 @@
 import pytest
 
-from tinkergym.backoff import Backoff
+from tinkergym.network.backoff import Backoff
 
 
 def test_waits_double_up_to_a_bound_and_end_with_the_patience():

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+
+from backend.catalog.image_rules import image_rules
+from tinkergym.errors import UnknownModelError
+
+CONFIG = {"model_type": "idefics3", "image_token_id": 7}
+PROCESSOR = {"image_processor": {"do_image_splitting": False}, "image_seq_len": 16}
+TOKENS = {"<fake_token_around_image>": 3, "<global-img>": 4}
+
+
+def rules(config=None, processor=None, tokens=None):
+    return image_rules(
+        CONFIG if config is None else config,
+        PROCESSOR if processor is None else processor,
+        TOKENS if tokens is None else tokens,
+        Path("/models/m"),
+    )
+
+
+def test_the_placeholders_of_an_image_stand_between_markers():
+    found = rules()
+    assert (found.placeholder, found.tokens, found.before, found.after) == (7, 16, [3, 4], [3])
+
+
+def test_a_model_that_takes_text_has_none():
+    assert rules(config={"model_type": "llama"}) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"processor": {}},
+        {"processor": {**PROCESSOR, "image_processor": {}}},
+        {"processor": {"image_processor": {"do_image_splitting": False}}},
+        {"tokens": {"<global-img>": 4}},
+        {"config": {"model_type": "idefics3"}},
+    ],
+)
+def test_what_the_files_lack_is_said(given):
+    with pytest.raises(UnknownModelError) as caught:
+        rules(**given)
+    assert caught.value.field == "model"
+    assert caught.value.hint

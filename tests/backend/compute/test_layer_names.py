@@ -1,0 +1,23 @@
+import pytest
+
+from backend.compute.layer_names import names, no_such_layer
+
+PATH = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["q_proj", "*_proj", PATH, "layers.0.*", "layers.*.q_proj", "self_attn.q_proj"]
+)
+def test_a_layer_is_named_by_its_name_its_path_or_the_end_of_it(pattern):
+    assert names(pattern, PATH)
+
+
+@pytest.mark.parametrize("pattern", ["proj", "attn.q_proj", "k_proj", "layers.1.*", "Q_PROJ"])
+def test_other_patterns_do_not_name_it(pattern):
+    assert not names(pattern, PATH)
+
+
+def test_a_pattern_that_names_none_is_told_which_there_are():
+    error = no_such_layer("z_proj", ["a.q_proj", "b.q_proj", "b.k_proj"])
+    assert error.field == "adapter.target_modules"
+    assert "k_proj, q_proj" in error.message

@@ -1,0 +1,63 @@
+import pytest
+
+from backend.config import VllmSettings
+from backend.engines.vllm.settings import engine_arguments, process_environment, sleep_mode
+
+SHAPES = {"model.layers.0.self_attn.q_proj.weight": (8, 8)}
+
+
+def arguments(folder, device="cpu", **settings):
+    return engine_arguments(VllmSettings(**settings), folder, 512, device, shapes=SHAPES)
+
+
+def test_on_a_cpu_memory_is_a_number_of_bytes_and_nothing_is_compiled(tmp_path):
+    found = arguments(tmp_path, cache_bytes=2**20)
+    assert found["kv_cache_memory_bytes"] == 2**20
+    assert "gpu_memory_utilization" not in found
+    assert found["enforce_eager"]
+    assert not found["enable_sleep_mode"]
+
+
+def test_on_a_gpu_memory_is_a_share_and_sleep_gives_it_back(tmp_path):
+    found = arguments(tmp_path, "cuda", gpu_memory=0.4)
+    assert found["gpu_memory_utilization"] == 0.4
+    assert found["enable_sleep_mode"]
+    assert not arguments(tmp_path, "cuda", sleep="end")["enable_sleep_mode"]
+
+
+def test_a_model_without_a_tokenizer_is_served_without_one(tmp_path):
+    assert arguments(tmp_path)["skip_tokenizer_init"]
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert not arguments(tmp_path)["skip_tokenizer_init"]
+
+
+def test_there_is_room_for_an_adapter_more_than_asked_for(tmp_path):
+    assert arguments(tmp_path, adapters_at_once=3)["max_loras"] == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "sleep", "means"),
+    [("cpu", "auto", "end"), ("cuda", "auto", "offload"), ("cuda", "end", "end")],
+)
+def test_what_sleep_means_depends_on_the_device(device, sleep, means):
+    assert sleep_mode(VllmSettings(sleep=sleep), device) == means
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "seen"),
+    [
+        ("cuda:1", None, "1"),
+        ("cuda:1", "4,6", "6"),
+        ("cuda", "4,6", "4,6"),
+        ("cuda", None, None),
+        ("cpu", None, None),
+    ],
+)
+def test_its_processes_see_the_gpu_that_this_one_means(device, visible, seen, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = process_environment(tmp_path, device, threads=2)
+    assert found.get("CUDA_VISIBLE_DEVICES") == seen
+    assert found["OMP_NUM_THREADS"] == "2"
+    assert found["TMPDIR"] == str(tmp_path)

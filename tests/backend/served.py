@@ -1,0 +1,104 @@
+"""`tinkergym serve` as a process, with a scheduler that is a stand-in.
+
+The gateway is the real one. The stand-in leaves a grandchild in a session of its own, as Ray does.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+SCHEDULER = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+if {ignores_signals}:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleeper = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
+child = subprocess.Popen(sleeper, start_new_session=True)
+with open({pids!r}, "a") as file:
+    file.write(f"{{os.getpid()}} {{child.pid}}\\n")
+if {ends}:
+    sys.exit(3)
+time.sleep(600)
+"""
+
+
+SERVE = """
+import sys
+from backend.config import load_config
+from backend.app.main import serve
+config = load_config(None, sys.argv[2:])
+command = [sys.executable, sys.argv[1]]
+sys.exit(serve(config, scheduler_command=command, say=lambda line: print(line, flush=True)))
+"""
+
+
+class Served:
+    """A running `serve` on a free port."""
+
+    def __init__(self, folder: Path, *, ignores_signals=False, ends=False, settings=()):
+        self.data_dir = folder / "data"
+        self.pids_file = folder / "pids"
+        script = folder / "scheduler.py"
+        script.write_text(
+            SCHEDULER.format(pids=str(self.pids_file), ignores_signals=ignores_signals, ends=ends)
+        )
+        arguments = [f"data_dir={self.data_dir}", "port=0", *settings]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(script), *arguments], stdout=subprocess.PIPE, text=True
+        )
+        self.before_greeting = []
+        while "serves at" not in (line := self.process.stdout.readline()):
+            assert line, "it ended"
+            self.before_greeting.append(line)
+        self.greeting = line
+        self.local = json.loads((self.data_dir / "local.json").read_text())
+        self.url = self.local["url"]
+
+    def get(self, path, **settings):
+        headers = {"Authorization": f"Bearer {self.local['api_key']}"}
+        return httpx.get(self.url + path, headers=headers, timeout=20, trust_env=False, **settings)
+
+    def descendants(self):
+        """Everything below: children now, and what the scheduler wrote down, which may have left the tree."""
+        written = self.pids_file.read_text().split() if self.pids_file.exists() else []
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        return below + [psutil.Process(int(pid)) for pid in written if psutil.pid_exists(int(pid))]
+
+    def gateway(self):
+        return next(
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if "backend.gateway" in child.cmdline()
+        )
+
+    def scheduler_is_up(self):
+        while not (self.pids_file.exists() and self.pids_file.read_text().endswith("\n")):
+            assert self.process.poll() is None
+
+
+@pytest.fixture
+def serving(tmp_path):
+    started = []
+
+    def start(**settings):
+        started.append(Served(tmp_path, **settings))
+        return started[-1]
+
+    yield start
+    for served in started:
+        if served.process.poll() is None:
+            served.process.send_signal(signal.SIGINT)
+            served.process.send_signal(signal.SIGTERM)
+            served.process.wait(timeout=20)
+        served.process.stdout.close()
+
+
+def still_alive(processes):
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]

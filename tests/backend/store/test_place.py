@@ -1,0 +1,43 @@
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.errors import ConfigError
+from backend.store.place import database_file, default_url
+
+BACKEND = Path(__file__).parents[3] / "backend"
+
+
+def test_a_service_that_names_no_database_has_one_in_its_folder(tmp_path):
+    assert database_file(default_url(tmp_path)).parent == tmp_path
+
+
+def test_a_database_may_lie_anywhere(tmp_path):
+    assert database_file(f"sqlite:///{tmp_path}/jobs.db") == tmp_path / "jobs.db"
+
+
+@pytest.mark.parametrize("url", ["postgresql://host/db", "sqlite://", "sqlite:///:memory:", "nonsense"])
+def test_a_database_that_is_not_a_file_is_refused(url):
+    with pytest.raises(ConfigError) as caught:
+        database_file(url)
+    assert caught.value.field == "database_url"
+    assert caught.value.hint
+
+
+def said(tree: ast.Module) -> Iterator[str]:
+    """Yield the names and texts of a module, but not its docstrings."""
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            yield node.value
+        for field in ("id", "attr", "name", "module"):
+            yield str(getattr(node, field, ""))
+
+
+def test_nothing_but_the_store_knows_which_database_it_is():
+    elsewhere = [path for path in BACKEND.rglob("*.py") if BACKEND / "store" not in path.parents]
+    assert elsewhere
+    knowing = [path for path in elsewhere if "sqlite" in " ".join(said(ast.parse(path.read_text()))).lower()]
+    assert knowing == []

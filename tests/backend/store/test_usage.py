@@ -1,0 +1,55 @@
+from types import SimpleNamespace
+
+import pytest
+
+from backend.store.usage import counted, held_seconds, used_up, wish_of
+from tinkergym.schema.budget import Budget
+
+
+def row(**columns):
+    return SimpleNamespace(
+        **{
+            "job_id": "job-1",
+            "counted_at": 100.0,
+            "lease_expires_at": 130.0,
+            "used_seconds": 10.0,
+            "used_tokens": 0,
+            "budget": None,
+            "cancel_requested": False,
+            "pause_requested": None,
+            **columns,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "seconds"), [(100.0, 0.0), (110.0, 10.0), (130.0, 30.0), (500.0, 30.0), (90.0, 0.0)]
+)
+def test_time_counts_from_the_last_heartbeat_and_not_beyond_the_lease(now, seconds):
+    assert held_seconds(row(), now) == seconds
+    assert counted(row(), now) == {"used_seconds": 10.0 + seconds, "counted_at": now}
+
+
+@pytest.mark.parametrize("columns", [{"counted_at": None}, {"lease_expires_at": None}])
+def test_a_job_without_a_place_uses_nothing(columns):
+    assert held_seconds(row(**columns), 110.0) == 0.0
+
+
+def test_a_budget_is_used_up_in_the_middle_of_a_lease():
+    job = row(budget=Budget(hours=30 / 3600).model_dump_json())
+    assert used_up(job, 119.0) == ""
+    assert used_up(job, 120.0)
+    assert used_up(row(), 10**9) == ""
+
+
+def test_a_cancelled_job_is_not_asked_to_pause():
+    assert wish_of(row(cancel_requested=True, pause_requested="wait"), 110.0).cancel
+    asked = wish_of(row(pause_requested="wait"), 110.0)
+    assert (asked.pause, asked.asked) == ("wait", True)
+
+
+def test_a_job_whose_budget_is_used_up_pauses_unasked():
+    wish = wish_of(row(budget=Budget(tokens=5).model_dump_json(), used_tokens=5), 110.0)
+    assert wish.pause
+    assert not wish.asked
+    assert wish_of(row(), 110.0).pause == ""

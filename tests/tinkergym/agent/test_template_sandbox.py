@@ -1,0 +1,45 @@
+import pytest
+
+from tinkergym.agent.template_sandbox import BoundedEnvironment, bounded
+
+
+def render(source, **values):
+    with bounded():
+        return BoundedEnvironment().from_string(source).render(values)
+
+
+def test_what_templates_do_is_done():
+    source = "{% for m in messages %}{{ m.role|upper ~ ': ' + m.content }}{{ '\n' * 2 }}{% endfor %}"
+    assert render(source, messages=[{"role": "user", "content": "hi"}]) == "USER: hi\n\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        "{{ 'x' * 99999999 }}",
+        "{{ 9 ** 9999 }}",
+        "{{ '%0999999d' % 1 }}",
+        "{{ '{:>999999}'.format('x') }}",
+        "{{ 'x'.ljust(99999999) }}",
+        "{{ ('x' * 9999999) | replace('x', 'y' * 9999) }}",
+        "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+        "{{ ['x' * 9999999] | join('y' * 99999999) }}",
+    ],
+)
+def test_a_few_characters_cannot_ask_for_all_memory_or_go_on_for_ever(source):
+    with pytest.raises(OverflowError):
+        render(source)
+
+
+def test_each_rendering_has_an_allowance_of_its_own():
+    source = "{% for a in range(700) %}{% for b in range(999) %}{% endfor %}{% endfor %}done"
+    assert [render(source), render(source)] == ["done", "done"]
+
+
+def test_longer_conversations_may_take_more_rounds():
+    source = "{% for a in range(1100) %}{% for b in range(999) %}{% endfor %}{% endfor %}"
+    with pytest.raises(OverflowError):
+        render(source)
+    with bounded(messages=1000):
+        assert BoundedEnvironment().from_string(source).render() == ""

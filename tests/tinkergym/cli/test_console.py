@@ -1,0 +1,14 @@
+from tinkergym.cli.console import complain
+from tinkergym.errors import InvalidRequestError
+
+
+def test_an_error_is_a_sentence_with_its_field_and_then_what_to_do(capsys):
+    complain(InvalidRequestError("must be above 0", hint="take 1", field="steps"))
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == ["error: steps: must be above 0", "  take 1"]
+
+
+def test_what_somebody_wrote_is_no_markup_and_no_emoji(capsys):
+    complain(InvalidRequestError("[red]:car:[/red] is unknown"))
+    assert "[red]:car:[/red] is unknown" in capsys.readouterr().err

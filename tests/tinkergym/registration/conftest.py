@@ -1,0 +1,3 @@
+from tests.tinkergym.registration.installed import install
+
+__all__ = ["install"]

@@ -1,0 +1,78 @@
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import InvalidRequestError
+from tinkergym.rollout.environment_mix import describe_mix, makers_of
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+
+
+class Echo(tg.SingleTurnEnv):
+    def __init__(self, size=1):
+        self.size = size
+
+    def ask(self, options):
+        return "say"
+
+    def score(self, answer):
+        return 1.0
+
+
+class Other(Echo):
+    pass
+
+
+def job_of(mix, **settings):
+    return JobSpec(**mix.settings, steps=1, rollout="client", **settings)
+
+
+def test_one_environment_is_itself_and_several_have_weights():
+    one = describe_mix(Echo, {"size": 2})
+    assert one.settings["environment"].kwargs == {"size": 2}
+    several = describe_mix([(Echo, 0.7, {"size": 3}), (Other, 0.3)]).settings["environments"]
+    assert [(each["kwargs"], each["weight"]) for each in several] == [({"size": 3}, 0.7), ({}, 0.3)]
+
+
+def test_each_is_made_in_its_own_way():
+    mix = describe_mix([(Echo, 0.5, {"size": 3}), (Echo, 0.2, {"size": 4}), (Other, 0.3)])
+    made = [mix.make(ref) for ref in job_of(mix).own_environments.values()]
+    assert [(type(env.unwrapped), env.unwrapped.size) for env in made] == [(Echo, 3), (Echo, 4), (Other, 1)]
+
+
+def test_classes_are_known_here_only():
+    assert describe_mix([(Echo, 0.5), ("bandit/Bandit-v0", 0.5)]).only_here
+    assert describe_mix("nobody/Registers-v0").unknown_here == "nobody/Registers-v0"
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "field"),
+    [
+        ([], None, "environments"),
+        ([(Echo,)], None, "environments"),
+        (["bandit/Bandit-v0"], None, "environments"),
+        ([(Echo, 1.0)], {"size": 2}, "env_kwargs"),
+    ],
+)
+def test_what_is_no_mix_is_refused(env, kwargs, field):
+    with pytest.raises(InvalidRequestError) as caught:
+        describe_mix(env, kwargs)
+    assert caught.value.field == field
+
+
+def test_a_job_that_is_there_is_played_with_the_classes_that_it_was_started_with():
+    spec = job_of(describe_mix([(Echo, 0.5, {"size": 3}), (Other, 0.5)]))
+    make = makers_of([Echo, (Other, 0.5)], spec)
+    made = [make(ref).unwrapped for ref in spec.own_environments.values()]
+    assert [(type(env), env.size) for env in made] == [(Echo, 3), (Other, 1)]
+
+
+def test_environments_that_are_not_the_jobs_are_refused():
+    spec = job_of(describe_mix([(Echo, 0.5), (Other, 0.5)]))
+
+    class Stranger(Echo):
+        pass
+
+    with pytest.raises(InvalidRequestError) as caught:
+        makers_of([Echo, Stranger], spec)
+    assert caught.value.field == "env"
+    with pytest.raises(InvalidRequestError):
+        makers_of([Echo, Other], JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=1))

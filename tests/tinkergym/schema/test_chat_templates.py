@@ -1,0 +1,15 @@
+import pytest
+
+from tinkergym.schema.chat_templates import PLAIN, template_text
+
+
+def test_a_template_is_its_text_or_one_that_has_a_name():
+    assert template_text("plain") == PLAIN
+    assert template_text("{{ messages }}") == "{{ messages }}"
+    assert template_text("") == ""
+
+
+@pytest.mark.parametrize("given", ["chatml", "template.jinja", "user: hello"])
+def test_what_is_neither_is_refused(given):
+    with pytest.raises(ValueError, match="chat_template"):
+        template_text(given)

@@ -1,0 +1,5 @@
+"""Losses for pairs of answers, for `client.preference(data, loss=tg.losses.SimPO())`."""
+
+from tinkergym.schema.jobs import DPO, IPO, ORPO, Hinge, SimPO
+
+__all__ = ["DPO", "IPO", "ORPO", "Hinge", "SimPO"]
