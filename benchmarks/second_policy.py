@@ -22,7 +22,7 @@ WARM_UP = 3
 ASKED = 1.35
 JOBS: dict[str, dict[str, Any]] = {
     "two policies": {"x": tg.Train(), "o": tg.Train()},
-    "one policy": {"x": tg.Train(), "o": tg.SharedWith("x")},
+    "one policy": {"x": tg.Train(), "o": tg.opponents.SharedWith("x")},
 }
 
 
