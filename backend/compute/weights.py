@@ -60,7 +60,7 @@ def weights_sha256(weights: PolicyWeights) -> str:
 
 
 def hash_aside(weights: PolicyWeights) -> Future[str]:
-    """Begin `weights_sha256` in another thread; a GiB takes half a second, in which it can be handed over."""
+    """Start `weights_sha256` in another thread; a GiB takes half a second, during which it can be sent."""
     return _hashing.submit(weights_sha256, weights)
 
 

@@ -15,9 +15,6 @@ Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
 """Called from the engine's thread with finished requests; must return quickly.
 
 If its attribute `gone` exists and becomes true, nobody waits for the completions, and the engine may stop.
-
-If it has an attribute `gone` that becomes true, nobody waits for the answers any more, and an engine may stop
-working on them.
 """
 
 

@@ -1,7 +1,7 @@
 """SwiGLU layers (Shazeer 2020, arXiv:2002.05202) that keep two tensors for the backward pass, not three.
 
-What the layers of Llama, Mistral and Qwen keep of a token is for the most part in here. The activation is
-computed anew in the backward pass, which costs less than to keep it: the bits are the same.
+They account for most of the memory per token in Llama, Mistral and Qwen. The activation is recomputed in the
+backward pass, which costs less than keeping it, with bitwise equal results.
 """
 
 from __future__ import annotations

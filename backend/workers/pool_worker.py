@@ -79,9 +79,6 @@ SWITCH_SECONDS = 0.001
 A learner's micro-batch releases it some hundred times, each for about ten microseconds, and waits this long
 for a thread that reads requests. The engine does so a few times per forward pass, and prepares the next one
 in one go.
-
-A learner's micro-batch gives it away some hundred times, each for some ten microseconds, and waits this long
-for a thread that reads requests. The engine does so a few times per forward, and prepares the next in one go.
 """
 
 

@@ -285,7 +285,7 @@ def _whole(connection: EnvConnection, frame: Frame, timeout_seconds: float) -> M
     try:
         hashes, came = contents(frame)
     except (ValueError, TypeError, RecursionError) as error:
-        raise RemoteAnswerError(f"a frame is no message of this protocol: {str(error)[:200]}") from None
+        raise RemoteAnswerError(f"a frame is not a message of this protocol: {str(error)[:200]}") from None
     SEEN.add(came)
     known: dict[str, Blob] = {**SEEN.find(hashes), **came}
     missing = [sha256 for sha256 in hashes if sha256 not in known]

@@ -47,10 +47,6 @@ _PLAIN, _ADAPTED = 0, -1
 
 vLLM's CPU kernels treat "no adapter" (-1) as the last adapter slot (0.32.0): in a batch with adapters, the
 base model would use someone's adapter once all slots are taken. It therefore gets an adapter of zeros there.
-
-vLLM's CPU kernels read "no adapter" (-1) as the last adapter slot (0.32.0): in a batch with adapters the base
-model would answer with somebody's adapter as soon as all slots are taken. So there it gets one that adds
-nothing, and where there is none nobody has an adapter.
 """
 _CANARY_DRIFT = 1e-3
 """Tolerated change of the canary's logprob between two requests with the same weights."""
