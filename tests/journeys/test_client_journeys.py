@@ -95,7 +95,7 @@ def test_a_script_of_its_own_trains(service, monkeypatch, tmp_path, capsys):
     source = (EXAMPLES / "any_gym_script.py").read_text().replace("steps=10", "steps=2")
     (tmp_path / "script.py").write_text(source)
     runpy.run_path(str(tmp_path / "script.py"), run_name="__main__")
-    assert "trained; go on from here" in capsys.readouterr().out
+    assert "trained; continue with" in capsys.readouterr().out
 
 
 def test_the_first_example_runs_to_its_report(service, monkeypatch, tmp_path, capsys):

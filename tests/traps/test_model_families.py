@@ -143,7 +143,7 @@ def test_a_model_with_a_state_is_right_in_the_learner_and_refused_by_name_in_the
 ):
     """Fails when sequences that lie in one row are run through one state."""
     directory = make(RECURRENT[family]())
-    with pytest.raises(InvalidRequestError, match=r"ForCausalLM.*whose past the cache does not hold"):
+    with pytest.raises(InvalidRequestError, match=r"ForCausalLM.*which the cache does not support"):
         start_engine(directory)
     learner, batch = Learner(directory), bench.batch(3, sequences=8)
     learner.create_policy("p", FullParameters(), seed=1)

@@ -21,7 +21,7 @@ def test_when_it_is_stopped_nothing_stays_behind(serving, number):
     assert served.process.wait(timeout=20) == 0
     assert still_alive(below) == []
     assert not sockets.exists()
-    assert "unfinished jobs go on" in served.process.stdout.read()
+    assert "unfinished jobs continue" in served.process.stdout.read()
 
 
 def test_a_second_signal_ends_what_does_not_listen_at_once(serving):

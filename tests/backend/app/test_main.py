@@ -36,7 +36,7 @@ def test_an_offered_model_whose_folder_is_missing_is_named_at_the_start(serving,
     served = serving(settings=[f"models.gone={tmp_path / 'gone'}", "models.hub=some/model"])
     warned = [line for line in served.before_greeting if "cannot be used" in line]
     assert len(warned) == 1
-    assert f"the model 'gone' cannot be used: {str(tmp_path / 'gone')!r} is no folder" in warned[0]
+    assert f"the model 'gone' cannot be used: {str(tmp_path / 'gone')!r} is not a folder" in warned[0]
 
 
 def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(serving):
@@ -129,7 +129,7 @@ def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_named_with_its
     text = refused_with(folder)
     assert f"TMPDIR: the path of the temporary folder, {folder}, has 81 bytes" in text
     assert "set TMPDIR to a folder with a shorter path" in text
-    most = int(re.search(r"it may have (\d+)", text)[1])
+    most = int(re.search(r"allow only (\d+)", text)[1])
     assert "TMPDIR" in refused_with("/" + "t" * most)
     assert "cannot be written" in refused_with("/" + "t" * (most - 1))
 

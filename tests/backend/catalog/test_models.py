@@ -62,13 +62,13 @@ def test_a_folder_that_is_not_there_is_named_in_full_with_the_machine_it_was_loo
     monkeypatch.chdir(directory)
     with pytest.raises(UnknownModelError) as caught:
         resolve_model("./mymodel", {"nano": str(directory)})
-    assert f"{str(directory / 'mymodel')!r} is no folder on the service's machine" in str(caught.value)
+    assert f"{str(directory / 'mymodel')!r} is not a folder on the service's machine" in str(caught.value)
 
 
 def test_an_adapter_is_no_model_and_says_how_to_make_one(directory, monkeypatch):
     (directory / "config.json").rename(directory / "adapter_config.json")
     monkeypatch.chdir(directory.parent)
-    with pytest.raises(UnknownModelError, match=r"holds an adapter.*--merge.*--from JOB") as caught:
+    with pytest.raises(UnknownModelError, match=r"contains an adapter.*--merge.*--from JOB") as caught:
         resolve_model(directory.name, {})
     assert repr(str(directory)) in caught.value.message
 

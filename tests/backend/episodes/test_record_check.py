@@ -257,6 +257,6 @@ def test_a_record_with_an_image_is_refused_by_its_kind():
     result = EpisodeResult(
         episode_id="job-1:1:0", lease_id="l", trajectories=[one.model_copy(update={"segments": [segment]})]
     )
-    with pytest.raises(UnsupportedPartError, match=r"'image'.*takes text") as caught:
+    with pytest.raises(UnsupportedPartError, match=r"'image'.*only text") as caught:
         require_sound(result, LIMITS)
     assert caught.value.field == "results.trajectories"

@@ -38,7 +38,7 @@ def test_a_job_on_uploaded_data_is_created_with_every_default_filled_in(client):
     leased = client.post(
         f"/v1/jobs/{response.json()['job_id']}/episodes/lease", json={"worker_id": "w", "max_episodes": 1}
     )
-    assert (leased.status_code, "plays no episodes" in error_of(leased)["message"]) == (409, True)
+    assert (leased.status_code, "does not play episodes" in error_of(leased)["message"]) == (409, True)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_job_on_uploaded_data_is_created_with_every_default_filled_in(client):
         ({"data": "short"}, "data", "pattern"),
         ({"batch_size": 4}, "batch_size", "set it to 3 or lower"),
         ({"held_out": 0.4}, "batch_size", "set it to 2 or lower"),
-        ({"held_out": 0.9}, "held_out", "0.9 of 3 records leaves none"),
+        ({"held_out": 0.9}, "held_out", "0.9 of 3 records would leave none"),
         ({"held_out": 0.4, "eval_data": "f" * 64}, "held_out", "set only one of them"),
         ({"kind": "preference"}, "data", "is data for 'sft'"),
         ({"kind": "sfft"}, "kind", "did you mean 'sft'"),

@@ -175,7 +175,7 @@ def test_what_the_job_check_finds_reaches_the_user(gateway, client, spec):
             422,
             "limits.episodes_per_step",
         ),
-        ({"environment": {"id": "a", "kwargs": {"data": "x" * 150_000}}}, 413, "name a data set"),
+        ({"environment": {"id": "a", "kwargs": {"data": "x" * 150_000}}}, 413, "dataset"),
     ],
 )
 def test_a_job_that_would_crowd_out_others_is_refused(client, spec, change, status, text):

@@ -52,7 +52,7 @@ def test_a_job_goes_on_from_its_checkpoint_when_the_database_was_locked_for_a_mo
     assert reasons.count("resumed after step 2") == 4
     warnings = [event for event in lab.events(job_id, "warning") if event.name == "service_unavailable"]
     assert len(warnings) == 4
-    assert "was locked" in warnings[0].message
+    assert "locked the database" in warnings[0].message
 
 
 def test_then_it_keeps_the_steps_since_its_checkpoint_that_are_recorded(lab, written, monkeypatch):

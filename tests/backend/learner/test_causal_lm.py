@@ -42,7 +42,7 @@ def test_a_window_that_the_configuration_tells_is_refused_without_a_try(caplog):
     with caplog.at_level(logging.INFO, "backend.learner.causal_lm"):
         lm = CausalLM(MistralForCausalLM._from_config(config, dtype=torch.bfloat16), device=CPU)
     assert not lm.shares_prefixes
-    assert "not plain attention" in caplog.text
+    assert "does not have plain attention" in caplog.text
 
 
 def test_a_model_that_is_its_own_decoder_is_taken_whole(make_batch):

@@ -176,7 +176,7 @@ def test_what_is_refused_leaves_no_rank_waiting(group, batch, policy):
     group.forward_backward(policy, huge, UNCLIPPED)
     with pytest.raises(NonFiniteGradientError):
         group.optim_step(policy, learning_rate=1e-3)
-    with pytest.raises(ConflictError, match="a gradient that a checkpoint would lose"):
+    with pytest.raises(ConflictError, match="an accumulated gradient, which a checkpoint would lose"):
         group.forward_backward(policy, batch, LossConfig())
         group.save(policy, "nowhere", step=1, policy_version=1)
     assert weights_sha256(group.weights(policy)) == before

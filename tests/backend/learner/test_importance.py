@@ -34,5 +34,5 @@ def test_no_weight_is_above_the_cap_and_agreement_is_never_corrected(ratios, cap
 
 
 def test_a_cap_below_one_is_refused():
-    with pytest.raises(InvalidRequestError, match="2 is usual"):
+    with pytest.raises(InvalidRequestError, match="usually 2"):
         ImportanceCorrection(kind="truncated", cap=0.5)

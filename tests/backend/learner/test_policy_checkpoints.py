@@ -63,7 +63,7 @@ def test_a_checkpoint_of_another_base_model_is_refused(learner, saved, batch, tm
     learner.forward_backward("full", batch, LossConfig())
     learner.optim_step("full", learning_rate=1e-3)
     learner.save("full", tmp_path / "elsewhere" / "model", step=1, policy_version=1)
-    with pytest.raises(ConflictError, match="another base model"):
+    with pytest.raises(ConflictError, match="a different base model"):
         Learner(tmp_path / "elsewhere" / "model").load("p", saved, ADAPTERS[0])
 
 

@@ -58,11 +58,11 @@ def prepared(learner, batch):
 
 def test_optional_numbers_are_wanted_of_every_sequence_and_in_the_right_number(ready):
     learner, batch = ready
-    with pytest.raises(InvalidRequestError, match="to every sequence, or to none"):
+    with pytest.raises(InvalidRequestError, match="for every sequence, or for none"):
         learner.forward_backward(
             "p", [batch[0], dataclasses.replace(batch[1], reference_logprobs=None)], LossConfig()
         )
-    with pytest.raises(InvalidRequestError, match="give one per such token"):
+    with pytest.raises(InvalidRequestError, match="pass one per such token"):
         dataclasses.replace(batch[0], reference_logprobs=[0.0])
     without = [dataclasses.replace(s, reference_logprobs=None) for s in batch]
     with pytest.raises(InvalidRequestError) as caught:

@@ -253,7 +253,7 @@ def test_a_damaged_head_is_named_and_nothing_is_loaded(learner, saved):
 
 
 def test_a_training_goes_on_with_a_head_only_if_it_had_one(learner, saved, tmp_path):
-    with pytest.raises(ConflictError, match="other parameters"):
+    with pytest.raises(ConflictError, match="different parameters"):
         learner.load("q", saved, ADAPTERS[0])
     learner.create_policy("headless", ADAPTERS[0], seed=1)
     learner.save("headless", tmp_path / "headless", step=0, policy_version=0)

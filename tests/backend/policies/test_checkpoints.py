@@ -44,7 +44,7 @@ def test_a_checkpoint_that_another_worker_wrote_over_is_passed_over(lab):
     lab.replace_pool()
     lab.pool.start_job(job_id)
     assert {request.step for request in lab.lease(job_id)} == {2}
-    assert "not the one that was recorded" in lab.events(job_id, "warning")[0].message
+    assert "differs from the recorded one" in lab.events(job_id, "warning")[0].message
 
 
 def test_only_the_newest_checkpoints_are_kept(lab):

@@ -132,7 +132,7 @@ def test_a_job_that_its_workers_die_of_is_failed_instead_of_killing_more(world):
         world.scheduler.tick()
     job = world.service.job(job_id)
     assert job.state is JobState.FAILED
-    assert "5 workers died or hung one after the other" in job.reason
+    assert "5 workers in a row died or hung" in job.reason
 
 
 def test_a_checkpoint_between_two_deaths_is_progress_as_policies_have_no_steps(world):
@@ -160,7 +160,7 @@ def test_a_job_in_which_its_workers_hang_is_failed_too(world):
         world.pass_time(world.config.lease_seconds + 1)
     job = world.service.job(job_id)
     assert job.state is JobState.FAILED
-    assert "5 workers died or hung one after the other" in job.reason
+    assert "5 workers in a row died or hung" in job.reason
 
 
 def test_leases_that_run_out_under_a_worker_that_lives_are_not_blamed_on_the_job(world):

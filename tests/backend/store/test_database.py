@@ -19,9 +19,9 @@ from tinkergym.errors import InternalServiceError, ServiceUnavailableError, Stor
     ("url", "text"),
     [
         ("postgresql://host/db", "only sqlite is"),
-        ("sqlite://", "a file to share"),
-        ("sqlite:///:memory:", "a file to share"),
-        ("nonsense", "no database URL"),
+        ("sqlite://", "a shared file"),
+        ("sqlite:///:memory:", "a shared file"),
+        ("nonsense", "not a database URL"),
         ("sqlite:////proc/nowhere/store.db", "cannot be created"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_chunk_is_what_its_name_says_or_refused(uploads):
             uploads.add_chunk(hashlib.sha256(bad).hexdigest(), bad, most_bytes=MOST)
     two, pair = chunk([[1, 2], [1, 3]], kind="preference")
     uploads.add_chunk(two, pair, most_bytes=MOST)
-    with pytest.raises(InvalidRequestError, match="not of the kind 'sft'"):
+    with pytest.raises(InvalidRequestError, match="does not have the kind 'sft'"):
         uploads.complete(DataManifest(kind="sft", chunks=[two]), most_bytes=MOST)
 
 
@@ -88,7 +88,7 @@ def test_a_chunk_that_a_set_names_many_times_counts_as_often(uploads):
     view = uploads.complete(DataManifest(kind="sft", chunks=[name] * often), most_bytes=MOST)
     assert (view.records, view.tokens) == (often, 100 * often)
     more = DataManifest(kind="sft", chunks=[name] * (often + 1))
-    with pytest.raises(PayloadTooLargeError, match="every repetition"):
+    with pytest.raises(PayloadTooLargeError, match="counting repeated chunks"):
         uploads.complete(more, most_bytes=MOST)
     with pytest.raises(NotFoundError):
         uploads.view(more.data_id)
@@ -151,7 +151,7 @@ def test_a_damaged_chunk_is_found_before_it_is_trained_on(uploads, tmp_path):
     uploads.complete(manifest, most_bytes=MOST)
     (file,) = tmp_path.glob(f"*/chunks/{name}.json")
     file.write_bytes(body.replace(b"2", b"3"))
-    with pytest.raises(CheckpointCorruptError, match="not what was written"):
+    with pytest.raises(CheckpointCorruptError, match="differs from what was written"):
         list(uploads.records(manifest.data_id))
 
 

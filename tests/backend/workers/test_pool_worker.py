@@ -151,7 +151,7 @@ def test_an_episode_that_is_trained_on_is_drawn_from_the_whole_distribution(lab,
     lab.until(job_id, lambda: len(found) == 2)
     (name,) = cut
     assert (found["trained"].error.type, found["trained"].error.field) == ("InvalidRequestError", name)
-    assert f"trained on cannot have answers drawn with {name}" in found["trained"].error.message
+    assert f"training episode cannot have answers drawn with {name}" in found["trained"].error.message
     assert len(found["other"].token_ids) == 1
 
 
@@ -167,8 +167,8 @@ def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
     lab.pool.sample(requests, found.extend)
     lab.until(job_id, lambda: len(found) == 2)
     messages = {answer.request_id: answer.error.message for answer in found}
-    assert "trained on cannot have structured" in messages["trained"]
-    assert "engine=transformers cannot keep" in messages["other"]
+    assert "training episode cannot have structured" in messages["trained"]
+    assert "engine=transformers does not support" in messages["other"]
 
 
 def test_another_models_renderer_is_not_here(lab):

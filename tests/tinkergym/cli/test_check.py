@@ -88,7 +88,7 @@ def test_an_unknown_id_gets_close_matches(tg_run):
     result = tg_run("check", "board/TicTacToVs-v0")
     assert result.exit_code == 2
     assert "did you mean" in result.output
-    assert "mend the constructor" not in result.output
+    assert "fix the constructor" not in result.output
 
 
 def test_a_class_that_is_no_environment_is_one_sentence(tg_run, tmp_path, monkeypatch):

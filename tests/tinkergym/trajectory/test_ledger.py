@@ -79,7 +79,7 @@ def test_the_context_is_the_open_segment_and_a_copy(operations, delta):
     ("ids", "logprobs", "reason"),
     [
         ([], [], "at least one"),
-        ([1, 2], [-0.1], "2 tokens came back with 1"),
+        ([1, 2], [-0.1], "2 tokens were returned with 1"),
         ([1], [math.nan], "finite"),
         ([1, 2], [-math.inf, -0.5], "finite"),
     ],

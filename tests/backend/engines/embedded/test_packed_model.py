@@ -101,5 +101,5 @@ def test_models_whose_past_is_more_than_full_or_windowed_attention_are_refused_b
         "max_position_embeddings": 256,
     }
     AutoModelForCausalLM.from_config(config(sizes)).save_pretrained(tmp_path)
-    with pytest.raises(InvalidRequestError, match=f"layers of the kind {kind}"):
+    with pytest.raises(InvalidRequestError, match=f"layers of type {kind}"):
         TransformersEngine(tmp_path)
