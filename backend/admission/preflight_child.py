@@ -1,4 +1,4 @@
-"""`python -m backend.admission.preflight_child`: make and reset one environment and measure its first prompt.
+"""`python -m backend.admission.preflight_child`: create and reset an environment, measure its first prompt.
 
 The question comes on stdin, the answer goes to stdout, both as JSON; what the environment prints, to stderr.
 """

@@ -18,7 +18,7 @@ class ModelCatalog(Protocol):
         ...
 
     def known_as(self, model: str) -> str:
-        """Return the one name of a model, whose path may be written in many ways; an unknown one stays."""
+        """Return a model's canonical name, whose path may be written in many ways; unknown names stay."""
         ...
 
     def renderer(self, model: str, chat_template: str = "") -> RendererBundle:

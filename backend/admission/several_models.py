@@ -42,7 +42,7 @@ def refuse_impossible(
             raise InvalidRequestError(
                 f"this service {what}, where each worker serves a single base model, but {agent!r} has a "
                 f"different one",
-                hint="leave model out, or train that seat in a job of its own against an opponent",
+                hint="leave out model, or train that seat in a separate job against an opponent",
                 field=field,
             )
     all_models = [spec.model, *spec.other_models]

@@ -15,7 +15,7 @@ _REFUSALS_SECONDS = 1.0
 
 
 class Greeting:
-    """Says once that the service answers, once that everything is there, and until then what keeps it."""
+    """Reports once that the service responds, once that it is ready, and until then what it waits for."""
 
     def __init__(
         self,

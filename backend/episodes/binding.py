@@ -121,7 +121,7 @@ class _Draw:
 
 
 def _difficulty(beaten_share: float) -> float:
-    """Return the weight of an opponent: one that is always beaten teaches little, but keeps a small weight.
+    """Return an opponent's weight: one that always loses teaches little, but keeps a small weight.
 
     Source:
         AlphaStar (doi:10.1038/s41586-019-1724-z), prioritized fictitious self-play with f(p) = (1 - p)^2.

@@ -189,7 +189,7 @@ class Boards:
             self._changed.notify_all()
 
     def step_recorded(self, job_id: str, step: int) -> None:
-        """Say that `step` is in the store, so that what its version samples may be stored behind it."""
+        """Record that `step` is in the store, so episodes sampled by its version may be stored after it."""
         with self._changed:
             entry = self._entries[job_id]
             entry.recorded_step = max(entry.recorded_step, step)

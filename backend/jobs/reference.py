@@ -1,4 +1,4 @@
-"""What a preference job's reference says of its answers: computed once, and kept beside the checkpoints.
+"""Logprobs of a preference job's reference: computed once, and stored next to the checkpoints.
 
 The reference is the policy that the job began with. The pairs are computed in parts of a fixed size and
 order, so that a resumed job finds the same bits whether it reads them or computes them again.

@@ -506,7 +506,7 @@ class RLJob(JobLoop[JobSpec]):
         context.store.add_facts(context.lease, self._policies.take_facts())
 
     def _check_replay(self, step: int, taken: Taken) -> bool:
-        """Drop the stored episodes after `step` if they were sampled by other weights than it has now.
+        """Drop the stored episodes after `step` if they were sampled with different weights.
 
         Returns:
             Whether the weights differ.

@@ -67,7 +67,7 @@ def start(
 
 
 def marked(prefix: str) -> list[psutil.Process]:
-    """Return all living processes whose mark begins so, children of children included; never this one."""
+    """Return all running processes whose mark has this prefix, including descendants; never this one."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):

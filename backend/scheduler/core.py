@@ -54,7 +54,7 @@ _LOADING = "loading the model"
 _REFUSED_AGAIN_SECONDS = 20.0
 """Interval between notes that a model which is only sampled has no room."""
 _OWNER_SECONDS = 30.0
-"""After this long without a job an owner's environment workers are ended, if there are enough others."""
+"""After this time without jobs an owner's environment workers are stopped, if there are enough others."""
 _MOST_NAMED = 4
 """Jobs listed in a reason."""
 _SWEEP_SECONDS = 10.0

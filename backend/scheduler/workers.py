@@ -89,7 +89,7 @@ class WorkerPool(Protocol):
         ...
 
     def memory(self) -> Mapping[str, int]:
-        """Return by pool how many bytes it takes with its environment workers, as far as that is known."""
+        """Return each pool's memory in bytes including its environment workers, as far as known."""
         ...
 
     def start_job(self, pool_id: str, job_id: str) -> None:

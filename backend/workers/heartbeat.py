@@ -37,7 +37,7 @@ class Heartbeat:
         heartbeat_seconds: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Watch over `jobs()`, which may change between the beats; `show_life` is told the time at each."""
+        """Renew the leases of `jobs()`, which may change; `show_life` receives the time at each heartbeat."""
         self._store, self._jobs, self._show_life, self._clock = store, jobs, show_life, clock
         self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
         self._stop = threading.Event()

@@ -90,7 +90,7 @@ class ClassicGame(TextGame):
         return self._step([move])
 
     def _step(self, moves: list[str]) -> list[float] | None:
-        """Step PettingZoo's game and pay what its `last` would; return the rewards if the game is over."""
+        """Step PettingZoo's game and add the rewards of its `last`; return them if the game is over."""
         table = self.table
         for move in moves:
             before = {**table._cumulative_rewards, table.agent_selection: 0.0}

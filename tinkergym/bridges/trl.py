@@ -93,6 +93,6 @@ class _Environment:
 
 
 def training_rows(count: int, *, seed: int = 0, prompt: str = "") -> list[dict[str, Any]]:
-    """Return rows for `datasets.Dataset.from_list`: prompts that each episode ends with what it shows."""
+    """Return rows for `datasets.Dataset.from_list`: prompts that episodes extend with observations."""
     message = {"role": "user", "content": prompt and f"{prompt}\n\n"}
     return [{"prompt": [message], "seed": seed + index} for index in range(count)]

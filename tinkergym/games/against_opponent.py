@@ -195,7 +195,7 @@ class AgainstOpponent(gym.Env[str, str]):
             begin(seed=int(self.np_random.integers(2**31)))
 
     def _opponents_move(self) -> float:
-        """Let the others move until the agent can or its game is over; return what it earned meanwhile."""
+        """Let the others move until it is the agent's turn or its game is over; return its rewards."""
         aec_env, me, earned = self.aec_env, self._agent, 0.0
         # An agent may join late, so `me` may not be present yet; without any agent the game has ended.
         while aec_env.agents and (agent := aec_env.agent_selection) != me and not self._over():

@@ -50,7 +50,7 @@ class CallRegister:
 
 
 def episodes_in_calls(path: Path) -> list[str]:
-    """Return the episodes that were in a call when the writing process died; empty if there is no file."""
+    """Return the episodes that were in a call when the writing process died; empty without a file."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -70,7 +70,7 @@ class Host(Protocol):
         ...
 
     def waited_seconds(self) -> float:
-        """Return for how long the last call waited, or has been waiting, for those of other environments."""
+        """Return how long the last call waited, or has been waiting, for those of other environments."""
         ...
 
     def end_episode(self) -> None:
@@ -219,7 +219,7 @@ def stack_of(thread: threading.Thread) -> str:
 
 
 def end_episode_of(env: AnyEnv) -> Callable[[], None] | None:
-    """Return what gives back what an environment holds for an episode only, such as a place on a server."""
+    """Return a function that releases an environment's per-episode resources, such as a place on a server."""
     return getattr(getattr(env, "unwrapped", env), "end_episode", None)
 
 

@@ -63,7 +63,7 @@ class SharedHost(BaseHost):
         self._put((call_id, function))
 
     def waited_seconds(self) -> float:
-        """Return for how long the last call waited, or has been waiting, for those of other environments."""
+        """Return how long the last call waited, or has been waiting, for those of other environments."""
         began = self._began
         return (time.monotonic() if began is None else began) - self._called
 
@@ -104,7 +104,7 @@ class SharedHost(BaseHost):
         return stack if self._running is thread else ""
 
     def run_next(self) -> Report | None:
-        """Run what is next and return the report, if anybody wants one; for the thread that has this host."""
+        """Run the next call and return a report if one is wanted; for the thread that owns this host."""
         item, report = self._calls.popleft(), None
         if item is None:
             self._close()

@@ -42,7 +42,7 @@ class ImageRules(WireModel):
     """How a model's processor writes an image into a prompt."""
 
     placeholder: int = Field(ge=0)
-    """The token id that the chat template writes once per image, and that stands for all of its tokens."""
+    """The token id that the chat template writes once per image, and that represents each of its tokens."""
     tokens: int = Field(ge=0, le=100_000)
     """The number of placeholders per image; 0 if it depends on the size."""
     by_size: ImageSizing | None = None

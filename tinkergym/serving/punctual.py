@@ -80,7 +80,7 @@ class PunctualHead(PunctualReader, H11Protocol):
         self._watch_head()
 
     def _made_room(self) -> bool:
-        """Hang up on the oldest of the other connections that has not sent a whole head; False if none is."""
+        """Close the oldest other connection without a complete head; False if there is none."""
         waiting = [other for other in self.connections if isinstance(other, PunctualHead) and other._head_due]
         oldest = min((other for other in waiting if other is not self), key=_came_at, default=None)
         if oldest is not None:

@@ -128,7 +128,7 @@ class Kernel:
 
 
 def build_walls(kernel: Kernel, settings: Settings) -> bool:
-    """Enter namespaces without network, other processes or other files; return whether we are real root."""
+    """Enter namespaces without network, other processes or other files; return whether this is real root."""
     user, group = os.geteuid(), os.getegid()
     is_root = user == 0
     if is_root:

@@ -51,7 +51,7 @@ class Ledger:
         return [*self._token_ids[-1], *delta]
 
     def context_images(self, images: Sequence[ImageSpan] = ()) -> list[ImageSpan]:
-        """Return where images stand in `context`: those of the open segment, and `images` of the delta."""
+        """Return the images' positions in `context`: those of the open segment, and `images` of the delta."""
         return [*self._images[-1], *(_moved(image, self.length) for image in images)]
 
     def append_given(self, token_ids: Sequence[int], images: Sequence[ImageSpan] = ()) -> None:

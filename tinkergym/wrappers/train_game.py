@@ -269,7 +269,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         if self._closed:
             raise EpisodeProtocolError(
                 f"{call}() was called after close()",
-                hint=f"if {self.job.id} needs more games, go on with "
+                hint=f"if {self.job.id} needs more games, continue with "
                 f"TrainRemotely(game, job_id={self.job.id!r})",
             )
 

@@ -1,4 +1,4 @@
-"""A packed batch: the new tokens of many sequences as one row, and where each of them belongs.
+"""A packed batch: the new tokens of many sequences as one row, and the place of each.
 
 Everything that all layers of one forward share is worked out here once: positions, places in the slot cache,
 and which sequences attend together.
