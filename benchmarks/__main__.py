@@ -23,6 +23,7 @@ NAMES = (
     "gateway_load",
     "recovery",
     "reattach",
+    "tracker_kills",
     "own_loop",
     "own_loop_kills",
     "remote_env",

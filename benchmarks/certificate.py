@@ -1,8 +1,8 @@
 """What a run's certificate costs while it trains, and how large it is: tic-tac-toe, 128 episodes per step.
 
-Counted is what stands in steps as `time/certificate`: digests of completions as they leave the engine and as
-they are handed in, digests of what is trained on, every episode's fate, the comparison of the first adapter
-with none, and keeping episodes as files. The hash of each stored episode and the writing of facts happen
+Counted is what stands in steps as `time/certificate`, in seconds of the processor: digests of completions as
+they leave the engine and as they are handed in, digests of what is trained on, every episode's fate, and the
+comparison of the first adapter with none. The hash of each stored episode and the writing of facts happen
 inside transactions that a step has anyway; they are measured apart, on the same episodes.
 """
 

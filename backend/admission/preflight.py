@@ -195,6 +195,7 @@ def _together(found: Sequence[Checked]) -> Checked:
     return Checked(
         packs={name: version for one in found for name, version in one.packs.items()},
         environment_prompt=prompts.pop() if len(prompts) == 1 else None,
+        group_rewards=any(one.group_rewards for one in found),
         # A game is the only environment of its job.
         agents=found[0].agents,
         offered=found[0].offered,

@@ -12,6 +12,7 @@ from typing import Any
 
 from backend.processes.one_question import one_question
 from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.tool_turns import offered_tools, require_calls_readable
 from tinkergym.core import refuse_unfinished
 from tinkergym.errors import (
     ImageObservationError,
@@ -30,6 +31,7 @@ from tinkergym.rollout.seat_check import (
     game_of,
     players_offered,
 )
+from tinkergym.rubrics.group import score_group_of
 from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.schema.views import RendererBundle
 
@@ -80,12 +82,8 @@ def examine(
                 field="environment",
             ) from error
         try:
-            messages = opening_messages(
-                messages_to_answer(observation),
-                job_prompt=system_prompt,
-                environment_prompt=environment_prompt,
-            )
-            longest = max(longest, len(renderer.start(messages)))
+            prompt = _first_prompt(renderer, observation, system_prompt, environment_prompt)
+            longest = max(longest, len(prompt))
         except InvalidImageError as error:
             raise InvalidImageError(
                 f"{reference.id}: {error.message}", hint=error.hint, field="environment"
@@ -104,9 +102,22 @@ def examine(
         "prompt_tokens": longest,
         "packs": {pack.name: pack.version} if pack else {},
         "environment_prompt": environment_prompt,
+        "group_rewards": table is None and score_group_of(env) is not None,
         "agents": [] if table is None else list(table.agents),
         "offered": [] if table is None else players_offered(table),
     }
+
+
+def _first_prompt(
+    renderer: Renderer, observation: Any, system_prompt: str | None, environment_prompt: str | None
+) -> list[int]:
+    shown, tools = offered_tools(messages_to_answer(observation))
+    if tools:
+        renderer = renderer.with_tools(tools)
+        require_calls_readable(renderer)
+    return renderer.start(
+        opening_messages(shown, job_prompt=system_prompt, environment_prompt=environment_prompt)
+    )
 
 
 def main() -> None:

@@ -46,6 +46,8 @@ class Checked:
     """Versions of the packs that the job will use."""
     environment_prompt: str | None = None
     """The environment's own system prompt."""
+    group_rewards: bool = False
+    """Whether it pays the episodes of a group together."""
     agents: list[str] = field(default_factory=list)
     """All agents of a game."""
     offered: list[str] = field(default_factory=list)

@@ -534,7 +534,7 @@ class Boards:
         # Before anything is claimed here: two calls waiting for each other's results would wait forever.
         if not self._until(job_id, entry, lambda: not any(board.saving(result) for result in batch)):
             return ["stale"] * len(batch)
-        return [board.claim(result) for result in batch]
+        return list(board.claim_all(batch))
 
     def _until(self, job_id: str, entry: BoardEntry, happened: Callable[[], bool]) -> bool:
         """Wait until it has happened; False if the job is removed before that."""

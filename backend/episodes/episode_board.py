@@ -36,6 +36,11 @@ class _Slot:
     expires_at: float = 0.0
     result: EpisodeResult | None = None
 
+    @property
+    def group(self) -> tuple[int, int]:
+        """What its group is known by."""
+        return self.request.step, self.request.group
+
 
 def _new_lease_id() -> str:
     return uuid.uuid4().hex
@@ -52,6 +57,8 @@ class EpisodeBoard:
 
     lease_seconds: float
     lockstep: bool = False
+    by_group: bool = False
+    """Whether the episodes of a group are paid together: they go to one worker and come back as a whole."""
     ahead: int = 0
     """How many steps before the posted one stay on the board."""
     new_lease_id: Callable[[], str] = _new_lease_id
@@ -98,6 +105,8 @@ class EpisodeBoard:
         if self.lockstep:
             if len(free) < len(self._slots):
                 return []
+        elif self.by_group:
+            free = self._whole_groups(max_episodes)
         else:
             free = self._even_share(free, max_episodes)
         return [self._give(slot, worker_id, now) for slot in free]
@@ -186,6 +195,29 @@ class EpisodeBoard:
             return "stale"
         slot.phase = _Phase.SAVING
         return "accepted"
+
+    def claim_all(self, results: Sequence[EpisodeResult]) -> list[Literal["accepted", "duplicate", "stale"]]:
+        """`claim` each result; of a group that is paid together all or none."""
+        whole = self._handed_in_whole(results) if self.by_group else None
+        return [
+            "stale" if whole is not None and self._groups_of(result) - whole else self.claim(result)
+            for result in results
+        ]
+
+    def _handed_in_whole(self, results: Sequence[EpisodeResult]) -> set[tuple[int, int]]:
+        """Return the groups of which each episode is among these results, under the lease that holds."""
+        leases = {result.episode_id: result.lease_id for result in results}
+        groups = set[tuple[int, int]]().union(*map(self._groups_of, results))
+        lacking = {
+            slot.group
+            for name, slot in self._slots.items()
+            if slot.phase not in {_Phase.DONE, _Phase.SAVING} and slot.lease_id != leases.get(name)
+        }
+        return groups - lacking
+
+    def _groups_of(self, result: EpisodeResult) -> set[tuple[int, int]]:
+        slot = self._slots.get(result.episode_id)
+        return set() if slot is None else {slot.group}
 
     def saving(self, result: EpisodeResult) -> bool:
         """Whether a result of this episode was claimed and is not settled yet."""
@@ -277,6 +309,24 @@ class EpisodeBoard:
             share = math.ceil(self.unfinished(step) / max(1, len(self._last_seen)))
             of_step = [slot for slot in free if slot.request.step == step]
             chosen += of_step[: min(most - len(chosen), max(1, share))]
+        return chosen
+
+    def _whole_groups(self, most: int) -> list[_Slot]:
+        """Return the episodes of open groups: at least one group, others as far as there is room."""
+        groups: dict[tuple[int, int], list[_Slot]] = {}
+        for slot in self._slots.values():
+            groups.setdefault(slot.group, []).append(slot)
+        chosen: list[_Slot] = []
+        for step in sorted({step for step, _ in groups}):
+            share = math.ceil(self.unfinished(step) / max(1, len(self._last_seen)))
+            taken = 0
+            for key, slots in groups.items():
+                if key[0] != step or any(slot.phase is not _Phase.OPEN for slot in slots):
+                    continue
+                if chosen and (len(chosen) + len(slots) > most or taken >= share):
+                    break
+                chosen += slots
+                taken += len(slots)
         return chosen
 
     def _give(self, slot: _Slot, worker_id: str, now: float) -> EpisodeRequest:

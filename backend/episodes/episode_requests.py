@@ -86,6 +86,7 @@ def group_requests(
                     limits=spec.limits,
                     executor=spec.executor,
                     retries=spec.retries,
+                    group_size=group_size if spec.group_rewards else 0,
                     lease_id="",
                     lease_seconds=0.0,
                 )

@@ -30,6 +30,7 @@ from backend.gateway.shown import shown_to
 from backend.store.job_folders import JobFolders
 from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
+from tinkergym.schema.checks import with_group_rewards
 from tinkergym.schema.events import MOST_JOBS_LISTED, CheckpointView, EvaluationEvent
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.jobs import (
@@ -195,6 +196,7 @@ def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[
     found = parts.job_check.check(remote_environments.allowed(spec, parts.config))
     if spec.rollout == "server":
         spec = spec.model_copy(update={"environment_prompt": found.environment_prompt})
+        spec = with_group_rewards(spec, pays_groups=found.group_rewards)
     if isinstance(spec, JobSpec):
         spec = _seated(spec, found.agents, found.offered)
     return spec, found.packs

@@ -149,7 +149,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
     def _facts(self, step: int, sequences: Sequence[WrittenSequence]) -> list[Fact]:
         """Return a step's facts for the run's certificate."""
         context = self._context
-        with context.clock.part("certificate"):
+        with context.clock.work("certificate"):
             digest = hashlib.sha256()
             for sequence in sequences:
                 digest.update(sequence.token_ids.tobytes() + repr(sequence.trained).encode())

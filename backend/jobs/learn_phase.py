@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from backend.episodes.played import Played, trained_seats
 from backend.jobs.job_context import JobContext
+from backend.jobs.kl_metric import kl_from_the_start
 from backend.jobs.schedule import learning_rate
 from backend.jobs.train_batch import train_batch
 from backend.jobs.update import Batch, Updated, alone, updating
@@ -105,8 +106,9 @@ def learning(
     if not sequences:
         metrics |= _parity_without_sequences(context, step, played)
         return Learned(loss=None, metrics={**metrics, "learning_rate": rate}, trained_tokens=0)
-    with context.clock.part("certificate"):
+    with context.clock.work("certificate"):
         context.notes.trained(batch.sources, sequences)
+    metrics |= kl_from_the_start(context, step, sequences)
     config = loss_config(spec, context.policy.context_length)
     cuts = _minibatches(batch.groups, algorithm.minibatches)
     current = [versions == step - 1 for versions in batch.versions]
@@ -236,7 +238,7 @@ def _note_agreement(
 ) -> None:
     """Pass the comparison to the witness, for sequences sampled only by the newest version."""
     whole = [number for number in range(len(sequences)) if current[number].all()]
-    with context.clock.part("certificate"):
+    with context.clock.work("certificate"):
         context.policy.note_agreement(
             step - 1,
             metrics,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 
-from backend.jobs.job_control import ClientSilentError
+from backend.jobs.job_context import JobContext
+from backend.jobs.job_control import ClientSilentError, PausedError
 from backend.jobs.job_loop import JobLoop
+from backend.jobs.publish_check import PublishCheck
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals, TokenLimits, TrainSequence, left_out_image
 from backend.learner.sft_loss import LikelihoodLoss
@@ -19,6 +21,7 @@ from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
     InvalidRequestError,
+    JobCancelledError,
     NonFiniteGradientError,
     NotFoundError,
 )
@@ -47,6 +50,10 @@ _REFUSALS = (InvalidRequestError, ConflictError, NotFoundError, NonFiniteGradien
 class PolicyJob(JobLoop[PolicySpec]):
     """One policy's loop; the steps of `JobLoop` are the numbers of calls here."""
 
+    def __init__(self, context: JobContext[PolicySpec]) -> None:
+        super().__init__(context)
+        self._check = PublishCheck(context)
+
     def _run(self) -> None:
         context = self._context
         self._begin_from_checkpoint()
@@ -57,13 +64,18 @@ class PolicyJob(JobLoop[PolicySpec]):
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
         last_call = time.monotonic()
         while True:
-            context.control.check()
+            try:
+                context.control.check()
+            except (JobCancelledError, PausedError):
+                self._quietly(self._check.changes)
+                raise
             rung = context.bell.rung
             call = context.store.next_call(context.job_id, self._done_step)
             if call is not None:
                 self._carry_out(call)
                 last_call = time.monotonic()
             elif time.monotonic() - last_call > context.spec.idle_seconds:
+                self._check.changes()
                 raise ClientSilentError(
                     f"no call for {context.spec.idle_seconds:g} s, so the policy was saved and gave up its "
                     f"place; the next call brings it back"
@@ -115,6 +127,8 @@ class PolicyJob(JobLoop[PolicySpec]):
             case ForwardBackward():
                 return self._forward_backward(call)
             case OptimStep():
+                self._check.changes()
+                self._check.changed()
                 stepped = context.policy.optim_step(
                     learning_rate=call.learning_rate,
                     max_grad_norm=call.max_grad_norm,
@@ -132,6 +146,8 @@ class PolicyJob(JobLoop[PolicySpec]):
                 self._save(seq)
                 return self._saved(seq)
             case Load():
+                self._check.changes()
+                self._check.changed()
                 context.policy.load(call.policy, with_optimizer=call.with_optimizer)
                 return CallResult()
 
@@ -141,6 +157,9 @@ class PolicyJob(JobLoop[PolicySpec]):
         # The sum over tokens: the client's gradient is with respect to each logprob.
         totals = BatchTotals(tokens=1, sequences=1) if call.loss == "linear" else None
         result = context.policy.forward_backward(sequences, _loss(call), totals=totals)
+        self._check.learned(
+            sequences, result.learner_logprobs, sampled=call.loss not in {"linear", "cross_entropy"}
+        )
         return CallResult(
             loss=result.loss,
             logprobs=[own.tolist() for own in result.learner_logprobs],
@@ -150,6 +169,7 @@ class PolicyJob(JobLoop[PolicySpec]):
     def _publish_present(self) -> None:
         policy = self._context.policy
         policy.publish(self._done_step, policy.take_weights())
+        self._check.published(self._done_step)
         self._context.store.add_facts(self._context.lease, policy.witness.take())
 
     def _save(self, step: int) -> None:

@@ -112,6 +112,7 @@ class RLJob(JobLoop[JobSpec]):
                 lease_seconds=context.lease_seconds,
                 lockstep=context.in_lockstep,
                 ahead=spec.max_staleness,
+                by_group=spec.group_rewards,
             ),
             self._save_episodes,
             for_server_workers=spec.rollout == "server",
@@ -469,7 +470,7 @@ class RLJob(JobLoop[JobSpec]):
     def _facts(self, step: int, played: Played, metrics: Mapping[str, float]) -> list[Fact]:
         """Return a step's facts for the run's certificate."""
         context = self._context
-        with context.clock.part("certificate"):
+        with context.clock.work("certificate"):
             stayed, _ = learned_from(context.spec, played)
             counted, facts = context.notes.step(
                 context.spec,

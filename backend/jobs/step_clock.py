@@ -35,6 +35,8 @@ class StepClock:
         self._parts: dict[str, float] = defaultdict(float)
         self._mark = self._now()
         self._recent: list[float] = []
+        self._begun = False
+        """Whether the first step is over and forgotten."""
         self._paused_at: float | None = None
         self._idle = 0.0
 
@@ -46,6 +48,19 @@ class StepClock:
             yield
         finally:
             self._parts[name] += self._clock() - begun
+
+    @contextmanager
+    def work(self, name: str) -> Iterator[None]:
+        """Count the processor's time that this thread takes for the block as `time/<name>`.
+
+        For work that is done while the next episodes are played: what the thread waits for the interpreter
+        then is spent on these.
+        """
+        begun = time.thread_time()
+        try:
+            yield
+        finally:
+            self._parts[name] += time.thread_time() - begun
 
     def add(self, name: str, seconds: float) -> None:
         """Add seconds measured elsewhere to `time/<name>`."""
@@ -62,6 +77,10 @@ class StepClock:
             self.resume()
             self.pause()
         self._recent = [*self._recent[-9:], max(0.0, wall - self._idle)]
+        if len(self._recent) == 2 and not self._begun:
+            # The first step loads and compiles what the others use.
+            del self._recent[0]
+            self._begun = True
         self._idle = 0.0
         return StepSeconds(step=wall, sampling=sampling, learning=learning, parts=parts)
 

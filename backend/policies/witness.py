@@ -16,7 +16,7 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from backend.store.facts import Fact
 from tinkergym.schema.certificate import AdapterFacts, AgreementFacts, PublishFacts
 
-MOST_COMPARED = 4
+MOST_COMPARED = 2
 """Sequences by which the policy is compared with its initial policy; only once, because it costs a forward
 pass."""
 

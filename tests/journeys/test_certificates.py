@@ -111,6 +111,29 @@ def test_supervised_runs_are_certified_too(client, tmp_path):
     assert verify(written.bundle).ok
 
 
+def test_preference_runs_are_certified_too(client, tmp_path):
+    rows = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": "no"} for n in range(8)]
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = client.preference(data, steps=2, batch_size=4)
+    job.wait()
+    written = job.certificate(tmp_path, bundle=True)
+    assert set(verdicts(written).values()) == {"holds"}, written.checks
+    assert verify(written.bundle).ok
+
+
+def test_distillation_runs_are_certified_too(client, tmp_path):
+    settings = {name: SETTINGS[name] for name in ("steps", "sampling", "checkpoint_every")}
+    job = client.distill("board/TicTacToeVs-v0", teacher="nano", episodes_per_step=4, **settings)
+    job.wait(warn=False)
+    written = job.certificate(tmp_path, bundle=True)
+    found = verdicts(written)
+    assert found["trained_tokens_were_sampled"] == found["every_episode_accounted_for"] == "holds"
+    # A student that equals its teacher has little to learn: its adapter may stay zero.
+    assert "fails" not in {found[name] for name in found if name != "adapter_bound"}, written.checks
+    assert verify(written.bundle).ok
+
+
 def test_a_jobs_episodes_train_further_as_they_are_and_under_another_reward(job, client):
     episodes = job.episodes()
     assert [(one.step, one.index) for one in episodes] == [(step, n) for step in (1, 2) for n in range(4)]

@@ -1,9 +1,11 @@
 """Evaluation on the way, as a script sees it: played by the service, and by the client."""
 
 import pytest
+from typer.testing import CliRunner
 
 import tinkergym as tg
 from tinkergym.cli.local_service import local_service
+from tinkergym.cli.main import app
 from tinkergym.schema.events import EvaluationEvent
 
 pytestmark = pytest.mark.service
@@ -31,7 +33,7 @@ class Short(tg.SingleTurnEnv):
         return -len(answer) / 100
 
 
-def test_the_service_plays_them_in_this_environment_and_in_others(client):
+def test_the_service_plays_them_in_this_environment_and_in_others(client, tmp_path):
     job = client.train(
         "board/TicTacToeVs-v0",
         steps=2,
@@ -54,6 +56,20 @@ def test_the_service_plays_them_in_this_environment_and_in_others(client):
     assert len(job.evaluations("heuristic")) == 3
     best = [one for one in seen if one.best][-1]
     assert client.policy(f"{job.id}@best").version == best.policy_version
+    _best_on_the_command_line(f"{job.id}@best", best.policy_version, tmp_path)
+
+
+def _best_on_the_command_line(name, version, folder):
+    board = "board/TicTacToeVs-v0"
+    for command in (
+        ["play", board, "--policy", name, "--watch"],
+        ["eval", board, "--policy", name, "--tasks", "2", "--json"],
+        ["export", name, str(folder / "best")],
+    ):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    assert f"version {version}," in done.output
+    assert (folder / "best" / "adapter_model.safetensors").exists()
 
 
 def test_a_client_plays_those_of_its_own_class(client):

@@ -175,7 +175,8 @@ def test_other_parts_keep_their_kind_and_can_be_read_as_text():
     content = [{"type": "text", "text": "see "}, IMAGE, call]
     (message,) = observation_messages([{"role": "user", "content": content}])
     assert message["content"] == [TextPart(text="see "), ImagePart(sha256="ab" * 32), call]
-    assert messages_text([message]) == 'see [image abababababab][call 1: add({"a": 1})]'
+    called = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    assert messages_text([message]) == f"see [image abababababab]{called}"
 
 
 @pytest.mark.parametrize(

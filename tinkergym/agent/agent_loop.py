@@ -18,6 +18,7 @@ from tinkergym.agent.growth import ASKED
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.reasoning import without_reasoning
 from tinkergym.agent.renderer import TURNS_TRIED, Renderer
+from tinkergym.agent.tool_turns import ToolTurns, observed, offered_tools
 from tinkergym.errors import (
     EpisodeProtocolError,
     InternalServiceError,
@@ -34,7 +35,7 @@ from tinkergym.messages import (
 )
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.trajectory.ledger import Ledger, Span
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.parts import Content, ImageSpan, content_text
 from tinkergym.trajectory.trajectory import (
     LARGEST_REWARD,
     LONGEST_METRIC_NAME,
@@ -88,7 +89,9 @@ class AgentLoop:
         self._state = AgentState.PENDING
         self._ledger = Ledger()
         self._turns: list[Turn] = []
-        self._observation = ""
+        self._observation: Content = ""
+        self._tools: ToolTurns | None = None
+        """The calls of tools that the model's own template offers; None without such."""
         self._history: list[Message] = []
         """The conversation as later turns see it."""
         self._opening: list[Message] = []
@@ -101,7 +104,7 @@ class AgentLoop:
         self._images: list[ImageSpan] = []
         """Where images are in the delta."""
         self._request_id = ""
-        self._answer: tuple[Span, Completion, str] | None = None
+        self._answer: tuple[Span, Completion, Content] | None = None
         """The last completion, until it is part of a turn."""
         self._early_reward = 0.0
         self._terminated = self._truncated = False
@@ -149,7 +152,10 @@ class AgentLoop:
         if not self._earned_early(reward):
             return None
         try:
-            messages = messages_to_answer(observation)
+            messages, tools = offered_tools(messages_to_answer(observation))
+            if tools:
+                self._renderer = self._renderer.with_tools(tools)
+                self._tools = ToolTurns(self._renderer.call_grammar)
             self._history = opening_messages(
                 messages, job_prompt=self._plan.system_prompt, environment_prompt=environment_prompt
             )
@@ -179,10 +185,11 @@ class AgentLoop:
         except ValueError as error:
             self.fail(StopReason.SAMPLING_FAILED, str(error))
             raise InternalServiceError(f"the sampler's completion is invalid: {error}") from error
-        action = self._renderer.decode_answer(completion.token_ids)
+        text = self._renderer.decode_answer(completion.token_ids)
+        action = text if self._tools is None else self._tools.action(text)
         self._answer = span, completion, action
         self._state = AgentState.INTERACTING
-        return action
+        return content_text(action)
 
     def stepped(
         self, observation: object, reward: object, terminated: object, truncated: object, info: object = None
@@ -213,11 +220,15 @@ class AgentLoop:
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
         completion, action = self._record(paid, metrics)
-        self._observation = messages_text(messages)
+        if self._tools is None:
+            self._observation = messages_text(messages)
+        else:
+            messages = self._tools.replies(messages)
+            self._observation = observed(messages)
         if ended:
             self._end(StopReason.TERMINATED if self._terminated else StopReason.TRUNCATED)
             return None
-        return self._next(messages, completion, action)
+        return self._next(messages, completion, content_text(action))
 
     def never_acted(self, reward: object, terminated: object, truncated: object) -> None:
         """End the episode of an agent that had no turn before the game was over."""
@@ -313,7 +324,8 @@ class AgentLoop:
             seen = without_reasoning(action, opened=opened)
             # If the prompt opened the reasoning, it exists even if the completion adds nothing to it.
             dropped = opened or seen != action
-        self._history += [assistant(seen), *messages]
+        spoken = assistant(seen) if self._tools is None else self._tools.spoken(seen)
+        self._history += [spoken, *messages]
         shown = messages
         try:
             delta = None
@@ -402,8 +414,8 @@ class AgentLoop:
 
     def _record(
         self, reward: float, metrics: dict[str, float], *, void: bool = False
-    ) -> tuple[Completion, str]:
-        """Add the turn of the pending completion; return the completion and its text."""
+    ) -> tuple[Completion, Content]:
+        """Add the turn of the pending completion; return the completion and its content."""
         assert self._answer is not None
         (span, completion, action), self._answer = self._answer, None
         self._turns.append(

@@ -29,6 +29,8 @@ def grows(
     start: Callable[[Sequence[Message]], str],
     after: Callable[[Sequence[Message]], str],
     specials: re.Pattern[str] | None,
+    spoken: Callable[[Sequence[Message], str], Message] = lambda _, text: assistant(text),
+    closing: Callable[[Message, str], str] = lambda *_: "",
 ) -> bool:
     """Return whether a conversation built from deltas has the template's text of the whole.
 
@@ -42,6 +44,8 @@ def grows(
         start: Renders a conversation, opened for the next answer.
         after: Renders what follows an answer, opened for the next one.
         specials: Matches special tokens.
+        spoken: Returns an answer with this text that these messages can follow, with calls for one.
+        closing: Returns what stands in that answer behind its text.
     """
     kinds = sorted(replies)
     order = [kind for pair in itertools.product(kinds, kinds) for kind in pair]
@@ -49,16 +53,22 @@ def grows(
     first = _messages(opening, numbers)
     grown = [_messages(kind, numbers) for kind in itertools.islice(itertools.cycle(order), turns)]
     whole = list(first)
-    for number, reply in enumerate(grown):
-        whole += [assistant(f"tgA{number}z"), *reply]
+    closings = [""]
     try:
+        for number, reply in enumerate(grown):
+            answer = spoken(reply, f"tgA{number}z")
+            closings.append(closing(answer, f"tgA{number}z"))
+            whole += [answer, *reply]
         expected = [start(first), *map(after, grown)]
         text = start(whole)
     except TemplateError:
         return False
     if _ANSWER.findall(text) != [f"tgA{number}z" for number in range(turns)]:
         return False
-    *past, last = _ANSWER.split(text)
+    pieces = _ANSWER.split(text)
+    if not all(piece.startswith(own) for piece, own in zip(pieces, closings, strict=True)):
+        return False
+    *past, last = [piece.removeprefix(own) for piece, own in zip(pieces, closings, strict=True)]
     *deltas, newest = expected
     contents = [plain_text(messages[-1]).strip() for messages in (first, *grown)]
     return last == newest and all(

@@ -6,7 +6,7 @@ An observation that quotes `<|im_end|>` must not end its own message and continu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -83,8 +83,16 @@ class LiteralText:
         return (len(before), end) if within else None
 
     def _with_cuts(self, message: Message, cut: str) -> Message:
-        texts = {key: self._cut(str(text), cut) for key, text in message.items()}
+        texts = {key: self._cut_within(value, cut) for key, value in message.items()}
         return {**texts, "role": message["role"]}  # type: ignore[typeddict-item]
+
+    def _cut_within(self, value: Any, cut: str) -> Any:
+        """Return a text, or what calls of tools are made of, with a cut in each special token's text."""
+        if isinstance(value, Mapping):
+            return {self._cut(str(key), cut): self._cut_within(one, cut) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._cut_within(one, cut) for one in value]
+        return self._cut(value, cut) if isinstance(value, str) else value
 
     def _cut(self, text: str, cut: str) -> str:
         assert self.specials is not None

@@ -61,6 +61,10 @@ class EpisodePlan:
     """The seat's agent."""
     seat: int = 0
     """The seat's index in the episode."""
+    group: int = 0
+    """Which of its step's groups it is of."""
+    group_size: int = 0
+    """How many episodes are paid together, once all have ended; 0 pays each by itself."""
     is_game: bool = False
     """Whether this is a seat of a game, even if scripts play all other seats."""
     others: tuple[Self, ...] = ()
@@ -125,5 +129,7 @@ class EpisodePlan:
             retries=request.retries,
             agent=agent,
             seat=number,
+            group=request.group,
+            group_size=request.group_size,
             lease_id=request.lease_id,
         )

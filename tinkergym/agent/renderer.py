@@ -6,12 +6,15 @@ service and a worker turn the same messages into the same ids.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import takewhile
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from tinkergym.agent.call_grammar import CallGrammar, grammar_of
 from tinkergym.agent.growth import ASKED, Reply, grows
 from tinkergym.agent.image_text import (
     ImageTemplate,
@@ -35,6 +38,8 @@ _ANSWER = "tinkergymAnswer7f3a"
 # takes most of a turn's time.
 _MOST_REMEMBERED_CHARACTERS = 300
 _MOST_REMEMBERED_TEXTS = 4096
+_MOST_REMEMBERED_TOOLS = 64
+"""Lists of tools: most environments offer the same in each episode."""
 
 TURNS_TRIED = 32
 """Answers in the test conversations for a template; longer ones are tested when they occur."""
@@ -85,6 +90,8 @@ class Renderer:
         self._literal = LiteralText(tokenizer)
         self._remembered = lru_cache(maxsize=_MOST_REMEMBERED_TEXTS)(self._encode_anew)
         self._grown = lru_cache(maxsize=_MOST_REMEMBERED_TEXTS)(self._grows)
+        self._with_tools = lru_cache(maxsize=_MOST_REMEMBERED_TOOLS)(self._build_with_tools)
+        self._offers_tools = False
         self._shown: dict[Role, bool] = {}
         self._ends: dict[Reply, int] = {}
         self._knows_system = self._accepts([system("s"), user("u")])
@@ -116,22 +123,52 @@ class Renderer:
         Raises:
             TemplateError: The template leaves them out, or fails on them.
         """
-        if not tools:
-            return self
-        template = ChatTemplate(self._template.source, self._template.special_tokens, tools)
+        return self._with_tools(json.dumps(list(tools), ensure_ascii=False)) if tools else self
+
+    def _build_with_tools(self, tools_json: str) -> Renderer:
+        source, names = self._template.source, self._template.special_tokens
+        template = ChatTemplate(source, names, json.loads(tools_json))
         asked = [user("u")]
         if template.render(asked, add_generation_prompt=True) == self._start(asked):
             raise TemplateError(
                 "the chat template does not show tools",
                 hint="remove them, or choose a model whose template shows them",
             )
-        return Renderer(
+        renderer = Renderer(
             tokenizer=self._tokenizer,
             template=template,
             stop_ids=self.stop_ids,
             context_length=self.context_length,
             images=self.images,
         )
+        renderer._offers_tools = True
+        return renderer
+
+    @cached_property
+    def call_grammar(self) -> CallGrammar:
+        """How the template writes calls of tools.
+
+        Raises:
+            TemplateError: It leaves them out, or writes them in a form that is not known.
+        """
+        # Some templates write an empty thought before the calls.
+        return grammar_of(lambda calls: self._calls_text(calls).rpartition("</think>")[2])
+
+    def _calls_text(self, calls: Sequence[Mapping[str, Any]]) -> str:
+        message = {"role": "assistant", "content": "", "tool_calls": list(calls)}
+        return self.answer_text([user("u")], message)
+
+    @cached_property
+    def _shows_calls(self) -> bool:
+        """Whether tools are offered, and the template writes calls of them."""
+        if not self._offers_tools:
+            return False
+        function = {"name": "a_tool", "arguments": {"key": _ANSWER}}
+        try:
+            text = self._calls_text([{"id": "call00000", "type": "function", "function": function}])
+        except TemplateError:
+            return False
+        return _ANSWER in text
 
     @property
     def vocab_size(self) -> int:
@@ -212,7 +249,9 @@ class Renderer:
             text: The answer.
             before: The messages that follow it, for templates in which the next turn's first token closes it.
         """
-        spoken = text if self._channel in text else self._channel + text
+        # A call names its own channel, if the template has such.
+        whole = self._channel in text or (self._shows_calls and self.call_grammar.read(text).calls)
+        spoken = text if whole else self._channel + text
         ids = self._encode_text(spoken)
         if not before:
             return ids + self._closing
@@ -283,15 +322,34 @@ class Renderer:
         answer = _ANSWER
         while any(answer in str(text) for message in messages for text in message.values()):
             answer += "a"
-        conversation = [user("u"), assistant(answer), *messages]
-        text = self._template.render(conversation, add_generation_prompt=add_generation_prompt)
+        spoken = self._spoken_before(messages, answer)
+        text = self._template.render(
+            [user("u"), spoken, *messages], add_generation_prompt=add_generation_prompt
+        )
         _, found, after = text.partition(answer)
-        if not found:
+        closing = self._closing_of_calls(spoken, answer)  # it is the policy's own
+        if not found or not after.startswith(closing):
             raise TemplateError(
                 "the chat template does not show past answers of the policy",
                 hint="use a template that writes the content of assistant messages",
             )
-        return after
+        return after.removeprefix(closing)
+
+    def _spoken_before(self, messages: Sequence[Message], answer: str) -> Message:
+        """Return an answer that these messages can follow: results of tools follow calls, where they can."""
+        results = list(takewhile(lambda message: message["role"] == "tool", messages))
+        if not results or not self._shows_calls:
+            return assistant(answer)
+        calls: list[dict[str, Any]] = [
+            {
+                "id": result.get("tool_call_id", f"call{number:05d}"),
+                "type": "function",
+                "function": {"name": result.get("name", "a_tool"), "arguments": {"key": ""}},
+            }
+            for number, result in enumerate(results)
+        ]
+        calls[-1]["function"]["arguments"]["key"] = answer
+        return {"role": "assistant", "content": "", "tool_calls": calls}
 
     def _read_closing(self) -> list[int]:
         """Return the ids that end an answer, all through its stop token; none if the template writes none."""
@@ -347,7 +405,13 @@ class Renderer:
             start=self._start,
             after=self._after,
             specials=self._literal.specials,
+            spoken=self._spoken_before,
+            closing=self._closing_of_calls,
         )
+
+    def _closing_of_calls(self, spoken: Message, answer: str) -> str:
+        """Return what closes the calls of an answer behind this text in them; "" where it makes none."""
+        return self.answer_text([user("u")], spoken).partition(answer)[2] if "tool_calls" in spoken else ""
 
     # --- ids ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +16,7 @@ from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
 from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
-from tinkergym.messages import Message, messages_text, observation_messages, user
+from tinkergym.messages import Message, messages_text, observation_messages, system, user
 from tinkergym.trajectory.parts import content_text
 
 if TYPE_CHECKING:
@@ -276,14 +277,21 @@ class _Table:
 
     def _opening(self, observation: Any) -> tuple[str | None, list[Message]]:
         """Return the first prompt: the chat template's text if requested, else the messages."""
+        from tinkergym.agent.tool_turns import offered_tools
         from tinkergym.messages import opening_messages
         from tinkergym.rollout.environment_host import system_prompt_of
 
+        shown, tools = offered_tools(_messages(observation))
         messages = opening_messages(
-            _messages(observation), job_prompt=self.prompt, environment_prompt=system_prompt_of(self.env)
+            shown, job_prompt=self.prompt, environment_prompt=system_prompt_of(self.env)
         )
         if self.renderer is not None:
-            return self.renderer.decode(self.renderer.start(messages)), []
+            renderer = self.renderer.with_tools(tools)
+            return renderer.decode(renderer.start(messages)), []
+        if tools:  # which a model's template writes in its own way
+            listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+            how = '<tool_call>{"name": ..., "arguments": {...}}</tool_call>'
+            messages = [system(f"tools, called with {how}:\n{listed}"), *messages]
         return None, [m for m in messages if m["role"] == "system" or not self.seated]
 
     def _continuation(self, observation: Any) -> tuple[str | None, list[Message]]:

@@ -125,6 +125,8 @@ def _message(value: Any, where: str) -> Message:
         except ValueError as error:
             raise RowFaultError(str(error)) from error
         value = {**value, "content": content if isinstance(content, str) else ""}
+    if isinstance(value, Mapping) and "tools" in value:
+        raise RowFaultError(f"{where}.tools: stand in the row, next to messages")
     if fault := message_fault(value):
         raise RowFaultError(f"{where}: {fault}")
     return {**value, "content": content}  # type: ignore[typeddict-item]

@@ -17,7 +17,7 @@ from tinkergym.messages import Message, assistant, system, user
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec, Train
 from tinkergym.tasks.sequence import SequenceTasks
-from tinkergym.trajectory.parts import content_text
+from tinkergym.trajectory.parts import Content, TextPart, ToolCallPart, ToolResultPart, content_text
 from tinkergym.trajectory.trajectory import Trajectory
 
 GroupKey = tuple[int, int, str]
@@ -81,8 +81,13 @@ class StoredEpisode:
         """
         found: list[Message] = [system(self.system_prompt)] if self.system_prompt else []
         for turn in self.trajectory.turns:
-            found += [user(content_text(turn.observation)), assistant(content_text(turn.action))]
+            found += [*_observed(turn.observation), _spoken(turn.action)]
         return found
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether an answer makes a call in the form of the model's own chat template."""
+        return any(_calls(turn.action) for turn in self.trajectory.turns)
 
     @property
     def answers(self) -> list[str]:
@@ -152,7 +157,13 @@ class StoredEpisodes(Sequence[StoredEpisode]):
             origin=self._origin,
         )
 
-    def to_sft(self, *, best_of: int | None = None, min_reward: float | None = None) -> SequenceTasks:
+    def to_sft(
+        self,
+        *,
+        best_of: int | None = None,
+        min_reward: float | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> SequenceTasks:
         """Return conversations for `client.sft`: rejection sampling, with the service's own episodes.
 
         Failed episodes and those with an empty answer are ignored.
@@ -161,15 +172,25 @@ class StoredEpisodes(Sequence[StoredEpisode]):
             best_of: Of every this many episodes of a group, keep the one with the highest return (the first
                 of equals). None keeps all.
             min_reward: Then keep only returns of at least this.
+            tools: What the model's own chat template offered (`ToolCalling(..., syntax="native")`), as JSON
+                Schema; records of episodes do not hold it.
 
         Raises:
             InvalidDataError: Nothing is left.
+            InvalidRequestError: An episode calls tools in the template's own form, and `tools` are not given.
         """
         if best_of is not None and (isinstance(best_of, bool) or best_of < 1):
             raise InvalidRequestError(f"must be a number from 1, not {best_of!r}", field="best_of")
         chosen = [one for some in self._usable().values() for one in _best(some, best_of)]
         kept = [one for one in chosen if min_reward is None or _reward(one) >= min_reward]
-        return self._rows([{"messages": one.messages} for one in kept], "lower min_reward")
+        if tools is None and (calling := next((one for one in kept if one.calls_tools), None)):
+            raise InvalidRequestError(
+                f"episode {calling.episode_id} calls tools that the model's chat template offered",
+                hint="pass tools=[tool.schema() for tool in env.tools.values()] of its ToolCalling wrapper",
+                field="tools",
+            )
+        offered: dict[str, Any] = {"tools": list(tools)} if tools else {}
+        return self._rows([{"messages": one.messages, **offered} for one in kept], "lower min_reward")
 
     def to_preference(self, *, min_margin: float = 0.0) -> SequenceTasks:
         """Return pairs for `client.preference`: each group's best answer, and its worst to the same prompt.
@@ -224,6 +245,34 @@ class StoredEpisodes(Sequence[StoredEpisode]):
         if not rows:
             raise InvalidDataError(f"none of {self!r} is left to train on", hint=hint, field="data")
         return SequenceTasks(rows)
+
+
+def _calls(action: Content) -> list[ToolCallPart]:
+    return [] if isinstance(action, str) else [part for part in action if isinstance(part, ToolCallPart)]
+
+
+def _spoken(action: Content) -> Message:
+    calls = _calls(action)
+    if not calls:
+        return assistant(content_text(action))
+    said = "".join(part.text for part in action if isinstance(part, TextPart))
+    written = [
+        {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+        for one in calls
+    ]
+    return {"role": "assistant", "content": said, "tool_calls": written}
+
+
+def _observed(observation: Content) -> list[Message]:
+    results = [] if isinstance(observation, str) else observation
+    if not any(isinstance(part, ToolResultPart) for part in results):
+        return [user(content_text(observation))]
+    return [
+        {"role": "tool", "content": part.text, "tool_call_id": part.id}
+        if isinstance(part, ToolResultPart)
+        else user(content_text([part]))
+        for part in results
+    ]
 
 
 def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) -> StoredEpisodes:

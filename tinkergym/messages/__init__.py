@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
@@ -30,6 +31,7 @@ NOT_IN_WORDS = (
 MOST_NAME_CHARACTERS = 256
 """The longest `name` and `tool_call_id` of a message."""
 _OPTIONAL = ("name", "tool_call_id")
+_OF_ONE_ROLE = {"tool_calls": "assistant", "tools": "system"}
 _IMAGE_KEYS = ("image", "images")
 _MAPPINGS = (dict, Mapping)
 """Most are dicts, and `isinstance(value, Mapping)` takes ten times as long."""
@@ -44,6 +46,10 @@ class Message(TypedDict):
     """The speaker, or the tool that answered; not every chat template shows it."""
     tool_call_id: NotRequired[str]
     """The call that a `tool` message answers."""
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    """Of the assistant: calls as OpenAI's API writes them, for the model's own chat template."""
+    tools: NotRequired[list[dict[str, Any]]]
+    """Of the system: functions, as JSON Schema, that the model's own chat template offers."""
 
 
 Observation = str | Mapping[str, Any] | Sequence[Message]
@@ -201,8 +207,11 @@ def message_fault(value: object) -> str:
     """Return why a value is not a `Message`, as text to put after a colon; "" if it is one."""
     if not isinstance(value, dict):
         return f"a message must be a dict with 'role' and 'content', not {type(value).__name__}"
-    if unknown := sorted(map(quoted, value.keys() - {"role", "content", *_OPTIONAL})):
-        return f"a message has no {unknown[0]!r}; its keys are role, content, name and tool_call_id"
+    if unknown := sorted(map(quoted, value.keys() - {"role", "content", *_OPTIONAL, *_OF_ONE_ROLE})):
+        return (
+            f"a message has no {unknown[0]!r}; its keys are role, content, name, tool_call_id, tool_calls "
+            "and tools"
+        )
     role, content = value.get("role"), value.get("content")
     if role not in ROLES:
         return f"the role must be one of {', '.join(ROLES)}, not {quoted(role)!a}"
@@ -213,7 +222,7 @@ def message_fault(value: object) -> str:
         name = value.get(key, "-")
         if not (isinstance(name, str) and 0 < len(name) <= MOST_NAME_CHARACTERS and is_unicode(name)):
             return f"{key} must be a str of 1 to {MOST_NAME_CHARACTERS} characters: {quoted(name)!a}"
-    return ""
+    return _fault_of_functions(value) if len(value) > 2 else ""
 
 
 def is_unicode(text: str) -> bool:
@@ -270,8 +279,54 @@ def _message(value: Any, where: str) -> Message:
         value = {**value, "content": parts if isinstance(parts, str) else ""}
     if fault := message_fault(value):
         raise ValueError(f"{where}: {fault}")
-    message = {key: str(text) for key, text in value.items()}
+    message: dict[str, Any] = {
+        key: _copied(found) if key in _OF_ONE_ROLE else str(found) for key, found in value.items()
+    }
     return {**message, "content": parts or message["content"]}  # type: ignore[typeddict-item]
+
+
+def _fault_of_functions(message: dict[str, Any]) -> str:
+    """Return what is wrong with a message's `tool_calls` or `tools`, in words; "" if nothing is."""
+    for key, role in _OF_ONE_ROLE.items():
+        if key not in message:
+            continue
+        if message["role"] != role:
+            return f"only a message of the {role} has {key}"
+        found = message[key]
+        if not isinstance(found, list) or not all(map(_names_a_function, found)):
+            return f"{key} must be a list of objects with a function that has a name: {quoted(found)}"
+        try:
+            json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            return f"{key} cannot be written as JSON: {quoted(error)}"
+    for number, call in enumerate(message.get("tool_calls", ())):
+        if not isinstance(_arguments(call["function"].get("arguments", {})), dict):
+            return f"tool_calls[{number}].function.arguments must be an object, or JSON of one"
+    return ""
+
+
+def _names_a_function(value: Any) -> bool:
+    function = value.get("function") if isinstance(value, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str) and bool(function["name"])
+
+
+def _arguments(written: Any) -> Any:
+    """Return a call's arguments as an object; OpenAI's API has them as JSON in a string."""
+    if not isinstance(written, str):
+        return written
+    try:
+        return json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        return None
+
+
+def _copied(functions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a deep copy in which the arguments of calls are objects, as chat templates write them."""
+    copied: list[dict[str, Any]] = json.loads(json.dumps(functions))
+    for one in copied:
+        if "arguments" in one["function"]:
+            one["function"]["arguments"] = _arguments(one["function"]["arguments"])
+    return copied
 
 
 def _parts(values: Sequence[Any], where: str) -> Content:

@@ -46,7 +46,7 @@ from tinkergym.rollout.local_environment import (
     without_token,
 )
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
-from tinkergym.schema.checks import refuse_environment_prompt
+from tinkergym.schema.checks import refuse_environment_prompt, with_group_rewards
 from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, JobView, PreferenceLoss
 from tinkergym.schema.names import REMOTE_ID
@@ -321,7 +321,7 @@ class Client:
 
         Example:
             >>> print(client.estimate("board/TicTacToeVs-v0", steps=200))
-            200 steps, about 410,000 tokens, about 4 min 10 s (from 5 steps that were tried)
+            200 steps, about 410,000 tokens, about 4 min 10 s (from 6 trial steps)
             >>> print(client.estimate("chats.jsonl", kind="sft", epochs=3))
 
         Args:
@@ -617,6 +617,7 @@ class Client:
         spec = spec.with_environments(lambda one: without_token(one) if one.id == REMOTE_ID else one)
         seen = check_environments(environment.make, spec, self._api.renderer(spec.model, spec.chat_template))
         spec = spec.model_copy(update={"environment_prompt": seen.system_prompt})
+        spec = with_group_rewards(spec, pays_groups=seen.pays_groups)
         if isinstance(spec, JobSpec) and spec.plays_game:
             spec = spec.seated(seen.agents, seen.offered)
         return self._play_here(self.submit(spec).view(), environment.make)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from tinkergym.display.progress import duration
@@ -16,13 +16,14 @@ from tinkergym.errors import JobFailedError
 from tinkergym.remote.job import Job
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
 from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec, JobView
+from tinkergym.schema.jobs import AnyJobSpec, JobView, WrittenDataSpec
 
-PROBE_STEPS = 5
+PROBE_STEPS = 6
 """The first step is not counted: it loads and compiles what the others use."""
+_SAVES_EVERY = 2
+"""Steps between two checkpoints of a probe, so that what one takes is seen."""
 _LEAST_STEPS = 3
 """The fewest steps of an earlier job to estimate from."""
-_NEVER = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def probe_of(spec: AnyJobSpec) -> AnyJobSpec:
     steps = min(PROBE_STEPS, spec.steps)
     changes: dict[str, Any] = {
         "steps": steps,
-        "checkpoint_every": _NEVER,
+        "checkpoint_every": _SAVES_EVERY,
         "budget": None,
         "name": f"probe: {spec.name}".removesuffix(": ")[:200],
     }
@@ -74,16 +75,46 @@ def estimate_from(spec: AnyJobSpec, probe: Job) -> Estimate:
         raise JobFailedError(
             "the probe did not finish a step", hint="start the job itself and look at its log"
         )
-    counted = steps[1:] or steps
-    per_step = mean(step.step_seconds for step in counted)
     overhead = max(0.0, _held_seconds(events) - sum(step.step_seconds for step in steps))
-    first = max(0.0, steps[0].step_seconds - per_step)
+    counted = steps[1:] or steps
     return Estimate(
         steps=spec.steps,
         tokens=round(spec.steps * mean(step.sampled_tokens + step.trained_tokens for step in counted)),
-        seconds=overhead + first + spec.steps * per_step + _evaluation_seconds(spec, counted),
+        seconds=overhead + _training_seconds(spec, steps) + _evaluation_seconds(spec, counted),
         source=f"from {len(steps)} trial steps",
     )
+
+
+def _training_seconds(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
+    """Return what the steps of a job will take, by the first of them.
+
+    The median, so that one step during which the machine did something else counts little; what only some
+    steps do - a checkpoint, in jobs on written data also a publish and a measurement - is counted apart.
+    """
+    seldom = {"checkpoint": _saves(spec)}
+    if isinstance(spec, WrittenDataSpec):
+        seldom |= {"publish": _saves(spec), "evaluate": _measurements(spec)}
+    plain = [step.step_seconds - sum(_part(step, name) for name in seldom) for step in steps]
+    per_step = median(plain[1:] or plain)
+    costs = {name: [took for step in steps[1:] if (took := _part(step, name))] for name in seldom}
+    some = sum(times * median(costs[name]) for name, times in seldom.items() if costs[name])
+    return max(0.0, plain[0] - per_step) + spec.steps * per_step + some
+
+
+def _part(step: StepEvent, name: str) -> float:
+    return step.metrics.get(f"time/{name}", 0.0)
+
+
+def _saves(spec: AnyJobSpec) -> int:
+    """Return how many steps end with a checkpoint, but for the last."""
+    return (spec.steps - 1) // spec.checkpoint_every
+
+
+def _measurements(spec: WrittenDataSpec) -> int:
+    """Return how often the loss on held-out data is measured, but for the first step."""
+    if spec.eval_data is None and not spec.held_out:
+        return 0
+    return spec.steps // spec.eval_every + (spec.steps % spec.eval_every > 0)
 
 
 def estimate_from_earlier(spec: AnyJobSpec, earlier: Iterable[JobView]) -> Estimate | None:

@@ -21,6 +21,7 @@ from tinkergym.rollout.seat_check import (
     game_of,
     players_offered,
 )
+from tinkergym.rubrics.group import score_group_of
 from tinkergym.schema.checks import refuse_long_prompt, scripted_players, shown_first
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.views import RendererBundle
@@ -33,6 +34,8 @@ class Seen:
 
     system_prompt: str | None
     """The environment's own system prompt."""
+    pays_groups: bool = False
+    """Whether it pays the episodes of a group together."""
     agents: tuple[str, ...] = ()
     """All agents of a game."""
     offered: tuple[str, ...] = ()
@@ -52,7 +55,11 @@ def check_environments(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBund
         for environment in spec.own_environments.values()
     ]
     prompts = {one.system_prompt for one in found}
-    return replace(found[0], system_prompt=prompts.pop() if len(prompts) == 1 else None)
+    return replace(
+        found[0],
+        system_prompt=prompts.pop() if len(prompts) == 1 else None,
+        pays_groups=any(one.pays_groups for one in found),
+    )
 
 
 def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> Seen:
@@ -76,7 +83,7 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
                 raise
         prompt = system_prompt_of(env)
         if table is None:
-            return Seen(system_prompt=prompt)
+            return Seen(system_prompt=prompt, pays_groups=score_group_of(env) is not None)
         offered = tuple(players_offered(table))
         return Seen(system_prompt=prompt, agents=table.agents, offered=offered)
     finally:

@@ -1,8 +1,9 @@
 """Callbacks and trackers for a job's train steps, its report, and its certificate."""
 
-from tinkergym.reporting.callbacks import Callback
+from tinkergym.reporting.callbacks import Callback, NoteTaker
 from tinkergym.reporting.files import CsvTracker, JsonlTracker
 from tinkergym.reporting.mlflow_tracker import MlflowTracker
+from tinkergym.reporting.notes import Note
 from tinkergym.reporting.points import Point
 from tinkergym.reporting.tensorboard_tracker import TensorBoardTracker
 from tinkergym.reporting.trackers import TRACKERS
@@ -16,6 +17,8 @@ __all__ = [
     "CsvTracker",
     "JsonlTracker",
     "MlflowTracker",
+    "Note",
+    "NoteTaker",
     "Point",
     "TensorBoardTracker",
     "TrackioTracker",

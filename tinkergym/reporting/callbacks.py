@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from tinkergym.reporting.notes import Note
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs import JobView
@@ -38,4 +39,23 @@ class Callback(Protocol):
         Args:
             state: How the job ended; None if it continues and this process stops listening.
         """
+        ...
+
+
+@runtime_checkable
+class NoteTaker(Protocol):
+    """A callback that is also told of completions, evaluations, updates and pauses.
+
+    Each note once and in order, between the points; `begin` has been called before.
+    """
+
+    def last_note(self) -> int:
+        """Return the number (`Note.seq`) of the last note that was told before; 0 if none was.
+
+        By this or an earlier process, as in `begin`.
+        """
+        ...
+
+    def tell(self, note: Note) -> None:
+        """Take a note."""
         ...

@@ -142,7 +142,7 @@ def _agreed(facts: RunFacts) -> Check:
         return Check(
             name=name,
             verdict="not_shown",
-            text="a user's own loop decides what to sample, so nothing is compared",
+            text="the user's own loop has submitted no batch to compare a published version by",
         )
     over = [one for one in facts.agreements if not one.mean <= one.allowed]
     if over:

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import IO
 
+from tinkergym.reporting.notes import Note
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs import JobView
@@ -20,18 +21,28 @@ RUNS = Path("runs")
 
 
 class JsonlTracker:
-    """Writes `metrics.jsonl`: one object per step, with `step`, `time` and the values by name."""
+    """Writes `metrics.jsonl`: one object per step, with `step`, `time` and the values by name.
+
+    And `notes.jsonl`: one object per note, with `seq`, `step`, `time`, `kind`, `text`, and the numbers of an
+    evaluation or the row of a completion.
+    """
 
     def __init__(self, folder: str | Path = RUNS) -> None:
-        """Set the target `folder/<job id>/metrics.jsonl`."""
+        """Set the target folder, `folder/<job id>/`."""
         self._folder = Path(folder)
         self._file: IO[str] | None = None
+        self._notes: IO[str] | None = None
+        self._last_note = 0
 
     def begin(self, job: JobView) -> int:
         """Open the file; return the last step in it."""
         path = _prepared(self._folder, job.job_id, "metrics.jsonl")
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         self._file = path.open("a", encoding="utf-8")
+        notes = _prepared(self._folder, job.job_id, "notes.jsonl")
+        told = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
+        self._last_note = max((int(json.loads(line)["seq"]) for line in told), default=0)
+        self._notes = notes.open("a", encoding="utf-8")
         return max((int(json.loads(line)["step"]) for line in lines), default=0)
 
     def report(self, point: Point) -> None:
@@ -40,10 +51,23 @@ class JsonlTracker:
         self._file.write(json.dumps({"step": point.step, "time": point.time, **point.values}) + "\n")
         self._file.flush()
 
+    def last_note(self) -> int:
+        """Return the number of the last note in the file."""
+        return self._last_note
+
+    def tell(self, note: Note) -> None:
+        """Append a line."""
+        assert self._notes is not None
+        line = {"seq": note.seq, "step": note.step, "time": note.time, "kind": note.kind, "text": note.text}
+        more = {name: found for name, found in (("values", note.values), ("row", note.row)) if found}
+        self._notes.write(json.dumps(line | more) + "\n")
+        self._notes.flush()
+
     def end(self, state: JobState | None) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        """Close the files."""
+        for file in (self._file, self._notes):
+            if file is not None:
+                file.close()
 
 
 class CsvTracker:

@@ -6,12 +6,14 @@ import os
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.reporting.notes import Note
 from tinkergym.reporting.packages import package
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs import JobView
 
 _TAG = "tinkergym.job_id"
+_NOTE_TAG = "tinkergym.last_note"
 _ALWAYS = "step_time"
 """A value that every point has; it shows which steps the server has."""
 _ENDS = {JobState.COMPLETED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
@@ -45,6 +47,7 @@ class MlflowTracker:
         self._entities = package("mlflow.entities")
         self._client: Any = package("mlflow").MlflowClient(tracking_uri=uri, registry_uri=uri)
         self._experiment, self._run_id = experiment, ""
+        self._last_note = 0
 
     def begin(self, job: JobView) -> int:
         """Find or create the job's run; return its last step."""
@@ -54,6 +57,7 @@ class MlflowTracker:
         found = client.search_runs([experiment_id], f"tags.`{_TAG}` = '{job.job_id}'", max_results=1)
         if found:
             self._run_id = found[0].info.run_id
+            self._last_note = int(found[0].data.tags.get(_NOTE_TAG, 0))
             client.update_run(self._run_id, status="RUNNING")
             history = client.get_metric_history(self._run_id, _ALWAYS)
             return max((metric.step for metric in history), default=0)
@@ -69,6 +73,25 @@ class MlflowTracker:
             self._entities.Metric(name, value, millis, point.step) for name, value in point.values.items()
         ]
         self._client.log_batch(self._run_id, metrics=metrics)
+
+    def last_note(self) -> int:
+        """Return the number of the last note that the run has."""
+        return self._last_note
+
+    def tell(self, note: Note) -> None:
+        """Keep a completion as `completions/`, anything else as `notes/`, and send an evaluation's numbers.
+
+        The file has a name of its own, so one that is sent again replaces itself.
+        """
+        folder = "completions" if note.kind == "completion" else "notes"
+        content = {"step": note.step, "time": note.time, "kind": note.kind, "text": note.text, **note.row}
+        self._client.log_dict(self._run_id, content, f"{folder}/{note.seq:08d}.json")
+        millis = int(note.time * 1000)
+        metrics = [
+            self._entities.Metric(name, value, millis, note.step) for name, value in note.values.items()
+        ]
+        tags = [self._entities.RunTag(_NOTE_TAG, str(note.seq))]
+        self._client.log_batch(self._run_id, metrics=metrics, tags=tags)
 
     def end(self, state: JobState | None) -> None:
         """Report how the run ended; a run that continues stays open."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tinkergym.errors import TinkerGymError
-from tinkergym.reporting.callbacks import Callback
+from tinkergym.reporting.callbacks import Callback, NoteTaker
+from tinkergym.reporting.notes import Note, Notes
 from tinkergym.reporting.points import Happenings, Point, point_of
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
 from tinkergym.schema.jobs import JobView
@@ -37,6 +38,8 @@ class Reporter:
         self._job, self._follow = job, follow
         self._last: dict[int, int] = {}
         """By index of a callback; failed ones are left out."""
+        self._last_notes: dict[int, int] = {}
+        """Likewise, of those that take notes."""
         self._callbacks = list(callbacks)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tinkergym-reporter", daemon=True)
@@ -57,11 +60,15 @@ class Reporter:
         for place, callback in enumerate(self._callbacks):
             with self._guarded(place):
                 self._last[place] = int(callback.begin(self._job))
+                if isinstance(callback, NoteTaker):
+                    self._last_notes[place] = int(callback.last_note())
         state: JobState | None = None
-        happened = Happenings()
+        happened, notes = Happenings(), Notes()
         try:
             for event in self._follow(self._check):
                 happened.note(event)
+                for note in notes.of(event):
+                    self._tell(note)
                 if isinstance(event.body, StepEvent):
                     self._report(happened.added_to(point_of(event.body, event.time)))
                 elif isinstance(event.body, StateEvent) and event.body.state.final:
@@ -89,6 +96,14 @@ class Reporter:
                 self._last[place] = point.step
                 with self._guarded(place):
                     self._callbacks[place].report(point)
+
+    def _tell(self, note: Note) -> None:
+        for place, last in list(self._last_notes.items()):
+            callback = self._callbacks[place]
+            if note.seq > last and place in self._last and isinstance(callback, NoteTaker):
+                self._last_notes[place] = note.seq
+                with self._guarded(place):
+                    callback.tell(note)
 
     @contextmanager
     def _guarded(self, place: int) -> Iterator[None]:

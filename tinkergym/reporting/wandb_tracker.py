@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tinkergym.reporting.notes import Note, WaitingNotes
 from tinkergym.reporting.packages import package
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
@@ -34,6 +35,10 @@ class WandbTracker:
         self._wandb = package("wandb")
         self._project, self._settings = project, settings
         self._run: Any = None
+        self._waiting = WaitingNotes(
+            lambda columns, rows: self._wandb.Table(columns=list(columns), data=rows)
+        )
+        self._last_step = self._last_note = 0
 
     def begin(self, job: JobView) -> int:
         """Create or continue the job's run; return its last step.
@@ -47,29 +52,54 @@ class WandbTracker:
         settings = {"resume": "allow", "name": job.spec.name or job.job_id, "config": spec} | self._settings
         self._run = self._wandb.init(project=self._project, id=job.job_id, **settings)
         if self._run.offline:
-            return max((step for path in offline for step in _steps_in(path)), default=0)
-        # wandb counts the next step.
-        return int(self._run.step) - 1 if self._run.resumed else 0
+            rows = [row for path in offline for row in _rows_in(path)]
+            self._last_step = max((step for step, _ in rows), default=0)
+            self._last_note = max((seq for _, seq in rows), default=0)
+        elif self._run.resumed:
+            # wandb counts the next step.
+            self._last_step = int(self._run.step) - 1
+            self._last_note = int(self._run.summary.get(WaitingNotes.SEQ, 0))
+        return self._last_step
 
     def report(self, point: Point) -> None:
-        """Pass the values to wandb, which sends or writes them in the background."""
-        self._run.log(point.values, step=point.step, commit=True)
+        """Pass the values, and the notes before them, to wandb, which sends them in the background."""
+        self._last_step = point.step
+        self._run.log({**point.values, **self._waiting.taken()}, step=point.step, commit=True)
+
+    def last_note(self) -> int:
+        """Return the number of the last note in the run."""
+        return self._last_note
+
+    def tell(self, note: Note) -> None:
+        """Keep a note for the next point: wandb takes each step once."""
+        self._waiting.add(note)
 
     def end(self, state: JobState | None) -> None:
-        """Wait until everything is sent. A run that continues can be resumed."""
+        """Wait until everything is sent. A run that continues can be resumed.
+
+        Notes behind the last point get a row of their own once the job has ended; before, whoever goes on is
+        told of them again.
+        """
+        if state is not None and (left := self._waiting.taken()):
+            self._run.log(left, step=self._last_step + 1, commit=True)
         self._run.finish(exit_code=1 if state is JobState.FAILED else 0)
 
 
-def _steps_in(path: Path) -> list[int]:
-    """Return the steps in one of wandb's files, as far as it was written."""
+def _rows_in(path: Path) -> list[tuple[int, int]]:
+    """Return (step, number of the last note) of the rows in one of wandb's files, as far as it has any."""
     record_type = package("wandb.proto.wandb_internal_pb2").Record
-    steps = []
+    rows = []
     for content in _records(path.read_bytes()):
         record = record_type()
         record.ParseFromString(content)
         if record.WhichOneof("record_type") == "history":
-            steps.append(int(record.history.step.num))
-    return steps
+            seqs = [
+                int(item.value_json)
+                for item in record.history.item
+                if WaitingNotes.SEQ in (item.key, "/".join(item.nested_key))
+            ]
+            rows.append((int(record.history.step.num), max(seqs, default=0)))
+    return rows
 
 
 def _records(content: bytes) -> Iterator[bytes]:

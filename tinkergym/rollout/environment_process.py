@@ -33,6 +33,8 @@ from tinkergym.rollout.environment_host import (
     stop_reason_of,
     traceback_of,
 )
+from tinkergym.rollout.group_scores import scores_of
+from tinkergym.rubrics.group import score_group_of
 from tinkergym.trajectory.trajectory import StopReason
 
 _WHERE_SECONDS = 0.5
@@ -110,13 +112,15 @@ class EnvironmentProcess:
         calls.close()
         control.close()
         try:
-            prompt, holds = self._ask("make", (), {})
+            prompt, holds, pays_groups = self._ask("make", (), {})
         except BaseException:
             self._end()  # and whoever wants to may try again
             raise
         self.metadata = {} if prompt is None else {"system_prompt": prompt}
         if holds:
             self.end_episode = partial(self._ask, "end_episode", (), {})
+        if pays_groups:
+            self.score_group = partial(self.apply, scores_of)
         return self
 
     def reset(self, **arguments: Any) -> Any:
@@ -216,7 +220,7 @@ def _serve(make: Callable[[], AnyEnv], calls: Connection, control: Connection) -
             if env is None:
                 env = make()
                 prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
-                value = prompt, end_episode_of(env) is not None
+                value = prompt, end_episode_of(env) is not None, score_group_of(env) is not None
             elif call == "end_episode":
                 env.unwrapped.end_episode()  # type: ignore[attr-defined]
             elif isinstance(call, str):

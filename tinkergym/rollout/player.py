@@ -25,6 +25,7 @@ from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.environment_host import AnyEnv, Host, Report
 from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
 from tinkergym.rollout.game_table import PLAYERS, TOOLS
+from tinkergym.rollout.group_scores import WaitingGroup, group_key
 from tinkergym.rollout.host_pool import HostPool
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView
@@ -61,6 +62,16 @@ class _Episode:
     call_ends_at: float = 0.0
     request_id: str = ""
     """Id of the last sampling request."""
+
+
+@dataclass(slots=True, eq=False)
+class _Scoring:
+    """A group that its environment is asked about."""
+
+    group: WaitingGroup
+    hosts: HostPool
+    host: Host
+    ends_at: float
 
 
 class EpisodePlayer:
@@ -101,12 +112,16 @@ class EpisodePlayer:
         self._fresh_calls: set[int] = set()
         self._requests: list[SampleRequest] = []
         self._finished: list[EpisodeResult] = []
+        self._groups: dict[str, WaitingGroup] = {}
+        """Of episodes that are paid together, those that have ended."""
+        self._scoring: dict[int, _Scoring] = {}
+        """By the call of the environment that is asked."""
         self._next_tick = 0.0
 
     @property
     def active(self) -> int:
-        """The number of episodes being played."""
-        return len(self._episodes) + len(self._waiting)
+        """The number of episodes being played and of groups being scored."""
+        return len(self._episodes) + len(self._waiting) + len(self._scoring)
 
     def start(self, plan: EpisodePlan, renderer: AnyRenderer) -> None:
         """Begin an episode. One that is already being played, by its `session_id`, continues.
@@ -151,6 +166,9 @@ class EpisodePlayer:
     def drop(self, session_id: str) -> None:
         """Stop an episode without a result, because its lease is lost."""
         self._waiting = deque(item for item in self._waiting if item[0].session_id != session_id)
+        for key, group in list(self._groups.items()):
+            if any(one.lease_id == session_id for one in group.results.values()):
+                del self._groups[key]
         episode = self._episodes.get(session_id)
         if episode is not None:
             episode.loop.fail(StopReason.ABANDONED, "the lease was lost")
@@ -237,6 +255,9 @@ class EpisodePlayer:
 
     def _reported(self, report: Report) -> None:
         self._fresh_calls.discard(report.call_id)
+        if report.call_id in self._scoring:
+            self._scored(self._scoring.pop(report.call_id), report)
+            return
         episode = self._by_call.pop(report.call_id, None)
         if episode is None:
             return
@@ -324,6 +345,12 @@ class EpisodePlayer:
                     StopReason.EPISODE_TIMEOUT, "the time ran out while the policy was sampling"
                 )
                 self._finish(episode)
+        for call_id, scoring in list(self._scoring.items()):
+            if now >= scoring.ends_at + scoring.host.waited_seconds():
+                del self._scoring[call_id]
+                scoring.hosts.discard(scoring.host, hangs=True)
+                text = "score_group did not return within limits.step_timeout_seconds per episode"
+                self._finished += scoring.group.paid(None, text, StopReason.ENVIRONMENT_TIMEOUT)
         self._start_waiting()  # A pause may be over.
 
     # --- what follows ---
@@ -369,16 +396,47 @@ class EpisodePlayer:
             self._release(episode)
             self.start(plan.again(), episode.renderer)
             return
-        self._finished.append(
-            # Built from checked parts; see Ledger.segments.
-            unchecked(
-                EpisodeResult,
-                episode_id=plan.episode_id,
-                lease_id=plan.lease_id,
-                trajectories=_trajectories(episode.loop),
-            )
+        # Built from checked parts; see Ledger.segments.
+        result = unchecked(
+            EpisodeResult,
+            episode_id=plan.episode_id,
+            lease_id=plan.lease_id,
+            trajectories=_trajectories(episode.loop),
         )
         self._release(episode)
+        if not plan.group_size:
+            self._finished.append(result)
+            return
+        group = self._groups.setdefault(group_key(plan), WaitingGroup(plan))
+        group.results[plan.episode_id] = result
+        if group.whole:
+            del self._groups[group_key(plan)]
+            self._score(group, episode.hosts)
+
+    def _score(self, group: WaitingGroup, hosts: HostPool) -> None:
+        """Ask an environment what the episodes of a group have earned."""
+        members = len(group.members)
+        if not members:
+            self._finished += group.in_order
+            return
+        plan = group.plan
+        assert plan.environment is not None, "the player makes environments by reference"
+        host, _ = hosts.take(plan.environment)
+        # Each may take a judge as long as a step.
+        ends_at = self._clock() + members * plan.limits.step_timeout_seconds
+        call_id = next(self._call_ids)
+        self._scoring[call_id] = _Scoring(group, hosts, host, ends_at)
+        host.episode_id = plan.episode_id
+        host.call(call_id, group.ask)
+
+    def _scored(self, scoring: _Scoring, report: Report) -> None:
+        if report.error:
+            scoring.hosts.discard(scoring.host, hangs=False)
+            self._finished += scoring.group.paid(None, report.error, report.stop_reason)
+        else:
+            scoring.hosts.give_back(scoring.host)
+            self._finished += scoring.group.paid(report.value)
+        self._start_waiting()
 
     def _release(self, episode: _Episode) -> None:
         del self._episodes[episode.plan.session_id]

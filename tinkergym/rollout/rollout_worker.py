@@ -100,6 +100,8 @@ class RolloutWorker:
         self._changed = threading.Condition()
         self._leases: set[str] = set()
         self._playing: set[str] = set()
+        self._groups: dict[str, str] = {}
+        """By lease the group that the episode is paid with, if it is not paid by itself."""
         self._renew_seconds = _LONGEST_WAIT_SECONDS
         self._replies: deque[tuple[LeaseReply, dict[str, Renderer]]] = deque()
         """Each with the renderers of its episodes."""
@@ -211,7 +213,7 @@ class RolloutWorker:
             if renderers is None:
                 return
             with self._changed:
-                self._remember(reply, renderers)
+                self._remember(self._lost_as_groups(reply), renderers)
                 self._final = reply.job_state.final
                 idle = not reply.episodes and not reply.lost
             wake()
@@ -239,11 +241,22 @@ class RolloutWorker:
     def _free(self) -> int:
         return self._max_episodes - len(self._playing)
 
+    def _lost_as_groups(self, reply: LeaseReply) -> LeaseReply:
+        """Give up whole groups: an episode that is paid with others is worth nothing without them."""
+        broken = {self._groups[lease_id] for lease_id in reply.lost if lease_id in self._groups}
+        siblings = [lease_id for lease_id, key in self._groups.items() if key in broken]
+        return reply.model_copy(update={"lost": sorted({*reply.lost, *siblings})}) if broken else reply
+
     def _remember(self, reply: LeaseReply, renderers: dict[str, Renderer]) -> None:
         taken = {episode.lease_id for episode in reply.episodes}
         self._leases = (self._leases | taken) - set(reply.lost)
         self._playing = (self._playing | taken) - set(reply.lost)
+        for lease_id in reply.lost:
+            self._groups.pop(lease_id, None)
         for episode in reply.episodes:
+            if episode.group_size:
+                key = f"{episode.episode_id.rpartition(':')[0]}:{episode.group}"
+                self._groups[episode.lease_id] = key
             # Three chances to renew before a lease expires.
             self._renew_seconds = min(self._renew_seconds, episode.lease_seconds / 3)
         self._replies.append((reply, renderers))
@@ -274,7 +287,7 @@ class RolloutWorker:
                     if self._ended:
                         return
                     self._changed.wait()
-                batch = [self._results.popleft() for _ in range(min(most, len(self._results)))]
+                batch = self._next_batch(most)
                 self._submitting = True
             try:
                 most = self._submit(batch, most)
@@ -283,6 +296,22 @@ class RolloutWorker:
                     self._submitting = False
                     self._changed.notify_all()
 
+    def _next_batch(self, most: int) -> list[EpisodeResult]:
+        """Take results to be handed in together: a group is never divided, and ends as a whole."""
+        batch: list[EpisodeResult] = []
+        while self._results and (len(batch) < most or self._are_paid_together(batch[-1], self._results[0])):
+            batch.append(self._results.popleft())
+        return batch
+
+    def _are_paid_together(self, one: EpisodeResult, other: EpisodeResult) -> bool:
+        key = self._groups.get(one.lease_id)
+        return key is not None and key == self._groups.get(other.lease_id)
+
+    def _middle(self, batch: Sequence[EpisodeResult]) -> int:
+        """Return where a batch can be divided, near its middle; 0 if nowhere."""
+        places = [n for n in range(1, len(batch)) if not self._are_paid_together(batch[n - 1], batch[n])]
+        return min(places, key=lambda place: abs(place - len(batch) // 2), default=0)
+
     def _submit(self, batch: Sequence[EpisodeResult], most: int) -> int:
         """Submit a batch; return how many results the next one may have."""
         # The results are our own frozen records, so copying them through validation is not needed.
@@ -290,14 +319,16 @@ class RolloutWorker:
         try:
             reply = self._patiently(partial(self._transport.submit, body))
         except PayloadTooLargeError:
-            if len(batch) == 1:
+            half = self._middle(batch)
+            if not half:
                 raise
-            half = len(batch) // 2
             return min(half, self._submit(batch[:half], most), self._submit(batch[half:], most))
         if reply is None:
             return most
         with self._changed:
             self._leases -= {result.lease_id for result in batch}
+            for result in batch:
+                self._groups.pop(result.lease_id, None)
         for result, verdict in zip(batch, reply.verdicts, strict=True):
             if verdict == "stale":
                 _log.info("episode %s was too late: its lease was lost", result.episode_id)

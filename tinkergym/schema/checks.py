@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.schema.job_spec import LEAST_TEMPERATURE, MOST_TEMPERATURE, JobSpec, PlayedSpec
@@ -13,6 +13,8 @@ from tinkergym.schema.jobs import WrittenDataSpec
 from tinkergym.schema.opponents import League, Scripted
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.sampling import Cut
+
+Played = TypeVar("Played", bound=PlayedSpec)
 
 
 def refuse_environment_prompt(settings: Mapping[str, Any]) -> None:
@@ -27,6 +29,36 @@ def refuse_environment_prompt(settings: Mapping[str, Any]) -> None:
             hint="set system_prompt, which replaces the environment's",
             field="environment_prompt",
         )
+    if "group_rewards" in settings:
+        raise InvalidRequestError(
+            "it is read from the environment",
+            hint="give the environment a method score_group(members)",
+            field="group_rewards",
+        )
+
+
+def with_group_rewards(spec: Played, *, pays_groups: bool) -> Played:
+    """Return a job that says whether its environment pays groups together.
+
+    Raises:
+        InvalidRequestError: It does, and the job has no groups.
+    """
+    if not isinstance(spec, JobSpec):
+        return spec
+    if pays_groups and spec.algorithm.group_size < 2:
+        raise InvalidRequestError(
+            "the environment pays the episodes of a group together (score_group), and groups have one",
+            hint="raise algorithm.group_size",
+            field="algorithm.group_size",
+        )
+    if pays_groups and spec.deterministic:
+        raise InvalidRequestError(
+            "the environment pays the episodes of a group together (score_group), and those that wait for "
+            "their group would hold up the others, which deterministic=True samples in lockstep",
+            hint="leave deterministic out, or pay each episode by itself",
+            field="deterministic",
+        )
+    return spec.model_copy(update={"group_rewards": pays_groups})
 
 
 def require_cut(top_p: object, top_k: object) -> Cut:

@@ -89,6 +89,10 @@ class EpisodeRequest(WireModel):
     executor: ExecutorName = "thread"
     retries: int = Field(0, ge=0)
     """How often the worker plays it again after a failure."""
+    group_size: int = Field(0, ge=0)
+    """How many episodes its group has, if the environment pays them together (`score_group`); these are
+    leased, handed in and stored as a whole. 0 where each is paid by itself.
+    """
     lease_id: str
     lease_seconds: float
 

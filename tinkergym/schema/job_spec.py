@@ -499,6 +499,14 @@ class JobSpec(PlayedSpec):
     collapse_guard: bool | CollapseGuard = True
     """Whether games are watched for signs of collapse. Each sign causes a warning that names the last good
     version. True means `CollapseGuard()`."""
+    group_rewards: bool = False
+    """Whether the environment pays the episodes of a group together (`score_group`), written down by whoever
+    makes the environment first, the client or the service.
+    """
+    kl_metric_every: int | None = Field(None, ge=0)
+    """Every how many steps the KL to the policy that the job began with is estimated for a job without a KL
+    penalty, as the metric `kl`; 0 never. None is 10, but 0 where a whole model would have to be read for it.
+    """
     shuffle_rewards: bool = False
     """A control experiment: permute the returns within each step, so that nothing can be learned."""
     max_staleness: int = Field(0, ge=0, le=8)
@@ -526,6 +534,22 @@ class JobSpec(PlayedSpec):
         return self
 
     @model_validator(mode="after")
+    def _its_groups_can_be_paid_together(self) -> Self:
+        if self.group_rewards and self.deterministic:
+            self._refuse(
+                "group_rewards cannot be had with deterministic=True: episodes are sampled in lockstep, and "
+                "those that wait for their group would hold the others up; leave deterministic out"
+            )
+        if self.group_rewards and self.rollout == "script":
+            self._refuse("group_rewards needs workers that play whole groups; a script plays one by one")
+        if self.group_rewards and self.algorithm.group_size < 2:
+            self._refuse(
+                "group_rewards needs groups: the environment has a score_group, and algorithm.group_size is "
+                f"{self.algorithm.group_size}; raise it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _its_rate_is_reached(self) -> Self:
         self._refuse_endless_warmup(self.algorithm.warmup_steps)
         return self
@@ -546,6 +570,24 @@ class JobSpec(PlayedSpec):
                 "or set "
                 "importance_correction"
             )
+        return self
+
+    @property
+    def kl_measured_every(self) -> int:
+        """Every how many steps the KL to the beginning is estimated; 0 never."""
+        if self.algorithm.kl_coefficient:
+            return 0
+        if self.kl_metric_every is not None:
+            return self.kl_metric_every
+        return 0 if isinstance(self.adapter, FullParameters) and self.initial_policy else 10
+
+    @model_validator(mode="after")
+    def _its_kl_is_measured_once(self) -> Self:
+        self._refuse_idle(
+            "kl_metric_every",
+            bool(self.algorithm.kl_coefficient),
+            "algorithm.kl_coefficient=0; with a penalty, the metric kl is that of every step",
+        )
         return self
 
     @property

@@ -18,6 +18,7 @@ from tinkergym.errors import (
     RemoteEnvironmentError,
     TinkerGymError,
 )
+from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.serving.protocol import QUESTIONS, Frame, Message, encode, error_message
 from tinkergym.spaces import space_to_json
 from tinkergym.user_code.quoting import quoted
@@ -33,7 +34,9 @@ def describe(env: AnyEnv) -> Message:
 
     Raises:
         UnsupportedSpaceError: A space cannot be described in JSON.
+        InvalidEnvironmentError: It pays groups of episodes together.
     """
+    refuse_group_rewards(env, "a server of environments plays episodes one by one")
     spec = env.spec
     return {
         "observation_space": space_to_json(env.observation_space),

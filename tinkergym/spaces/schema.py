@@ -44,6 +44,9 @@ def _text(space: spaces.Text) -> Schema:
 
 def _chat(space: Chat) -> Schema:
     name = {"type": "string", "minLength": 1, "maxLength": MOST_NAME_CHARACTERS}
+    function = {"type": "object", "properties": {"name": {"type": "string", "minLength": 1}}}
+    one = {"type": "object", "properties": {"function": {**function, "required": ["name"]}}}
+    functions = {"type": "array", "items": {**one, "required": ["function"]}}
     message = {
         "type": "object",
         "properties": {
@@ -51,6 +54,8 @@ def _chat(space: Chat) -> Schema:
             "content": _text(space.content),
             "name": name,
             "tool_call_id": name,
+            "tool_calls": functions,
+            "tools": functions,
         },
         "required": ["role", "content"],
         "additionalProperties": False,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tinkergym.errors import InvalidRequestError
 from tinkergym.tools.definition import Tool
 from tinkergym.tools.syntax import Syntax, ToolCall, render_calls
 
@@ -29,6 +30,9 @@ def describe_tools(tools: Sequence[Tool], syntax: Syntax, *, max_calls: int | No
         tools: The offered tools.
         syntax: The syntax of calls.
         max_calls: The most calls in an episode; None means only the episode's limits apply.
+
+    Raises:
+        InvalidRequestError: The syntax is `native`.
     """
     return describe_schemas([tool.schema() for tool in tools], syntax, max_calls=max_calls)
 
@@ -37,6 +41,12 @@ def describe_schemas(
     schemas: Sequence[Mapping[str, Any]], syntax: Syntax, *, max_calls: int | None = None
 ) -> str:
     """Return the same for tools of which only the JSON schemas are available."""
+    if syntax == "native":
+        raise InvalidRequestError(
+            "with the syntax native, the model's chat template describes the tools, and no prompt does",
+            hint='choose "hermes", "xml" or "json" to describe them here',
+            field="syntax",
+        )
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
     offered = lines if syntax == "json" else f"<tools>\n{lines}\n</tools>"
     example = render_calls([ToolCall("tool_name", {"argument_name": "value"})], syntax)

@@ -91,7 +91,7 @@ class ToolRunner:
             counts["refused_tool_calls"] += 1
             return tool.name, f"error: all {self._max_calls} calls are used up; answer now, without a call"
         arguments = call.arguments
-        if self.syntax == "xml":
+        if self.syntax in ("xml", "native"):
             arguments = typed_arguments(arguments, tool.parameters)
         try:
             text = self._call(tool, arguments)

@@ -15,7 +15,10 @@ from typing import Any, Literal, NoReturn
 
 from tinkergym.messages import is_unicode
 
-Syntax = Literal["hermes", "xml", "json"]
+Syntax = Literal["hermes", "xml", "json", "native"]
+"""`native`: as the model's own chat template writes calls. Whoever plays reads them, and hands them on in the
+syntax `hermes`.
+"""
 
 MOST_CALLS = 64
 """The most calls read from one answer; the rest is reported as one malformed call."""
@@ -39,7 +42,7 @@ class ToolCall:
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
-    """JSON values; in the `xml` syntax text, which is parsed by the tool's schema."""
+    """JSON values; in the `xml` syntax, or a `native` one like it, text that the tool's schema parses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def render_result(name: str, text: str, syntax: Syntax) -> str:
 
 
 def typed_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse the texts of an `xml` call as JSON if the tool's schema expects something other than text.
+    """Parse the texts of an `xml` or `native` call as JSON if the tool's schema expects other than text.
 
     Args:
         arguments: Texts by name.
@@ -279,5 +282,5 @@ def _takes_text(schema: Mapping[str, Any]) -> bool:
     return bool(schema.get("type", "string") == "string")
 
 
-_PARSERS = {"hermes": _hermes, "xml": _xml, "json": _bare}
-_WRITERS = {"hermes": _write_hermes, "xml": _write_xml, "json": _write_json}
+_PARSERS = {"hermes": _hermes, "xml": _xml, "json": _bare, "native": _hermes}
+_WRITERS = {"hermes": _write_hermes, "xml": _write_xml, "json": _write_json, "native": _write_hermes}

@@ -5,6 +5,7 @@ A plain string is short for one text part. Nearly all content is that, and it ha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -104,7 +105,10 @@ def content_of(parts: Any) -> Content:
 
 
 def content_text(content: Content) -> str:
-    """Return content as readable text; an image is shown by the beginning of its hash."""
+    """Return content as readable text; an image is shown by the beginning of its hash.
+
+    A call is written in the syntax `hermes`, as environments get it.
+    """
     return content if isinstance(content, str) else "".join(map(_part_text, content))
 
 
@@ -137,4 +141,6 @@ def _part_text(part: Part) -> str:
         return part.text
     if isinstance(part, ImagePart):
         return f"[image {part.sha256[:12]}]"
-    return f"[call {part.id}: {part.name}({part.arguments})]"
+    # As the environment was given it: what reads an action again finds the call.
+    name = json.dumps(part.name, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {part.arguments}}}\n</tool_call>'

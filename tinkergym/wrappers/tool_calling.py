@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRequestError
-from tinkergym.messages import Message
+from tinkergym.messages import Message, observation_messages
 from tinkergym.spaces import Chat
 from tinkergym.tools.collection import ToolSource, by_name, methods_of, named_tools, recorded
 from tinkergym.tools.definition import Tool
@@ -30,6 +30,9 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
 
     The tools are described in `metadata["system_prompt"]`, after the environment's own prompt. In an
     environment whose observations are chats, results are messages with the role `tool`; in others, text.
+
+    With the syntax `native`, the model's own chat template describes the tools, and writes calls and results
+    as the model was trained to; observations are chats then, the first of which offers the tools.
 
     Each step counts in `info["metrics"]`: `tool_calls` (that ran), `tool_errors` (of these, that failed),
     `malformed_tool_calls` (that could not run) and `refused_tool_calls` (over `max_calls`).
@@ -55,7 +58,8 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         Args:
             env: An environment with text actions and text or chat observations.
             tools: More tools; see `tinkergym.tools.collection.ToolSource` for the possible forms.
-            syntax: How the model writes calls: `hermes`, `xml` or `json`.
+            syntax: How the model writes calls: `hermes`, `xml`, `json`, or `native` for models whose chat
+                template has a form for them.
             max_calls: The most calls in an episode; None leaves it to the limits of the episode.
             timeout_seconds: Time limit of a function's call, unless the tool has its own. Methods of the
                 environment have none: they run in the environment's thread.
@@ -97,10 +101,13 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
             timeout_seconds=timeout_seconds,
             max_result_characters=max_result_characters,
         )
-        offer = describe_tools(list(self.tools.values()), syntax, max_calls=max_calls)
-        own = env.metadata.get("system_prompt")
-        prompt = f"{own}\n\n{offer}" if own else offer
-        self.metadata = {**env.metadata, "system_prompt": prompt, "turns": "multi"}
+        self.metadata = {**env.metadata, "turns": "multi"}
+        if syntax == "native":
+            self.observation_space = _with_chats(env.observation_space)
+        else:
+            offer = describe_tools(list(self.tools.values()), syntax, max_calls=max_calls)
+            own = env.metadata.get("system_prompt")
+            self.metadata["system_prompt"] = f"{own}\n\n{offer}" if own else offer
         self._playing = False
         self._last: Any = None
 
@@ -120,6 +127,10 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
                 field="environment",
             )
         self._runner.begin()
+        if self._syntax == "native":
+            offer: Message = {"role": "system", "content": ""}
+            offer["tools"] = [tool.schema() for tool in self.tools.values()]
+            observation = _with_messages(observation, [offer, *observation_messages(observation)])
         self._playing, self._last = True, observation
         return observation, info
 
@@ -137,6 +148,8 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
             return self._shown(ran.results), 0.0, False, False, {"metrics": ran.counts}
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._playing = not (terminated or truncated)
+        if self._syntax == "native" and isinstance(observation, str | list | Mapping):
+            observation = _with_messages(observation, observation_messages(observation))
         self._last = observation
         metrics = {**no_calls(), **(info.get("metrics") or {})}
         return observation, reward, terminated, truncated, {**info, "metrics": metrics}
@@ -169,3 +182,18 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         if name:
             message["name"] = name
         return message
+
+
+def _with_chats(space: gym.Space[Any]) -> gym.Space[Any]:
+    """Return the space of `_with_messages` of a space's observations."""
+    if isinstance(space, gym.spaces.Dict) and "messages" in space.spaces:
+        return gym.spaces.Dict({**space.spaces, "messages": Chat()})
+    return Chat()
+
+
+def _with_messages(observation: Any, messages: list[Message]) -> Any:
+    """Return an observation that shows these messages, as a mapping where it shows some already."""
+    if isinstance(observation, Mapping) and "messages" in observation:
+        silent = {"text": ""} if "text" in observation else {}
+        return {**observation, **silent, "messages": messages}
+    return messages

@@ -23,6 +23,7 @@ from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_episodes import ScriptEpisodes
 from tinkergym.remote.template_file import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
+from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.rollout.local_environment import LOCAL
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt
@@ -115,6 +116,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         given = {"steps": steps, "algorithm": algorithm, "adapter": adapter, **settings}
         _refuse_impossible({name for name, value in given.items() if value is not None}, job_id, settings)
+        refuse_group_rewards(env, "a loop of your own plays episodes one by one")
         self._environment_prompt = system_prompt_of(env)
         self._client = client or Client()
         if job_id is not None:

@@ -307,3 +307,36 @@ def test_in_lockstep_a_lost_episode_breaks_the_step_until_it_is_posted_again(how
     assert hand_in(episodes, requests[1]) == "stale"
     episodes.post(1, step_requests("job-1", spec(), 1))
     assert len(episodes.lease("b", 4, now=99.0)) == 4
+
+
+def test_a_group_that_is_paid_together_goes_to_one_worker_whatever_it_has_room_for():
+    episodes = board(by_group=True)
+    first = episodes.lease("a", 1, now=0.0)
+    assert [request.group for request in first] == [0, 0]
+    assert [request.group for request in episodes.lease("b", 3, now=0.0)] == [1, 1]
+    assert episodes.lease("b", 3, now=0.0) == []
+
+
+def test_of_a_group_that_is_paid_together_all_results_count_or_none():
+    episodes = board(by_group=True)
+    first, second, *other = episodes.lease("a", 4, now=0.0)
+    assert episodes.claim_all([result(first)]) == ["stale"]
+    assert episodes.claim_all([result(one) for one in [second, *other]]) == ["stale", "accepted", "accepted"]
+    both = [result(first), result(second)]
+    assert episodes.claim_all(both) == ["accepted", "accepted"]
+    for one in both:
+        episodes.settle(one, stored=True)
+    assert episodes.claim_all(both[:1]) == ["duplicate"]
+
+
+def test_a_lost_group_is_played_again_as_a_whole():
+    episodes = board(by_group=True)
+    first, second, *_ = episodes.lease("a", 4, now=0.0)
+    episodes.renew("a", [first.lease_id], now=20.0)
+    episodes.expire(now=35.0)
+    # Its worker still renews one of the two: nobody else can be given the other alone.
+    assert {request.group for request in episodes.lease("b", 4, now=35.0)} == {1}
+    episodes.expire(now=60.0)
+    again = episodes.lease("b", 4, now=60.0)
+    assert [request.group for request in again] == [0, 0]
+    assert episodes.claim_all([result(first), result(second)]) == ["stale", "stale"]

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from tinkergym.schema.certificate import AgreementFacts
 from tinkergym.schema.events import JobState
-from tinkergym.schema.policy_calls import ForwardBackward, Load, Logprobs, OptimStep, PolicySpec, Save
+from tinkergym.schema.policy_calls import (
+    ForwardBackward,
+    Load,
+    Logprobs,
+    OptimStep,
+    PolicySpec,
+    Publish,
+    Save,
+)
+from tinkergym.schema.sampling import SampleRequest
 
 SEQUENCE = {"token_ids": [65, 66, 67, 68]}
 BATCH, STEP = ForwardBackward(sequences=[SEQUENCE]), OptimStep(learning_rate=1e-2)
@@ -66,3 +76,54 @@ def test_a_call_that_was_refused_is_refused_again_and_the_others_are_repeated(la
     known = owner.call(BATCH, STEP, Logprobs(sequences=[SEQUENCE])).logprobs
     owner.moved()
     assert owner.call(Logprobs(sequences=[SEQUENCE])).logprobs == known
+
+
+def sampled(lab, policy, version, prompt, tokens):
+    """Return a completion of a published version."""
+    arrived = []
+    sampler = lab.transport("").sampler()
+    request = SampleRequest(
+        request_id="r", policy=policy, policy_version=version, prompt_ids=prompt, max_tokens=tokens
+    )
+    sampler.submit([request], arrived.extend)
+    lab.until(policy, lambda: arrived)
+    sampler.close()
+    return arrived[0]
+
+
+def compared(lab, owner):
+    bodies = lab.tenant.facts(owner.job_id, "agreement")
+    found = [AgreementFacts.model_validate_json(body) for body in bodies]
+    assert all(one.mean <= one.allowed for one in found)
+    return {one.version: one.by for one in found}
+
+
+def test_each_publish_is_compared_by_its_own_completions_or_else_by_a_probe(lab, owner):
+    prompt = [65, 66]
+    first = owner.call(Publish()).version
+    own = sampled(lab, owner.job_id, first, prompt, tokens=6)
+    sequence = {
+        "token_ids": [*prompt, *own.token_ids],
+        "loss_mask": [False, False, *[True] * len(own.token_ids)],
+        "sampling_logprobs": [None, None, *own.sampling_logprobs],
+        "advantage": 1.0,
+    }
+    batch = ForwardBackward(sequences=[sequence], loss="ppo")
+    owner.call(batch, STEP)
+    second = owner.call(Publish()).version
+    owner.call(batch, STEP)  # completions of the version before say nothing of this one
+    third = owner.call(Publish()).version
+    owner.call(BATCH, STEP)
+    by = compared(lab, owner)
+    assert [by[version] for version in (first, second, third)] == ["episodes", "probe", "probe"]
+
+
+def test_a_policy_whose_engine_holds_other_weights_ends_before_it_changes(lab, owner, publishes_wrongly):
+    owner.call(BATCH, STEP)
+    publishes_wrongly()
+    owner.call(Publish(), BATCH)
+    owner.calls.add(owner.job_id, owner.seq + 1, STEP)
+    lab.pool.wait_for_call(owner.job_id, owner.seq + 1, 5.0)
+    lab.until(owner.job_id, lambda: lab.state(owner.job_id).final)
+    end = lab.events(owner.job_id, "state")[-1]
+    assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")

@@ -30,6 +30,16 @@ def test_the_time_left_is_that_of_the_last_ten_steps(time, clock):
     assert clock.expected(3) == 12.0
 
 
+def test_the_first_step_says_nothing_of_the_others_once_there_are_some(time, clock):
+    time.now += 60.0
+    clock.lap()
+    assert clock.expected(2) == 120.0
+    for seconds in (4.0, 2.0):
+        time.now += seconds
+        clock.lap()
+    assert clock.expected(2) == 6.0
+
+
 def test_a_pause_is_part_of_its_step_but_not_of_the_time_left(time, clock):
     time.now += 5.0  # it works,
     time.now += 30.0  # its client says nothing for so long that this is a pause,
@@ -55,4 +65,4 @@ def test_a_pause_that_is_longer_than_the_step_begins_with_it_and_may_outlast_it(
     clock.resume()
     time.now += 6.0
     clock.lap()
-    assert clock.expected(3) == 12.0  # of 6, 0 and 6 seconds
+    assert clock.expected(3) == 9.0  # of 0 and 6 seconds, after the first

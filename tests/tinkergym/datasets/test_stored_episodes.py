@@ -1,11 +1,14 @@
+from dataclasses import replace
+
 import pytest
 
 from tinkergym.datasets.conversations import comparison, conversation
-from tinkergym.datasets.stored_episodes import stored_episodes
+from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 from tinkergym.testing.episodes import stored_record
+from tinkergym.trajectory.parts import TextPart, ToolCallPart, ToolResultPart
 
 SPEC = JobSpec(
     environment=EnvironmentRef(id="own/Env-v0"),
@@ -57,3 +60,26 @@ def test_where_nothing_is_left_or_episodes_cannot_be_paired_it_is_said():
         episodes(0.5, 0.5).to_preference()
     with pytest.raises(InvalidRequestError, match="turns"):
         episodes(0.0, 1.0, turns=2).to_preference()
+
+
+def test_calls_in_the_templates_own_form_become_tool_calls_and_need_the_tools():
+    (episode,) = episodes(1.0)
+    call = ToolCallPart(id="call00000", name="add", arguments='{"a": 1}')
+    (first,) = episode.trajectory.turns
+    turns = [
+        first.model_copy(update={"action": [TextPart(text="Let me see."), call]}),
+        first.model_copy(update={"observation": [ToolResultPart(id="call00000", text="2")], "action": "2"}),
+    ]
+    trajectory = episode.trajectory.model_copy(update={"turns": turns})
+    calling = StoredEpisodes([replace(episode, trajectory=trajectory)])
+    with pytest.raises(InvalidRequestError) as caught:
+        calling.to_sft()
+    assert caught.value.field == "tools"
+    offered = [{"type": "function", "function": {"name": "add"}}]
+    (row,) = calling.to_sft(tools=offered)
+    assert row["tools"] == offered
+    *_, asked, spoken, result, answer = [*row["messages"]]
+    assert spoken["content"] == "Let me see."
+    assert spoken["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
+    assert result == {"role": "tool", "content": "2", "tool_call_id": "call00000"}
+    assert (asked["role"], answer["content"]) == ("user", "2")

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 import tinkergym as tg
+from tests.tinkergym.reporting.jobs import step_event
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.remote.estimate import PROBE_STEPS, Estimate, estimate_from_earlier
+from tinkergym.remote.estimate import PROBE_STEPS, Estimate, _training_seconds, estimate_from_earlier
 from tinkergym.schema.events import JobState, UpdateEvent
+from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.testing.scripted_service import ScriptedService
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "running_jobs.md"
@@ -127,3 +129,17 @@ def test_an_earlier_job_of_the_same_size_says_what_another_will_take(client):
     found = estimate_from_earlier(longer, [small])
     assert (found.steps, found.seconds, found.tokens) == (100, 200.0, 10_000)
     assert estimate_from_earlier(large, [small]) is None
+
+
+def test_the_steps_of_a_probe_say_what_training_takes():
+    def step(number, seconds, **parts):
+        metrics = {f"time/{name}": took for name, took in parts.items()}
+        return step_event(number, number, step_seconds=seconds, metrics=metrics).body
+
+    steps = [step(1, 30.0), step(2, 2.0), step(3, 3.0, checkpoint=1.0), step(4, 50.0), step(5, 2.0)]
+    spec = parse_any_spec({"environment": {"id": BOARD}, "steps": 101, "checkpoint_every": 20})
+    # 28 s more for the first, 101 steps of 2 s, and five checkpoints of 1 s; what held step 4 up counts not.
+    assert _training_seconds(spec, steps) == pytest.approx(28 + 202 + 5)
+    written = {"kind": "sft", "data": "ab" * 32, "steps": 100, "held_out": 0.1, "eval_every": 10}
+    steps = [step(1, 5.0, evaluate=4.0), step(2, 1.0), step(3, 1.5, publish=0.5), step(4, 5.0, evaluate=4.0)]
+    assert _training_seconds(parse_any_spec(written), steps) == pytest.approx(100 + 9 * 0.5 + 10 * 4.0)

@@ -2,7 +2,7 @@
 
 import time
 
-from tinkergym.reporting import Point
+from tinkergym.reporting import Note, Point
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
 from tinkergym.schema.jobs import JobView
 from tinkergym.schema.parsing import parse_any_spec
@@ -20,6 +20,15 @@ def job_view(job_id="job-1"):
 
 def point(step, **values):
     return Point(step=step, time=100.0 + step, values={"reward": step / 10, **values})
+
+
+def note(seq):
+    """A note of either kind: a completion or an evaluation."""
+    common = {"seq": seq, "step": seq, "time": 100.0 + seq}
+    if seq % 2:
+        row = {"step": seq, "return": 0.5, "stop_reason": "terminated", "prompt": "2+2?", "completion": "4"}
+        return Note(kind="completion", text="4", row={**row, "agent": "agent_0", "episode": "e"}, **common)
+    return Note(kind="evaluation", text="mean return 0.5", values={"eval/board/mean": 0.5}, **common)
 
 
 def step_event(seq, step, **settings):

@@ -4,6 +4,7 @@ import types
 import pytest
 
 from tests.tinkergym.reporting.jobs import job_view, point
+from tests.tinkergym.reporting.test_notes import evaluation, notes_of
 from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting.trackers import callbacks_of
 from tinkergym.schema.events import JobState
@@ -23,7 +24,7 @@ class Server:
     """A client of an MLflow server that has this history of one run."""
 
     def __init__(self, history=()):
-        self.history, self.batches, self.status = list(history), [], None
+        self.history, self.batches, self.status, self.files = list(history), [], None, {}
 
     def __call__(self, **uris):
         assert set(uris.values()) == {"http://there"}
@@ -37,7 +38,11 @@ class Server:
 
     def search_runs(self, experiments, text, max_results):
         assert "job-1" in text
-        return [types.SimpleNamespace(info=types.SimpleNamespace(run_id="run"))] if self.history else []
+        run = types.SimpleNamespace(
+            info=types.SimpleNamespace(run_id="run"),
+            data=types.SimpleNamespace(tags={"tinkergym.last_note": "7"}),
+        )
+        return [run] if self.history else []
 
     def create_run(self, experiment, *, run_name, tags):
         assert tags["tinkergym.job_id"] == "job-1"
@@ -49,8 +54,11 @@ class Server:
     def get_metric_history(self, run_id, key):
         return [types.SimpleNamespace(step=step) for step in self.history]
 
-    def log_batch(self, run_id, *, metrics):
-        self.batches.append(metrics)
+    def log_batch(self, run_id, *, metrics, tags=()):
+        self.batches.append([*metrics, *tags])
+
+    def log_dict(self, run_id, content, name):
+        self.files[name] = content
 
     def set_terminated(self, run_id, *, status):
         self.status = status
@@ -68,6 +76,22 @@ def test_mlflow_goes_on_with_the_jobs_run_and_sends_a_point_as_one_call(install,
     tracker.end(JobState.CANCELLED)
     assert server.batches == [[("reward", 0.4, 104_000, 4), ("loss", 0.5, 104_000, 4)]]
     assert server.status == "KILLED"
+
+
+def test_mlflow_keeps_a_note_under_its_number_and_says_which_was_the_last(install, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
+    server = Server([1])
+    install("mlflow", MlflowClient=server)
+    install("mlflow.entities", Metric=lambda *values: values, RunTag=lambda *pair: pair)
+    (tracker,) = callbacks_of("mlflow")
+    tracker.begin(job_view())
+    assert tracker.last_note() == 7
+    (note,) = notes_of([evaluation(9, 4)])
+    tracker.tell(note)
+    assert list(server.files) == ["notes/00000009.json"]
+    ((*metrics, tag),) = server.batches
+    assert ("eval/held-out/mean", 0.5, 9000, 4) in metrics
+    assert tag == ("tinkergym.last_note", "9")
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///mlflow.db", "mlruns", "postgresql://db/mlflow", ""])

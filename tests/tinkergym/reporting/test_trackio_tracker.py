@@ -34,11 +34,15 @@ class Run:
 
 def test_trackio_says_its_last_step_before_it_begins(install):
     runs = []
-    storage = types.SimpleNamespace(get_max_step_for_run=lambda project, name: None if runs else 4)
+    storage = types.SimpleNamespace(
+        get_max_step_for_run=lambda project, name: None if runs else 4,
+        get_logs=lambda project, name: [{"step": 3, "notes/seq": 6}, {"step": 4}],
+    )
     install("trackio", init=lambda **settings: runs.append(Run(**settings)) or runs[-1])
     install("trackio.sqlite_storage", SQLiteStorage=storage)
     (tracker,) = callbacks_of("trackio")
     assert tracker.begin(job_view()) == 4
+    assert tracker.last_note() == 6
     tracker.report(point(5))
     tracker.end(None)
     assert runs[0].settings["name"] == "job-1"

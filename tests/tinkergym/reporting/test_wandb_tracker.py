@@ -4,6 +4,7 @@ import types
 import pytest
 
 from tests.tinkergym.reporting.jobs import job_view, point
+from tests.tinkergym.reporting.test_notes import episode, evaluation, notes_of
 from tinkergym.reporting.trackers import callbacks_of
 from tinkergym.schema.events import JobState
 
@@ -24,6 +25,7 @@ class Run:
     def __init__(self, **settings):
         self.offline, self.resumed, self.step = False, False, 0
         self.settings, self.points, self.ended = settings, [], None
+        self.summary = {}
         vars(self).update(settings.pop("known", {}))
 
     def log(self, values, *, step, commit=True):
@@ -52,3 +54,27 @@ def test_wandb_online_says_which_step_comes_next(install, tmp_path, monkeypatch,
     assert run.settings["config"]["steps"] == 5
     assert [step for step, _ in run.points] == [last + 1]
     assert run.ended == 1
+
+
+def test_wandb_gets_notes_with_the_next_point_and_the_rest_in_a_last_row(install, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = []
+    known = {"resumed": True, "step": 2, "summary": {"notes/seq": 3}}
+    install(
+        "wandb",
+        init=lambda **settings: made.append(Run(**settings, known=known)) or made[-1],
+        Table=lambda columns, data: (columns, data),
+    )
+    (tracker,) = callbacks_of("wandb")
+    assert (tracker.begin(job_view()), tracker.last_note()) == (1, 3)
+    completion, last = notes_of([episode(8, 1), evaluation(11, 2)])
+    tracker.tell(completion)
+    tracker.report(point(2))
+    tracker.tell(last)
+    tracker.end(JobState.COMPLETED)
+    (step, row), (after, rest) = made[0].points
+    assert (step, after) == (2, 3)
+    assert row["reward"] == 0.2
+    assert row["notes/seq"] == 8
+    assert row["completions"][1][0][:2] == [1, 0.5]
+    assert (rest["eval/held-out/mean"], rest["eval/step"], rest["notes/seq"]) == (0.5, 2, 11)

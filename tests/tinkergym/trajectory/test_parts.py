@@ -37,7 +37,7 @@ def test_a_trajectory_of_parts_is_the_same_after_the_wire_and_can_be_read():
     assert back.turns[0].observation == PARTS[:2]
     assert back.transcript == [
         ("user", "What is this? [image 000000000000]"),
-        ("assistant", "[call call-1: zoom({})]"),
+        ("assistant", '<tool_call>\n{"name": "zoom", "arguments": {}}\n</tool_call>'),
         ("user", "a cat"),
     ]
 

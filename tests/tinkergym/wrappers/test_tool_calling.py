@@ -329,3 +329,55 @@ def test_a_call_before_reset_or_after_the_end_is_refused():
     env.step("1")
     with pytest.raises(EpisodeProtocolError, match="reset"):
         env.step(call("price_of", what="a"))
+
+
+NATIVE_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t.function.name }} {% endfor %}<|im_end|>\n"
+    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }} {{ c.function.arguments | tojson }}</call>"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("inner", [Shop, Chatting])
+def test_native_tools_are_offered_called_and_answered_in_messages(inner):
+    env = ToolCalling(inner(), [add], "native")
+    first, _ = env.reset(seed=0)
+    assert first in env.observation_space
+    assert [tool["function"]["name"] for tool in first[0]["tools"]][-1] == "add"
+    assert "tools" not in (env.metadata.get("system_prompt") or "").lower()
+    observation, *_, info = env.step(call("add", a="19", b=23))
+    assert observation in env.observation_space
+    assert observation == [{"role": "tool", "content": "42", "name": "add"}]
+    assert info["metrics"]["tool_calls"] == 1.0
+
+
+def test_a_policy_calls_native_tools_in_its_models_own_form():
+    renderer = Renderer.from_bundle(byte_bundle(chat_template=NATIVE_TEMPLATE))
+    prompts = []
+
+    def answer(prompt):
+        prompts.append(prompt)
+        return "2" if "|>tool\n" in prompt else '<call>add {"a": 1, "b": 1}</call>'
+
+    plan = EpisodePlan(
+        episode_id="e",
+        seed=0,
+        policy="p",
+        environment=EnvironmentRef(id="shop"),
+        limits=Limits(max_turns=4),
+        max_turn_tokens=99,
+    )
+    (result,) = play(
+        [plan],
+        sampler=ScriptedSampler(renderer, answer),
+        renderer=renderer,
+        make_env=lambda reference: ToolCalling(Shop(), [add], "native"),
+    )
+    trajectory = result.trajectory
+    assert trajectory.stop_reason is StopReason.TERMINATED
+    assert prompts[-1].count("add") == 2
+    assert prompts[-1].endswith("<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n")
+    assert trajectory.turns[0].metrics["tool_calls"] == 1.0
+    assert len(trajectory.segments) == 1

@@ -1,0 +1,187 @@
+"""How the calls of a chat template are read: the grammar comes from the template itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.template_families import shipped_template, template_bundle
+from tinkergym.agent.call_grammar import BadCall, ReadCall, grammar_of
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import TemplateError
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer", "description": "One."}}},
+    },
+}
+
+
+def hermes(call):
+    function = call["function"]
+    written = json.dumps({"name": function["name"], "arguments": function["arguments"]}, ensure_ascii=False)
+    return f"<tool_call>\n{written}\n</tool_call>"
+
+
+def xml(call):
+    function = call["function"]
+    values = "".join(
+        f"<parameter={key}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>\n"
+        for key, value in function["arguments"].items()
+    )
+    return f"<tool_call>\n<function={function['name']}>\n{values}</function>\n</tool_call>"
+
+
+def glm(call):
+    function = call["function"]
+    values = "".join(
+        f"\n<arg_key>{key}</arg_key>\n"
+        f"<arg_value>{value if isinstance(value, str) else json.dumps(value)}</arg_value>"
+        for key, value in function["arguments"].items()
+    )
+    return f"\n<tool_call>{function['name']}{values}\n</tool_call>"
+
+
+def mistral(call):
+    function = call["function"]
+    return f"[TOOL_CALLS]{function['name']}[ARGS]{json.dumps(function['arguments'])}"
+
+
+def listed(call):
+    return "[TOOL_CALLS] [" + json.dumps({**call["function"], "id": call["id"]}) + "]"
+
+
+def llama(call):
+    return json.dumps({"name": call["function"]["name"], "parameters": call["function"]["arguments"]})
+
+
+def harmony(call):
+    function = call["function"]
+    arguments = json.dumps(function["arguments"])
+    return f" to=functions.{function['name']}<|channel|>commentary json<|message|>{arguments}"
+
+
+def several(write):
+    return lambda calls: "\n".join(map(write, calls))
+
+
+def only_one(write):
+    def render(calls):
+        if len(calls) > 1:
+            raise TemplateError("one call at a time")
+        return write(calls[0])
+
+    return render
+
+
+def call(name, call_id="call00000", **arguments):
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    ("write", "kind"),
+    [
+        (hermes, "object"),
+        (listed, "object"),
+        (llama, "object"),
+        (mistral, "named"),
+        (harmony, "named"),
+        (xml, "pairs"),
+        (glm, "pairs"),
+    ],
+)
+def test_a_templates_own_calls_are_read_back(write, kind):
+    grammar = grammar_of(several(write))
+    assert grammar.kind == kind
+    (read,) = grammar.read(write(call("weather", city="Rome {x}\nItaly"))).calls
+    assert (read.name, read.arguments) == ("weather", {"city": "Rome {x}\nItaly"})
+    assert grammar.read("It is sunny.").calls == ()
+    assert grammar.read("{1, 2}").calls == ()
+
+
+@pytest.mark.parametrize("write", [hermes, mistral, xml, glm])
+def test_what_is_said_before_calls_is_content_and_calls_keep_their_order(write):
+    grammar = grammar_of(several(write))
+    read = grammar.read("Let me see. " + write(call("a", x="1")) + "\n" + write(call("b")))
+    assert read.content.strip() == "Let me see."
+    assert [one.name for one in read.calls] == ["a", "b"]
+
+
+def test_an_id_that_the_policy_wrote_is_kept():
+    (read,) = grammar_of(several(listed)).read(listed(call("a", "abcdef123"))).calls
+    assert read == ReadCall(name="a", arguments={}, id="abcdef123")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>\n{"name": "a", "arguments": }\n</tool_call>',
+        '<tool_call>{"name": 3}</tool_call>',
+        "<tool_call>",
+        '<tool_call>\n{"name": "a", "arguments": [1]}\n</tool_call>',
+        '<tool_call>\n{"name": "a", "arguments": NaN}\n</tool_call>',
+        '<tool_call>\n{"name": "a", "arguments": {}} and more</tool_call>',
+    ],
+)
+def test_a_call_that_cannot_be_read_is_one_all_the_same(text):
+    (read,) = grammar_of(several(hermes)).read(text).calls
+    assert isinstance(read, BadCall)
+
+
+def test_the_stop_token_may_stand_in_place_of_what_closes_a_call():
+    grammar = grammar_of(several(hermes))
+    (read,) = grammar.read('<tool_call>\n{"name": "a", "arguments": {}}\n</tool').calls
+    assert read == ReadCall(name="a", arguments={})
+
+
+def test_what_is_thought_is_not_called():
+    grammar = grammar_of(several(hermes))
+    thought = f"<think>\n{hermes(call('a'))}\n"
+    assert grammar.read(thought).calls == ()
+    read = grammar.read(f"{thought}</think>\n\n{hermes(call('b'))}")
+    assert [one.name for one in read.calls] == ["b"]
+    assert read.content.startswith(thought)
+
+
+def test_where_a_template_writes_one_call_the_others_are_unread():
+    grammar = grammar_of(only_one(llama))
+    assert grammar.single
+    first, rest = grammar.read(llama(call("a")) + "\n" + llama(call("b"))).calls
+    assert first.name == "a"
+    assert isinstance(rest, BadCall)
+
+
+def test_many_calls_are_bounded():
+    grammar = grammar_of(several(hermes))
+    read = grammar.read(hermes(call("a")) * 70).calls
+    assert len(read) == 65
+    assert isinstance(read[-1], BadCall)
+
+
+def test_a_form_that_is_not_known_is_refused_with_what_to_do():
+    with pytest.raises(TemplateError) as caught:
+        grammar_of(lambda calls: calls[0]["function"]["name"].upper())
+    assert "hermes" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("qwen2_5", "object"),
+        ("qwen3", "object"),
+        ("llama3_1", "object"),
+        ("qwen3_5_nothink", "pairs"),
+        ("glm4moe", "pairs"),
+        ("gptoss", "named"),
+    ],
+)
+def test_the_grammars_of_families_are_read_off_their_templates(name, kind):
+    source = shipped_template(name)
+    if source is None:
+        pytest.skip(f"trl, which ships the template {name}, is not installed")
+    renderer = Renderer.from_bundle(template_bundle(name, source)).with_tools([TOOL])
+    assert renderer.call_grammar.kind == kind

@@ -1,0 +1,365 @@
+"""Call grammar: how a model's chat template writes calls of tools, read off the template itself.
+
+No template says how its calls are to be read, so a few made-up calls are rendered and taken apart. A grammar
+is only used if it reads back every call that the template was tried with.
+
+Pure, and any text is read without raising: what was meant as a call and cannot be read is a `BadCall`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NoReturn
+
+from tinkergym.errors import TemplateError
+
+MOST_CALLS = 64
+"""Calls that are read from one answer."""
+
+_NAME, _KEY, _VALUE = "tgName7f3a", "tgKey7f3a", "tgValue7f3a"
+_OTHER_KEY, _OTHER_VALUE = "tgOther7f3a", "tgMore7f3a"
+_THOUGHT = "</think>"
+_TRIED: tuple[Mapping[str, Any], ...] = (
+    {_KEY: _VALUE},
+    {},
+    {"text": 'two "quoted"\nlines {', "n": 3, "list": [1, {"a": "b"}], "yes": True},
+)
+_MOST_NAME_CHARACTERS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadCall:
+    """A call of a tool."""
+
+    name: str
+    arguments: dict[str, Any]
+    """JSON values; where the template writes each by itself, texts may stand for numbers."""
+    id: str = ""
+    """As the policy wrote it; most templates write none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadCall:
+    """Something that was meant as a call and cannot be read."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnswer:
+    """An answer, taken apart."""
+
+    content: str
+    """What stands before the first call; all of an answer without one."""
+    calls: tuple[ReadCall | BadCall, ...] = ()
+
+
+Render = Callable[[Sequence[Mapping[str, Any]]], str]
+"""Returns what the template writes as an answer that makes these calls, in the form of OpenAI's API."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallGrammar:
+    """The form of calls: what opens one, what closes it, and how name and arguments stand between."""
+
+    kind: Literal["object", "named", "pairs"]
+    """A JSON object with the name in it; the name, then JSON; or the name, then each argument by itself."""
+    opening: str
+    """What begins a call, without white space around it; may be empty for an object."""
+    closing: str
+    between: str = ""
+    """What stands between the name and what follows it."""
+    key_opening: str = ""
+    value_opening: str = ""
+    value_closing: str = ""
+    lines: bool = False
+    """Whether each value stands on lines of its own."""
+    single: bool = False
+    """Whether the template writes no second call into an answer."""
+
+    def read(self, text: str) -> ReadAnswer:
+        """Take an answer apart. What is thought before `</think>` is content.
+
+        Args:
+            text: Of the answer, without the tokens that end it.
+        """
+        thought = text.rfind(_THOUGHT)
+        if thought < 0 and text.lstrip().startswith("<think>"):
+            return ReadAnswer(text)
+        begin = 0 if thought < 0 else thought + len(_THOUGHT)
+        start = self._start(text, begin)
+        if start < 0:
+            return ReadAnswer(text)
+        most = 1 if self.single else MOST_CALLS
+        calls: list[ReadCall | BadCall] = []
+        for call, end in self._calls(text, start):
+            calls.append(call)
+            if len(calls) == most and self._start(text, end) >= 0:
+                calls.append(BadCall(text[end:]))
+            if len(calls) >= most:
+                break
+        return ReadAnswer(text[:start], tuple(calls))
+
+    def _start(self, text: str, position: int) -> int:
+        if self.opening:
+            return text.find(self.opening, position)
+        rest = text[position:]
+        bare = rest.lstrip()
+        # An answer such as {1, 2} must pass as one.
+        called = re.match(r'(?:\[\s*)?\{\s*"(?:name|function|type|arguments|parameters)"\s*:', bare)
+        return position + len(rest) - len(bare) if called else -1
+
+    def _calls(self, text: str, position: int) -> Iterator[tuple[ReadCall | BadCall, int]]:
+        while position >= 0:
+            inside = position + len(self.opening)
+            try:
+                calls, end = self._READERS[self.kind](self, text, inside)
+                end = self._closed(text, end)
+            except _UnreadableError:
+                close = text.find(self.closing, inside) if self.closing else -1
+                end = len(text) if close < 0 else close + len(self.closing)
+                yield BadCall(text[inside : close if close >= 0 else len(text)]), end
+            else:
+                for call in calls:
+                    yield call, end
+            position = self._start(text, end)
+
+    def _closed(self, text: str, end: int) -> int:
+        """Return where a call ends; an answer may end with the stop token in place of what closes it."""
+        rest = text[end:]
+        begun = rest.lstrip()
+        if not self.closing:
+            return end
+        if begun.startswith(self.closing):
+            return end + len(rest) - len(begun) + len(self.closing)
+        if begun and not self.closing.startswith(begun):
+            raise _UnreadableError
+        return len(text)
+
+    # --- the three kinds ---
+
+    def _object(self, text: str, position: int) -> tuple[list[ReadCall], int]:
+        value, end = _json(text, position)
+        return [_call_of(one) for one in (value if isinstance(value, list) else [value])], end
+
+    def _named(self, text: str, position: int) -> tuple[list[ReadCall], int]:
+        brace = text.find("{", position)
+        head = text[position:brace] if brace >= 0 else ""
+        name, found, rest = head.partition(self.between) if self.between else (head, "-", "")
+        if not found or rest.strip():
+            raise _UnreadableError
+        arguments, end = _json(text, brace)
+        return [_checked(name.strip(), arguments)], end
+
+    def _pairs(self, text: str, position: int) -> tuple[list[ReadCall], int]:
+        head = _NAME_OF_PAIRS.match(text, position)
+        if head is None:
+            raise _UnreadableError
+        position = head.end()
+        if self.between:
+            position = _past(text, self.between, position)
+        arguments: dict[str, Any] = {}
+        while text.startswith(self.key_opening, _skip(text, position)):
+            start = _skip(text, position) + len(self.key_opening)
+            middle = text.find(self.value_opening, start)
+            end = text.find(self.value_closing, middle + len(self.value_opening)) if middle >= 0 else -1
+            if end < 0:
+                raise _UnreadableError
+            value = text[middle + len(self.value_opening) : end]
+            if self.lines:
+                # The line breaks next to the marks belong to the template, all others to the value.
+                value = value.removeprefix("\n").removesuffix("\n")
+            arguments[text[start:middle].strip()] = value
+            position = end + len(self.value_closing)
+        return [_checked(head[1], arguments)], position
+
+    _READERS = {"object": _object, "named": _named, "pairs": _pairs}  # noqa: RUF012 - never changed
+
+
+def grammar_of(render: Render) -> CallGrammar:
+    """Return the grammar of the calls that a template writes.
+
+    Args:
+        render: Writes calls by the template.
+
+    Raises:
+        TemplateError: The template shows no calls, or in a form that is not read here.
+    """
+    text = render([_written(_TRIED[0])])
+    grammar = next(
+        (found for infer in (_infer_object, _infer_named, _infer_pairs) if (found := infer(text, render))),
+        None,
+    )
+    if grammar is None or not _reads_back(grammar, render):
+        raise TemplateError(
+            "the chat template writes tool calls in a form that is not known here, or leaves them out",
+            hint='describe the tools in the prompt instead: ToolCalling(env, tools, syntax="hermes")',
+        )
+    try:
+        both = grammar.read(render([_written(_TRIED[0]), _written(_TRIED[1])]))
+        several = len(both.calls) == 2 and not any(isinstance(one, BadCall) for one in both.calls)
+    except TemplateError:
+        several = False
+    return replace(grammar, single=not several)
+
+
+def _written(arguments: Mapping[str, Any], name: str = _NAME) -> dict[str, Any]:
+    function = {"name": name, "arguments": dict(arguments)}
+    # Mistral's templates want ids of nine letters and digits.
+    return {"id": "call00000", "type": "function", "function": function}
+
+
+def _infer_object(text: str, render: Render) -> CallGrammar | None:
+    del render
+    place = text.find(_NAME)
+    for brace in [found.start() for found in re.finditer(r"[\[{]", text[: max(place, 0)])]:
+        try:
+            value, end = _json(text, brace)
+            calls = [_call_of(one) for one in (value if isinstance(value, list) else [value])]
+        except _UnreadableError:
+            continue
+        if [one.name for one in calls] == [_NAME]:
+            return CallGrammar(kind="object", opening=text[:brace].strip(), closing=text[end:].strip())
+    return None
+
+
+def _infer_named(text: str, render: Render) -> CallGrammar | None:
+    del render
+    before, found, after = text.partition(_NAME)
+    brace = after.find("{")
+    if not found or brace < 0 or not before.strip():
+        return None
+    try:
+        arguments, end = _json(after, brace)
+    except _UnreadableError:
+        return None
+    if arguments != _TRIED[0]:
+        return None
+    between = after[:brace].strip()
+    return CallGrammar(kind="named", opening=before.strip(), closing=after[end:].strip(), between=between)
+
+
+def _infer_pairs(text: str, render: Render) -> CallGrammar | None:
+    """Read the marks around arguments off one call with one and one with two of them."""
+    parts = _split(text, _NAME, _KEY, _VALUE)
+    two = render([_written({_KEY: _VALUE, _OTHER_KEY: _OTHER_VALUE})])
+    more = _split(two, _NAME, _KEY, _VALUE, _OTHER_KEY, _OTHER_VALUE)
+    if parts is None or more is None or not parts[0].strip():
+        return None
+    before, head, middle, tail = parts
+    next_one = more[3]
+    place = head.rfind("<")
+    key_opening = head[place:].strip() if place >= 0 else ""
+    if not key_opening or not next_one.strip().endswith(key_opening):
+        return None
+    value_closing = next_one.strip().removesuffix(key_opening).strip()
+    if not value_closing or not tail.strip().startswith(value_closing) or not middle.strip():
+        return None
+    return CallGrammar(
+        kind="pairs",
+        opening=before.strip(),
+        closing=tail.strip().removeprefix(value_closing).strip(),
+        between=head[:place].strip(),
+        key_opening=key_opening,
+        value_opening=middle.strip(),
+        value_closing=value_closing,
+        lines=middle.endswith("\n"),
+    )
+
+
+def _split(text: str, *marks: str) -> list[str] | None:
+    parts = []
+    for mark in marks:
+        part, found, text = text.partition(mark)
+        if not found:
+            return None
+        parts.append(part)
+    return [*parts, text]
+
+
+def _reads_back(grammar: CallGrammar, render: Render) -> bool:
+    for arguments in _TRIED:
+        try:
+            read = grammar.read(render([_written(arguments, "a_tool")])).calls
+        except TemplateError:
+            return False
+        if len(read) != 1 or isinstance(read[0], BadCall) or read[0].name != "a_tool":
+            return False
+        found = read[0].arguments
+        if grammar.kind == "pairs":
+            found = {name: _as_json(value, arguments.get(name)) for name, value in found.items()}
+        if found != dict(arguments):
+            return False
+    return True
+
+
+def _as_json(value: str, expected: Any) -> Any:
+    """Return a text as the JSON it stands for, where no text is expected; some write Python's True."""
+    if isinstance(expected, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(value, value)
+
+
+# --- JSON, as models write it ---
+
+
+class _UnreadableError(Exception):
+    """No call stands here."""
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+# Not strict: models write line breaks into strings as they are, most of all in code.
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant)
+_NAME_OF_PAIRS = re.compile(r"\s*([^<>\s]{1,256})")
+
+
+def _json(text: str, position: int) -> tuple[Any, int]:
+    try:
+        return _DECODER.raw_decode(text, _skip(text, position))
+    except (ValueError, RecursionError):
+        raise _UnreadableError from None
+
+
+def _skip(text: str, position: int) -> int:
+    while position < len(text) and text[position].isspace():
+        position += 1
+    return position
+
+
+def _past(text: str, mark: str, position: int) -> int:
+    position = _skip(text, position)
+    if not text.startswith(mark, position):
+        raise _UnreadableError
+    return position + len(mark)
+
+
+def _call_of(value: Any) -> ReadCall:
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = {"id": value.get("id", ""), **value["function"]}
+    if not isinstance(value, dict):
+        raise _UnreadableError
+    return _checked(value.get("name"), value.get("arguments", value.get("parameters", {})), value.get("id"))
+
+
+def _checked(name: Any, arguments: Any, call_id: Any = "") -> ReadCall:
+    if isinstance(arguments, str):
+        arguments, _ = _json(arguments, 0)
+    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME_CHARACTERS:
+        raise _UnreadableError
+    if not isinstance(arguments, dict):
+        raise _UnreadableError
+    try:
+        json.dumps([name, arguments], ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        raise _UnreadableError from None
+    named = isinstance(call_id, str) and re.fullmatch(r"[\w-]{1,64}", call_id)
+    return ReadCall(name=name, arguments=arguments, id=call_id if named else "")

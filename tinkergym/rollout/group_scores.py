@@ -1,0 +1,201 @@
+"""Group scores: the episodes of a group wait for each other, and are paid together.
+
+Bookkeeping without time or threads: the player says what ended, and asks the environment about a whole group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinkergym.agent.plan import EpisodePlan
+from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.rollout.environment_host import AnyEnv, traceback_of
+from tinkergym.rubrics.group import GroupMember, score_group_of
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.trajectory.parts import content_text
+from tinkergym.trajectory.trajectory import (
+    LARGEST_REWARD,
+    LONGEST_METRIC_NAME,
+    MOST_METRICS,
+    StopReason,
+    Trajectory,
+)
+from tinkergym.user_code.awaiting import settled
+from tinkergym.user_code.quoting import quoted, type_in_words
+from tinkergym.user_code.scalars import finite_number
+
+
+@dataclass(slots=True)
+class WaitingGroup:
+    """The episodes of one group that have ended."""
+
+    plan: EpisodePlan
+    """Of one of them: seed, task and environment are the same for all."""
+    results: dict[str, EpisodeResult] = field(default_factory=dict)
+    """By episode id."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of them have ended."""
+        return len(self.results) >= self.plan.group_size
+
+    @property
+    def in_order(self) -> list[EpisodeResult]:
+        """The results, by their episodes' numbers."""
+        return [self.results[name] for name in sorted(self.results, key=_number)]
+
+    @property
+    def members(self) -> list[GroupMember]:
+        """What the environment is asked about: those that completed, in order."""
+        return [_member(one.trajectory) for one in self.in_order if one.trajectory.completed]
+
+    def ask(self, env: AnyEnv) -> list[Any] | None:
+        """Reset the environment as the episodes did, and ask it; None if it does not pay by groups."""
+        if score_group_of(env) is None:
+            return None
+        plan = self.plan
+        options = None if plan.task_index is None else {"task_index": plan.task_index}
+        env.reset(seed=plan.seed, options=options)
+        return scores_of(env, self.members)
+
+    def paid(
+        self,
+        scores: Sequence[Any] | None,
+        error: str = "",
+        reason: StopReason = StopReason.INVALID_REWARD,
+    ) -> list[EpisodeResult]:
+        """Return the results with their new returns.
+
+        Args:
+            scores: What `ask` returned.
+            error: Why there are no scores: then every completed episode is lost.
+            reason: What that error means for them.
+        """
+        if scores is None and not error:
+            return self.in_order
+        paid = iter(scores or ())
+        found = []
+        for one in self.in_order:
+            trajectory = one.trajectory
+            if trajectory.completed:
+                trajectory = _lost(trajectory, error, reason) if error else _paid(trajectory, next(paid))
+            found.append(one.model_copy(update={"trajectories": [trajectory]}))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class NoScore:
+    """Why a member has no score."""
+
+    error: str
+
+
+def scores_of(env: AnyEnv, members: Sequence[GroupMember]) -> list[Any]:
+    """Ask an environment that pays by groups.
+
+    Returns:
+        What it said of each member; of one that it has no score for, a `NoScore`.
+
+    Raises:
+        ValueError: It did not return one score per member.
+    """
+    score_group = score_group_of(env)
+    assert score_group is not None
+    scores = settled(score_group(members))
+    if not isinstance(scores, Sequence) or isinstance(scores, str) or len(scores) != len(members):
+        found = len(scores) if isinstance(scores, Sequence) else type_in_words(scores)
+        raise ValueError(f"score_group must return {len(members)} scores, one per member, not {found}")
+    # An exception may hold what no process can be sent.
+    return [_told(one) if isinstance(one, BaseException) else one for one in scores]
+
+
+def refuse_group_rewards(env: AnyEnv, why: str) -> None:
+    """Refuse an environment that pays by groups, where no group is played.
+
+    Raises:
+        InvalidEnvironmentError: It has a `score_group`.
+    """
+    if score_group_of(env) is not None:
+        raise InvalidEnvironmentError(
+            f"{type(env.unwrapped).__name__} pays the episodes of a group together (score_group), and {why}",
+            hint="train it with client.train, by its class or as an installed pack",
+            field="environment",
+        )
+
+
+def group_key(plan: EpisodePlan) -> str:
+    """Return what the episodes of a group have in common."""
+    job_and_step = plan.episode_id.rpartition(":")[0]
+    return f"{job_and_step}:{plan.group}"
+
+
+def _number(episode_id: str) -> tuple[int, str]:
+    last = episode_id.rpartition(":")[2]
+    return (int(last) if last.isdigit() else 0, episode_id)
+
+
+def _member(trajectory: Trajectory) -> GroupMember:
+    metrics: dict[str, float] = {}
+    for turn in trajectory.turns:
+        for name, value in turn.metrics.items():
+            metrics[name] = metrics.get(name, 0.0) + value
+    return GroupMember(
+        observations=[content_text(turn.observation) for turn in trajectory.turns],
+        answers=[content_text(turn.action) for turn in trajectory.turns],
+        reward=trajectory.episode_return,
+        metrics=metrics,
+        terminated=trajectory.terminated,
+    )
+
+
+def _told(error: BaseException) -> NoScore:
+    return NoScore(str(error) if error.__traceback__ is None else traceback_of(error))
+
+
+def _paid(trajectory: Trajectory, score: Any) -> Trajectory:
+    """Return an episode whose last turn was paid so that its return is the score."""
+    if isinstance(score, NoScore):
+        return _lost(trajectory, score.error)
+    *_, last = trajectory.turns
+    earned = trajectory.episode_return - last.reward
+    try:
+        value, metrics = score if isinstance(score, tuple) else (score, {})
+        paid = _bounded(finite_number(value) - earned)
+        shown = _metrics(metrics, last.metrics)
+    except (TypeError, ValueError) as error:
+        return _lost(trajectory, f"score_group returned {error}")
+    turn = last.model_copy(update={"reward": paid, "metrics": shown})
+    return trajectory.model_copy(update={"turns": [*trajectory.turns[:-1], turn]})
+
+
+def _bounded(reward: float) -> float:
+    if abs(reward) > LARGEST_REWARD:
+        raise ValueError(f"{reward:g}, which is beyond {LARGEST_REWARD:g}")
+    return reward
+
+
+def _metrics(values: Any, known: Mapping[str, float]) -> dict[str, float]:
+    if not isinstance(values, Mapping):
+        raise TypeError(f"metrics that are no mapping: {quoted(values)}")
+    long = next((name for name in values if len(str(name)) > LONGEST_METRIC_NAME), None)
+    if long is not None:
+        raise ValueError(f"a metric with the name {quoted(long)}, which is too long")
+    found = {**known, **{str(name): finite_number(value) for name, value in values.items()}}
+    if len(found) > MOST_METRICS:
+        raise ValueError(f"more than {MOST_METRICS} metrics")
+    return found
+
+
+def _lost(trajectory: Trajectory, error: str, reason: StopReason = StopReason.INVALID_REWARD) -> Trajectory:
+    *before, last = trajectory.turns
+    return trajectory.model_copy(
+        update={
+            "turns": [*before, last.model_copy(update={"reward": 0.0})],
+            "terminated": False,
+            "truncated": False,
+            "stop_reason": reason,
+            "error": error,
+        }
+    )
