@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Tests what needs packages that are heavy or contradict this project's: the trackers, ALFWorld, verifiers and OpenEnv.
 # Each gets a virtual environment of its own, so what is installed changes nothing for anybody else. A part whose packages
-# cannot be had says so, the others run, and the exit status is 3. `test_extras.sh alfworld verifiers` runs only these.
+# cannot be had says so, the others run, and the exit status is 3. `test_extras.sh alfworld verifiers` runs these.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PATIENCE_SECONDS=400  # without a way to the registry, pip tries again and again
-parts=${*:-trackers}
+parts=${*:-trackers verifiers openenv} # by name only: alfworld and verifiers-v0
 missing=0
 bounded() { if command -v timeout >/dev/null; then timeout --kill-after=10 "$@"; else shift; "$@"; fi; }
 purelib() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
@@ -17,6 +17,7 @@ have() {
     local part=$1 on_top=no; shift
     if [ "$1" = --on-top ]; then on_top=yes; shift; fi
     local venv=.venvs/$part list=scripts/extras/$part.txt
+    [ -f "$list" ] || list=/dev/null # no versions are pinned
     cmp -s "$list" "$venv/installed.txt" && return
     rm -rf "$venv"
     .venv/bin/python -m venv "$venv"

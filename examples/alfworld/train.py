@@ -1,0 +1,54 @@
+"""ALFWorld's household tasks in text. The laptop's are small games that are made here, not the benchmark's.
+
+`tinkergym serve`, then `python examples/alfworld/train.py`.
+"""
+
+import os
+import random
+from pathlib import Path
+
+from tinkergym_alfworld.make_games import Wanted, made_games
+from tinkergym_alfworld.searcher import Searcher
+
+import tinkergym as tg
+from tinkergym.reporting.recipe import Recipe
+
+ENV = "alfworld/Household-v0"
+recipe = Recipe.from_command_line(__file__)
+train = recipe.settings("train")
+
+games = recipe.settings("games")
+if folder := games.pop("folder"):
+    games = {name: tuple(value) if isinstance(value, list) else value for name, value in games.items()}
+    made = made_games(Path(folder).expanduser(), Wanted(**{**games, "seed": 0}))
+    os.environ["ALFWORLD_DATA"] = str(made)
+
+
+def demonstrations(count, mistakes):
+    """Yield episodes of a player that searches the room and errs now and then."""
+    env = tg.make(ENV, **train["env_kwargs"])
+    player = Searcher(random.Random(recipe.seed), mistakes=mistakes)
+    for seed in range(count):
+        observation, _ = env.reset(seed=seed)
+        player.reset(observation)
+        messages, over = [], False
+        while not over:
+            action = player.act(env.get_wrapper_attr("legal_actions")())
+            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]
+            observation, _, terminated, truncated, _ = env.step(action)
+            over = terminated or truncated
+        yield {"messages": messages}
+    env.close()
+
+
+with tg.Client() as client:
+    show = recipe.settings("show")
+    if (episodes := show.pop("episodes")) > 0:
+        rows = list(demonstrations(episodes, show.pop("mistakes")))
+        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
+        recipe.watch(shown)
+        train["initial_policy"] = shown.id
+    job = client.train(ENV, **train)
+    recipe.watch(job)
+    last = {one.name: (one.mean, one.low, one.high) for one in job.evaluations()}
+    recipe.report(job, metric="env/unknown_commands", each_split=last)

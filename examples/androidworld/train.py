@@ -1,0 +1,42 @@
+"""Tasks on an Android device. The laptop's device is a fake phone, which has AndroidWorld's interface.
+
+`tinkergym serve`, then `python examples/androidworld/train.py`.
+"""
+
+import random
+
+import tinkergym as tg
+from tinkergym.reporting.recipe import Recipe
+
+recipe = Recipe.from_command_line(__file__)
+train = recipe.settings("train")
+env_id = train.pop("environment")
+
+
+def demonstrations(count, mistakes):
+    """Yield episodes of a player that goes the shortest way, until it errs or gives up."""
+    env = tg.make(env_id, **train["env_kwargs"])
+    draw = random.Random(recipe.seed)
+    for seed in range(count):
+        observation, _ = env.reset(seed=seed)
+        messages, over = [], False
+        while not over:
+            action = env.get_wrapper_attr("gold_action")()
+            if action is None or draw.random() < mistakes:
+                action = draw.choice(env.get_wrapper_attr("legal_actions")())
+            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]
+            observation, _, terminated, truncated, _ = env.step(action)
+            over = terminated or truncated
+        yield {"messages": messages}
+
+
+with tg.Client() as client:
+    show = recipe.settings("show")
+    if (episodes := show.pop("episodes")) > 0:
+        rows = list(demonstrations(episodes, show.pop("mistakes")))
+        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
+        recipe.watch(shown)
+        train["initial_policy"] = shown.id
+    job = client.train(env_id, **train)
+    recipe.watch(job)
+    recipe.report(job, metric="env/malformed_actions", environment=env_id)
