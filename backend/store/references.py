@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
@@ -103,6 +103,10 @@ def find_policy(
             )
         raise NotFoundError(f"there is no job {job_id!r}", hint="`tinkergym jobs` lists yours", field=field)
     policies = policies_by_agent(connection, job_id)
+    if not agent and len(policies) == 1:
+        # In self-play, the job's only policy belongs to its first agent.
+        (agent,) = policies
+        ref = replace(ref, agent=agent)
     if agent not in policies:
         raise _which(ref, sorted(policies), field)
     row = policy_row(connection, policies[agent])

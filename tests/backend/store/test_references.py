@@ -8,7 +8,7 @@ from sqlalchemy import insert
 from backend.store.tables import job_policies, policies
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.job_spec import JobSpec, Train
+from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
 from tinkergym.schema.opponents import Frozen, League
 from tinkergym.schema.policy_refs import PolicyRef
 
@@ -88,6 +88,15 @@ def test_of_a_job_with_several_policies_one_has_to_be_named(store, ada, job_id, 
         ada.find_policy(PolicyRef.parse(f"{job_id}/red"))
     assert kept(ada, f"{job_id}/white@2") == (policy_id, 2)
     assert ada.find_policy(PolicyRef.parse("policy-b")).agent == "black"
+
+
+def test_the_only_policy_of_a_game_can_be_named_by_its_job_alone(ada, spec):
+    agents = {"x": Train(), "o": SharedWith("x")}
+    job_id = ada.create_job(
+        JobSpec.model_validate(spec.model_copy(update={"agents": agents}).model_dump()), {}
+    ).job_id
+    found = ada.find_policy(PolicyRef.parse(f"{job_id}@0"))
+    assert (found.agent, str(found.ref)) == ("x", f"{job_id}/x@0")
 
 
 def test_a_job_is_not_deleted_while_another_builds_on_its_policy_by_that_name(ada, job_id, policy_id, spec):
