@@ -100,19 +100,20 @@ def test_one_of_the_games_own_players_takes_its_seat_and_is_not_recorded(service
 @pytest.mark.parametrize("seed", range(4))
 def test_seats_that_join_late_leave_early_or_are_paid_in_between_get_what_the_game_paid(start_service, seed):
     service = start_service(lambda prompt: "a")
-    games = []
-    agents = {f"p{n}": tg.Train() for n in range(3)}
-    env = train(RandomGame(3, leave=0.2, played=games), agents=agents, steps=1, seed=seed)
+    game, accounts = RandomGame(3 + seed % 2, leave=0.05 * seed), []
+    agents = {agent: tg.Train() for agent in game.possible_agents}
+    env = train(game, agents=agents, steps=1)
     while env.training:
         play_one(env)
+        accounts.append(game.account)
     env.close()
-    assert len(games) == 4
-    for one, result in zip(games, recorded(service, env), strict=True):
+    assert len(accounts) == 4
+    for account, result in zip(accounts, recorded(service, env), strict=True):
         paid = {
             record.agent: sum(turn.reward for turn in record.turns) + record.early_reward
             for record in result.trajectories
         }
-        assert paid == one.account
+        assert paid == account
 
 
 def test_a_limit_of_the_job_ends_the_loop_and_says_which(service):
