@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: measure figures, print one table, write `benchmarks/results/`."""
+"""`python -m benchmarks [NAME ...]`: measure figures, print a table, write `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks import chart
 from benchmarks.common import Figure
 from benchmarks.figure_table import PAGE, with_figures
 
-# Cheapest first, so that a mistake shows early.
+# Cheapest first, so that mistakes show early.
 NAMES = (
     "import_time",
     "loop",
@@ -62,7 +62,7 @@ NAMES = (
 
 
 def main() -> int:
-    """Run the named benchmarks, or all; the exit status counts those that crashed or fell short."""
+    """Run the named benchmarks, or all; the exit status counts those that crashed or missed their goal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(NAMES)} (default: all)")
     parser.add_argument(
@@ -86,7 +86,7 @@ def main() -> int:
         print(f"--- {name}", flush=True)
         try:
             figures += importlib.import_module(f"benchmarks.{name}").measure()
-        except Exception:  # One benchmark's crash is a row in the table, not the end of the others.
+        except Exception:  # A crash is a row in the table and does not stop the others.
             traceback.print_exc()
             figures.append(Figure(what=name, asked="-", measured="crashed, see above", reached=False))
     _draw_chart()

@@ -1,6 +1,6 @@
-"""Arithmetic: accuracy on the held-out split, which shares no problem with the training split.
+"""Arithmetic: accuracy on the test split, which shares no problem with the training split.
 
-At temperature 1: nano's likeliest answer is right more often than its sampled one even before training.
+At temperature 1: nano's most likely answer is right more often than its sampled one even before training.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ COURSE = Course(
 
 
 def measure() -> list[Figure]:
-    """Train once on the training split, judge on the test split."""
+    """Train once on the training split, evaluate on the test split."""
     return measure_course(COURSE, asked="accuracy up, intervals apart, <= 5 min")

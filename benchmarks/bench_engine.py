@@ -1,8 +1,8 @@
 """Sampled tokens per second of the embedded engine against a bare batched loop over `past_key_values`.
 
-Both get the same model, the same adapter and the same token counts. The bare loop is what one would write for
-sequences that stay in lockstep: it shares nothing between the members of a group, pads nothing because all
-lengths are equal, and does no bookkeeping. The engine gets one request per turn, as an agent loop sends them.
+Both get the same model, adapter and token counts. The bare loop is what one would write for sequences that
+stay in lockstep: it shares nothing between the members of a group, needs no padding because all lengths are
+equal, and does no bookkeeping. The engine gets one request per turn, like from an agent loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NANO = Path(backend.__path__[0]) / "models" / "nano"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Token counts of one measurement."""
+    """Token counts of a measurement."""
 
     name: str
     groups: int
@@ -39,17 +39,17 @@ class Workload:
     turns: int
     prompt_tokens: int
     delta_tokens: int
-    """What the environment adds between two answers."""
+    """Tokens that the environment adds between two answers."""
     answer_tokens: int
 
     @property
     def episodes(self) -> int:
-        """How many sequences there are."""
+        """Number of sequences."""
         return self.groups * self.group_size
 
     @property
     def sampled_tokens(self) -> int:
-        """Tokens that one run samples."""
+        """Tokens sampled per run."""
         return self.episodes * self.turns * self.answer_tokens
 
 
@@ -76,7 +76,7 @@ WORKLOADS = (
 
 
 def measure(runs: int = 7, model_directory: Path = NANO) -> list[Figure]:
-    """Run both in turn, `runs` times after one that warms up, and compare the medians."""
+    """Run both alternately, `runs` times after a warm-up, and compare the medians."""
     model = AutoModelForCausalLM.from_pretrained(model_directory).eval()
     weights = random_adapter(model, seed=0)
     engine = TransformersEngine(model_directory)
@@ -87,7 +87,7 @@ def measure(runs: int = 7, model_directory: Path = NANO) -> list[Figure]:
         bare_seconds, engine_seconds, publish_seconds = [], [], []
         for run in range(runs + 1):
             start = time.perf_counter()
-            # A new version each time: nothing of the last run's cache may help.
+            # A new version each time, so that the last run's cache cannot help.
             engine.publish("bench", run + 1, weights)
             published = time.perf_counter()
             run_engine(engine, workload, version=run + 1)
@@ -119,7 +119,7 @@ def measure(runs: int = 7, model_directory: Path = NANO) -> list[Figure]:
 
 
 def run_engine(engine: TransformersEngine, workload: Workload, *, version: int) -> None:
-    """Play all episodes through the engine, each turn as soon as the one before it is answered."""
+    """Play all episodes through the engine, each turn as soon as the previous one is answered."""
     prompts, deltas = _texts(workload)
     history = [list(prompts[episode // workload.group_size]) for episode in range(workload.episodes)]
     turns = [0] * workload.episodes
@@ -184,7 +184,7 @@ def random_adapter(model: Any, *, seed: int, rank: int = 8) -> AdapterWeights:
 
 @torch.no_grad()
 def _merge(model: Any, weights: AdapterWeights) -> None:
-    # The bare loop shall not pay for the adapter either.
+    # The bare loop must not pay for the adapter either.
     for path, module in model.named_modules():
         key = f"base_model.model.{path}.lora_"
         if f"{key}A.weight" in weights.tensors:
@@ -193,7 +193,7 @@ def _merge(model: Any, weights: AdapterWeights) -> None:
 
 
 def _texts(workload: Workload) -> tuple[list[list[int]], list[list[list[int]]]]:
-    # Ordinary token ids; which ones does not matter for the speed.
+    # Ordinary token ids; their values do not affect the speed.
     draw = random.Random(0)
     prompts = [
         [draw.randrange(300, 1000) for _ in range(workload.prompt_tokens)] for _ in range(workload.groups)

@@ -1,4 +1,4 @@
-"""What a run's certificate costs while it trains, and how large it is: tic-tac-toe, 128 episodes per step.
+"""The cost of a run's certificate during training, and its size: tic-tac-toe, 128 episodes per step.
 
 Counted is what stands in steps as `time/certificate`, in seconds of the processor: digests of completions as
 they leave the engine and as they are handed in, digests of what is trained on, every episode's fate, and the

@@ -1,4 +1,4 @@
-"""Draws `benchmarks/results/figures.png`: by what factor each figure is better than the goal."""
+"""Draw `benchmarks/results/figures.png`: by what factor each figure exceeds its goal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From `tinkergym serve` in an empty folder to an answer, and to the end of the first train step."""
+"""From `tinkergym serve` in an empty folder to the first response, and to the end of the first step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.common import Figure, service, write_result
 
 
 def measure(runs: int = 3) -> list[Figure]:
-    """Start `runs` services one after the other; the job is submitted as soon as the gateway answers."""
+    """Start `runs` services one after the other; the job is submitted as soon as the gateway responds."""
     answer, first_step = [], []
     for _ in range(runs):
         with service() as running:

@@ -1,4 +1,4 @@
-"""What every benchmark shares: a service of its own, the machine's description, and the result file."""
+"""Shared by all benchmarks: a separate service, the machine's description, and the result file."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PACKAGES = ("tinkergym", "torch", "transformers", "peft", "ray", "gymnasium", "f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One line of the table: what was asked for and what was measured."""
+    """A row of the table: the goal and the measured figure."""
 
     what: str
     asked: str
     measured: str
     reached: bool
     margin: float | None = None
-    """By what factor it is better than was asked, 1 being just reached; None where there is none."""
+    """The factor by which the goal is exceeded, 1 if it is just met; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A running `tinkergym serve` with a data folder of its own."""
+    """A running `tinkergym serve` with its own data folder."""
 
     url: str
     api_key: str
@@ -48,7 +48,7 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with which a script finds this service."""
+        """Environment variables with which a script finds this service."""
         return {
             "TINKERGYM_URL": self.url,
             "TINKERGYM_API_KEY": self.api_key,

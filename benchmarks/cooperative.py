@@ -1,7 +1,7 @@
-"""Signals: two policies that agree on a code, against one policy whose partner plays at random.
+"""Signals: two policies that agree on a code, against one policy whose partner plays randomly.
 
-All begin with random legal play and get the same steps. The team's return is measured on the same held-out
-seeds before and after.
+All train for the same number of steps. The team's return is measured on the same held-out seeds before and
+after.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One seed, five steps: twice, and with each process of the service killed at step 3; the bits must agree."""
+"""One seed, five steps: twice, and with each process of the service killed at step 3; bitwise equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.common import Figure, Service, service, write_result
 STEPS = 5
 KILL_AT = 3
 
-# How each process is told from the others by its command line; Ray names an actor's process after its class.
+# How to recognise each process by its command line; Ray names an actor's process after its class.
 PARTS: dict[str, Callable[[list[str]], bool]] = {
     "gateway": lambda words: "backend.gateway" in words,
     "scheduler host": lambda words: "backend.scheduler.host" in words,
@@ -63,7 +63,7 @@ def _final_hash(part: str | None) -> str:
 
 
 def kill(running: Service, part: str) -> None:
-    """Kill every process of a service that is this one of `PARTS`, with -9.
+    """Kill every process of a service that matches this entry of `PARTS`, with -9.
 
     Raises:
         RuntimeError: There is none at the moment.
@@ -73,7 +73,7 @@ def kill(running: Service, part: str) -> None:
 
 
 def kill_if_there(running: Service, part: str) -> bool:
-    """Kill as `kill` does; say whether there was any."""
+    """Kill like `kill`; return whether there was one."""
     victims = []
     for process in psutil.Process(running.process.pid).children(recursive=True):
         try:

@@ -1,6 +1,6 @@
-"""What it saves, and costs, to divide a full-parameter policy over two ranks instead of copying it.
+"""Memory saved and time lost by dividing a full-parameter policy over two ranks instead of copying it.
 
-85 million parameters, so that weights, gradient and the optimizer's state outweigh the process around them.
+85 million parameters, so that weights, gradient and optimizer state dominate the process.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LAYERS, WIDTH = 12, 768
 SEQUENCES, PROMPT, ANSWER = 64, 16, 48
 MICRO_BATCH_TOKENS = 1024
 STEPS = 4
-"""The first is a warm-up; each kind has a turn with new processes, as a process's peak never comes down."""
+"""The first is a warm-up; each kind runs in new processes, because a process's peak never decreases."""
 ASKED = 0.75
-"""Weights, gradient and state alone are a half; both keep a batch's activations, and need whole layers."""
+"""Weights, gradient and state are halved; both keep a batch's activations, and need whole layers."""
 
 
 def measure() -> list[Figure]:
@@ -81,7 +81,7 @@ def _train(model: Path, divide_from: int) -> dict[str, Any]:
 
 
 def _peak_bytes(group: DataParallelLearner) -> int:
-    """Return the most memory that any rank had so far."""
+    """Return the maximum memory of any rank so far."""
     return max(_high_water(pid) for pid in group.process_ids)
 
 

@@ -1,6 +1,7 @@
-"""How well `client.estimate` knows what a job will take: three jobs of different kinds, before and after.
+"""How well `client.estimate` predicts a job's duration: three jobs of different kinds.
 
-The real time is that from the moment at which a worker takes the job to its end: what an estimate is of.
+The actual time is measured from the moment a worker takes the job to its end, which is what an estimate
+predicts.
 """
 
 from __future__ import annotations

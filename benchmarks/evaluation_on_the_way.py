@@ -1,7 +1,7 @@
-"""What evaluation on the way costs a step: training in tic-tac-toe with and without it, in turn.
+"""The cost of evaluation during training per step: tic-tac-toe with and without it, alternating.
 
-The time per step is that between the first step's event and the last one's, so evaluations that begin in
-between count wherever they slow training; those before the first step and after the last one do not.
+The time per step is measured from the first step's event to the last one's, so evaluations in between count
+wherever they slow down training; those before the first and after the last step do not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documentation's table of figures, made from the result files: what was measured and nothing else."""
+"""The documentation's table of figures, generated only from the result files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 def figure_table(names: list[str]) -> str:
-    """Return a Markdown table of the figures in the named result files; missing files are left out."""
+    """Return a Markdown table of the figures in the named result files; missing files are skipped."""
     lines = ["| figure | goal | measured | met | command |", "|---|---|---|---|---|"]
     for name in names:
         path = RESULTS / f"{name}.json"
@@ -28,7 +28,7 @@ def figure_table(names: list[str]) -> str:
 
 
 def with_figures(page: str, names: list[str]) -> str:
-    """Return the page's text with its table written from the results.
+    """Return the page's text with its table generated from the results.
 
     Raises:
         ValueError: The text lacks one of the two markers.

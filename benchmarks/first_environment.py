@@ -1,7 +1,7 @@
-"""First environments of one's own: what `nano-instruct` learns in them within 30 train steps.
+"""First environments of newcomers: what `nano-instruct` learns in them within 30 training steps.
 
-Environments as a newcomer writes them, played in the script and judged at temperature 1, before
-and after, on held-out seeds.
+Environments as a newcomer writes them, played in the script and evaluated at temperature 1, before and after,
+on held-out seeds.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class Blue(tg.SingleTurnEnv):
 
 
 class Polite(tg.SingleTurnEnv):
-    """Earn 1 for asking for a thing with "please"."""
+    """Earn 1 for asking for something with "please"."""
 
     def ask(self, options: dict[str, Any]) -> str:
-        """Name a thing."""
+        """Name an object."""
         self.thing = str(self.np_random.choice(["ball", "book", "key", "lamp", "cup"]))
         return f"You want the {self.thing}. What do you say?"
 
     def score(self, answer: str) -> float:
-        """Look for the thing and the word, and be pleased by a question mark."""
+        """Look for the object and the word, and reward a question mark."""
         return 0.5 * (self.thing in answer and "please" in answer) + 0.5 * answer.endswith("?")
 
 
 class Treasure(tg.TextEnv):
-    """Find the room with the coin; every room names the way there among other commands."""
+    """Find the room with the coin; every room names the right direction among other commands."""
 
     def start(self, options: dict[str, Any]) -> str:
         """Begin in the first room."""
@@ -57,7 +57,7 @@ class Treasure(tg.TextEnv):
         return self._room()
 
     def reply(self, action: str) -> tuple[str, float, bool]:
-        """Go on if the way was right; a wrong way ends the game."""
+        """Continue if the direction was right; a wrong one ends the game."""
         if action.strip() != "open door":
             return "The game is over.", 0.0, True
         self.rooms_left -= 1

@@ -1,8 +1,8 @@
-"""Games of two policies while processes are killed with -9: what is stored, and which bits are learned.
+"""Games of two policies while processes are killed with -9: what is stored, and which bits result.
 
-First the environment worker, in the middle of games, at 20 steps of one job: each game of each step must be
-there once, with both seats. Then each process of the service once at step 3 of a deterministic job: both
-adapters must be those of an undisturbed run.
+First the environment worker, mid-game, in 20 steps of one job: each game of each step must be stored once,
+with both seats. Then each process of the service once at step 3 of a deterministic job: both adapters must
+equal those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _mid_game_kills() -> dict[str, Any]:
         for event in job.events():
             if isinstance(event.body, StepEvent):
                 failed += event.body.failed_episodes
-                # The next step's games begin before the step before is written down.
+                # The next step's games begin before the previous step is recorded.
                 if kills < KILLS and event.body.step < steps:
                     _kill(running, "environment worker")
                     kills += 1
@@ -99,7 +99,7 @@ def _mid_game_kills() -> dict[str, Any]:
 
 
 def _hashes(part: str | None) -> dict[str, str]:
-    """Return the adapters' hashes after a deterministic job, in which one process is killed."""
+    """Return the adapters' hashes after a deterministic job in which one process is killed."""
     with service() as running, tg.Client(running.url, running.api_key, patience_seconds=60) as client:
         job = client.train(GAME, steps=STEPS, seed=7, **_settings(deterministic=True))
         killed = part is None
@@ -114,7 +114,7 @@ def _hashes(part: str | None) -> dict[str, str]:
 
 
 def _kill(running: Service, part: str) -> None:
-    """Kill a part as soon as it is there; after the kill before it may just be starting."""
+    """Kill a process as soon as it exists; after the previous kill it may still be starting."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not kill_if_there(running, part):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.game_pictures`: draw the curves of games from the result files, for the docs."""
+"""`python -m benchmarks.game_pictures`: draw the learning curves of games from the result files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.common import RESULTS
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 Curves = dict[str, tuple[list[float], list[float]]]
-"""By name, what is on the two axes."""
+"""The labels of the two axes, by name."""
 _WINDOW = 10
-"""Steps over which a reward's mean is taken."""
+"""Number of steps in a reward's moving average."""
 
 
 def main() -> None:
-    """Draw every picture whose result file is there."""
+    """Draw every picture whose result file exists."""
     for name, curves_of in (
         ("two_agents", _two_agents),
         ("cooperative", _cooperative),

@@ -1,4 +1,4 @@
-"""The gateway under hostile bodies: its memory, its answers, and how long everybody else waits meanwhile."""
+"""The gateway under malicious bodies: its memory, its responses, and how long everyone else waits."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _describe(running: Service) -> list[dict[str, Any]]:
 
 def _post(running: Service, path: str, body: bytes) -> dict[str, Any]:
     began, status = time.perf_counter(), None
-    with suppress(httpx.HTTPError):  # a refused sender may be hung up on
+    with suppress(httpx.HTTPError):  # a refused sender may be disconnected
         headers = {"Authorization": f"Bearer {running.api_key}"}
         status = httpx.post(running.url + path, content=body, headers=headers, timeout=120).status_code
     return {"status": status, "seconds": time.perf_counter() - began}
@@ -98,7 +98,7 @@ def _gateway(running: Service) -> psutil.Process:
 
 
 def _watched(running: Service, gateway: psutil.Process, act: Callable[[], Any]) -> dict[str, Any]:
-    """Do something while asking for the health, one after the other, and noting the gateway's memory."""
+    """Do something while polling the health and recording the gateway's memory."""
     before = gateway.memory_info().rss
     peak, waits, done = [before], [], threading.Event()
 

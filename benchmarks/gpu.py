@@ -1,14 +1,14 @@
 """Decoding, training and parity of models with random weights on one GPU; `python benchmarks/gpu.py`.
 
-Self-contained: needs torch, transformers and peft, nothing of tinkergym. It answers three questions about the
-machine and the way we compute:
+Self-contained: needs torch, transformers and peft, but not tinkergym. It answers three questions about the
+machine and our way of computing:
 
-- decoding: tokens per second of a batch, against what the memory's bandwidth allows (every step must read all
-  weights and the whole key-value cache once);
-- training: the share of the device's peak arithmetic that a LoRA step turns into useful work (MFU);
-- parity: whether decoding step by step over a cache gives the logprobs of a training forward.
+- decoding: tokens per second of a batch, against the limit of the memory's bandwidth (every step must read
+  all weights and the whole key-value cache once);
+- training: the share of the device's peak arithmetic that a LoRA step uses (MFU);
+- parity: whether decoding step by step with a cache gives the logprobs of a training forward pass.
 
-`--device cpu --tiny` runs all of it in seconds, to see that the script works; its figures mean nothing.
+`--device cpu --tiny` runs everything in seconds, to check that the script works; its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TRAIN_LENGTH = 1024
 LORA_RANK = 16
 RESULT = Path(__file__).parent / "results" / "gpu.json"
 
-# Dense bf16, in FLOP/s, from the makers' data sheets; the longest name that fits counts.
+# Dense bf16, in FLOP/s, from the vendors' data sheets; the longest matching name counts.
 PEAK_FLOPS = {
     "A100": 312e12,
     "A10": 125e12,
@@ -121,7 +121,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the device could do at most."""
+    """The device's limits."""
 
     name: str
     flops: float
@@ -142,7 +142,7 @@ class Figure:
 
 
 def parser_of(description: str, result: Path) -> argparse.ArgumentParser:
-    """Return a parser of what scripts of this kind are told."""
+    """Return a parser for the options of such scripts."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -153,7 +153,7 @@ def parser_of(description: str, result: Path) -> argparse.ArgumentParser:
 
 
 def device_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> torch.device:
-    """Return the device that was asked for, if it is there."""
+    """Return the requested device if it exists."""
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU here; `--device cpu --tiny` tries the script without one")
@@ -185,7 +185,7 @@ def _write(options: argparse.Namespace, result: Path, written: dict[str, Any]) -
 
 
 def main() -> int:
-    """Measure, print the table, write the JSON; the exit status counts the figures that fell short."""
+    """Measure, print the table, write the JSON; the exit status counts the figures that missed their goal."""
     parser = parser_of(__doc__, RESULT)
     parser.add_argument("--model", help="only the shape of this name, such as '0.5 B'")
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs and torch.compile")
@@ -213,7 +213,7 @@ def main() -> int:
 def measure(
     shape: Shape, work: Work, machine: Machine, device: torch.device, *, compiled: bool
 ) -> tuple[list[Figure], dict[str, Any]]:
-    """Build the model and measure it; what a compiler cannot do is measured without it and said."""
+    """Build the model and measure it; what cannot be compiled is measured uncompiled and reported."""
     model = build(shape, device, length=max(work.prompt_tokens + work.decode_tokens, work.train_length))
     parity_mean, parity_max = parity(model, work, device)
     decoded = decode_speed(model, work, machine, device, compiled=compiled)
@@ -277,7 +277,7 @@ def build(shape: Shape, device: torch.device, *, length: int) -> Any:
 
 @torch.no_grad()
 def parity(model: Any, work: Work, device: torch.device) -> tuple[float, float]:
-    """Sample over a cache, then score the same tokens in one forward; return mean and largest difference."""
+    """Sample with a cache, then score the same tokens in one forward; return mean and largest difference."""
     batch = min(work.batch, 16)
     total = work.prompt_tokens + min(work.decode_tokens, 64)
     ids = torch.randint(0, model.config.vocab_size, (batch, work.prompt_tokens), device=device)
@@ -314,7 +314,7 @@ def _cached_logits(model: Any, ids: Tensor, at: Tensor, cache: StaticCache) -> T
 def decode_speed(
     model: Any, work: Work, machine: Machine, device: torch.device, *, compiled: bool
 ) -> dict[str, Any]:
-    """Measure the steps after the prompt, sampling included, in every way that works; the best counts."""
+    """Measure the steps after the prompt, including sampling, in every way that works; the best counts."""
     ways: list[tuple[str, Callable[[Callable[[], None]], Callable[[], None]]]] = [
         ("eager", lambda step: step)
     ]
@@ -327,7 +327,9 @@ def decode_speed(
             way = f"compiled, {name}" if compile_first else name
             try:
                 found[way] = _decode_seconds(model, work, device, prepare, compile_first=compile_first)
-            except Exception as error:  # a way that this device or version cannot go is not the others' end
+            except (
+                Exception
+            ) as error:  # a way that this device or version does not support does not stop the others
                 failed[way] = f"{type(error).__name__}: {str(error)[:300]}"
     if not found:
         raise RuntimeError(f"no way of decoding works here: {failed}")
@@ -359,7 +361,7 @@ def _decode_seconds(
     total = work.prompt_tokens + work.decode_tokens
     cache = StaticCache(config=model.config, max_cache_len=total)
     prompt = torch.randint(0, model.config.vocab_size, (work.batch, work.prompt_tokens), device=device)
-    # The step's inputs and outputs live in fixed places, so that it can be recorded once and replayed.
+    # The step's inputs and outputs have fixed addresses, so it can be recorded once and replayed.
     new = torch.zeros(work.batch, 1, dtype=torch.long, device=device)
     at = torch.zeros(1, dtype=torch.long, device=device)
     logprob = torch.zeros(work.batch, 1, device=device)
@@ -393,7 +395,7 @@ def _decode_seconds(
 
 
 def _graphed(step: Callable[[], None]) -> Callable[[], None]:
-    """Record a step as a CUDA graph and return what replays it."""
+    """Record a step as a CUDA graph and return a function that replays it."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -407,12 +409,12 @@ def _graphed(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def bytes_per_step(model: Any, work: Work) -> int:
-    """Return what a decoding step must read, in the middle of the answer."""
+    """Return the bytes that a decoding step must read, in the middle of the answer."""
     return _weight_bytes(model) + _cache_bytes(model, work)
 
 
 def _weight_bytes(model: Any) -> int:
-    """Bytes of weights that a step reads: all but an embedding that is not the head too."""
+    """Bytes of weights that a step reads: all except an embedding that is not also the head."""
     embedding = model.get_input_embeddings().weight
     tied = embedding is model.get_output_embeddings().weight
     total = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -433,7 +435,7 @@ def _cache_bytes(model: Any, work: Work) -> int:
 def train_speed(
     model: Any, work: Work, machine: Machine, device: torch.device, *, compiled: bool
 ) -> dict[str, Any]:
-    """Measure LoRA steps: forward, backward and optimiser over all tokens of a step."""
+    """Measure LoRA steps: forward, backward and optimizer over all tokens of a step."""
     adapted = peft.get_peft_model(
         model,
         peft.LoraConfig(
@@ -442,7 +444,7 @@ def train_speed(
     )
     trained = [p for p in adapted.parameters() if p.requires_grad]
     for parameter in trained:
-        parameter.data = parameter.data.float()  # master weights; the products run in bf16
+        parameter.data = parameter.data.float()  # master weights; the products are computed in bf16
     optimiser = torch.optim.AdamW(trained, lr=1e-5, fused=True)
     sequences = work.train_tokens // work.train_length
     ids = torch.randint(0, model.config.vocab_size, (sequences, work.train_length + 1), device=device)
@@ -465,7 +467,9 @@ def train_speed(
 
         try:
             found[way] = _train_seconds(step, work, device)
-        except Exception as error:  # a way that this device or version cannot go is not the other's end
+        except (
+            Exception
+        ) as error:  # a way that this device or version does not support does not stop the other
             failed[way] = f"{type(error).__name__}: {str(error)[:300]}"
             optimiser.zero_grad(set_to_none=True)
     if not found:

@@ -1,10 +1,10 @@
 """The embedded engine on one GPU; `python -m benchmarks.gpu_engine`.
 
-`gpu.py` says what the machine can do, this what the engine makes of it: tokens per second of a batch,
-against what the memory's bandwidth allows, and whether its logprobs are those of a training forward.
-Needs what `gpu.py` needs, and the package itself.
+`gpu.py` measures what the machine can do, this script what the engine achieves: tokens per second of a batch,
+against the limit of the memory's bandwidth, and whether its logprobs equal those of a training forward pass.
+Needs the same packages as `gpu.py`, and tinkergym itself.
 
-`--device cpu --tiny` runs all of it in seconds, to see that the script works.
+`--device cpu --tiny` runs everything in seconds, to check that the script works.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESULT = Path(__file__).parent / "results" / "gpu_engine.json"
 
 
 def main() -> int:
-    """Measure, print, write the JSON; the exit status is 1 if logprobs are off."""
+    """Measure, print, write the JSON; the exit status is 1 if logprobs differ."""
     parser = gpu.parser_of(__doc__, RESULT)
     options = parser.parse_args()
     device = gpu.device_of(options, parser)
@@ -105,7 +105,7 @@ def _ask(
 
 @torch.no_grad()
 def _gap(model: Any, answers: list[tuple[list[int], Completion]], device: torch.device) -> float:
-    """Return by how many nats the logprobs of some answers differ on average from those of one forward."""
+    """Return the mean difference in nats between some answers' logprobs and those of one forward pass."""
     gaps = []
     for prompt, answer in answers[:8]:
         ids = torch.tensor([prompt + answer.token_ids], device=device)

@@ -1,4 +1,4 @@
-"""Full weights for another process, by shared memory and by CUDA IPC; `python -m benchmarks.gpu_handover`.
+"""Share full weights by shared memory and by CUDA IPC; `python -m benchmarks.gpu_handover`.
 
 What `vllm.full_weights` chooses between: for each way the seconds to share the float32 weights of a model,
 and those in which a process on the same GPU takes them over into weights of its own. That one also hashes
@@ -30,7 +30,7 @@ RUNS = 3
 
 
 def main() -> int:
-    """Measure, print, write the JSON; the exit status is 1 if other bits arrive."""
+    """Measure, print, write the JSON; the exit status is 1 if different bits arrive."""
     parser = gpu.parser_of(__doc__, RESULT)
     parser.add_argument("--read", action="store_true", help="be the process that takes weights over")
     options = parser.parse_args()
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def measure(shape: gpu.Shape, device: torch.device) -> dict[str, Any]:
-    """Hand over a model's weights in all ways by turns; another process takes them."""
+    """Share a model's weights in all ways alternately; another process copies them."""
     model = gpu.build(shape, device, length=64)
     tensors = {name: tensor.float().cpu() for name, tensor in model.state_dict().items()}
     del model
@@ -100,7 +100,7 @@ def _read(device: torch.device) -> int:
     own: dict[str, torch.Tensor] = {}
     for line in sys.stdin:
         opening = json.loads(line)
-        # What a function opened is let go of when it returns, and freed as soon as this is answered.
+        # A function's opened memory is released when it returns, and freed as soon as this is answered.
         print(json.dumps(_take(opening, own, device)), flush=True)
     return 0
 

@@ -1,8 +1,8 @@
-"""Tokens per second of 64 concurrent HTTP clients of a service, against the engine inside this process.
+"""Tokens per second of 64 concurrent HTTP clients of a service, against the engine in this process.
 
-Both answer the same requests, and each of 64 askers sends the next one when its last is answered. The HTTP
-clients are bare sockets in a process of their own, so that it is the service that is measured and not what a
-client makes of its answers.
+Both answer the same requests, and each of 64 clients sends the next one when its last is answered. The HTTP
+clients are bare sockets in a separate process, so that the service is measured rather than the client's
+processing of responses.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ CLIENTS = 64
 REQUESTS_EACH = 4
 PROMPT_TOKENS = 17
 ANSWER_TOKENS = 64
-"""What a turn may have where nothing else is said."""
+"""The token limit per turn by default."""
 RUNS = 9
 ASKED = 0.8
 
 
 def measure() -> list[Figure]:
-    """Run both several times, in turns, after one run each that warms up; compare them pair by pair."""
+    """Run both several times, alternately, after a warm-up of each; compare them pair by pair."""
     inside, over_http = [], []
     with model_directory() as model:
-        send_helpers_home()  # else this thread's, from making the model, would slow the engine's
+        send_helpers_home()  # otherwise this thread's load would slow down the engine
         engine = TransformersEngine(model)
         with service(None, f"models.bench={model}", 'preload=["bench"]') as running:
             with tg.Client(running.url, running.api_key) as client:

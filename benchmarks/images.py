@@ -1,6 +1,6 @@
-"""Images: learner against engine, what is sent for a group, and what images cost of a step.
+"""Images: learner against engine, what is sent for a group, and the cost of images per step.
 
-In one process, on `nano-vl` and the pictures of `geometry/Area-v0`; the bytes are counted with a service.
+In one process, on `nano-vl` and the pictures of `geometry/Area-v0`; bytes are counted with a service.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ ADAPTERS: dict[str, Adapter] = {
 
 
 class Area(AreaEnv):
-    """The environment as a class of the client's own."""
+    """The environment as a client's own class."""
 
 
 class _Files:
-    """The images that were shown; implements `ImageSource`."""
+    """The images shown so far; implements `ImageSource`."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
@@ -63,13 +63,13 @@ class _Player:
     def __init__(self) -> None:
         self.files = _Files()
         self.renderer = Renderer.from_bundle(load_renderer_bundle("nano-vl", MODEL))
-        # As a pool has it: engine and learner know images together.
+        # As in a pool, where engine and learner share image caches.
         images = SharedImages(self.files)
         self.engine = TransformersEngine(MODEL, images=images)
         self.learner = Learner(MODEL, images=images, cpu_threads=torch.get_num_threads())
 
     def step(self, policy: str, number: int, group: int) -> float:
-        """Play, learn and publish; return the mean difference of logprobs, in nats."""
+        """Play, train and publish; return the mean difference of logprobs, in nats."""
         played = []
         for index in range(EPISODES):
             seed = number * EPISODES + index // group
@@ -146,7 +146,7 @@ def measure() -> list[Figure]:
 
 
 def _share(player: _Player) -> tuple[float, dict[str, float]]:
-    """Return the part of a step's time in which images are read and seen, by engine and learner together."""
+    """Return the fraction of a step's time in which engine and learner read and process images."""
     policy = "LoRA"
     player.step(policy, 50, 1)
     clock = _Clock()
@@ -159,7 +159,7 @@ def _share(player: _Player) -> tuple[float, dict[str, float]]:
 
 
 class _Clock:
-    """Counts the time in some methods; what one calls of the others counts once."""
+    """Measures the time in some methods; nested calls count once."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

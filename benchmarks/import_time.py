@@ -1,4 +1,4 @@
-"""How long `import tinkergym` takes in a new process, and what it must not bring along."""
+"""The duration of `import tinkergym` in a new process, and the modules it must not load."""
 
 from __future__ import annotations
 

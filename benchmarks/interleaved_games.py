@@ -1,8 +1,8 @@
 """Sampled tokens/s of 64 games of two policies, against 64 episodes of one seat and a script.
 
-Both are the same game of the same pack, with the same engine and model. In a game only one seat has a turn,
-so 64 games keep as many requests under way as 64 episodes do. In both, half of the requests name one adapter
-and half the other: what two adapters cost an engine is not what games cost. Episodes of one adapter alone are
+Both use the same game, engine and model. In a game only one seat moves at a time, so 64 games keep as many
+requests in progress as 64 episodes do. In both, half of the requests use one adapter and half the other,
+because the cost of two adapters in an engine is not the cost of games. Episodes with a single adapter are
 measured too, for the details.
 """
 
@@ -31,13 +31,13 @@ MAX_TURN_TOKENS = 8
 ASKED = 0.9
 SEATS = ("x", "o")
 KINDS = ("games", "alone", "one adapter")
-# An untrained model makes few legal moves; they are replaced, so that games last.
+# An untrained model makes few legal moves; illegal ones are replaced, so that games last.
 GAME = EnvironmentRef(id="board/TicTacToe-v0", kwargs={"on_illegal": "random"})
 ALONE = EnvironmentRef(id="board/TicTacToeVs-v0", kwargs={"on_illegal": "random"})
 
 
 def measure() -> list[Figure]:
-    """Play all in turn, each round with fresh seeds, and compare within the rounds."""
+    """Play all alternately, each round with new seeds, and compare within the rounds."""
     engine = TransformersEngine(NANO)
     learner = Learner(NANO)
     for number, agent in enumerate(SEATS):

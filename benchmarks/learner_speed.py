@@ -1,7 +1,7 @@
 """Tokens per second of the learner, against forward and backward of the bare model at its best batch size.
 
-The sequences have nothing in common, so that the learner gains nothing from sharing. The bare model is the
-one of transformers, with PEFT's adapter where an adapter is trained, and a plain loss over the same tokens.
+The sequences have nothing in common, so the learner gains nothing from sharing. The bare model comes from
+transformers, with PEFT's adapter if an adapter is trained, and a plain loss over the same tokens.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ASKED = 0.9
 
 
 def measure() -> list[Figure]:
-    """Measure both in turn, for an adapter and for all parameters."""
+    """Measure both alternately, for an adapter and for all parameters."""
     figures, details = [], {}
     with model_directory() as model:
         for name, adapter in (("LoRA", LoRA(rank=8)), ("full parameters", FullParameters())):
@@ -59,7 +59,7 @@ def measure() -> list[Figure]:
 def _alternating(
     bare: Callable[[int], None], learner: Callable[[], None]
 ) -> tuple[int, dict[str, list[float]]]:
-    """Return the bare model's best batch size, and the seconds of both, measured in turn."""
+    """Return the bare model's best batch size, and the seconds of both, measured alternately."""
     best = min(BATCHES, key=lambda batch: min(_seconds(lambda: bare(batch)) for _ in range(2)))
     seconds: dict[str, list[float]] = {"bare": [], "learner": []}
     for run in range(RUNS + 1):

@@ -1,4 +1,4 @@
-"""What a policy learns through the whole service: score before, score after, and what each step cost."""
+"""What a policy learns through the whole service: score before, score after, and the cost of each step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.common import Figure, service, write_result
 from tinkergym.schema.events import StepEvent
 
 HELD_OUT_SEED = 2_000_000
-"""Evaluation episodes take seeds from here on; training seeds are 63-bit hashes of the job's seed."""
+"""Evaluation episodes use seeds from here on; training seeds are 63-bit hashes of the job's seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """One learning figure: what is trained, for how long, and how it is judged."""
+    """A learning figure: what is trained, for how long, and how it is evaluated."""
 
     name: str
     environment: str
@@ -26,12 +26,12 @@ class Course:
     evaluation_kwargs: dict[str, Any] = field(default_factory=dict)
     episodes: int = 200
     temperature: float = 0.0
-    """Of the evaluations: 0 always takes the likeliest token, 1 samples as training does."""
+    """For evaluations: 0 always chooses the most likely token, 1 samples like training."""
     minutes: float
 
 
 def run(course: Course) -> tuple[dict[str, Any], tg.Evaluation, tg.Evaluation]:
-    """Train once in a fresh service; return details and the evaluations before and after."""
+    """Train once in a new service; return details and the evaluations before and after."""
     with service() as running:
         client = tg.Client(running.url, running.api_key)
         client.train(
@@ -80,7 +80,7 @@ def run(course: Course) -> tuple[dict[str, Any], tg.Evaluation, tg.Evaluation]:
 def verdict(
     course: Course, details: dict[str, Any], before: tg.Evaluation, after: tg.Evaluation
 ) -> tuple[str, bool]:
-    """Say what was measured, and whether the score rose with its intervals apart within the time."""
+    """Describe the result, and whether the score rose with separate intervals within the time."""
     text = (
         f"{before.mean:.2f} [{before.low:.2f}, {before.high:.2f}] -> "
         f"{after.mean:.2f} [{after.low:.2f}, {after.high:.2f}]"
@@ -90,7 +90,7 @@ def verdict(
 
 
 def measure_course(course: Course, asked: str) -> list[Figure]:
-    """Run a course whose only condition is that the score rises, intervals apart, in time."""
+    """Run a course whose only condition is that the score rises, with separate intervals, in time."""
     details, before, after = run(course)
     text, reached = verdict(course, details, before, after)
     figures = [

@@ -1,4 +1,4 @@
-"""The agent loop without a model: what a turn costs, whom a slow environment slows, where tokens stand."""
+"""The agent loop without a model: the cost of a turn, the effect of a slow environment, and exact tokens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLEEP_SECONDS = 30.0
 
 
 class InstantPolicy:
-    """Answers at once with a move that the request's seed chooses; costs nothing worth measuring."""
+    """Answers at once with a move chosen by the request's seed, at negligible cost."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._answers = [renderer.encode_answer(move) for move in MOVES]
@@ -61,7 +61,7 @@ class InstantPolicy:
 
 
 class Sleeper(TextEnv):
-    """Ten turns; told to, it sleeps once."""
+    """Ten turns; optionally sleeps once."""
 
     def __init__(self, sleeps: bool = False) -> None:
         self._sleeps = sleeps
@@ -117,12 +117,12 @@ def measure() -> list[Figure]:
     return figures
 
 
-# --- what a turn costs ---
+# --- the cost of a turn ---
 
 
 @dataclass(frozen=True, slots=True)
 class TurnCost:
-    """Seconds per turn of several runs, by the clock and by what the processor worked."""
+    """Seconds per turn of several runs, in wall time and in processor time."""
 
     seconds: list[float]
     processor_seconds: list[float]
@@ -139,7 +139,7 @@ class TurnCost:
 
 
 def turn_cost(*, episodes: int = 2000, runs: int = 5) -> dict[str, TurnCost]:
-    """Play on one core, environment included; the first run warms up and does not count."""
+    """Play on one core, including the environment; the first run is a warm-up."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -167,7 +167,7 @@ def _one_run(
     return (time.perf_counter() - began) / turns, (time.process_time() - worked) / turns
 
 
-# --- whom a slow environment slows ---
+# --- the effect of a slow environment ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +179,12 @@ class Slowed:
 
     @property
     def lost(self) -> float:
-        """The share that the sleeper costs."""
+        """The share lost to the sleeper."""
         return 1 - self.disturbed / self.undisturbed
 
 
 def slow_neighbour() -> Slowed:
-    """Compare `SLEEP_SECONDS` of play beside a sleeper with as long before and after without one."""
+    """Compare `SLEEP_SECONDS` of play next to a sleeper with the same time before and after without one."""
     _turns_per_second(2.0, sleeper=False)
     before = _turns_per_second(SLEEP_SECONDS / 2, sleeper=False)
     disturbed = _turns_per_second(SLEEP_SECONDS, sleeper=True)
@@ -222,12 +222,12 @@ def _turns_per_second(seconds: float, *, sleeper: bool) -> float:
     return turns / (ended - began)
 
 
-# --- whether tokens stay put ---
+# --- whether tokens stay the same ---
 
 
 @dataclass(frozen=True, slots=True)
 class RandomTokens:
-    """What was played, and what was wrong with it."""
+    """What was played, and what was wrong."""
 
     environments: list[str]
     families: list[str]
@@ -238,7 +238,7 @@ class RandomTokens:
 
 
 def random_tokens(*, episodes: int = 1000) -> RandomTokens:
-    """Play random tokens in every installed environment under every template family."""
+    """Play random tokens in every installed environment with every template family."""
     environments = [name for name in registered() if _shows_text(name)]
     cases: list[tuple[str, Reasoning]] = [(f, r) for f in FAMILIES for r in ("keep", "drop")]
     per_case = -(-episodes // (len(cases) * len(environments)))
@@ -264,7 +264,7 @@ def _shows_text(name: str) -> bool:
         env = make_environment(EnvironmentRef(id=name))
         observation_messages(env.reset(seed=0)[0])
         env.close()
-    except Exception:  # whatever a pack needs that is not here
+    except Exception:  # a requirement of the pack that is missing here
         return False
     return True
 

@@ -1,8 +1,8 @@
 """Several policies in one call of the learner, against one policy that trains on all their sequences.
 
 The learner computes policies one after the other, so that each gets the bits of training alone. One policy
-with the same sequences is what a common row for all of them could cost at the least: the ratio is what that
-exactness costs.
+with the same sequences is the lower bound for computing all of them in common rows: the ratio is the cost of
+that exactness.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ASKED = 1.25
 
 
 def measure() -> list[Figure]:
-    """Measure both in turn, for small and large batches; the figure is that of the middle size."""
+    """Measure both alternately, for small and large batches; the figure is that of the middle size."""
     seconds: dict[str, dict[str, list[float]]] = {}
     with model_directory() as model:
         learner = Learner(model, cpu_threads=torch.get_num_threads())

@@ -1,4 +1,4 @@
-"""What benchmarks of games with several seats share: versions against fixed players, on fixed seeds."""
+"""Shared by benchmarks of games with several seats: versions against fixed players, on fixed seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinkergym.schema.events import StepEvent
 from tinkergym.schema.job_spec import EnvironmentRef
 
 HELD_OUT_SEED = 3_000_000
-"""Games that are measured have seeds from here on; training seeds are 31-bit hashes of the job's seed."""
+"""Measured games use seeds from here on; training seeds are 31-bit hashes of the job's seed."""
 
 ALGORITHM = tg.GRPO(
     group_size=8,
@@ -26,13 +26,13 @@ ALGORITHM = tg.GRPO(
     credit="turn",
     discount=0.6,
 )
-"""As the tic-tac-toe figure against a random opponent."""
+"""As in the tic-tac-toe figure against a random opponent."""
 
 
 def returns_at(
     agent: str, seats: Mapping[str, Player], game: str, seeds: Iterable[int], **kwargs: Any
 ) -> list[float]:
-    """Return what one agent earned in each game that was played to an end."""
+    """Return an agent's return in each completed game."""
     matches = [Match(seats=seats, seed=seed) for seed in seeds]
     results = play_matches(matches, EnvironmentRef(id=game, kwargs=kwargs))
     return [result.returns[agent] for result in results if result.end is not GameEnd.FAILED]
@@ -45,7 +45,7 @@ def described(returns: list[float]) -> tuple[float, float, float]:
 
 
 def followed(job: tg.Job) -> tuple[list[StepEvent], float]:
-    """Return a job's steps and the seconds that they took."""
+    """Return a job's steps and their seconds."""
     started = time.perf_counter()
     steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
     job.wait()
@@ -58,13 +58,13 @@ def curve(steps: Iterable[StepEvent], metric: str) -> list[float]:
 
 
 WHOLE = tg.FullParameters()
-"""What is trained where a policy begins with random play: an adapter leaves nano's output head as it is."""
+"""What is trained if a policy starts with random play: an adapter leaves nano's output head unchanged."""
 
 
 def warmed_up(client: tg.Client, game: str, *, games: int = 400, **kwargs: Any) -> tg.Job:
     """Teach nano to make legal moves, each with the same probability, and return that job.
 
-    No shipped model knows the words of every game, and from illegal moves alone nothing is learned.
+    No shipped model knows the words of every game, and illegal moves alone teach nothing.
     """
     job = client.sft(
         tg.tasks.SequenceTasks(_random_play(game, games, **kwargs)),
@@ -77,7 +77,7 @@ def warmed_up(client: tg.Client, game: str, *, games: int = 400, **kwargs: Any) 
 
 
 def _random_play(game: str, games: int, **kwargs: Any) -> list[dict[str, Any]]:
-    """Return one conversation per seat of games whose players move at random."""
+    """Return one conversation per seat of games whose players move randomly."""
     table = tg.make_game(game, **kwargs)
     rows: list[dict[str, Any]] = []
     for seed in range(games):

@@ -1,11 +1,11 @@
 """Sampled tokens per second through the agent loop, against the bare engine on the same token counts.
 
 Guess-the-number, 64 episodes at once. The loop renders, samples, decodes, steps environments and keeps the
-ledger; the bare engine is given every prompt that the loop asked about, as soon as the answer before it is
-there, and samples as many tokens.
+ledger; the bare engine gets the loop's prompts, each as soon as the previous answer is there, and samples as
+many tokens.
 
-nano knows no such game: it is first taught, by heart from games of random guesses, to answer with a number.
-So it guesses badly, but legally, and an episode has several turns.
+nano does not know this game: it is first taught, from games of random guesses, to answer with a number. It
+therefore guesses badly, but legally, and an episode has several turns.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PLACES: dict[str, Executor | None] = {
     "environments in threads, as by default": None,
     "environments inline (InlineExecutor)": InlineExecutor(),
 }
-"""Where the environments live: as nothing else is said, and as is quickest for quick ones."""
+"""Where the environments run: by default, and in the fastest way for fast ones."""
 
 LESSON_GAMES = 64
 LESSONS = 60
@@ -62,11 +62,11 @@ LESSON_RATE = 1e-2
 LESSON_SEEDS = 1_000_000
 
 Turn = tuple[SampleRequest, int]
-"""What was asked, and how many tokens the answer had."""
+"""What was requested, and the number of tokens of the answer."""
 
 
 class RecordingSampler:
-    """Hands requests to an engine and notes what each was answered with."""
+    """Passes requests to an engine and records their answers."""
 
     def __init__(self, engine: TransformersEngine) -> None:
         self._engine = engine
@@ -88,17 +88,17 @@ class RecordingSampler:
         self._engine.submit(requests, noted)
 
     def close(self) -> None:
-        """The engine stays its owner's."""
+        """The engine belongs to its owner."""
 
 
 class EngineSampler:
-    """Hands requests to an engine."""
+    """Passes requests to an engine."""
 
     def __init__(self, engine: TransformersEngine) -> None:
         self.submit = engine.submit
 
     def close(self) -> None:
-        """The engine stays its owner's."""
+        """The engine belongs to its owner."""
 
 
 def measure() -> list[Figure]:
@@ -115,7 +115,7 @@ def measure() -> list[Figure]:
     tokens = sum(count for episode in turns for _, count in episode)
     asked = sum(map(len, turns))
     assert asked >= 3 * EPISODES, f"{asked} turns of {EPISODES} episodes are not what this measures"
-    # One player for all runs, as a rollout worker has: its environments are made once.
+    # One player for all runs, like in a rollout worker: its environments are created once.
     players = {
         place: EpisodePlayer(sampler=EngineSampler(engine), make_env=make_environment, executor=executor)
         for place, executor in PLACES.items()
@@ -172,7 +172,7 @@ def _taught(renderer: Renderer) -> PolicyWeights:
     for epoch in range(LESSONS):
         learner.forward_backward("bench", games, LikelihoodLoss())
         learner.optim_step("bench", learning_rate=LESSON_RATE * (1 - epoch / LESSONS))
-    send_helpers_home()  # else this thread's would slow the engine's
+    send_helpers_home()  # otherwise this thread's load would slow down the engine
     return learner.weights("bench")
 
 

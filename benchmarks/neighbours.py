@@ -1,8 +1,8 @@
-"""What a tenant notices of a hostile one: step time and waiting time of a job, next to it and in quiet.
+"""The effect of a hostile tenant on another: step time and waiting time of a job, with and without it.
 
 The hostile tenant floods `/v1/sample`, queues 200 jobs and leaves four unplayed, plays an environment that
-crashes its process and one that holds the interpreter, and finally does all of it at once. Its client stands
-for one on another machine, so it runs at the lowest priority.
+crashes its process and one that blocks the interpreter, and finally does everything at once. Its client
+represents one on another machine, so it runs at the lowest priority.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class Hang(tg.SingleTurnEnv):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the well-behaved tenant saw of one job."""
+    """What the well-behaved tenant observed in one job."""
 
     waiting_seconds: float
-    """From its submission to its first train step."""
+    """From its submission to its first training step."""
     step_seconds: float
-    """Mean time of a train step, from the first to the last."""
+    """Mean time of a training step, from the first to the last."""
 
 
 def measure() -> list[Figure]:
-    """Each hostile round is compared with the quiet one right before it and the one right after it."""
+    """Each hostile round is compared with the quiet rounds right before and after it."""
     figures: list[Figure] = []
     details: dict[str, Any] = {}
     with _pack_installed(), service() as running:
@@ -178,7 +178,7 @@ def _flood(url: str, key: str) -> None:
 
 
 def _queue(url: str, key: str) -> None:
-    time.sleep(1.0)  # those that play come first, else these would take all the places of their tenant
+    time.sleep(1.0)  # playing ones come first, otherwise these would take all places of their tenant
     client = tg.Client(url, key)
     environment = EnvironmentRef(id="board/TicTacToeVs-v0")
     for _ in range(4):

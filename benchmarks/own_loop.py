@@ -1,7 +1,7 @@
-"""The same GRPO steps as a built-in job and as a loop of one's own on the low-level API, alternating.
+"""The same GRPO steps as a built-in job and as an own loop on the low-level API, alternating.
 
 One service, one model, the same prompts and settings; the job plays its episodes in this process, where the
-loop scores. The time of a step is that between two steps' ends, whatever lay there. The loop is written as
+loop scores. A step's time is the time between the ends of two steps. The loop is written like
 `examples/own_loop.py` and draws with the job's seeds. With `deterministic=True` both must end with the same
 adapter, to the byte.
 """
@@ -42,7 +42,7 @@ class Blue(tg.SingleTurnEnv):
 
 
 def measure(rounds: int = ROUNDS, steps: int = STEPS) -> list[Figure]:
-    """Time them in turn, and compare the bytes of what they end with."""
+    """Time them alternately, and compare the bytes of the results."""
     seconds: dict[str, list[float]] = {"job": [], "loop": []}
     with service(None, f'preload=["{MODEL}"]') as running, tg.Client(running.url, running.api_key) as client:
         for seed in range(rounds):
@@ -84,7 +84,7 @@ def _timed(what: str, loop: list[float], job: list[float]) -> Figure:
 @dataclass(frozen=True, slots=True)
 class _Run:
     sha256: str
-    """Of the last weights."""
+    """Hash of the last weights."""
     ends: list[float]
     """When each step ended."""
     updates: int
@@ -108,7 +108,7 @@ def _run_job(client: tg.Client, *, steps: int, seed: int, deterministic: bool = 
 
 
 def _run_loop(client: tg.Client, *, steps: int, seed: int, deterministic: bool = False) -> _Run:
-    """Do what the job does by calls."""
+    """Do the job's work with calls."""
     ends, updates = [], 0
     with client.create_policy(model=MODEL, seed=seed, checkpoint_every=10**6) as policy:
         for step in range(1, steps + 1):
@@ -129,7 +129,7 @@ def _run_loop(client: tg.Client, *, steps: int, seed: int, deterministic: bool =
 
 
 def _sampled(policy: TrainingPolicy, seed: int, step: int, *, deterministic: bool) -> list[list[Completion]]:
-    """Return the completions of each group, drawn with the seeds that the job draws with."""
+    """Return the completions of each group, drawn with the job's seeds."""
     prompts = [Blue().reset(seed=environment_seed(seed, step, group))[0] for group in range(GROUPS)]
     seeds = [
         sampling_seed(seed, step, group, member) for group in range(GROUPS) for member in range(GROUP_SIZE)
@@ -142,7 +142,7 @@ def _sampled(policy: TrainingPolicy, seed: int, step: int, *, deterministic: boo
 def _judged(
     policy: TrainingPolicy, environment_seed: int, completions: list[Completion]
 ) -> list[dict[str, Any]]:
-    """Score a group and compare each completion with its siblings."""
+    """Score a group and compare each completion with the others."""
     env = Blue()
     observation, _ = env.reset(seed=environment_seed)
     prompt = policy.prompt_ids(observation)

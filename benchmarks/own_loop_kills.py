@@ -1,8 +1,8 @@
-"""A policy trained by calls, undisturbed and with a kill at 20 points; the weights must agree to the bit.
+"""A policy trained by calls, undisturbed and with a kill at 20 points; the weights must be bitwise equal.
 
-Every call is sent twice, and once more when its result is there, as a client does that lost an answer. At
+Every call is sent twice, and once more when its result is there, as a client does that lost a response. At
 each point a process of the service is killed with -9 at one of four moments. Each optimizer step's gradient
-norm is compared too, so that a difference is seen at the step where it begins.
+norm is compared too, so that a difference shows at the step where it begins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UPDATES = POINTS + 2
 MOMENTS = ("forward_backward acknowledged", "forward_backward done", "optim_step acknowledged", "published")
 VICTIMS = ("pool worker", "pool worker", "gateway", "pool worker", "scheduler host")
 CHECKPOINT_EVERY = 7
-"""Calls; four of an update, so that checkpoints fall on each of its calls in turn."""
+"""Calls; four per update, so that checkpoints fall on each of its calls in turn."""
 _PATIENCE_SECONDS = 120.0
 _PAUSE_SECONDS = 0.2
 
@@ -62,10 +62,10 @@ def measure(points: int = POINTS) -> list[Figure]:
 
 
 def _train(faults: dict[int, tuple[str, str]]) -> tuple[str, list[float]]:
-    """Return the hash of the weights in the end, and the gradient norm of each update."""
+    """Return the hash of the final weights, and the gradient norm of each update."""
     with service() as running, tg.Client(running.url, running.api_key, patience_seconds=120) as client:
         policy = client.create_policy(seed=3, checkpoint_every=CHECKPOINT_EVERY)
-        policy.close()  # its calls are made by hand here
+        policy.close()  # its calls are sent manually here
         caller = _Caller(running, policy.id)
         norms = []
         for update in range(UPDATES):
@@ -73,7 +73,7 @@ def _train(faults: dict[int, tuple[str, str]]) -> tuple[str, list[float]]:
 
             def strike(now: str, moment: str = moment, victim: str = victim) -> None:
                 if now == moment:
-                    # It may just be on its way, at the first call or after the kill before.
+                    # It may still be starting, at the first call or after the previous kill.
                     while not kill_if_there(running, victim):
                         time.sleep(_PAUSE_SECONDS)
                     print(f"{moment}: {victim} killed", flush=True)
@@ -101,7 +101,7 @@ def _sequences(update: int) -> list[TokenSequence]:
 
 
 class _Caller:
-    """Sends numbered calls, each of them three times, whatever dies meanwhile."""
+    """Sends numbered calls, each three times, whatever dies meanwhile."""
 
     def __init__(self, running: Service, policy_id: str) -> None:
         self._path = f"/v1/policies/{policy_id}/calls"
@@ -114,7 +114,7 @@ class _Caller:
         )
 
     def send(self, call: PolicyCall) -> int:
-        """Have a call acknowledged twice; return its number."""
+        """Get a call acknowledged twice; return its number."""
         seq = len(self._bodies) + 1
         self._bodies[seq] = NumberedCall(seq=seq, call=call).model_dump_json().encode()
         for _ in range(2):
@@ -138,7 +138,7 @@ class _Caller:
         next(self._tries("POST", self._path, self._bodies[seq]))
 
     def _tries(self, method: str, path: str, body: bytes | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the service's answers, asking again while parts of it are away."""
+        """Yield the service's responses, retrying while parts of it are down."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:

@@ -1,4 +1,4 @@
-"""How far the learner's logprobs are from those that the engine sampled with, in float32 and in bfloat16."""
+"""The difference between the learner's and the engine's logprobs, in float32 and in bfloat16."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 def measure() -> list[Figure]:
-    """Sample, compare, update, publish, and again; the mean of the worst round counts."""
+    """Sample, compare, update and publish repeatedly; the mean of the worst round counts."""
     figures, details = [], {}
     with model_directory() as model:
         for dtype, bound in BOUNDS.items():

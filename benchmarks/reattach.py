@@ -1,4 +1,4 @@
-"""How long a job that a script plays stands still when the script ends and another one attaches to it.
+"""How long a job played by a script pauses when the script ends and another one attaches to it.
 
 The script is ended by Ctrl-C, by SIGTERM and by `kill -9` in turn, in the middle of a step. The clock starts
 when its process is gone, just before the new client attaches, and stops at the first new step.
@@ -21,7 +21,7 @@ ENDS = {"Ctrl-C": signal.SIGINT, "SIGTERM": signal.SIGTERM, "`kill -9`": signal.
 _STEPS_BEFORE = 3
 _PATIENCE_SECONDS = 60.0
 
-# What a step costs is not the subject: the job's steps are small.
+# The cost of a step is not measured, so the job's steps are small.
 _SCRIPT = """
 import tinkergym as tg
 job = tg.Client().train(
@@ -78,7 +78,7 @@ def _until_next_step(running: Service, number: signal.Signals) -> float:
         else:
             raise RuntimeError("the script ended before its job had made a few steps")
         process.send_signal(number)
-        # What it still finished is not the new client's.
+        # Steps that it still finished are not the new client's.
         reached = max([int(step), *(int(line.split()[1]) for line in process.stdout)])
     finally:
         if process.poll() is None and number is not signal.SIGKILL:

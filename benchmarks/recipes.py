@@ -18,7 +18,7 @@ from tinkergym.reporting.recipe_picture import Run, draw
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PICTURES = Path(__file__).parents[1] / "docs" / "images" / "recipes"
 MINUTES = 6
-"""Of one run, evaluation included."""
+"""Time limit of one run, including evaluation."""
 
 
 def names() -> list[str]:
@@ -52,7 +52,7 @@ def run(running: Service, name: str, *options: str) -> Run:
 
 
 def figures_of(name: str, runs: list[Run], control: Run) -> list[Figure]:
-    """Say whether held-out returns rose, intervals apart, in time, and the control's did not."""
+    """Return whether held-out returns rose in time, with separate intervals, and the control's did not."""
     rose = [rises(one) for one in runs]
     seconds = max(one.seconds for one in runs)
     measured = "; ".join(change(one) for one in runs)
@@ -73,13 +73,13 @@ def figures_of(name: str, runs: list[Run], control: Run) -> list[Figure]:
 
 
 def rises(one: Run) -> bool:
-    """Whether the last evaluation's interval lies above the first one's."""
+    """Return whether the last evaluation's interval is above the first one's."""
     (_, _, _, high), (_, _, low, _) = one.evaluations[0], one.evaluations[-1]
     return low is not None and high is not None and low > high
 
 
 def change(one: Run) -> str:
-    """Return the first and the last evaluation in words."""
+    """Describe the first and the last evaluation."""
     (_, before, *_), (_, after, low, high) = one.evaluations[0], one.evaluations[-1]
     interval = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
     return f"{before:.2f} -> {after:.2f}{interval}"

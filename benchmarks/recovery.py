@@ -1,6 +1,6 @@
 """How long the service takes to recover from `kill -9` of its gateway, scheduler host, Ray GCS or raylet.
 
-A job trains all the while. Recovered is the service when `/v1/health` is `ok` and the job runs again.
+A job trains all the time. The service has recovered when `/v1/health` is `ok` and the job runs again.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _MARKS = {
     "raylet": "raylet",
 }
 _LOOK_SECONDS = 0.05
-"""Between two looks, which cost the gateway as much time as an answer does."""
+"""Time between two checks, which cost the gateway as much time as a response."""
 _QUIET_SECONDS = 1.0
-"""For so long both must last."""
+"""Both must last this long."""
 _SETTLED_SECONDS = 12.0
-"""Between two kills: a part that ends soon after its start waits longer for its next one."""
+"""Time between two kills: a part that ends soon after its start waits longer for its next one."""
 _PATIENCE_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What followed one kill, in seconds from it."""
+    """What followed a kill, in seconds after it."""
 
     named: float | None
-    """Until health said that something is missing; None: it never did."""
+    """Until health reported a missing part; None: it never did."""
     health: float
     """Until health was `ok` for good."""
     place: float
-    """Until the job ran again. The gateway's death does not stop it; then until a client sees it run."""
+    """Until the job ran again. The gateway's death does not stop it; then until a client sees it running."""
 
     @property
     def recovered(self) -> float:
@@ -83,7 +83,7 @@ def _figure(role: str, seconds: list[float]) -> Figure:
 
 
 class _Watch:
-    """Looks at a service and one job of it, many times a second."""
+    """Polls a service and one of its jobs many times a second."""
 
     def __init__(self, running: Service, job_id: str) -> None:
         self._running = running
@@ -105,7 +105,7 @@ class _Watch:
         """Kill one process with -9 and watch the service recover."""
         (victim,) = _processes(self._running, _MARKS[role])
         attempt = self._job()[1]
-        # The gateway's end leaves the job alone; that of the others gives it to a new worker.
+        # The gateway's end does not affect the job; that of the others gives it to a new worker.
         wanted = attempt if role == "gateway" else attempt + 1
         began = time.perf_counter()
         victim.kill()
@@ -128,14 +128,14 @@ class _Watch:
         raise AssertionError("the looks do not end")
 
     def _healthy(self) -> bool | None:
-        """Whether health is `ok`; None if nobody answers."""
+        """Whether health is `ok`; None without a response."""
         try:
             return bool(self._http.get("/v1/health").json()["status"] == "ok")
         except httpx.HTTPError:
             return None
 
     def _job(self) -> tuple[str, int]:
-        """The job's state and its attempt; `("", 0)` if nobody answers."""
+        """The job's state and its attempt; `("", 0)` without a response."""
         try:
             answer = self._http.get(f"/v1/jobs/{self._job_id}")
         except httpx.HTTPError:

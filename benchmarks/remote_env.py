@@ -1,4 +1,4 @@
-"""Steps per second of tic-tac-toe behind an environment server, over loopback, with 64 sessions at once."""
+"""Steps per second of tic-tac-toe on an environment server, over loopback, with 64 sessions at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENVIRONMENT = "board/TicTacToeVs-v0"
 TOKEN = "a-token-for-this-benchmark"
 SESSIONS = 64
 PROCESSES = (1, 2)
-"""Client processes that share the sessions; each session has a thread of its own."""
+"""Client processes that share the sessions; each session has its own thread."""
 SECONDS = 10.0
 RUNS = 3
 ASKED = 1500
@@ -31,7 +31,7 @@ _CELL = re.compile(r"\b[a-c][1-3]\b")
 
 
 def measure() -> list[Figure]:
-    """Measure each way of spreading the sessions over client processes `RUNS` times; the best way counts."""
+    """Measure each distribution of the sessions over client processes `RUNS` times; the best one counts."""
     details: dict[str, Any] = {}
     with server() as url:
         for processes in PROCESSES:
@@ -54,7 +54,7 @@ def measure() -> list[Figure]:
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """Run an environment server in a process of its own and yield its URL."""
+    """Run an environment server in a separate process and yield its URL."""
     command = [sys.executable, "-m", "tinkergym.cli.main", "serve-env", ENVIRONMENT, "--port", "0"]
     process = subprocess.Popen(
         [*command, "--capacity", str(SESSIONS), "--token", TOKEN], stdout=subprocess.PIPE, text=True
@@ -105,7 +105,7 @@ def _client(url: str, sessions: int, index: int, start: Any, queue: Any) -> None
             if over:
                 seed += SESSIONS
                 observation, _ = env.reset(seed=seed)
-            # A cell that is free is shown by its name.
+            # Free cells are shown by name.
             observation, _, terminated, truncated, _ = env.step(choice.choice(_CELL.findall(observation)))
             over = terminated or truncated
             counts[number] += 1

@@ -1,4 +1,4 @@
-"""1,000 random games of every shipped game: what the seats' records say, against what the rules paid."""
+"""1,000 random games of every shipped game: rewards in the seats' records against the rules' payouts."""
 
 from __future__ import annotations
 

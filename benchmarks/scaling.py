@@ -1,4 +1,4 @@
-"""Whether a train step's time grows faster than the number of its episodes."""
+"""Whether a training step's time grows faster than its number of episodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUPS = {8: 10, 64: 5}
 
 
 def measure() -> list[Figure]:
-    """Train with few and with many episodes per step, the whole service each time."""
+    """Train with few and with many episodes per step, in a new service each time."""
     with model_directory() as model:
         runs = {
             groups * GROUP_SIZE: run_ours(model, tg.LoRA(rank=8), steps=steps + 2, groups=groups)

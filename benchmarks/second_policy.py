@@ -1,7 +1,7 @@
-"""Seconds per step of a job with two policies on one base, against one policy that plays both seats.
+"""Seconds per step of a job with two policies on one base model, against one policy that plays both seats.
 
-Both play the same games, so they sample and learn from as many tokens. The jobs take turns in one service, a
-few steps each, and the ratio is taken within each pair of neighbours.
+Both play the same games, so they sample and train on the same number of tokens. The jobs alternate in one
+service, a few steps each, and the ratio is computed within each pair of neighbours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GAME = "board/TicTacToe-v0"
 PAIRS = int(os.environ.get("TINKERGYM_BENCHMARK_PAIRS", "4"))
 STEPS = 12
 WARM_UP = 3
-"""Steps at the beginning of each job that do not count."""
+"""Initial steps of each job that do not count."""
 ASKED = 1.35
 JOBS: dict[str, dict[str, Any]] = {
     "two policies": {"x": tg.Train(), "o": tg.Train()},
@@ -27,7 +27,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def measure() -> list[Figure]:
-    """Train in turns; the figure is the median ratio of the median step times."""
+    """Train alternately; the figure is the median ratio of the median step times."""
     seconds: dict[str, list[float]] = {name: [] for name in JOBS}
     tokens: dict[str, list[float]] = {name: [] for name in JOBS}
     parts: dict[str, list[dict[str, float]]] = {name: [] for name in JOBS}
@@ -36,7 +36,7 @@ def measure() -> list[Figure]:
             for name, agents in JOBS.items():
                 job = client.train(
                     GAME,
-                    # An untrained model makes few legal moves; they are replaced, so that games last.
+                    # An untrained model makes few legal moves; illegal ones are replaced, so that games last.
                     env_kwargs={"on_illegal": "random"},
                     agents=agents,
                     steps=STEPS,

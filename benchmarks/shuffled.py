@@ -1,4 +1,4 @@
-"""The control experiment: tic-tac-toe with the returns shuffled within each step must teach nothing."""
+"""The control experiment: tic-tac-toe with returns shuffled within each step must not learn anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.tictactoe import COURSE
 
 
 def measure() -> list[Figure]:
-    """Train as long as the real course does."""
+    """Train as long as the real course."""
     course = replace(COURSE, name="shuffled", settings=COURSE.settings | {"shuffle_rewards": True})
     details, before, after = run(course)
     text, _ = verdict(course, details, before, after)

@@ -1,4 +1,4 @@
-"""A step's time with `max_staleness` 0 and 1, in turn: what it saves that episodes overlap with learning.
+"""A step's time with `max_staleness` 0 and 1: what overlapping episodes with learning saves.
 
 Two kinds of work, equal but for the environment: one is ready at once, so that sampling and learning share
 the same cores all the time, and one takes a while to begin an episode. A strict job's episodes are reset
@@ -23,7 +23,7 @@ ASKED = 0.9
 
 
 class SlowToBegin(Prompts):
-    """Takes its time to reset, as a simulator or a container does that is started for each episode."""
+    """Takes time to reset, like a simulator or a container started for each episode."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

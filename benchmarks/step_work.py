@@ -1,7 +1,7 @@
-"""The work that speed figures share: one random model, prompts of one length, answers of exactly 32 tokens.
+"""The work shared by speed figures: a random model, prompts of equal length, answers of exactly 32 tokens.
 
-The model is made so that it cannot end an answer: nothing has to be forced on whoever samples it, and every
-library does the same number of tokens.
+The model cannot end an answer, so nothing has to be enforced while sampling, and every library processes the
+same number of tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUPS = 8
 GROUP_SIZE = 8
 ANSWER_TOKENS = 32
 PROMPT_TOKENS = 17
-"""Of each rendered prompt."""
+"""Length of each rendered prompt."""
 LEARNING_RATE = 1e-4
 
 
@@ -50,12 +50,12 @@ def prompt(digits: Sequence[int]) -> str:
 
 
 def fixed_prompts(count: int) -> list[str]:
-    """Return distinct prompts, for whoever does not draw them by seed."""
+    """Return distinct prompts, for libraries that do not draw them by seed."""
     return [prompt([int(digit) for digit in f"{1_009 * (number + 1):04d}"[-4:]]) for number in range(count)]
 
 
 def score(answer: str) -> float:
-    """Give an answer a reward that differs between answers, so that every one is learned from."""
+    """Return a reward that differs between answers, so that all are trained on."""
     return len(set(answer)) + sum(map(ord, answer[:8])) % 97 / 97
 
 
@@ -80,14 +80,14 @@ class Prompts(gym.Env[str, str]):
 
 @contextmanager
 def model_directory(shape: Shape | None = None) -> Iterator[Path]:
-    """Write a random model with nano's tokenizer into a temporary folder; it is gone afterwards."""
+    """Write a random model with nano's tokenizer into a temporary folder, which is removed afterwards."""
     with TemporaryDirectory(prefix="tinkergym-bench-model-") as folder:
         write_model(Path(folder), shape or Shape())
         yield Path(folder)
 
 
 def write_model(folder: Path, shape: Shape) -> int:
-    """Write a model that never ends an answer and return how many parameters it has."""
+    """Write a model that never ends an answer and return its number of parameters."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from transformers.utils.logging import disable_progress_bar
@@ -110,8 +110,7 @@ def write_model(folder: Path, shape: Shape) -> int:
     )
     model: Any = Qwen3ForCausalLM(config)
     with torch.no_grad():
-        # The first number of every hidden state is a positive constant that no layer touches, and the output
-        # head holds it against the token that ends a turn.
+        # uses it against the token that ends a turn.
         model.model.embed_tokens.weight[:, 0] = 0.5
         model.lm_head.weight[:, 0] = 0.0
         model.lm_head.weight[END_OF_TURN] = 0.0

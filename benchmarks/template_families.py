@@ -1,7 +1,7 @@
-"""Chat templates of the families that `python -m benchmarks templates` plays, each with a small tokenizer.
+"""Chat templates of the families played by `python -m benchmarks templates`, each with a small tokenizer.
 
-Real templates are loaded from the installed package `trl`. Where it ships none of a family there is a minimal
-one of ours, with the same structure of turns.
+Real templates are loaded from the installed package `trl`. For families that it lacks there is a minimal one
+of ours, with the same structure of turns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHIPPED = {
 }
 """The names of trl's template files by family."""
 
-# Ours, of the structure of GLM-4's: nothing ends an answer but the token that opens the next turn.
+# Ours, with GLM-4's structure: only the token that opens the next turn ends an answer.
 _GLM4 = r"""[gMASK]<sop>
 {%- for message in messages %}
     {%- if message.role == "tool" %}{{- "<|observation|>" }}
@@ -42,7 +42,7 @@ _GLM4 = r"""[gMASK]<sop>
 {%- endfor %}
 {%- if add_generation_prompt %}{{- "<|assistant|>\n" }}{% endif %}"""
 
-# Ours: only the newest messages are shown, behind the system prompt.
+# Ours: only the newest messages are shown, after the system prompt.
 _SLIDING = r"""
 {%- set system, rest = "", messages %}
 {%- if messages[0].role == "system" %}{% set system, rest = messages[0].content, messages[1:] %}{% endif %}
@@ -66,7 +66,7 @@ _SPECIAL = re.compile(
 
 
 def shipped_template(name: str) -> str | None:
-    """Return a template file of the installed package `trl`, which is not imported; None without it."""
+    """Return a template file of the installed package `trl`, without importing it; None without it."""
     found = importlib.util.find_spec("trl")
     if found is None or found.origin is None:
         return None
@@ -97,7 +97,7 @@ def families() -> dict[str, dict[str, str]]:
 def template_bundle(name: str, source: str) -> RendererBundle:
     """Return a bundle with a template and a small byte-level tokenizer with its special tokens.
 
-    As with many base models, the configuration names only the end of a document as a stop token.
+    As in many base models, the configuration only names the end of a document as a stop token.
     """
     base = family_bundle("qwen")
     names = {"bos_token": "<bos>", "eos_token": "<eos>"}

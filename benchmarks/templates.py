@@ -36,7 +36,7 @@ _THOUGHT = "<think>\nLet me see.\n</think>\n\n"
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a template's episodes."""
+    """The results of a template's episodes."""
 
     episodes: int = 0
     prompts: int = 0
@@ -115,7 +115,7 @@ def _conversation(draw: random.Random, specials: Sequence[str]) -> tuple[list[Me
     if draw.random() < 0.2:
         opening += [user(text()), assistant(text())]
     opening.append(user(text()))
-    # Few templates take every kind of reply; so an episode has one or two.
+    # Few templates support every kind of reply, so an episode has one or two.
     kinds = draw.sample(["user", "user", "user", "tool", "two"], 2)
     replies: list[list[Message]] = []
     for _ in range(draw.randrange(1, 8)):
@@ -130,7 +130,7 @@ def _conversation(draw: random.Random, specials: Sequence[str]) -> tuple[list[Me
 def _answer(
     draw: random.Random, renderer: Renderer, reference: TemplateReference, reply: Sequence[Message]
 ) -> list[int]:
-    """Return the ids of an answer: words, reasoning, quoted tokens or noise, ended in any way."""
+    """Return the ids of an answer: words, reasoning, quoted tokens or noise, with any ending."""
     kind = draw.choice(["words", "reasoning", "quotes", "noise"])
     words = draw.choice(["b2", " 46", "I take c3.\n", "Ünïcode 世"])
     if kind == "reasoning":
@@ -139,7 +139,7 @@ def _answer(
         words += draw.choice([*_TEXTS, *reference.special_texts])
     try:
         closed = renderer.encode_answer(words, reply)
-    except TemplateError:  # the template refuses the reply, and with it the episode
+    except TemplateError:  # the template refuses the reply, which ends the episode
         closed = renderer.encode_answer(words)
     ids = [token for token in closed if token not in reference.stop_ids]
     if kind == "noise":

@@ -1,4 +1,4 @@
-"""Four tenants who train on one base model at the same time, against one who has the service to himself."""
+"""Four tenants who train on one base model at the same time, against one with the service to itself."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ASKED = 2.5
 
 
 def measure() -> list[Figure]:
-    """Each tenant has a key, a job and an adapter of his own; time is until the last one's job has ended.
+    """Each tenant has its own key, job and adapter; the time counts until the last one's job has ended.
 
-    Four are compared with the one right before them and the one right after them.
+    Four are compared with the single one right before and the one right after them.
     """
     listed = 'preload=["shared"]'  # others than the owner name listed models only
     with model_directory() as folder, service(None, f'models.shared="{folder}"', listed) as running:

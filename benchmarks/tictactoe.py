@@ -17,11 +17,10 @@ COURSE = Course(
             minibatches=2,
             learning_rate=5e-3,
             lr_schedule="linear",
-            # So much that siblings go on playing differently and have something to be compared by. The score
-            # is that of the likeliest moves, which it does not lower.
+            # moves, which it does not lower.
             entropy_coefficient=0.05,
-            # A win counts more the sooner it comes, so that one which is missed is noticed also where the
-            # random opponent lets it come later.
+            # A win counts more the sooner it comes, so a missed win shows even if the random opponent allows
+            # it later.
             credit="turn",
             discount=0.6,
         ),

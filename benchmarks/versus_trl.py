@@ -1,7 +1,7 @@
-"""The same train steps through our whole service and through TRL's GRPOTrainer, alternating, each alone.
+"""The same training steps through our whole service and through TRL's GRPOTrainer, alternating, each alone.
 
-Same model directory, same prompts, same number of tokens, same torch and threads. Ours is a whole job: a
-service of its own processes, and a client that plays the episodes over HTTP.
+Same model directory, same prompts, same number of tokens, same torch and threads. Ours is a complete job: a
+service with its own processes, and a client that plays the episodes over HTTP.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def measure(contests: tuple[Contest, ...] = CONTESTS, rounds: int = ROUNDS) -> l
 def run_ours(
     model: Path, adapter: tg.LoRA | tg.FullParameters, steps: int = STEPS, groups: int = GROUPS
 ) -> dict[str, Any]:
-    """Train in a fresh service and return the time of each step and what it consisted of."""
+    """Train in a new service and return the time of each step and its parts."""
     with service(None, f'preload=["{model}"]') as running:
         client = tg.Client(running.url, running.api_key)
         try:
@@ -102,7 +102,7 @@ def train(
     environment: type[Prompts] = Prompts,
     max_staleness: int = 0,
 ) -> dict[str, Any]:
-    """Run one job to its end; seconds are those between the records of two steps, whatever lay there."""
+    """Run one job to its end; the seconds are those between the records of two steps."""
     job = client.train(
         environment,
         model=str(model),
@@ -125,7 +125,7 @@ def train(
     bodies = [body for _, body in records]
     assert {body.sampled_tokens for body in bodies} == {groups * GROUP_SIZE * ANSWER_TOKENS}
     return {
-        # From the second step on; None keeps the index that of TRL's steps.
+        # From the second step on; None keeps the indices equal to those of TRL's steps.
         "step_seconds": [None, *(after - before for before, after in pairwise(times))],
         "answer_tokens": [body.sampled_tokens for body in bodies],
         "sampling_seconds": [body.sampling_seconds for body in bodies],
@@ -147,7 +147,7 @@ def train(
 
 
 def run_trl(python: Path, model: Path, adapter: tg.LoRA | tg.FullParameters) -> dict[str, Any]:
-    """Train with TRL in a process of its own and return the time of each step.
+    """Train with TRL in a separate process and return the time of each step.
 
     Raises:
         RuntimeError: TRL failed; the text is the end of what it printed.

@@ -1,6 +1,6 @@
-"""Where a comparator runs: a virtual environment of its own, made when it is first needed.
+"""Where a comparator runs: a separate virtual environment, created when it is first needed.
 
-Its torch is the version that we run, so that the comparison is of libraries and not of torch builds.
+Its torch has the same version as ours, so that the comparison is about libraries and not torch builds.
 """
 
 from __future__ import annotations
