@@ -123,7 +123,7 @@ class _Others:
     def act(self, standing: Standing) -> str:
         """Return the agent's action."""
         if standing.agent in self._scripts:
-            return str(self._scripts[standing.agent].act(standing.agent))
+            return str(self._scripts[standing.agent].act(standing.agent, standing.observation))
         return self._policies[standing.agent].act(standing.observation)
 
 
