@@ -1,4 +1,4 @@
-"""The recipes of `examples/`: three seeds and a control each, held-out returns before and after.
+"""The recipes of `examples/`: three seeds and controls each, held-out returns before and after.
 
 `TINKERGYM_RECIPES=bandit,math` limits it to some; `TINKERGYM_RECIPE_SEEDS=1` to one seed.
 """
@@ -17,6 +17,9 @@ from tinkergym.reporting.recipe_picture import Run, draw
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PICTURES = Path(__file__).parents[1] / "docs" / "images" / "recipes"
+SWAPPED = {"images swapped between tasks": "swapped"}
+CONTROLS = {"geometry": SWAPPED}
+"""Of some recipes, further controls: what they are, and the variant of the settings."""
 MINUTES = 6
 """Time limit of one run, including evaluation."""
 
@@ -35,10 +38,13 @@ def measure() -> list[Figure]:
     for name in names():
         with service() as running:
             runs = [run(running, name, "--seed", str(seed)) for seed in seeds]
-            control = run(running, name, "--control")
-        draw([*runs, control], PICTURES / f"{name}.png")
-        figures += (own := figures_of(name, runs, control))
-        write_result(f"recipe_{name}", own, {"runs": [one.as_json() for one in [*runs, control]]})
+            controls = {"shuffled rewards": run(running, name, "--control")}
+            for what, variant in CONTROLS.get(name, {}).items():
+                controls[what] = run(running, name, "--variant", variant)
+        every = [*runs, *controls.values()]
+        draw(every, PICTURES / f"{name}.png")
+        figures += (own := figures_of(name, runs, controls))
+        write_result(f"recipe_{name}", own, {"runs": [one.as_json() for one in every]})
     return figures
 
 
@@ -51,8 +57,8 @@ def run(running: Service, name: str, *options: str) -> Run:
         return Run.from_json(json.loads(result.read_text(encoding="utf-8")))
 
 
-def figures_of(name: str, runs: list[Run], control: Run) -> list[Figure]:
-    """Return whether held-out returns rose in time, with separate intervals, and the control's did not."""
+def figures_of(name: str, runs: list[Run], controls: dict[str, Run]) -> list[Figure]:
+    """Return whether held-out returns rose in time, with separate intervals, and those of controls not."""
     rose = [rises(one) for one in runs]
     seconds = max(one.seconds for one in runs)
     measured = "; ".join(change(one) for one in runs)
@@ -63,11 +69,14 @@ def figures_of(name: str, runs: list[Run], control: Run) -> list[Figure]:
             measured=f"{measured}; slowest {seconds:.0f} s",
             reached=all(rose) and seconds <= 60 * MINUTES,
         ),
-        Figure(
-            what=f"recipe {name}, control with shuffled rewards",
-            asked="does not rise",
-            measured=change(control),
-            reached=not rises(control),
+        *(
+            Figure(
+                what=f"recipe {name}, control with {what}",
+                asked="does not rise",
+                measured=change(control),
+                reached=not rises(control),
+            )
+            for what, control in controls.items()
         ),
     ]
 

@@ -23,7 +23,7 @@ from tinkergym.evaluation.statistics import mean_interval
 from tinkergym.registration.environments import make
 from tinkergym.registration.games import make_game
 from tinkergym.registration.listing import ListedEnvironment, list_environments
-from tinkergym.registration.pack_metadata import GAMES
+from tinkergym.registration.pack_metadata import ENVIRONMENTS, GAMES
 from tinkergym.registration.packs import claim_of, load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,7 +167,10 @@ def _arguments(listed: ListedEnvironment, env: Any) -> str:
         chosen |= {"on_illegal": env.metadata["on_illegal"]}
         chosen |= {"opponent": rules.opponents[0]} if listed.game != listed.id else {}
     known: dict[str, tuple[object, str]] = {}
-    for function in (function for subject in subjects for function in _constructors(subject)):
+    factory = load(claim) if (claim := claim_of(ENVIRONMENTS, listed.id)) else None
+    # A factory that names its own arguments takes no others, such as a game's seat.
+    own = [factory] if listed.game and inspect.isfunction(factory) and not _hands_on(factory) else None
+    for function in own or (function for subject in subjects for function in _constructors(subject)):
         meanings = _meanings(function)
         for name, parameter in inspect.signature(function).parameters.items():
             plain = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
@@ -195,9 +198,14 @@ def _constructors(subject: type) -> Iterator[Callable[..., Any]]:
         if "__init__" in vars(parent):
             function = vars(parent)["__init__"]
             yield function
-            kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
-            if inspect.Parameter.VAR_KEYWORD not in kinds:
+            if not _hands_on(function):
                 return
+
+
+def _hands_on(function: Callable[..., Any]) -> bool:
+    """Whether a function hands further arguments on to another."""
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    return inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def _meanings(function: Callable[..., Any]) -> dict[str, str]:

@@ -40,9 +40,14 @@ _Tasks = Annotated[
     ),
 ]
 _PassAtK = Annotated[
-    str, typer.Option("--k", metavar="K,K,...", help="Estimate pass@k for these values of k, at most -n.")
+    str,
+    typer.Option(
+        "--k", metavar="K,K,...", help="Estimate pass@k and pass^k for these values of k, at most -n."
+    ),
 ]
-_Success = Annotated[float, typer.Option(help="The lowest return that counts as a success, for pass@k.")]
+_Success = Annotated[
+    float, typer.Option(help="The lowest return that counts as a success, for pass@k and pass^k.")
+]
 _ByIndex = Annotated[
     bool,
     typer.Option(
@@ -105,7 +110,7 @@ def evaluate(
     env_setting: EnvironmentSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play episodes and print the mean return with its 95 % interval, pass@k, and stop reasons.
+    """Play episodes and print the mean return with its 95 % interval, pass@k, pass^k, and stop reasons.
 
     With --out every episode is written to FILE as it ends. The same command continues a run that was stopped;
     a FILE with other settings is refused. `tinkergym compare` compares two such files,
@@ -308,14 +313,16 @@ def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) 
     if scores.completed:
         low, high = scores.interval
         out.print(f"  mean return  {scores.mean:.3f} [{low:.3f}, {high:.3f}]", markup=False, highlight=False)
-        for k in ks:
-            found = scores.pass_at(k)
+        # pass^1 is pass@1.
+        figures = [("@", k, scores.pass_at(k)) for k in ks]
+        figures += [("^", k, scores.pass_hat(k)) for k in ks if k > 1]
+        for sign, k, found in figures:
             if found is None:
-                out.print(f"  pass@{k:<7} - (no task has {k} completed episodes)", highlight=False)
+                out.print(f"  pass{sign}{k:<7} - (no task has {k} completed episodes)", highlight=False)
                 continue
             left_out = f" over {found.tasks} of {tasks} tasks" if found.tasks < tasks else ""
-            interval = f"[{found.low:.3f}, {found.high:.3f}]"
-            out.print(f"  pass@{k:<7} {found.mean:.3f} {interval}{left_out}", markup=False, highlight=False)
+            interval = f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]{left_out}"
+            out.print(f"  pass{sign}{k:<7} {interval}", markup=False, highlight=False)
         out.print(f"  a success is a return of at least {scores.success:g}", highlight=False)
     out.print("  ended by", highlight=False)
     most = max(scores.stop_reasons.values())

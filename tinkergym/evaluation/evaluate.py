@@ -266,7 +266,7 @@ def evaluate(
     """
     if episodes < 1:
         raise InvalidRequestError("there must be at least one episode", field="episodes")
-    reference, make_env = _resolved(environment, dict(env_kwargs or {}))
+    reference, make_env = resolved(environment, dict(env_kwargs or {}))
     cut = cut_of(policy, top_p, top_k)
     require_temperature(temperature)
     is_game = make_env is not None and make_once(make_env, reference)
@@ -463,9 +463,12 @@ def make_once(make_env: MakeEnv, reference: EnvironmentRef) -> bool:
         env.close()
 
 
-def _resolved(
-    environment: EnvironmentSource, kwargs: dict[str, Any]
-) -> tuple[EnvironmentRef, MakeEnv | None]:
+def resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[EnvironmentRef, MakeEnv | None]:
+    """Return what an environment is called, and how this process makes it; None if only a service can.
+
+    Raises:
+        InvalidRequestError: It is an environment that was made already, or none.
+    """
     if isinstance(environment, str):
         described = describe(environment, kwargs)
         return described.ref, described.make

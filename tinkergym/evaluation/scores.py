@@ -1,20 +1,25 @@
-"""Scores of a policy from several episodes per task: mean return, success rate, pass@k."""
+"""Scores of a policy from several episodes per task: mean return, success rate, pass@k, pass^k."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinkergym.evaluation.records import EpisodeRecord
-from tinkergym.evaluation.statistics import clustered_interval, mean_interval, pass_at_k
+from tinkergym.evaluation.statistics import (
+    clustered_interval,
+    mean_interval,
+    pass_at_k,
+    pass_hat_k,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassAt:
-    """pass@k over tasks, with its 95 % interval."""
+    """pass@k or pass^k over tasks, with its 95 % interval."""
 
     k: int
     mean: float
@@ -83,8 +88,18 @@ class Scores:
 
         None if no task has `k` completed episodes.
         """
+        return self._over_tasks(pass_at_k, k)
+
+    def pass_hat(self, k: int) -> PassAt | None:
+        """Return pass^k, the chance that all of `k` episodes of a task succeed.
+
+        None if no task has `k` completed episodes.
+        """
+        return self._over_tasks(pass_hat_k, k)
+
+    def _over_tasks(self, estimate: Callable[[int, int, int], float], k: int) -> PassAt | None:
         estimates = [
-            pass_at_k(len(found), sum(value >= self.success for value in found), k)
+            estimate(len(found), sum(value >= self.success for value in found), k)
             for found in self._returns.values()
             if len(found) >= k
         ]
@@ -110,12 +125,13 @@ class Scores:
             "interval_95": [low, high] if math.isfinite(low) else None,
             "success_threshold": self.success,
             "success_rate": self.success_rate if self.completed else None,
-            "pass_at": {str(k): self._pass_json(k) for k in ks},
+            "pass_at": {str(k): _pass_json(self.pass_at(k)) for k in ks},
+            "pass_hat": {str(k): _pass_json(self.pass_hat(k)) for k in ks},
             "stop_reasons": self.stop_reasons,
         }
 
-    def _pass_json(self, k: int) -> dict[str, Any] | None:
-        found = self.pass_at(k)
-        if found is None:
-            return None
-        return {"mean": found.mean, "interval_95": [found.low, found.high], "tasks": found.tasks}
+
+def _pass_json(found: PassAt | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"mean": found.mean, "interval_95": [found.low, found.high], "tasks": found.tasks}

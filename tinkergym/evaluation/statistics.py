@@ -1,4 +1,4 @@
-"""Statistics of repeated episodes: intervals, pass@k, and the difference of two policies.
+"""Statistics of repeated episodes: intervals, pass@k, pass^k, and the difference of two policies.
 
 Pure functions of numbers.
 """
@@ -71,6 +71,25 @@ def pass_at_k(samples: int, successes: int, k: int) -> float:
     if not (0 <= successes <= samples and 1 <= k <= samples):
         raise ValueError(f"pass@{k} cannot be estimated from {successes} successes of {samples} samples")
     return 1.0 - math.comb(samples - successes, k) / math.comb(samples, k)
+
+
+def pass_hat_k(samples: int, successes: int, k: int) -> float:
+    """Estimate without bias how probably all of `k` episodes of a task succeed: how reliable a policy is.
+
+    Args:
+        samples: How many episodes of one task were played.
+        successes: How many of them succeeded.
+        k: At most `samples`.
+
+    Raises:
+        ValueError: `0 <= successes <= samples` or `1 <= k <= samples` does not hold.
+
+    Source:
+        tau-bench, arXiv:2406.12045: C(c, k) / C(n, k).
+    """
+    if not (0 <= successes <= samples and 1 <= k <= samples):
+        raise ValueError(f"pass^{k} cannot be estimated from {successes} successes of {samples} samples")
+    return math.comb(successes, k) / math.comb(samples, k)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from tinkergym.schema.jobs import AnyJobSpec, JobView
 from tinkergym.schema.nested import merged
 
 SHORT = "short"
-"""The table of a settings file with the overrides for a short run."""
+"""The table of a settings file with the overrides for a short run; a variant has a table of its own name."""
 
 
 class RecipeJob(Protocol):
@@ -80,18 +80,22 @@ class Recipe:
     """Use the settings of the table `short`: a few small steps, to test the setup."""
     control: bool = False
     """Permute the rewards within each step, so that nothing can be learned."""
+    variant: str = ""
+    """The table with further overrides, such as `swapped`."""
     _begun: float = field(default_factory=time.perf_counter)
 
     @classmethod
     def from_command_line(cls, script: str, arguments: Sequence[str] | None = None) -> Self:
-        """Parse the command line: `train.py [SETTINGS] [--seed N] [--short] [--control] [--out DIR]`.
+        """Parse the command line.
+
+        It is `train.py [SETTINGS] [--seed N] [--short] [--control] [--variant NAME] [--out DIR]`.
 
         Args:
             script: The script's `__file__`; its folder is the recipe and holds the settings files.
             arguments: Used instead of the command line.
 
         Raises:
-            InvalidRequestError: There are no such settings, or the file is not TOML.
+            InvalidRequestError: There are no such settings or no such variant, or the file is not TOML.
         """
         folder = Path(script).resolve().parent
         there = sorted(file.stem for file in folder.glob("*.toml"))
@@ -102,16 +106,27 @@ class Recipe:
         parser.add_argument("--seed", type=int, default=0)
         parser.add_argument("--short", action="store_true", help="a few small steps")
         parser.add_argument("--control", action="store_true", help="with rewards that teach nothing")
+        parser.add_argument(
+            "--variant", metavar="NAME", default="", help="with a table of the settings added"
+        )
         parser.add_argument("--out", type=Path, default=Path("runs") / folder.name)
         given = parser.parse_args(arguments)
         file = folder / f"{given.settings}.toml" if given.settings in there else Path(given.settings)
+        tables = _read(file, there)
+        if given.variant and not isinstance(tables.get(given.variant), Mapping):
+            raise InvalidRequestError(
+                f"{file.name} has no table [{given.variant}.train] or the like",
+                hint=f"its tables are {', '.join(tables)}",
+                field="--variant",
+            )
         return cls(
             name=folder.name,
-            tables=_read(file, there),
+            tables=tables,
             out=given.out,
             seed=given.seed,
             short=given.short,
             control=given.control,
+            variant=given.variant,
         )
 
     def settings(self, stage: str) -> dict[str, Any]:
@@ -127,7 +142,9 @@ class Recipe:
             raise InvalidRequestError(
                 f"the settings of the recipe {self.name!r} have no table [{stage}]", field=stage
             )
-        found = merged(self.tables[stage], self.tables.get(SHORT, {}).get(stage, {}) if self.short else {})
+        found = dict(self.tables[stage])
+        for table in [name for name, used in ((self.variant, self.variant), (SHORT, self.short)) if used]:
+            found = merged(found, self.tables.get(table, {}).get(stage, {}))
         found.setdefault("seed", self.seed)
         return found | ({"shuffle_rewards": True} if self.control and stage == "train" else {})
 
@@ -155,6 +172,7 @@ class Recipe:
             recipe=self.name,
             seed=self.seed,
             control=self.control,
+            variant=self.variant,
             seconds=round(time.perf_counter() - self._begun, 1),
             rewards=[(s.step, s.reward_mean) for s in steps if s.reward_mean is not None],
             evaluations=[
@@ -167,7 +185,8 @@ class Recipe:
             facts=facts,
         )
         self.out.mkdir(parents=True, exist_ok=True)
-        stem = f"control-{self.seed}" if self.control else f"seed-{self.seed}"
+        kind = "control" if self.control else "seed"
+        stem = f"{self.variant}-{kind}-{self.seed}" if self.variant else f"{kind}-{self.seed}"
         result = self.out / f"{stem}.json"
         result.write_text(json.dumps({"job": job.id, **run.as_json()}, indent=1) + "\n", encoding="utf-8")
         self._print(run, result, draw([run], self.out / f"{stem}.png"))

@@ -24,6 +24,8 @@ class Run:
     """Train step and mean return of its episodes."""
     evaluations: Sequence[Evaluated]
     """Evaluations of held-out episodes."""
+    variant: str = ""
+    """The table of overrides that was used, such as `swapped`."""
     metric: str = ""
     metrics: Sequence[tuple[int, float]] = ()
     """The curve of `metric`."""
@@ -52,8 +54,10 @@ def draw(runs: Sequence[Run], path: Path) -> str:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for number, run in enumerate(runs):
-        color = "tab:gray" if run.control else f"C{number}"
-        label = f"control, seed {run.seed}" if run.control else f"seed {run.seed}"
+        color = "tab:gray" if run.control else "tab:olive" if run.variant else f"C{number}"
+        label = ", ".join(
+            [*filter(None, ["control" if run.control else "", run.variant]), f"seed {run.seed}"]
+        )
         if not run.evaluations:
             axes.plot(*zip(*run.rewards, strict=True), color=color, label=label) if run.rewards else None
             continue

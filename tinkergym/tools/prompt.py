@@ -16,12 +16,14 @@ _HOW = {
     "json": "To call one, write nothing but a JSON object with its name and arguments, on its own lines:",
 }
 _CONTRACT = (
-    "You may make several calls in one answer; they run in order, and then you see what each returned. "
-    "An answer without a call is final."
+    "You may make several calls in one answer; they run in order, and then you see what each returned."
 )
+_FINAL = "An answer without a call is final."
 
 
-def describe_tools(tools: Sequence[Tool], syntax: Syntax, *, max_calls: int | None = None) -> str:
+def describe_tools(
+    tools: Sequence[Tool], syntax: Syntax, *, max_calls: int | None = None, without_call: str = _FINAL
+) -> str:
     """Return the part of a system prompt that offers tools.
 
     A job's own system prompt replaces the environment's; include this in it.
@@ -30,15 +32,21 @@ def describe_tools(tools: Sequence[Tool], syntax: Syntax, *, max_calls: int | No
         tools: The offered tools.
         syntax: The syntax of calls.
         max_calls: The most calls in an episode; None means only the episode's limits apply.
+        without_call: What an answer without a call means.
 
     Raises:
         InvalidRequestError: The syntax is `native`.
     """
-    return describe_schemas([tool.schema() for tool in tools], syntax, max_calls=max_calls)
+    schemas = [tool.schema() for tool in tools]
+    return describe_schemas(schemas, syntax, max_calls=max_calls, without_call=without_call)
 
 
 def describe_schemas(
-    schemas: Sequence[Mapping[str, Any]], syntax: Syntax, *, max_calls: int | None = None
+    schemas: Sequence[Mapping[str, Any]],
+    syntax: Syntax,
+    *,
+    max_calls: int | None = None,
+    without_call: str = _FINAL,
 ) -> str:
     """Return the same for tools of which only the JSON schemas are available."""
     if syntax == "native":
@@ -53,5 +61,5 @@ def describe_schemas(
     limit = "" if max_calls is None else f" You have {max_calls} call{'s' * (max_calls != 1)} in all."
     return (
         f"# Tools\n\nYou may call these functions, described by JSON schemas:\n{offered}\n\n"
-        f"{_HOW[syntax]}\n{example}\n\n{_CONTRACT}{limit}"
+        f"{_HOW[syntax]}\n{example}\n\n{_CONTRACT} {without_call}{limit}"
     )

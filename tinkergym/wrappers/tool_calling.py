@@ -169,9 +169,15 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         if isinstance(self._last, Mapping):
             if "messages" in self._last:
                 return {**self._last, "messages": [self._message(name, text) for name, text in results]}
-            # The other keys belong to the space and are still valid: no call changed them.
-            return {**self._last, "text": text}
+            # The other keys belong to the space and are still valid: no call changed them. Images
+            # were shown already and are left out if the space allows it.
+            return {**self._last, **self._no_images(), "text": text}
         return text
+
+    def _no_images(self) -> dict[str, tuple[()]]:
+        space = self.observation_space
+        images = space.spaces.get("images") if isinstance(space, gym.spaces.Dict) else None
+        return {"images": ()} if isinstance(images, gym.spaces.Sequence) and not images.stack else {}
 
     def _message(self, name: str, text: str) -> Message:
         space = self.observation_space

@@ -20,6 +20,9 @@ SIDE = 64
 WIDTHS, HEIGHTS = (2, 4, 6, 8), (1, 2, 3, 4, 5)
 SHAPES: tuple[Shape, ...] = ("rectangle", "triangle")
 
+MOVES = (5, 4)
+"""By how many pixels, at least one less, a figure may be moved to the right, and down."""
+
 _INK, _SCALE = 0, 3
 _DIGITS = {
     "0": ("111", "101", "101", "101", "111"),
@@ -49,6 +52,11 @@ class Figure:
         """In square units."""
         return self.width * self.height // (1 if self.shape == "rectangle" else 2)
 
+    @property
+    def expression(self) -> str:
+        """How the area is worked out."""
+        return f"{self.width}*{self.height}" + ("" if self.shape == "rectangle" else "/2")
+
     @classmethod
     def drawn_by(cls, rng: np.random.Generator) -> Figure:
         """Choose a figure; all are equally likely."""
@@ -66,8 +74,14 @@ AREAS = tuple(sorted({figure.area for figure in FIGURES}))
 
 def draw(figure: Figure, rng: np.random.Generator) -> Pixels:
     """Return the picture of a figure, [64, 64, 3], randomly shifted by a few pixels."""
+    right = int(rng.integers(MOVES[0]))
+    return draw_at(figure, right, int(rng.integers(MOVES[1])))
+
+
+def draw_at(figure: Figure, right: int, down: int) -> Pixels:
+    """Return the picture of a figure, [64, 64, 3], shifted by so many pixels; `MOVES` has the bounds."""
     picture = np.full((SIDE, SIDE), 255, np.uint8)
-    left, bottom = 20 + int(rng.integers(5)), 40 + int(rng.integers(4))
+    left, bottom = 20 + right, 40 + down
     right, top = left + 4 * figure.width, bottom - 6 * figure.height
     _line(picture, (left, bottom), (right, bottom))
     _line(picture, (left, bottom), (left, top))

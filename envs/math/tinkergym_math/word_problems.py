@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, get_args
 
 from tinkergym.core import SingleTurnEnv
 from tinkergym.errors import InvalidRequestError
+from tinkergym.rubrics.final_answer import final_answer, number_of, same_number
 from tinkergym.rubrics.mathematics import math_equal
 from tinkergym.tasks import named_tasks
 from tinkergym_math.arithmetic import DATA_DIR
@@ -21,8 +20,6 @@ _PROMPTS = {
     "gsm8k": "Solve the problem. Write the final number after ####.",
     "math": "Solve the problem. Write the final answer in \\boxed{}.",
 }
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-_MOST_CHARACTERS = 100_000
 
 
 class WordProblemsEnv(SingleTurnEnv):
@@ -74,7 +71,7 @@ class WordProblemsEnv(SingleTurnEnv):
         """Earn 1 for the right final answer, 0 for anything else."""
         said = final_answer(answer)
         if self._layout == "gsm8k":
-            correct = said is not None and _same_number(said, self._gold)
+            correct = said is not None and same_number(said, self._gold)
         else:
             correct = said is not None and math_equal(said, self._gold)
         marked = "####" in answer or "\\boxed{" in answer
@@ -102,48 +99,10 @@ def problem_of(task: Mapping[str, Any], layout: Layout, index: int) -> tuple[str
                 field="layout",
             )
     gold = final_answer(task[solution]) if layout == "math" else task[solution].rpartition("####")[2].strip()
-    if not gold or (layout == "gsm8k" and _number(gold) is None):
+    if not gold or (layout == "gsm8k" and number_of(gold) is None):
         raise InvalidRequestError(
             f"row {index} has no final answer in {solution!r}",
             hint="GSM8K marks it with ####, MATH with \\boxed{...}",
             field="layout",
         )
     return task[question], gold
-
-
-def final_answer(text: str) -> str | None:
-    r"""Return a text's final answer: what follows `####`, the last `\boxed{}`, or the last number.
-
-    Returns:
-        The answer; None if there is none.
-    """
-    text = text[-_MOST_CHARACTERS:]
-    if "####" in text:
-        return text.rpartition("####")[2].strip() or None
-    if "\\boxed{" in text:
-        return _braced(text.rpartition("\\boxed{")[2])
-    numbers = _NUMBER.findall(text)
-    return numbers[-1] if numbers else None
-
-
-def _braced(text: str) -> str | None:
-    """Return the text up to the brace that closes one opened before it."""
-    depth = 1
-    for place, character in enumerate(text):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return text[:place].strip() or None
-    return None
-
-
-def _number(text: str) -> Decimal | None:
-    try:
-        number = Decimal(text.strip().rstrip(".").lstrip("$").replace(",", ""))
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
-
-
-def _same_number(said: str, gold: str) -> bool:
-    left, right = _number(said), _number(gold)
-    return left is not None and left == right

@@ -13,7 +13,7 @@ from tinkergym.wrappers.tool_calling import ToolCalling
 from tinkergym_math.word_problems import Layout, WordProblemsEnv
 
 _TOOLS: dict[str, Any] = {
-    "calculator": "tinkergym_math.calculator:calculator",
+    "calculator": "tinkergym.tools.calculator:calculator",
     "python": {"tool": "tinkergym.tools:PythonTool"},
 }
 

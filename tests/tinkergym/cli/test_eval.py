@@ -31,6 +31,8 @@ def test_figures_are_printed_with_intervals_and_stop_reasons(tg_run):
     assert re.search(r"mean return +-?\d\.\d{3} \[-?\d\.\d{3}, -?\d\.\d{3}\]", result.output)
     assert re.search(r"pass@1 +0\.\d{3} \[", result.output)
     assert "pass@4" in result.output
+    assert "pass^4" in result.output
+    assert "pass^1" not in result.output
     assert re.search(r"terminated +48 █+", result.output)
 
 

@@ -55,6 +55,15 @@ def test_pass_at_k_is_the_mean_of_the_tasks():
     assert found.pass_at(4).mean == pytest.approx(2 / 3)
 
 
+def test_pass_hat_k_asks_that_all_of_k_episodes_succeed():
+    found = scores([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 1.0, None, None]])
+    assert found.pass_hat(1).mean == pytest.approx(found.pass_at(1).mean)
+    assert found.pass_hat(2).mean == pytest.approx((3 / 6 + 1 + 0) / 3)
+    assert (found.pass_hat(4).mean, found.pass_hat(4).tasks) == (0.5, 2)
+    assert found.pass_hat(5) is None
+    assert found.to_json([2])["pass_hat"]["2"]["mean"] == found.pass_hat(2).mean
+
+
 def test_what_a_success_is_can_be_said():
     assert scores([[0.4], [0.6]], success=0.5).success_rate == 0.5
     assert scores([[0.4], [0.6]]).success_rate == 0.0

@@ -11,6 +11,7 @@ from tinkergym.evaluation.statistics import (
     mean_interval,
     paired_bootstrap,
     pass_at_k,
+    pass_hat_k,
     share_interval,
 )
 
@@ -62,10 +63,19 @@ def test_pass_at_k_is_the_share_of_k_answers_with_a_success_among_them(case):
     assert pass_at_k(samples, successes, k) == pytest.approx(sum(map(any, chosen)) / len(chosen))
 
 
+@given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_hat_k_is_the_share_of_k_answers_that_are_all_successes(case):
+    samples, successes, k = case
+    answers = [True] * successes + [False] * (samples - successes)
+    chosen = list(itertools.combinations(answers, k))
+    assert pass_hat_k(samples, successes, k) == pytest.approx(sum(map(all, chosen)) / len(chosen))
+
+
+@pytest.mark.parametrize("estimate", [pass_at_k, pass_hat_k])
 @pytest.mark.parametrize(("samples", "successes", "k"), [(4, 1, 5), (4, 5, 1), (4, 1, 0)])
-def test_a_pass_at_k_that_cannot_be_told_is_refused(samples, successes, k):
+def test_what_cannot_be_told_of_k_answers_is_refused(estimate, samples, successes, k):
     with pytest.raises(ValueError, match="cannot be estimated"):
-        pass_at_k(samples, successes, k)
+        estimate(samples, successes, k)
 
 
 def test_a_clear_difference_is_found_and_pairing_finds_it_below_the_noise_of_tasks():

@@ -45,6 +45,17 @@ def test_a_control_shuffles_the_rewards(script):
     assert Recipe.from_command_line(script, ["--control"]).settings("train")["shuffle_rewards"] is True
 
 
+def test_a_variant_changes_what_its_table_says_also_in_a_short_run(script, tmp_path):
+    settings = tmp_path / "bandit" / "laptop.toml"
+    settings.write_text(SETTINGS + "[swapped.train]\nenv_kwargs = { swapped = true }\n")
+    recipe = Recipe.from_command_line(script, ["--variant", "swapped", "--short"])
+    assert recipe.settings("train")["env_kwargs"] == {"swapped": True}
+    assert recipe.settings("train")["steps"] == 2
+    with pytest.raises(InvalidRequestError) as refused:
+        Recipe.from_command_line(script, ["--variant", "sideways"])
+    assert refused.value.field == "--variant"
+
+
 def test_settings_that_are_missing_or_no_toml_are_refused(script, tmp_path):
     with pytest.raises(InvalidRequestError, match="laptop"):
         Recipe.from_command_line(script, ["gpu"])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from tinkergym.errors import ToolError
-from tinkergym.tools import tool
+from tinkergym.tools.definition import tool
 
 _MOST_CHARACTERS = 200
 _MOST_EXPONENT = 64

@@ -1,0 +1,1 @@
+"""Customer service: an agent with tools on a database, and a simulated customer."""
