@@ -30,15 +30,13 @@ class RolloutPhase:
         self._league = league
         self._recorded = RecordedActions(context.all_files)
         self._waiting_for_client = False
-        self._written: tuple[int, list[EpisodeRequest]] = (0, [])
-        """A step that has not begun, and its requests."""
 
     def stored(self, step: int) -> Played | None:
         """Return the step's episodes in index order if an earlier attempt stored all of them."""
         context = self._context
         results = {result.episode_id: result for result in context.store.episodes(context.job_id, step)}
         played: list[tuple[EpisodeRequest, EpisodeResult]] = []
-        requests = self._written_now(step)
+        requests = self._requests(step)
         while requests:
             if any(request.episode_id not in results for request in requests):
                 return None
@@ -55,11 +53,6 @@ class RolloutPhase:
         self._post(step, self._requests(step))
 
     def _requests(self, step: int) -> list[EpisodeRequest]:
-        """Return the step's requests, which `finish` may have created in advance."""
-        known, requests = self._written
-        return requests if known == step else self._written_now(step)
-
-    def _written_now(self, step: int) -> list[EpisodeRequest]:
         context = self._context
         known = self._league.known(step)
         return step_requests(context.job_id, context.spec, step, known, recorded=self._recorded)
@@ -87,11 +80,6 @@ class RolloutPhase:
             ClientSilentError: The client was silent for so long that the job gives up its place.
         """
         context = self._context
-        # The step that begins next: others may have already begun, to be played ahead.
-        following = step + max(1, context.spec.max_staleness)
-        if following <= context.spec.steps:
-            # Now, while this thread only waits.
-            self._written = following, self._requests(following)
         seconds = min(_LOOK_SECONDS, context.spec.client_timeout_seconds / 4)
         # Earlier rounds of the step, if groups are replaced.
         earlier: list[tuple[EpisodeRequest, EpisodeResult]] = []
