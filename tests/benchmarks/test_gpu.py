@@ -3,7 +3,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import benchmarks
+from benchmarks import gpu_engine, gpu_handover
 
 SCRIPT = Path(benchmarks.__path__[0]) / "gpu.py"
 
@@ -23,25 +26,27 @@ def test_the_gpu_script_runs_on_a_cpu_with_a_tiny_model_and_its_decoding_equals_
     assert len(written["figures"]) == 3
 
 
-def details(script, folder):
-    result = folder / "result.json"
-    run = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{script}", "--device", "cpu", "--tiny", "--json", str(result)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(result.read_text())["details"]["tiny"]
+@pytest.fixture
+def details(tmp_path, monkeypatch):
+    """Run a script in this process, which has imported torch already, and return what it found."""
+
+    def run(script):
+        result = tmp_path / "result.json"
+        arguments = ["--device", "cpu", "--tiny", "--json", str(result)]
+        monkeypatch.setattr(sys, "argv", [script.__name__, *arguments])
+        assert script.main() == 0
+        return json.loads(result.read_text())["details"]["tiny"]
+
+    return run
 
 
-def test_the_engine_decodes_on_a_cpu_with_a_tiny_model_as_a_forward_does(tmp_path):
-    numbers = details("gpu_engine", tmp_path)
+def test_the_engine_decodes_on_a_cpu_with_a_tiny_model_as_a_forward_does(details):
+    numbers = details(gpu_engine)
     assert numbers["parity"] <= 2e-2
     assert numbers["share"] > 0
 
 
-def test_weights_are_handed_to_another_process_without_a_gpu_too(tmp_path):
-    numbers = details("gpu_handover", tmp_path)
+def test_weights_are_handed_to_another_process_without_a_gpu_too(details):
+    numbers = details(gpu_handover)
     assert numbers["same"]
     assert numbers["share_seconds"].keys() == {"host"}
