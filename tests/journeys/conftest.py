@@ -1,4 +1,4 @@
-"""A service with everything in it, for the tests of a file."""
+"""A service with everything in it, for all journeys of a process: to start one takes seconds."""
 
 import pytest
 
@@ -6,7 +6,7 @@ import tinkergym as tg
 from tinkergym.cli.local_service import local_service
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TINKERGYM_HOME", str(tmp_path_factory.mktemp("home")))

@@ -4,23 +4,12 @@ import pytest
 from typer.testing import CliRunner
 
 import tinkergym as tg
-from tinkergym.cli.local_service import local_service
 from tinkergym.cli.main import app
 from tinkergym.schema.events import EvaluationEvent
 
 pytestmark = pytest.mark.service
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TINKERGYM_HOME", str(tmp_path_factory.mktemp("home")))
-        for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
-            patch.delenv(name, raising=False)
-        with local_service(announce=lambda line: None), tg.Client() as client:
-            yield client
 
 
 class Short(tg.SingleTurnEnv):

@@ -37,7 +37,7 @@ def test_a_job_that_plays_ahead_resumes_after_its_worker_was_killed_and_keeps_th
         events.append(event.body)
         if not killed and isinstance(event.body, StepEvent) and event.body.step == 2:
             killed = kill_pool_workers()
-            assert killed == 1
+            assert killed  # other tests may have left pools of their own
     assert job.wait().state is JobState.COMPLETED
     steps = [body for body in events if isinstance(body, StepEvent)]
     assert [step.step for step in steps if step.step > 2] == [3, 4]

@@ -1,0 +1,1 @@
+"""Journeys share a service: a package, so that pytest stops it behind the last of them."""
