@@ -44,7 +44,6 @@ from tinkergym.trajectory.trajectory import (
     Trajectory,
     Turn,
 )
-from tinkergym.trajectory.unchecked import unchecked
 from tinkergym.user_code.quoting import quoted
 from tinkergym.user_code.scalars import finite_number
 
@@ -289,8 +288,7 @@ class AgentLoop:
         self._expect(AgentState.TERMINATED, "trajectory")
         assert self._stop_reason is not None
         # Built from checked parts; see Ledger.segments.
-        return unchecked(
-            Trajectory,
+        return Trajectory.model_construct(
             agent=self._plan.agent,
             segments=self._ledger.segments(),
             turns=list(self._turns),
@@ -386,8 +384,7 @@ class AgentLoop:
         self._request_id = self._plan.request_id(turn)
         self._state = AgentState.GENERATING
         # Built from checked parts; validated where it is sent.
-        return unchecked(
-            SampleRequest,
+        return SampleRequest.model_construct(
             request_id=self._request_id,
             policy=self._plan.policy,
             policy_version=self._plan.policy_version,
@@ -419,8 +416,7 @@ class AgentLoop:
         assert self._answer is not None
         (span, completion, action), self._answer = self._answer, None
         self._turns.append(
-            unchecked(
-                Turn,
+            Turn.model_construct(
                 segment=span.segment,
                 start=span.start,
                 end=span.end,

@@ -35,7 +35,6 @@ from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine
 from tinkergym.schema.job_spec import EnvironmentRef, Limits
 from tinkergym.schema.sampling import Cut
 from tinkergym.trajectory.trajectory import Trajectory
-from tinkergym.trajectory.unchecked import unchecked
 
 _SAMPLING = 2
 """Last word of the entropy for evaluation's sampling seeds; different in training."""
@@ -338,7 +337,7 @@ def played(
         cut=cut,
         max_concurrent=max_concurrent,
     )
-    return (unchecked(EvaluationLine, episode_id=episode_id, trajectory=one) for episode_id, one in here)
+    return (EvaluationLine.model_construct(episode_id=episode_id, trajectory=one) for episode_id, one in here)
 
 
 def play_there(

@@ -22,7 +22,6 @@ from tinkergym.schema.sampling import (
     SampleFailure,
     SampleRequest,
 )
-from tinkergym.trajectory.unchecked import unchecked
 
 Answer = Completion | SampleFailure
 Deliver = Callable[[Sequence[Answer]], None]
@@ -170,7 +169,7 @@ class HttpSampler:
     def _stream(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
         """Post what is pending and deliver responses as they arrive; answered requests leave `pending`."""
         self._images.send(image.sha256 for request, _ in pending.values() for image in request.images)
-        body = unchecked(SampleBatch, requests=[request for request, _ in pending.values()])
+        body = SampleBatch.model_construct(requests=[request for request, _ in pending.values()])
         with self._connection.stream(
             "POST",
             self._path,
@@ -204,7 +203,7 @@ def _read(line: bytes) -> Answer:
     if "error" in fields:
         return SampleFailure(request_id=fields["request_id"], error=ErrorView(**fields["error"]))
     # Not validated: the service wrote it with the same class, and this runs once per turn of every episode.
-    return unchecked(Completion, **fields)
+    return Completion.model_construct(**fields)
 
 
 def _deliver(answers: list[Answer], pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:

@@ -31,7 +31,6 @@ from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason, Trajectory
-from tinkergym.trajectory.unchecked import unchecked
 from tinkergym.user_code.quoting import quoted, type_in_words
 
 _TICK_SECONDS = 0.05
@@ -397,8 +396,7 @@ class EpisodePlayer:
             self.start(plan.again(), episode.renderer)
             return
         # Built from checked parts; see Ledger.segments.
-        result = unchecked(
-            EpisodeResult,
+        result = EpisodeResult.model_construct(
             episode_id=plan.episode_id,
             lease_id=plan.lease_id,
             trajectories=_trajectories(episode.loop),

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from tinkergym.trajectory.parts import ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import Segment
-from tinkergym.trajectory.unchecked import unchecked
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,7 @@ class Ledger:
         """Return copies of all segments with tokens."""
         return [
             # Valid by construction; checking every token again would double the cost of an episode.
-            unchecked(
-                Segment,
+            Segment.model_construct(
                 token_ids=list(token_ids),
                 loss_mask=[p is not None for p in logprobs],
                 sampling_logprobs=list(logprobs),
