@@ -47,7 +47,7 @@ class Checked:
     environment_prompt: str | None = None
     """The environment's own system prompt."""
     group_rewards: bool = False
-    """Whether it pays the episodes of a group together."""
+    """Whether it scores the episodes of a group together."""
     agents: list[str] = field(default_factory=list)
     """All agents of a game."""
     offered: list[str] = field(default_factory=list)

@@ -38,7 +38,7 @@ class _Slot:
 
     @property
     def group(self) -> tuple[int, int]:
-        """What its group is known by."""
+        """The key of its group."""
         return self.request.step, self.request.group
 
 
@@ -58,7 +58,8 @@ class EpisodeBoard:
     lease_seconds: float
     lockstep: bool = False
     by_group: bool = False
-    """Whether the episodes of a group are paid together: they go to one worker and come back as a whole."""
+    """Whether the group's episodes are scored together: they go to one worker and are submitted as a
+    whole."""
     ahead: int = 0
     """How many steps before the posted one stay on the board."""
     new_lease_id: Callable[[], str] = _new_lease_id
@@ -205,7 +206,7 @@ class EpisodeBoard:
         ]
 
     def _handed_in_whole(self, results: Sequence[EpisodeResult]) -> set[tuple[int, int]]:
-        """Return the groups of which each episode is among these results, under the lease that holds."""
+        """Return the groups all of whose episodes are among these results, under the valid lease."""
         leases = {result.episode_id: result.lease_id for result in results}
         groups = set[tuple[int, int]]().union(*map(self._groups_of, results))
         lacking = {
@@ -312,7 +313,7 @@ class EpisodeBoard:
         return chosen
 
     def _whole_groups(self, most: int) -> list[_Slot]:
-        """Return the episodes of open groups: at least one group, others as far as there is room."""
+        """Return the episodes of open groups: at least one group, more if there is room."""
         groups: dict[tuple[int, int], list[_Slot]] = {}
         for slot in self._slots.values():
             groups.setdefault(slot.group, []).append(slot)

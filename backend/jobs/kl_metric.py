@@ -1,6 +1,6 @@
-"""The distance from the policy that a job began with, as a metric: of a few sequences, every few steps.
+"""The distance from the job's initial policy as a metric: for a few sequences, every few steps.
 
-Only for jobs without a KL penalty; with one, every token's divergence is known anyway.
+Only for jobs without a KL penalty; with one, every token's divergence is already known.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from backend.learner.sequences import TrainSequence
 from tinkergym.schema.job_spec import JobSpec
 
 _SHARE, _MOST = 8, 32
-"""One in so many of a step's sequences is asked about, and at most so many."""
+"""One of this many sequences of a step is used, up to a maximum."""
 
 
 def kl_from_the_start(
     context: JobContext[JobSpec], step: int, sequences: Sequence[TrainSequence]
 ) -> dict[str, float]:
-    """Return the metric `kl` where it is due, before the step's first update.
+    """Return the metric `kl` if it is due, before the step's first update.
 
-    The mean over sampled tokens of the k3 estimate, in nats: never negative and with little noise. It costs a
-    forward pass over the sequences that are asked about.
+    It is the mean over sampled tokens of the k3 estimate, in nats: never negative and with little noise. It
+    costs a forward pass over the selected sequences.
     """
     every = context.spec.kl_measured_every
     if not every or step % every or not sequences:
@@ -43,5 +43,5 @@ def kl_from_the_start(
 
 
 def evenly(sequences: Sequence[TrainSequence], count: int) -> list[TrainSequence]:
-    """Return so many sequences, equally far apart: siblings stand together."""
+    """Return this many sequences at equal distances, because those of a group are adjacent."""
     return [sequences[len(sequences) * number // count] for number in range(count)]

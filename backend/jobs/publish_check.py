@@ -1,9 +1,9 @@
-"""Whether engine and learner meant the same policy after each publish of a loop that its owner writes.
+"""Check after each publish of a user's own loop that engine and learner use the same policy.
 
-The owner mostly hands the new version's own completions in, with the engine's logprobs: then the update
-computes the learner's anyway, and comparing costs nothing. Where it does not, or where the two differ - the
-completions may be of an older version, or the logprobs of a cut distribution - the engine is asked for a few
-tokens before the policy changes, and these decide.
+The loop usually submits the new version's completions with the engine's logprobs: the update computes the
+learner's anyway, so the comparison is free. Without them, or if the two differ (the completions may be of an
+older version, or the logprobs of a truncated distribution), the engine samples a few tokens before the policy
+changes, and these decide.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from tinkergym.errors import ParityError
 from tinkergym.schema.policy_calls import PolicySpec
 
 _PROMPTS = 2
-"""That are answered: each publish of some loops pays for them."""
+"""Number of sampled requests, which each publish may cost."""
 
 
 class PublishCheck:
-    """Compares each published version once, as long as the learner has its weights."""
+    """Compares each published version once, while the learner has its weights."""
 
     def __init__(self, context: JobContext[PolicySpec]) -> None:
         """Compare the policy of a job."""
         self._context = context
         self._version: int | None = None
-        """The newest published one, until it was compared or the policy has changed."""
+        """The newest published version, until it is compared or the policy changes."""
         self._prompts: list[Prompt] = []
-        """Of the newest batch."""
+        """Differences in the newest batch."""
 
     def published(self, version: int) -> None:
-        """Take that the engine got the policy as it is now."""
+        """Record that the engine received the current policy."""
         self._version = version
 
     def learned(
         self, sequences: Sequence[TrainSequence], learner_logprobs: Sequence[FloatArray], *, sampled: bool
     ) -> None:
-        """Take a batch and what the learner says of it, before it changes the policy.
+        """Check a batch and the learner's logprobs for it, before it changes the policy.
 
         Args:
-            sequences: As they were handed in.
-            learner_logprobs: Of the tokens that are trained on.
-            sampled: Whether the owner handed in logprobs of an engine.
+            sequences: The submitted sequences.
+            learner_logprobs: Logprobs of the training tokens.
+            sampled: Whether the loop submitted logprobs from an engine.
         """
         self._prompts = [
             prompt_of(one.token_ids, one.loss_mask) for one in sequences[:_PROMPTS] if any(one.loss_mask)
@@ -60,11 +60,11 @@ class PublishCheck:
         self._done()
 
     def changes(self) -> None:
-        """Compare now, if that has not happened: the policy is about to change, or nobody will ask it soon.
+        """Compare now, if not done yet: the policy is about to change or to be idle.
 
         Raises:
             ParityError: Engine and learner differ.
-            ServiceUnavailableError: The engine did not answer.
+            ServiceUnavailableError: The engine did not respond.
         """
         if self._version is not None and self._prompts:
             context = self._context
@@ -74,7 +74,7 @@ class PublishCheck:
             self._done()
 
     def changed(self) -> None:
-        """Take that the learner has other weights than the engine from now on."""
+        """Record that the learner's weights differ from the engine's from now on."""
         self._version = None
 
     def _done(self) -> None:
@@ -83,7 +83,7 @@ class PublishCheck:
 
 
 def _masked(one: TrainSequence) -> TrainSequence:
-    """Return a sequence with logprobs on the trained tokens only: owners may know them of more."""
+    """Return a sequence with logprobs on the training tokens only; loops may have more."""
     logprobs = [
         p if trained else None for p, trained in zip(one.sampling_logprobs, one.loss_mask, strict=True)
     ]

@@ -36,7 +36,7 @@ class StepClock:
         self._mark = self._now()
         self._recent: list[float] = []
         self._begun = False
-        """Whether the first step is over and forgotten."""
+        """Whether the first step is over and no longer counted."""
         self._paused_at: float | None = None
         self._idle = 0.0
 
@@ -78,7 +78,7 @@ class StepClock:
             self.pause()
         self._recent = [*self._recent[-9:], max(0.0, wall - self._idle)]
         if len(self._recent) == 2 and not self._begun:
-            # The first step loads and compiles what the others use.
+            # The first step loads and compiles what the others reuse.
             del self._recent[0]
             self._begun = True
         self._idle = 0.0

@@ -90,7 +90,7 @@ class AgentLoop:
         self._turns: list[Turn] = []
         self._observation: Content = ""
         self._tools: ToolTurns | None = None
-        """The calls of tools that the model's own template offers; None without such."""
+        """The tool calls in the format of the model's own template; None without them."""
         self._history: list[Message] = []
         """The conversation as later turns see it."""
         self._opening: list[Message] = []

@@ -1,9 +1,9 @@
-"""Call grammar: how a model's chat template writes calls of tools, read off the template itself.
+"""Call grammar: the format of a chat template's tool calls, derived from the template itself.
 
-No template says how its calls are to be read, so a few made-up calls are rendered and taken apart. A grammar
-is only used if it reads back every call that the template was tried with.
+No template describes how to parse its calls, so a few example calls are rendered and split. A grammar is only
+used if it parses all calls with which the template was tested.
 
-Pure, and any text is read without raising: what was meant as a call and cannot be read is a `BadCall`.
+Pure functions that never raise on any text: an attempted call that cannot be parsed is a `BadCall`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn
 from tinkergym.errors import TemplateError
 
 MOST_CALLS = 64
-"""Calls that are read from one answer."""
+"""Maximum calls parsed from one answer."""
 
 _NAME, _KEY, _VALUE = "tgName7f3a", "tgKey7f3a", "tgValue7f3a"
 _OTHER_KEY, _OTHER_VALUE = "tgOther7f3a", "tgMore7f3a"
@@ -32,59 +32,59 @@ _MOST_NAME_CHARACTERS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadCall:
-    """A call of a tool."""
+    """A tool call."""
 
     name: str
     arguments: dict[str, Any]
-    """JSON values; where the template writes each by itself, texts may stand for numbers."""
+    """JSON values; if the template writes values separately, texts may represent numbers."""
     id: str = ""
-    """As the policy wrote it; most templates write none."""
+    """As written by the policy; most templates write none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadCall:
-    """Something that was meant as a call and cannot be read."""
+    """An attempted call that cannot be parsed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """An answer, taken apart."""
+    """A parsed answer."""
 
     content: str
-    """What stands before the first call; all of an answer without one."""
+    """The text before the first call; the whole answer without calls."""
     calls: tuple[ReadCall | BadCall, ...] = ()
 
 
 Render = Callable[[Sequence[Mapping[str, Any]]], str]
-"""Returns what the template writes as an answer that makes these calls, in the form of OpenAI's API."""
+"""Renders an answer with these calls, in the format of OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallGrammar:
-    """The form of calls: what opens one, what closes it, and how name and arguments stand between."""
+    """The format of calls: their start, their end, and how name and arguments are written in between."""
 
     kind: Literal["object", "named", "pairs"]
-    """A JSON object with the name in it; the name, then JSON; or the name, then each argument by itself."""
+    """A JSON object with the name in it; the name, then JSON; or the name, then each argument separately."""
     opening: str
-    """What begins a call, without white space around it; may be empty for an object."""
+    """The start of a call, without surrounding white space; may be empty for an object."""
     closing: str
     between: str = ""
-    """What stands between the name and what follows it."""
+    """The text between the name and what follows it."""
     key_opening: str = ""
     value_opening: str = ""
     value_closing: str = ""
     lines: bool = False
-    """Whether each value stands on lines of its own."""
+    """Whether each value is on separate lines."""
     single: bool = False
-    """Whether the template writes no second call into an answer."""
+    """Whether the template writes only one call per answer."""
 
     def read(self, text: str) -> ReadAnswer:
-        """Take an answer apart. What is thought before `</think>` is content.
+        """Parse an answer. Thoughts before `</think>` are content.
 
         Args:
-            text: Of the answer, without the tokens that end it.
+            text: The answer's text, without the tokens that end it.
         """
         thought = text.rfind(_THOUGHT)
         if thought < 0 and text.lstrip().startswith("<think>"):
@@ -108,7 +108,7 @@ class CallGrammar:
             return text.find(self.opening, position)
         rest = text[position:]
         bare = rest.lstrip()
-        # An answer such as {1, 2} must pass as one.
+        # An answer such as {1, 2} must not be treated as a call.
         called = re.match(r'(?:\[\s*)?\{\s*"(?:name|function|type|arguments|parameters)"\s*:', bare)
         return position + len(rest) - len(bare) if called else -1
 
@@ -128,7 +128,7 @@ class CallGrammar:
             position = self._start(text, end)
 
     def _closed(self, text: str, end: int) -> int:
-        """Return where a call ends; an answer may end with the stop token in place of what closes it."""
+        """Return where a call ends; an answer may end with the stop token instead of the call's end."""
         rest = text[end:]
         begun = rest.lstrip()
         if not self.closing:
@@ -180,13 +180,13 @@ class CallGrammar:
 
 
 def grammar_of(render: Render) -> CallGrammar:
-    """Return the grammar of the calls that a template writes.
+    """Return the grammar of a template's calls.
 
     Args:
-        render: Writes calls by the template.
+        render: Renders calls with the template.
 
     Raises:
-        TemplateError: The template shows no calls, or in a form that is not read here.
+        TemplateError: The template does not show calls, or their format is not supported.
     """
     text = render([_written(_TRIED[0])])
     grammar = next(
@@ -195,7 +195,7 @@ def grammar_of(render: Render) -> CallGrammar:
     )
     if grammar is None or not _reads_back(grammar, render):
         raise TemplateError(
-            "the chat template writes tool calls in a form that is not known here, or leaves them out",
+            "the chat template's format of tool calls is not supported, or it omits them",
             hint='describe the tools in the prompt instead: ToolCalling(env, tools, syntax="hermes")',
         )
     try:
@@ -208,7 +208,7 @@ def grammar_of(render: Render) -> CallGrammar:
 
 def _written(arguments: Mapping[str, Any], name: str = _NAME) -> dict[str, Any]:
     function = {"name": name, "arguments": dict(arguments)}
-    # Mistral's templates want ids of nine letters and digits.
+    # Mistral's templates require ids of nine letters and digits.
     return {"id": "call00000", "type": "function", "function": function}
 
 
@@ -243,7 +243,7 @@ def _infer_named(text: str, render: Render) -> CallGrammar | None:
 
 
 def _infer_pairs(text: str, render: Render) -> CallGrammar | None:
-    """Read the marks around arguments off one call with one and one with two of them."""
+    """Derive the marks around arguments from one call with one and one with two of them."""
     parts = _split(text, _NAME, _KEY, _VALUE)
     two = render([_written({_KEY: _VALUE, _OTHER_KEY: _OTHER_VALUE})])
     more = _split(two, _NAME, _KEY, _VALUE, _OTHER_KEY, _OTHER_VALUE)
@@ -297,7 +297,7 @@ def _reads_back(grammar: CallGrammar, render: Render) -> bool:
 
 
 def _as_json(value: str, expected: Any) -> Any:
-    """Return a text as the JSON it stands for, where no text is expected; some write Python's True."""
+    """Return a text as the JSON value it represents, unless a text is expected; some write Python's True."""
     if isinstance(expected, str):
         return value
     try:
@@ -310,14 +310,14 @@ def _as_json(value: str, expected: Any) -> Any:
 
 
 class _UnreadableError(Exception):
-    """No call stands here."""
+    """There is no call here."""
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-# Not strict: models write line breaks into strings as they are, most of all in code.
+# Not strict: models write line breaks into strings unescaped, especially in code.
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant)
 _NAME_OF_PAIRS = re.compile(r"\s*([^<>\s]{1,256})")
 

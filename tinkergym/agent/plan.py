@@ -62,9 +62,9 @@ class EpisodePlan:
     seat: int = 0
     """The seat's index in the episode."""
     group: int = 0
-    """Which of its step's groups it is of."""
+    """The index of its group in the step."""
     group_size: int = 0
-    """How many episodes are paid together, once all have ended; 0 pays each by itself."""
+    """The number of episodes scored together, once all have ended; 0 scores each separately."""
     is_game: bool = False
     """Whether this is a seat of a game, even if scripts play all other seats."""
     others: tuple[Self, ...] = ()

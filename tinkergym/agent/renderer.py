@@ -146,10 +146,10 @@ class Renderer:
 
     @cached_property
     def call_grammar(self) -> CallGrammar:
-        """How the template writes calls of tools.
+        """The template's format of tool calls.
 
         Raises:
-            TemplateError: It leaves them out, or writes them in a form that is not known.
+            TemplateError: It omits them, or their format is not supported.
         """
         # Some templates write an empty thought before the calls.
         return grammar_of(lambda calls: self._calls_text(calls).rpartition("</think>")[2])
@@ -160,7 +160,7 @@ class Renderer:
 
     @cached_property
     def _shows_calls(self) -> bool:
-        """Whether tools are offered, and the template writes calls of them."""
+        """Whether tools are offered, and the template supports their calls."""
         if not self._offers_tools:
             return False
         function = {"name": "a_tool", "arguments": {"key": _ANSWER}}

@@ -1,7 +1,7 @@
-"""Tool turns: between the calls that a model writes in its own way and what an environment sees of them.
+"""Tool turns: convert between the model's format of calls and what an environment sees.
 
-An environment gets every call in one syntax (`hermes`), and answers with messages of the role `tool`. Which
-model plays, and how its template writes calls and results, it need not know.
+An environment gets every call in one syntax (`hermes`), and answers with messages of the role `tool`. It does
+not depend on the model's template.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tinkergym.trajectory.parts import Content, Part, TextPart, ToolCallPart, To
 
 
 def offered_tools(messages: Sequence[Message]) -> tuple[list[Message], list[dict[str, Any]]]:
-    """Return messages without the `tools` of system messages, and these.
+    """Return messages without the `tools` of system messages, and these tools.
 
-    A system message that says nothing else is left out, so that another prompt can hold.
+    An otherwise empty system message is dropped, so that another prompt can apply.
     """
     tools = [tool for message in messages for tool in message.get("tools", ())]
     if not tools:
@@ -35,36 +35,36 @@ def offered_tools(messages: Sequence[Message]) -> tuple[list[Message], list[dict
 
 
 def require_calls_readable(renderer: Renderer) -> None:
-    """Check that calls of tools can be read from a model's answers.
+    """Check that tool calls can be parsed from a model's answers.
 
     Raises:
-        TemplateError: Its template writes none, or in a form that is not known.
+        TemplateError: Its template does not write them, or their format is not supported.
     """
     _ = renderer.call_grammar
 
 
 class ToolTurns:
-    """The calls of one conversation: read from answers, and matched with their results."""
+    """The calls of one conversation: parsed from answers, and matched with their results."""
 
     def __init__(self, grammar: CallGrammar) -> None:
         """Begin a conversation.
 
         Args:
-            grammar: Of the model's template.
+            grammar: The grammar of the model's template.
         """
         self._grammar = grammar
         self._made = 0
         self._answered: list[ToolCallPart | None] = []
-        """The calls of the newest answer in order; None for one that could not be read."""
+        """The calls of the newest answer in order; None for one that could not be parsed."""
         self._content = ""
 
     def action(self, text: str) -> Content:
-        """Return what an answer says and calls, in parts if it makes calls.
+        """Return an answer's text and calls, in parts if it makes calls.
 
-        `content_text` of it is what the environment gets.
+        The environment gets its `content_text`.
 
         Args:
-            text: As the policy wrote it, without the tokens that end it.
+            text: The policy's text, without the tokens that end it.
         """
         read = self._grammar.read(text)
         self._content, self._answered = read.content, []
@@ -73,7 +73,7 @@ class ToolTurns:
         parts: list[Part] = [TextPart(text=read.content)] if read.content else []
         for call in read.calls:
             if isinstance(call, BadCall):
-                # Told to the policy by the environment, which cannot read it either.
+                # The environment reports it to the policy, because it cannot parse it either.
                 parts.append(TextPart(text=f"<tool_call>\n{call.text}\n</tool_call>"))
                 self._answered.append(None)
                 continue
@@ -88,10 +88,10 @@ class ToolTurns:
         return parts
 
     def spoken(self, seen: str) -> Message:
-        """Return the newest answer as later prompts show it.
+        """Return the newest answer for later prompts.
 
         Args:
-            seen: Its text as a whole, which stands where it makes no calls.
+            seen: Its whole text, which is used if it makes no calls.
         """
         calls = [part for part in self._answered if part is not None]
         if not calls:
@@ -100,10 +100,10 @@ class ToolTurns:
         return {"role": "assistant", "content": content.strip(), "tool_calls": list(map(_written, calls))}
 
     def replies(self, messages: Sequence[Message]) -> list[Message]:
-        """Return what an environment answered, with each result tied to its call.
+        """Return an environment's messages, with each result tied to its call.
 
-        What it says to a call that could not be read is told with the last result, or else by the user:
-        templates know results of calls only.
+        The error for a call that could not be parsed is added to the last result, or else sent as a user
+        message, because templates only support results of calls.
         """
         order = iter(self._answered)
         found: list[Message] = []

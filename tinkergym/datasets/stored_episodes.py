@@ -86,7 +86,7 @@ class StoredEpisode:
 
     @property
     def calls_tools(self) -> bool:
-        """Whether an answer makes a call in the form of the model's own chat template."""
+        """Whether an answer makes a call in the format of the model's own chat template."""
         return any(_calls(turn.action) for turn in self.trajectory.turns)
 
     @property
@@ -172,12 +172,12 @@ class StoredEpisodes(Sequence[StoredEpisode]):
             best_of: Of every this many episodes of a group, keep the one with the highest return (the first
                 of equals). None keeps all.
             min_reward: Then keep only returns of at least this.
-            tools: What the model's own chat template offered (`ToolCalling(..., syntax="native")`), as JSON
-                Schema; records of episodes do not hold it.
+            tools: The tools offered by the model's own chat template (`ToolCalling(..., syntax="native")`),
+                as JSON Schema; stored episodes do not include them.
 
         Raises:
             InvalidDataError: Nothing is left.
-            InvalidRequestError: An episode calls tools in the template's own form, and `tools` are not given.
+            InvalidRequestError: An episode calls tools in the template's own format, but `tools` is missing.
         """
         if best_of is not None and (isinstance(best_of, bool) or best_of < 1):
             raise InvalidRequestError(f"must be a number from 1, not {best_of!r}", field="best_of")

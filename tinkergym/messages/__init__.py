@@ -47,9 +47,9 @@ class Message(TypedDict):
     tool_call_id: NotRequired[str]
     """The call that a `tool` message answers."""
     tool_calls: NotRequired[list[dict[str, Any]]]
-    """Of the assistant: calls as OpenAI's API writes them, for the model's own chat template."""
+    """For the assistant: calls in the format of OpenAI's API, for the model's own chat template."""
     tools: NotRequired[list[dict[str, Any]]]
-    """Of the system: functions, as JSON Schema, that the model's own chat template offers."""
+    """For the system: functions, as JSON Schema, offered by the model's own chat template."""
 
 
 Observation = str | Mapping[str, Any] | Sequence[Message]
@@ -286,7 +286,7 @@ def _message(value: Any, where: str) -> Message:
 
 
 def _fault_of_functions(message: dict[str, Any]) -> str:
-    """Return what is wrong with a message's `tool_calls` or `tools`, in words; "" if nothing is."""
+    """Return what is wrong with a message's `tool_calls` or `tools`; "" if nothing is."""
     for key, role in _OF_ONE_ROLE.items():
         if key not in message:
             continue
@@ -311,7 +311,7 @@ def _names_a_function(value: Any) -> bool:
 
 
 def _arguments(written: Any) -> Any:
-    """Return a call's arguments as an object; OpenAI's API has them as JSON in a string."""
+    """Return a call's arguments as an object; in OpenAI's API they are JSON in a string."""
     if not isinstance(written, str):
         return written
     try:
@@ -321,7 +321,7 @@ def _arguments(written: Any) -> Any:
 
 
 def _copied(functions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a deep copy in which the arguments of calls are objects, as chat templates write them."""
+    """Return a deep copy in which the arguments of calls are objects, as chat templates expect."""
     copied: list[dict[str, Any]] = json.loads(json.dumps(functions))
     for one in copied:
         if "arguments" in one["function"]:

@@ -21,7 +21,7 @@ from tinkergym.schema.jobs import AnyJobSpec, JobView, WrittenDataSpec
 PROBE_STEPS = 6
 """The first step is not counted: it loads and compiles what the others use."""
 _SAVES_EVERY = 2
-"""Steps between two checkpoints of a probe, so that what one takes is seen."""
+"""Steps between two checkpoints of a probe, so that the cost of one is measured."""
 _LEAST_STEPS = 3
 """The fewest steps of an earlier job to estimate from."""
 
@@ -86,10 +86,10 @@ def estimate_from(spec: AnyJobSpec, probe: Job) -> Estimate:
 
 
 def _training_seconds(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
-    """Return what the steps of a job will take, by the first of them.
+    """Return the time of a job's steps, from its first ones.
 
-    The median, so that one step during which the machine did something else counts little; what only some
-    steps do - a checkpoint, in jobs on written data also a publish and a measurement - is counted apart.
+    The median, so that one disturbed step counts little; what only some steps do (a checkpoint, in jobs on
+    datasets also a publish and a measurement) is counted separately.
     """
     seldom = {"checkpoint": _saves(spec)}
     if isinstance(spec, WrittenDataSpec):
@@ -106,12 +106,12 @@ def _part(step: StepEvent, name: str) -> float:
 
 
 def _saves(spec: AnyJobSpec) -> int:
-    """Return how many steps end with a checkpoint, but for the last."""
+    """Return how many steps end with a checkpoint, except the last."""
     return (spec.steps - 1) // spec.checkpoint_every
 
 
 def _measurements(spec: WrittenDataSpec) -> int:
-    """Return how often the loss on held-out data is measured, but for the first step."""
+    """Return how often the loss on held-out data is measured, except in the first step."""
     if spec.eval_data is None and not spec.held_out:
         return 0
     return spec.steps // spec.eval_every + (spec.steps % spec.eval_every > 0)

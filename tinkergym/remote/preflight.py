@@ -35,7 +35,7 @@ class Seen:
     system_prompt: str | None
     """The environment's own system prompt."""
     pays_groups: bool = False
-    """Whether it pays the episodes of a group together."""
+    """Whether it scores the episodes of a group together."""
     agents: tuple[str, ...] = ()
     """All agents of a game."""
     offered: tuple[str, ...] = ()

@@ -44,15 +44,15 @@ class Callback(Protocol):
 
 @runtime_checkable
 class NoteTaker(Protocol):
-    """A callback that is also told of completions, evaluations, updates and pauses.
+    """A callback that also receives completions, evaluations, updates and pauses.
 
-    Each note once and in order, between the points; `begin` has been called before.
+    Each note is sent once and in order, between the points; `begin` has been called before.
     """
 
     def last_note(self) -> int:
-        """Return the number (`Note.seq`) of the last note that was told before; 0 if none was.
+        """Return the number (`Note.seq`) of the last note received; 0 if none was.
 
-        By this or an earlier process, as in `begin`.
+        Received by this or an earlier process, as in `begin`.
         """
         ...
 

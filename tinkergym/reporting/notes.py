@@ -1,6 +1,7 @@
-"""Notes: what trackers show of a job besides its numbers, completions to read and what happened to it.
+"""Notes: what trackers show of a job besides numbers, such as completions and events.
 
-Each is one event of the job's log and is known by its number there, so a tracker can tell which ones it has.
+Each comes from an event in the job's log and is identified by its number there, so a tracker can tell which
+ones it has.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tinkergym.schema.events import (
 )
 
 COLUMNS = ("step", "return", "stop_reason", "prompt", "completion", "agent", "episode")
-"""Of a table of completions."""
+"""Columns of a table of completions."""
 
 _SHOWN_STATES = {
     JobState.PAUSED: "paused",
@@ -37,23 +38,23 @@ class Note:
     """Something to read about a job."""
 
     seq: int
-    """Of the job's log; grows."""
+    """Number in the job's log; increasing."""
     step: int
-    """The train step that it is about, or that was done last when it happened."""
+    """The training step that it describes, or the last completed step when it happened."""
     time: float
-    """In seconds since 1970, by the service's clock."""
+    """Seconds since 1970, by the service's clock."""
     kind: str
     """`completion`, `evaluation`, `update`, `paused`, `resumed` or `state`."""
     text: str
-    """One line that says it, or the conversation of a completion."""
+    """A one-line description, or the conversation of a completion."""
     values: dict[str, float] = field(default_factory=dict)
     """Numbers of an evaluation: `eval/NAME/mean`, `.../low`, `.../high`, and the environment's own."""
     row: dict[str, str | float] = field(default_factory=dict)
-    """Of a completion, by `COLUMNS`."""
+    """For a completion, by `COLUMNS`."""
 
 
 class Notes:
-    """Reads notes off a job's log, which is given from its first event on."""
+    """Extracts notes from a job's log, passed from its first event on."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -61,14 +62,14 @@ class Notes:
         self._shown: set[tuple[int, str, str]] = set()
 
     def of(self, event: Event) -> Iterator[Note]:
-        """Yield what there is to read in the next event: one note, or none."""
+        """Yield the note of the next event, if it has one."""
         body = event.body
         match body:
             case StepEvent():
                 self._step = max(self._step, body.step)
             case EpisodeEvent():
                 key = (body.step, body.episode_id, body.agent)
-                # A resumed job shows the episodes of the steps that it repeats again.
+                # A resumed job shows the episodes of repeated steps again.
                 if key not in self._shown:
                     self._shown.add(key)
                     yield _completion(event, body)
@@ -99,7 +100,7 @@ def _completion(event: Event, body: EpisodeEvent) -> Note:
     said = [text for role, text in body.transcript if role == "assistant"]
     place = next((n for n, (role, _) in enumerate(body.transcript) if role == "assistant"), 0)
     shown = "\n\n".join(text for _, text in body.transcript[:place])
-    # Of several turns the conversation after the first prompt, so that the answers can be understood.
+    # For several turns the conversation after the first prompt, to make the answers understandable.
     rest = (
         said[0]
         if len(said) == 1
@@ -136,16 +137,16 @@ def _update_text(body: UpdateEvent) -> str:
 
 
 class WaitingNotes:
-    """Notes that wait for the next point, for trackers that take each step's row once."""
+    """Notes that wait for the next point, for trackers that accept each step's row once."""
 
     SEQ = "notes/seq"
-    """The name under which a row says which note was the last before it."""
+    """The key in a row for the number of the last note before it."""
 
     def __init__(self, table: Callable[[Sequence[str], list[list[Any]]], Any]) -> None:
-        """Wait for notes.
+        """Start without notes.
 
         Args:
-            table: Makes what the tracker shows as a table, of columns and rows.
+            table: Creates the tracker's table from columns and rows.
         """
         self._table = table
         self._notes: list[Note] = []
@@ -155,7 +156,7 @@ class WaitingNotes:
         self._notes.append(note)
 
     def taken(self) -> dict[str, Any]:
-        """Return what a row shows of the notes that wait, and forget them; empty if there are none."""
+        """Return a row's values for the waiting notes, and clear them; empty if there are none."""
         notes, self._notes = self._notes, []
         if not notes:
             return {}

@@ -1,6 +1,7 @@
-"""Group scores: the episodes of a group wait for each other, and are paid together.
+"""Group scores: the episodes of a group wait for each other, and are scored together.
 
-Bookkeeping without time or threads: the player says what ended, and asks the environment about a whole group.
+Bookkeeping without time or threads: the player reports ended episodes, and calls the environment for a whole
+group.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class WaitingGroup:
     """The episodes of one group that have ended."""
 
     plan: EpisodePlan
-    """Of one of them: seed, task and environment are the same for all."""
+    """The plan of one of them: seed, task and environment are the same for all."""
     results: dict[str, EpisodeResult] = field(default_factory=dict)
     """By episode id."""
 
@@ -48,11 +49,11 @@ class WaitingGroup:
 
     @property
     def members(self) -> list[GroupMember]:
-        """What the environment is asked about: those that completed, in order."""
+        """The members passed to the environment: completed episodes, in order."""
         return [_member(one.trajectory) for one in self.in_order if one.trajectory.completed]
 
     def ask(self, env: AnyEnv) -> list[Any] | None:
-        """Reset the environment as the episodes did, and ask it; None if it does not pay by groups."""
+        """Reset the environment like the episodes did, and call it; None if it does not score groups."""
         if score_group_of(env) is None:
             return None
         plan = self.plan
@@ -69,9 +70,9 @@ class WaitingGroup:
         """Return the results with their new returns.
 
         Args:
-            scores: What `ask` returned.
+            scores: The result of `ask`.
             error: Why there are no scores: then every completed episode is lost.
-            reason: What that error means for them.
+            reason: The stop reason for that error.
         """
         if scores is None and not error:
             return self.in_order
@@ -93,10 +94,10 @@ class NoScore:
 
 
 def scores_of(env: AnyEnv, members: Sequence[GroupMember]) -> list[Any]:
-    """Ask an environment that pays by groups.
+    """Call an environment that scores groups.
 
     Returns:
-        What it said of each member; of one that it has no score for, a `NoScore`.
+        Its score for each member; for one without a score, a `NoScore`.
 
     Raises:
         ValueError: It did not return one score per member.
@@ -107,19 +108,20 @@ def scores_of(env: AnyEnv, members: Sequence[GroupMember]) -> list[Any]:
     if not isinstance(scores, Sequence) or isinstance(scores, str) or len(scores) != len(members):
         found = len(scores) if isinstance(scores, Sequence) else type_in_words(scores)
         raise ValueError(f"score_group must return {len(members)} scores, one per member, not {found}")
-    # An exception may hold what no process can be sent.
+    # An exception may contain objects that cannot be sent to a process.
     return [_told(one) if isinstance(one, BaseException) else one for one in scores]
 
 
 def refuse_group_rewards(env: AnyEnv, why: str) -> None:
-    """Refuse an environment that pays by groups, where no group is played.
+    """Raise an error for an environment that scores groups, if groups are not played.
 
     Raises:
         InvalidEnvironmentError: It has a `score_group`.
     """
     if score_group_of(env) is not None:
         raise InvalidEnvironmentError(
-            f"{type(env.unwrapped).__name__} pays the episodes of a group together (score_group), and {why}",
+            f"{type(env.unwrapped).__name__} scores the episodes of a group together (score_group), but "
+            f"{why}",
             hint="train it with client.train, by its class or as an installed pack",
             field="environment",
         )
@@ -155,7 +157,7 @@ def _told(error: BaseException) -> NoScore:
 
 
 def _paid(trajectory: Trajectory, score: Any) -> Trajectory:
-    """Return an episode whose last turn was paid so that its return is the score."""
+    """Return an episode with its last reward changed so that its return is the score."""
     if isinstance(score, NoScore):
         return _lost(trajectory, score.error)
     *_, last = trajectory.turns

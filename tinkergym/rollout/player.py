@@ -65,7 +65,7 @@ class _Episode:
 
 @dataclass(slots=True, eq=False)
 class _Scoring:
-    """A group that its environment is asked about."""
+    """A group for which its environment is called."""
 
     group: WaitingGroup
     hosts: HostPool
@@ -112,7 +112,7 @@ class EpisodePlayer:
         self._requests: list[SampleRequest] = []
         self._finished: list[EpisodeResult] = []
         self._groups: dict[str, WaitingGroup] = {}
-        """Of episodes that are paid together, those that have ended."""
+        """Ended episodes that are scored together."""
         self._scoring: dict[int, _Scoring] = {}
         """By the call of the environment that is asked."""
         self._next_tick = 0.0
@@ -412,7 +412,7 @@ class EpisodePlayer:
             self._score(group, episode.hosts)
 
     def _score(self, group: WaitingGroup, hosts: HostPool) -> None:
-        """Ask an environment what the episodes of a group have earned."""
+        """Call an environment for the scores of a group."""
         members = len(group.members)
         if not members:
             self._finished += group.in_order
@@ -420,7 +420,7 @@ class EpisodePlayer:
         plan = group.plan
         assert plan.environment is not None, "the player makes environments by reference"
         host, _ = hosts.take(plan.environment)
-        # Each may take a judge as long as a step.
+        # Each may need a judge for as long as a step.
         ends_at = self._clock() + members * plan.limits.step_timeout_seconds
         call_id = next(self._call_ids)
         self._scoring[call_id] = _Scoring(group, hosts, host, ends_at)

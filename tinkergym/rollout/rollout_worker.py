@@ -101,7 +101,7 @@ class RolloutWorker:
         self._leases: set[str] = set()
         self._playing: set[str] = set()
         self._groups: dict[str, str] = {}
-        """By lease the group that the episode is paid with, if it is not paid by itself."""
+        """By lease, the group with which the episode is scored, if it is not scored separately."""
         self._renew_seconds = _LONGEST_WAIT_SECONDS
         self._replies: deque[tuple[LeaseReply, dict[str, Renderer]]] = deque()
         """Each with the renderers of its episodes."""
@@ -242,7 +242,7 @@ class RolloutWorker:
         return self._max_episodes - len(self._playing)
 
     def _lost_as_groups(self, reply: LeaseReply) -> LeaseReply:
-        """Give up whole groups: an episode that is paid with others is worth nothing without them."""
+        """Give up whole groups: an episode scored with others is useless without them."""
         broken = {self._groups[lease_id] for lease_id in reply.lost if lease_id in self._groups}
         siblings = [lease_id for lease_id, key in self._groups.items() if key in broken]
         return reply.model_copy(update={"lost": sorted({*reply.lost, *siblings})}) if broken else reply
@@ -297,7 +297,7 @@ class RolloutWorker:
                     self._changed.notify_all()
 
     def _next_batch(self, most: int) -> list[EpisodeResult]:
-        """Take results to be handed in together: a group is never divided, and ends as a whole."""
+        """Return results to submit together: a group is never split."""
         batch: list[EpisodeResult] = []
         while self._results and (len(batch) < most or self._are_paid_together(batch[-1], self._results[0])):
             batch.append(self._results.popleft())
@@ -308,7 +308,7 @@ class RolloutWorker:
         return key is not None and key == self._groups.get(other.lease_id)
 
     def _middle(self, batch: Sequence[EpisodeResult]) -> int:
-        """Return where a batch can be divided, near its middle; 0 if nowhere."""
+        """Return where a batch can be split, near its middle; 0 if nowhere."""
         places = [n for n in range(1, len(batch)) if not self._are_paid_together(batch[n - 1], batch[n])]
         return min(places, key=lambda place: abs(place - len(batch) // 2), default=0)
 

@@ -1,7 +1,7 @@
-"""Group rewards: what each episode of a group earns, judged by somebody who sees them all.
+"""Group rewards: the return of each episode of a group, scored with all of them in view.
 
-An environment whose `score_group(members)` is defined is paid this way in training: when every episode of a
-group has ended, it is reset as they were, and asked once for all of them.
+An environment with a method `score_group(members)` is scored this way in training: when every episode of a
+group has ended, it is reset like they were, and called once for all of them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from tinkergym.errors import InvalidRewardError
 from tinkergym.rubrics.rubric import Rubric, RubricResult
 
 GroupScore = float | tuple[float, Mapping[str, float]] | Exception
-"""A return, one with named metrics, or why there is none: then the episode is lost, and not trained on."""
+"""A return, one with named metrics, or an error: the episode is then lost and not trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One completed episode of a group, as `score_group` sees it."""
+    """One completed episode of a group, as passed to `score_group`."""
 
     observations: list[str]
-    """What it was shown, turn by turn."""
+    """Its observations, turn by turn."""
     answers: list[str]
-    """What the policy said, turn by turn."""
+    """The policy's answers, turn by turn."""
     reward: float
-    """What `step` paid in all."""
+    """The sum of the rewards from `step`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The sum of each metric over its turns."""
     terminated: bool = True
-    """False where a limit cut it off."""
+    """False if a limit cut it off."""
 
     @property
     def answer(self) -> str:
@@ -39,17 +39,17 @@ class GroupMember:
 
 
 def score_members(rubric: Rubric, members: Sequence[GroupMember], **facts: Any) -> list[GroupScore]:
-    """Judge each member of a group by a rubric whose terms may see the whole group.
+    """Score each member of a group by a rubric whose terms can see the whole group.
 
     Args:
-        rubric: Its terms may name `answer` (the last), `answers`, `observation` (the first), `reward` (what
-            `step` paid), `metrics`, `group_answers` (the last answers of all members) and `place` (which of
-            these is judged).
-        members: All of a group.
-        facts: More, which are the same for all members, such as the task's solution.
+        rubric: Its terms may name `answer` (the last), `answers`, `observation` (the first), `reward` (the
+            sum from `step`), `metrics`, `group_answers` (the last answers of all members) and `place` (the
+            index of the scored one).
+        members: All members of a group.
+        facts: More facts, the same for all members, such as the task's solution.
 
     Returns:
-        One score per member; of a member for which a term has no value, the error.
+        One score per member; the error for a member for which a term fails.
     """
     group_answers = [member.answer for member in members]
     scores: list[GroupScore] = []
@@ -75,7 +75,7 @@ def score_members(rubric: Rubric, members: Sequence[GroupMember], **facts: Any) 
 def score_group_of(env: Any) -> Callable[[Sequence[GroupMember]], Any] | None:
     """Return an environment's own `score_group`, through its wrappers; None if it has none."""
     while env is not None:
-        # Not `getattr(env, ...)`: some wrappers answer for what they wrap.
+        # Not `getattr(env, ...)`: some wrappers forward attributes.
         if hasattr(type(env), "score_group") or "score_group" in getattr(env, "__dict__", {}):
             found: Callable[[Sequence[GroupMember]], Any] = env.score_group
             return found

@@ -38,23 +38,23 @@ def refuse_environment_prompt(settings: Mapping[str, Any]) -> None:
 
 
 def with_group_rewards(spec: Played, *, pays_groups: bool) -> Played:
-    """Return a job that says whether its environment pays groups together.
+    """Return the job with a note of whether its environment scores groups together.
 
     Raises:
-        InvalidRequestError: It does, and the job has no groups.
+        InvalidRequestError: It does, but the job has no groups.
     """
     if not isinstance(spec, JobSpec):
         return spec
     if pays_groups and spec.algorithm.group_size < 2:
         raise InvalidRequestError(
-            "the environment pays the episodes of a group together (score_group), and groups have one",
+            "the environment scores the episodes of a group together (score_group), but groups have only one",
             hint="raise algorithm.group_size",
             field="algorithm.group_size",
         )
     if pays_groups and spec.deterministic:
         raise InvalidRequestError(
-            "the environment pays the episodes of a group together (score_group), and those that wait for "
-            "their group would hold up the others, which deterministic=True samples in lockstep",
+            "the environment scores the episodes of a group together (score_group), and those waiting for "
+            "their group would block the others, which deterministic=True samples in lockstep",
             hint="leave deterministic out, or pay each episode by itself",
             field="deterministic",
         )

@@ -90,9 +90,8 @@ class EpisodeRequest(WireModel):
     retries: int = Field(0, ge=0)
     """How often the worker plays it again after a failure."""
     group_size: int = Field(0, ge=0)
-    """How many episodes its group has, if the environment pays them together (`score_group`); these are
-    leased, handed in and stored as a whole. 0 where each is paid by itself.
-    """
+    """How many episodes its group has, if the environment scores them together (`score_group`); these are
+    leased, submitted and stored as a whole. 0 if each is scored separately."""
     lease_id: str
     lease_seconds: float
 

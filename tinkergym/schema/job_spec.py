@@ -500,13 +500,11 @@ class JobSpec(PlayedSpec):
     """Whether games are watched for signs of collapse. Each sign causes a warning that names the last good
     version. True means `CollapseGuard()`."""
     group_rewards: bool = False
-    """Whether the environment pays the episodes of a group together (`score_group`), written down by whoever
-    makes the environment first, the client or the service.
-    """
+    """Whether the environment scores the episodes of a group together (`score_group`); set by the client or
+    the service, whichever creates the environment first."""
     kl_metric_every: int | None = Field(None, ge=0)
-    """Every how many steps the KL to the policy that the job began with is estimated for a job without a KL
-    penalty, as the metric `kl`; 0 never. None is 10, but 0 where a whole model would have to be read for it.
-    """
+    """Interval in steps at which the KL to the initial policy is estimated for a job without a KL penalty, as
+    the metric `kl`; 0 disables it. None is 10, but 0 if a second model would have to be loaded for it."""
     shuffle_rewards: bool = False
     """A control experiment: permute the returns within each step, so that nothing can be learned."""
     max_staleness: int = Field(0, ge=0, le=8)
@@ -537,14 +535,14 @@ class JobSpec(PlayedSpec):
     def _its_groups_can_be_paid_together(self) -> Self:
         if self.group_rewards and self.deterministic:
             self._refuse(
-                "group_rewards cannot be had with deterministic=True: episodes are sampled in lockstep, and "
-                "those that wait for their group would hold the others up; leave deterministic out"
+                "group_rewards cannot be combined with deterministic=True: episodes are sampled in "
+                "lockstep, and those waiting for their group would block the others; leave out deterministic"
             )
         if self.group_rewards and self.rollout == "script":
             self._refuse("group_rewards needs workers that play whole groups; a script plays one by one")
         if self.group_rewards and self.algorithm.group_size < 2:
             self._refuse(
-                "group_rewards needs groups: the environment has a score_group, and algorithm.group_size is "
+                "group_rewards needs groups: the environment has a score_group, but algorithm.group_size is "
                 f"{self.algorithm.group_size}; raise it"
             )
         return self
@@ -574,7 +572,7 @@ class JobSpec(PlayedSpec):
 
     @property
     def kl_measured_every(self) -> int:
-        """Every how many steps the KL to the beginning is estimated; 0 never."""
+        """Interval in steps at which the KL to the initial policy is estimated; 0 means never."""
         if self.algorithm.kl_coefficient:
             return 0
         if self.kl_metric_every is not None:
@@ -586,7 +584,7 @@ class JobSpec(PlayedSpec):
         self._refuse_idle(
             "kl_metric_every",
             bool(self.algorithm.kl_coefficient),
-            "algorithm.kl_coefficient=0; with a penalty, the metric kl is that of every step",
+            "algorithm.kl_coefficient=0; with a penalty, the metric kl already covers every step",
         )
         return self
 

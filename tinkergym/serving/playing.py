@@ -34,7 +34,7 @@ def describe(env: AnyEnv) -> Message:
 
     Raises:
         UnsupportedSpaceError: A space cannot be described in JSON.
-        InvalidEnvironmentError: It pays groups of episodes together.
+        InvalidEnvironmentError: It scores groups of episodes together.
     """
     refuse_group_rewards(env, "a server of environments plays episodes one by one")
     spec = env.spec

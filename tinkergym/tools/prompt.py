@@ -32,7 +32,7 @@ def describe_tools(
         tools: The offered tools.
         syntax: The syntax of calls.
         max_calls: The most calls in an episode; None means only the episode's limits apply.
-        without_call: What an answer without a call means.
+        without_call: The meaning of an answer without a call.
 
     Raises:
         InvalidRequestError: The syntax is `native`.
@@ -51,7 +51,7 @@ def describe_schemas(
     """Return the same for tools of which only the JSON schemas are available."""
     if syntax == "native":
         raise InvalidRequestError(
-            "with the syntax native, the model's chat template describes the tools, and no prompt does",
+            "with the syntax native, the model's chat template describes the tools instead of a prompt",
             hint='choose "hermes", "xml" or "json" to describe them here',
             field="syntax",
         )

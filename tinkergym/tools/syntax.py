@@ -16,9 +16,8 @@ from typing import Any, Literal, NoReturn
 from tinkergym.messages import is_unicode
 
 Syntax = Literal["hermes", "xml", "json", "native"]
-"""`native`: as the model's own chat template writes calls. Whoever plays reads them, and hands them on in the
-syntax `hermes`.
-"""
+"""`native`: the format of the model's own chat template. The player parses these calls and passes them on in
+the syntax `hermes`."""
 
 MOST_CALLS = 64
 """The most calls read from one answer; the rest is reported as one malformed call."""
@@ -42,7 +41,7 @@ class ToolCall:
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
-    """JSON values; in the `xml` syntax, or a `native` one like it, text that the tool's schema parses."""
+    """JSON values; in the `xml` syntax, or a similar `native` one, text to be parsed by the tool's schema."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,9 @@ def content_of(parts: Any) -> Content:
 
 
 def content_text(content: Content) -> str:
-    """Return content as readable text; an image is shown by the beginning of its hash.
+    """Return content as readable text; an image is shown by the start of its hash.
 
-    A call is written in the syntax `hermes`, as environments get it.
+    A call is written in the syntax `hermes`, as environments receive it.
     """
     return content if isinstance(content, str) else "".join(map(_part_text, content))
 
@@ -141,6 +141,6 @@ def _part_text(part: Part) -> str:
         return part.text
     if isinstance(part, ImagePart):
         return f"[image {part.sha256[:12]}]"
-    # As the environment was given it: what reads an action again finds the call.
+    # Like the environment received it, so that parsing the action again finds the call.
     name = json.dumps(part.name, ensure_ascii=False)
     return f'<tool_call>\n{{"name": {name}, "arguments": {part.arguments}}}\n</tool_call>'

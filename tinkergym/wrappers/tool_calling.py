@@ -31,8 +31,9 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
     The tools are described in `metadata["system_prompt"]`, after the environment's own prompt. In an
     environment whose observations are chats, results are messages with the role `tool`; in others, text.
 
-    With the syntax `native`, the model's own chat template describes the tools, and writes calls and results
-    as the model was trained to; observations are chats then, the first of which offers the tools.
+    With the syntax `native`, the model's own chat template describes the tools and defines the format of
+    calls and results, as in the model's training; observations are then chats, the first of which contains
+    the tools.
 
     Each step counts in `info["metrics"]`: `tool_calls` (that ran), `tool_errors` (of these, that failed),
     `malformed_tool_calls` (that could not run) and `refused_tool_calls` (over `max_calls`).
@@ -58,8 +59,8 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         Args:
             env: An environment with text actions and text or chat observations.
             tools: More tools; see `tinkergym.tools.collection.ToolSource` for the possible forms.
-            syntax: How the model writes calls: `hermes`, `xml`, `json`, or `native` for models whose chat
-                template has a form for them.
+            syntax: The syntax of calls: `hermes`, `xml`, `json`, or `native` for models whose chat template
+                supports them.
             max_calls: The most calls in an episode; None leaves it to the limits of the episode.
             timeout_seconds: Time limit of a function's call, unless the tool has its own. Methods of the
                 environment have none: they run in the environment's thread.
