@@ -29,7 +29,7 @@ def test_what_an_environment_prints_disturbs_nobody(pack, preflight):
         ({"how": "dies"}, "last words"),
         ({"how": "numbers"}, "must be a str.*TrainRemotely"),
         ({"how": "image"}, "an image under 'screen'"),
-        ({"how": "shown"}, "this model takes text"),
+        ({"how": "shown"}, "supports only text"),
         ({"how": "animated"}, "animated"),
         ({"how": "silent"}, "empty list of messages"),
         ({"how": "no_info"}, "reset"),
