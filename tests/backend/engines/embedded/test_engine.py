@@ -362,7 +362,7 @@ def test_weights_that_are_not_finite_or_do_not_fit_are_refused(start, make_model
     for bad in (torch.full_like(good.tensors[name], float("nan")), torch.zeros(3, 3)):
         with pytest.raises(InvalidRequestError):
             engine.publish("job", 1, AdapterWeights(rank=4, alpha=8, tensors={**good.tensors, name: bad}))
-    with pytest.raises(InvalidRequestError, match="no linear layer"):
+    with pytest.raises(InvalidRequestError, match="no such linear layer"):
         engine.publish("job", 1, adapter(make_model("gpt2"), 1))
     with pytest.raises(InvalidRequestError, match="lack"):
         engine.publish("job", 1, FullWeights(tensors={}))
