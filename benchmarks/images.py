@@ -1,10 +1,12 @@
 """Images: learner against engine, what is sent for a group, and the cost of images per step.
 
 In one process, on `nano-vl` and the pictures of `geometry/Area-v0`; bytes are counted with a service.
+vLLM is compared where it is installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ import tinkergym as tg
 from backend.catalog.models import load_renderer_bundle
 from backend.config import PACKAGED_MODELS
 from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.vllm.engine import VllmEngine
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
@@ -60,12 +63,13 @@ class _Files:
 class _Player:
     """Plays steps in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: str) -> None:
         self.files = _Files()
         self.renderer = Renderer.from_bundle(load_renderer_bundle("nano-vl", MODEL))
         # As in a pool, where engine and learner share image caches.
         images = SharedImages(self.files)
-        self.engine = TransformersEngine(MODEL, images=images)
+        make: Any = VllmEngine if engine == "vLLM" else TransformersEngine
+        self.engine = make(MODEL, images=images)
         self.learner = Learner(MODEL, images=images, cpu_threads=torch.get_num_threads())
 
     def step(self, policy: str, number: int, group: int) -> float:
@@ -109,13 +113,14 @@ class _Player:
 
 def measure() -> list[Figure]:
     """Measure everything."""
-    player = _Player()
-    drifts = {}
-    for name, adapter in ADAPTERS.items():
-        player.begin(name, adapter)
-        drifts[name] = [player.step(name, number, GROUP) for number in range(UPDATES + 1)][-1]
+    player = _Player("embedded")
+    drifts = _drifts(player, "embedded")
     share, seconds = _share(player)
     player.engine.close()
+    if importlib.util.find_spec("vllm"):
+        with_vllm = _Player("vLLM")
+        drifts |= _drifts(with_vllm, "vLLM")
+        with_vllm.engine.close()
     sent = _sent()
     figures = [
         Figure(
@@ -143,6 +148,16 @@ def measure() -> list[Figure]:
     ]
     write_result("images", figures, {"drifts": drifts, "sent": sent, "seconds": seconds})
     return figures
+
+
+def _drifts(player: _Player, engine: str) -> dict[str, float]:
+    """Train a policy of each kind; return how far learner and engine are apart at last, in nats."""
+    found = {}
+    for name, adapter in ADAPTERS.items():
+        player.begin(name, adapter)
+        steps = [player.step(name, number, GROUP) for number in range(UPDATES + 1)]
+        found[f"{name}, {engine}"] = steps[-1]
+    return found
 
 
 def _share(player: _Player) -> tuple[float, dict[str, float]]:
