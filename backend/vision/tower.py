@@ -108,17 +108,21 @@ class KeptFeatures:
                 self._kept.move_to_end((weights, sha256))
             return found
 
-    def keep(self, weights: Hashable, sha256: str, features: Tensor) -> None:
-        """Keep features; the ones that were not used for longest make room."""
+    def keep(self, weights: Hashable, sha256: str, features: Tensor) -> Tensor:
+        """Keep features, and return them; the ones that were not used for longest make room."""
+        # A tensor made in inference mode could not be part of a learner's forward pass, and a view would keep
+        # all that was computed with it.
+        with torch.inference_mode(False):
+            features = features.clone()
         with self._lock:
             if (weights, sha256) in self._kept:
-                return
-            # Not a view of the joint result, which would keep all of it in memory.
-            self._kept[weights, sha256] = features = features.clone()
+                return self._kept[weights, sha256]
+            self._kept[weights, sha256] = features
             self._bytes += features.numel() * features.element_size()
             while self._bytes > self._most and len(self._kept) > 1:
                 old = self._kept.popitem(last=False)[1]
                 self._bytes -= old.numel() * old.element_size()
+            return features
 
     def drop_if(self, gone: Callable[[Any], bool]) -> None:
         """Drop features computed by weights for which `gone` returns true."""
@@ -138,12 +142,10 @@ def kept_or_computed(
     found = {sha256: kept.find(weights, sha256) for sha256 in hashes}
     missing = [sha256 for sha256, features in found.items() if features is None]
     if missing:
-        # A tensor created in inference mode could not be part of a learner's forward pass.
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.no_grad():
             computed = compute(missing)
-        for sha256, features in zip(missing, computed, strict=True):
-            kept.keep(weights, sha256, features)
-            found[sha256] = features
+            for sha256, features in zip(missing, computed, strict=True):
+                found[sha256] = kept.keep(weights, sha256, features)
     return {sha256: features for sha256, features in found.items() if features is not None}
 
 

@@ -109,6 +109,22 @@ def test_policies_with_adapters_on_either_part_share_a_batch_with_the_base(engin
         engine.retire(name)
 
 
+def test_an_adapter_that_is_merged_goes_on_showing_images_that_nobody_has_seen(engine, weights, reference):
+    for version in (1, 2):
+        engine.publish("merged", version, weights(LoRA(rank=4), version))
+        engine.publish("eyes", version, weights(LoRA(rank=4, vision=True), version))
+        for shown in (20, 30):
+            for policy in ("merged", "eyes", "merged"):
+                requests = [look(f"{n}", shown + 4 * version + n // 2, policy=policy) for n in range(8)]
+                found = logprobs(engine, *requests)
+                assert torch.equal(found["0"][1], found["1"][1])
+    base = look("base", 44)
+    token_ids, found = logprobs(engine, base)["base"]
+    assert torch.allclose(found, reference(base, token_ids), atol=1e-5)
+    engine.retire("merged")
+    engine.retire("eyes")
+
+
 def test_an_image_is_read_once_for_all_who_show_it(engine, pictures):
     before = pictures.reads
     logprobs(engine, *(look(f"r{n}", 7, seed=n) for n in range(8)))
