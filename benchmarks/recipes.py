@@ -18,7 +18,7 @@ from tinkergym.reporting.recipe_picture import Run, draw
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PICTURES = Path(__file__).parents[1] / "docs" / "images" / "recipes"
 SWAPPED = {"images swapped between tasks": "swapped"}
-CONTROLS = {"geometry": SWAPPED}
+CONTROLS = {"geometry": SWAPPED, "geometry_tools": SWAPPED}
 """Of some recipes, further controls: what they are, and the variant of the settings."""
 MINUTES = 6
 """Time limit of one run, including evaluation."""
