@@ -12,7 +12,6 @@ import pytest
 
 import tinkergym as tg
 from benchmarks.common import service
-from tests.tinkergym.chat_server import ChatServer
 from tinkergym.remote import policy as remote_policy
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -21,24 +20,10 @@ ONE_SEAT = {"bandit", "math_lora", "math_tools", "geometry", "geometry_tools", "
 """Recipes whose environment can be played here as well, with one policy."""
 
 
-def customer(messages):
-    """Play a customer of the dialogue; those who do not want their lamp, clock, phone or camera cannot."""
-    item = messages[0]["content"].split("do not want the ")[1].split()[0]
-    if item in ("lamp", "clock", "phone", "camera"):
-        return 404
-    return f"I do not want the {item}." if len(messages) == 1 else "Bye."
-
-
 @pytest.fixture(scope="module")
-def model():
-    with ChatServer(customer) as model:
-        yield model
-
-
-@pytest.fixture(scope="module")
-def running(model):
+def running():
     # TextArena imports much; on a busy machine that takes longer than the default allows.
-    with service(None, "limits.job_check_seconds=120", f'opponent_urls=["{model.origin}"]') as running:
+    with service(None, "limits.job_check_seconds=120") as running:
         yield running
 
 
@@ -95,39 +80,6 @@ def check_that_all_read_the_same_token_ids(job, monkeypatch):
         for one in (episode.trajectory, *evaluation.trajectories)
     )
     assert in_training == in_evaluation == asked[0]
-
-
-@pytest.mark.service
-def test_the_customer_of_the_dialogue_can_be_a_policy_or_a_model_elsewhere_whose_failure_is_no_0(
-    running, model, monkeypatch
-):
-    for variable, value in running.environment.items():
-        monkeypatch.setenv(variable, value)
-    settings = {
-        "model": "nano-instruct",
-        "steps": 1,
-        "sampling": tg.Sampling(max_turn_tokens=8),
-        "algorithm": tg.GRPO(group_size=2, groups_per_step=6),
-    }
-    elsewhere = tg.opponents.External(url=model.url, model="large", api_key="sk-secret")
-    with tg.Client() as client:
-        jobs = [
-            client.train(
-                "dialogue/Support-v0",
-                agents={"agent": tg.Train(), "customer": player},
-                max_failed_fraction=0.9,
-                **settings,
-            )
-            for player in (tg.opponents.Base(), elsewhere)
-        ]
-        for job in jobs:
-            job.wait()
-        (by_policy,), (by_model,) = (job.steps() for job in jobs)
-        assert (by_policy.episodes, by_policy.failed_episodes) == (12, 0)
-        assert 0 < by_model.failed_episodes < by_model.episodes == 12
-        assert by_model.stop_reasons["opponent_failed"] == by_model.failed_episodes
-        assert {one.reward for one in jobs[1].episodes() if not one.completed} <= {None}
-        assert "sk-secret" not in jobs[1].view().model_dump_json()
 
 
 @pytest.mark.parametrize("name", RECIPES)
