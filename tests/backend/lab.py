@@ -174,15 +174,20 @@ class Lab:
         events = self.tenant.events_after(job_id, 0, 10_000)
         return [event.body for event in events if event.body.type == kind]
 
-    def that_learn_the_same(self, jobs: Sequence[Mapping[str, object]]) -> list[list[Mapping[str, object]]]:
-        """Run a job with each of these settings; return those that end with equal weights, if any do."""
+    def that_learn_the_same(
+        self, jobs: Sequence[Mapping[str, object]], steps: int = 2
+    ) -> list[list[Mapping[str, object]]]:
+        """Run a job with each of these settings; return those that end with equal weights, if any do.
+
+        Two steps, so that what depends on the step before shows; schedules need a third.
+        """
         learned: dict[str, list[Mapping[str, object]]] = {}
         for settings in jobs:
-            # Three steps, so that a schedule shows; lockstep, so that nothing but the setting can differ.
-            job_id = self.start(deterministic=True, steps=3, **settings)
+            # In lockstep, so that nothing but the setting can differ.
+            job_id = self.start(deterministic=True, steps=steps, **settings)
             self.play_on(job_id)
             assert self.state(job_id) is JobState.COMPLETED
-            learned.setdefault(self.weights(job_id, 3), []).append(settings)
+            learned.setdefault(self.weights(job_id, steps), []).append(settings)
         return [same for same in learned.values() if len(same) > 1]
 
     def until(self, job_id: str, happened: Callable[[], object]) -> None:
