@@ -111,11 +111,9 @@ def learning(
     metrics |= kl_from_the_start(context, step, sequences)
     config = loss_config(spec, context.policy.context_length)
     cuts = _minibatches(batch.groups, algorithm.minibatches)
-    current = [versions == step - 1 for versions in batch.versions]
-    compared = False
+    current, compared = [versions == step - 1 for versions in batch.versions], False
     if config.correction is not None and len(cuts) > 1:
-        # Each part's ratio is relative to the step's first policy. With one part, its first update provides
-        # it.
+        # Each part's ratio is relative to the step's first policy; of one part, the first update has it.
         with context.clock.part("proximal"):
             begun_with = context.policy.logprobs(sequences)
         metrics |= _parity(context, step, sequences, begun_with, current)
@@ -124,8 +122,7 @@ def learning(
     def compare(logprobs: list[FloatArray]) -> None:
         metrics.update(_parity(context, step, sequences, logprobs, current))
 
-    losses: list[float] = []
-    trained_tokens = skipped = 0
+    losses, trained_tokens, skipped = list[float](), 0, 0
     for number in range(algorithm.updates_per_step):
         parts: list[Updated] = []
         for cut in cuts:

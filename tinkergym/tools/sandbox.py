@@ -154,8 +154,7 @@ def _talk(
     }
     try:
         process = subprocess.Popen(
-            # Like -I, except for PYTHONHASHSEED, which -I ignores: the same code prints sets in the same
-            # order.
+            # Like -I, which ignores PYTHONHASHSEED: the same code prints sets in the same order.
             [
                 sys.executable,
                 "-s",

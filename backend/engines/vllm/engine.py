@@ -161,13 +161,7 @@ class VllmEngine:
         length = self._facts.context_length
         self._images = self._handed_images(images)
         self._arguments = engine_arguments(
-            settings,
-            model_directory,
-            length,
-            device,
-            dtype,
-            shapes=self._shapes,
-            sees=self._images is not None,
+            settings, model_directory, length, device, dtype, shapes=self._shapes, sees=bool(self._images)
         )
         self._numbers, self._keys = itertools.count(1), itertools.count(_BASE_KEY + 1)
         self._lock = threading.Lock()
