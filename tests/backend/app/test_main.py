@@ -54,7 +54,7 @@ def test_a_gateway_that_hangs_is_ended_and_started_again(serving):
     served = serving()
     hung = served.gateway()
     hung.suspend()
-    assert "gateway ended (it did not answer" in served.process.stdout.readline()
+    assert "gateway ended (it stopped responding" in served.process.stdout.readline()
     assert served.get("/v1/jobs").json() == {"jobs": []}
     assert served.gateway() != hung
 
