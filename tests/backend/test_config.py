@@ -21,7 +21,7 @@ from backend.errors import ConfigError
         (["port"], "", "key=value"),
         (["device=gpu"], "device", "auto|cpu|cuda"),
         (["engine=vllm", "device=cpu", "vllm.full_weights=device"], "", "on a GPU"),
-        (["vllm.full_weights=device"], "", "not for engine=transformers"),
+        (["vllm.full_weights=device"], "", "not engine=transformers"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_to_do(settings, field, text):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-PACKS = sorted((Path(__file__).parents[2] / "envs").glob("*/tinkergym_*"))
+PACKS = sorted(init.parent for init in (Path(__file__).parents[2] / "envs").glob("*/tinkergym_*/__init__.py"))
 FORBIDDEN = {"backend", "torch", "transformers", "peft", "ray", "vllm", "fastapi", "sqlalchemy", "httpx"}
 
 
