@@ -248,7 +248,7 @@ def _note_agreement(
 def _parity_without_sequences(context: JobContext[JobSpec], step: int, played: Played) -> dict[str, float]:
     """Compare learner and engine in a step without training, using tokens sampled for this."""
     prompts = (
-        prompt_of(segment.token_ids, segment.loss_mask)
+        prompt_of(segment.token_ids, segment.loss_mask, segment.images)
         for seat in trained_seats(played, policy_of(context.job_id, *context.policies))
         for segment in seat.trajectory.segments
         if any(segment.loss_mask)

@@ -46,7 +46,9 @@ class PublishCheck:
             sampled: Whether the loop submitted logprobs from an engine.
         """
         self._prompts = [
-            prompt_of(one.token_ids, one.loss_mask) for one in sequences[:_PROMPTS] if any(one.loss_mask)
+            prompt_of(one.token_ids, one.loss_mask, one.images)
+            for one in sequences[:_PROMPTS]
+            if any(one.loss_mask)
         ]
         if self._version is None or not sampled or not any(map(len, learner_logprobs)):
             return

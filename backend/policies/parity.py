@@ -84,7 +84,7 @@ class Prompt:
         return Prompt(self.token_ids[:length], [image for image in self.images if image.end <= length])
 
 
-def prompt_of(token_ids: Sequence[int], mask: Sequence[bool], images: Sequence[ImageSpan] = ()) -> Prompt:
+def prompt_of(token_ids: Sequence[int], mask: Sequence[bool], images: Sequence[ImageSpan]) -> Prompt:
     """Return the tokens before the first sampled token."""
     return Prompt(token_ids, images).cut_to(list(mask).index(True))
 
