@@ -85,7 +85,7 @@ def test_what_is_no_cell_loses_at_once_and_is_counted(action):
     observation, reward, terminated, truncated, info = env.step(action)
     assert (reward, terminated, truncated) == (-1.0, True, False)
     assert info["metrics"]["illegal_move"] == 1.0
-    assert "is not a cell" in observation
+    assert "is no cell" in observation
     assert observation in env.observation_space
 
 

@@ -74,7 +74,8 @@ class KInARow(TextGame):
         del player
         cell = read_cell(action, self.rules.size)
         if cell is None:
-            raise IllegalMoveError(f"{quoted_action(action)} is not a cell")
+            # Trained policies depend on every character of the text.
+            raise IllegalMoveError(f"{quoted_action(action)} is no cell")
         if self.position.owner(cell) is not None:
             raise IllegalMoveError(f"{quoted_action(action)} is taken")
         return cell

@@ -246,4 +246,4 @@ def test_each_policy_of_a_job_has_a_best_version_of_its_own(lab):
         assert [one.name for one in own] == [f"of {agent}"] * 4
         best = max(own, key=lambda one: (one.mean, -one.step))
         assert lab.tenant.find_policy(PolicyRef.parse(f"{job_id}/{agent}@best")).best_version == best.step
-        assert {view.step for view in lab.tenant.checkpoints(job_id, agent)} == {3, best.step} - {0}
+        assert {view.step for view in lab.tenant.checkpoints(job_id, agent)} >= {3, best.step} - {0}

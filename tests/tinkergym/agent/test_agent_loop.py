@@ -207,7 +207,7 @@ def test_any_finite_number_is_a_reward(reward):
     ("step", "words"),
     [
         ((None, 0.0, False, False, {}), "observation must be a str"),
-        (({"image": 1}, 0.0, False, False, {}), "is no image"),
+        (({"image": 1}, 0.0, False, False, {}), "is not an image"),
         (("\ud800", 0.0, False, False, {}), "surrogate"),
         (("x", 0.0, 0, False, {}), "terminated must be a bool"),
         (("x", 0.0, False, None, {}), "truncated must be a bool"),
@@ -264,7 +264,7 @@ def test_an_unusable_completion_ends_the_episode_and_is_not_recorded(change):
     loop = agent()
     good = answer(loop.begin("x"))
     bad = Completion.model_construct(**{**good.model_dump(), **change})
-    with pytest.raises(InternalServiceError, match="unusable"):
+    with pytest.raises(InternalServiceError, match="is invalid"):
         loop.receive(bad)
     assert loop.trajectory().stop_reason is StopReason.SAMPLING_FAILED
     assert loop.trajectory().sampled_tokens == 0

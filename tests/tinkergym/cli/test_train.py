@@ -38,7 +38,7 @@ def test_trackers_are_named_on_the_command_line_of_a_new_job_and_of_a_running_on
     files = {
         path.name: len(path.read_text().splitlines()) for path in (tmp_path / "runs" / "job-1").iterdir()
     }
-    assert files == {"metrics.jsonl": 3, "metrics.csv": 4}
+    assert files == {"metrics.jsonl": 3, "metrics.csv": 4, "notes.jsonl": 1}
     assert run("train", BOARD, "--steps", "3", "--report-to", "excel").exit_code != 0
     assert len(service.jobs.newest_first()) == 1
 

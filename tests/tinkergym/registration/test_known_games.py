@@ -13,5 +13,6 @@ def test_the_opponents_are_those_that_were_registered_and_the_first_is_the_defau
 
 
 def test_an_unknown_game_is_refused_with_what_is_close():
-    with pytest.raises(UnknownEnvironmentError, match="did you mean test/Coins-v0"):
-        tg.make_game("test/Coin-v0")
+    tg.register_game("test/Greedy-v0", Coins, opponents=("greedy",))
+    with pytest.raises(UnknownEnvironmentError, match="did you mean test/Greedy-v0"):
+        tg.make_game("test/Gredy-v0")
