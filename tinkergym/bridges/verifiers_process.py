@@ -41,6 +41,7 @@ class VerifiersProcess:
             InvalidEnvironmentError: verifiers is not installed there, or the environment cannot be loaded.
         """
         self._waiting: dict[int, queue.SimpleQueue[Answer | None]] = {-1: queue.SimpleQueue()}
+        self._ended = False
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -81,7 +82,10 @@ class VerifiersProcess:
         """
         number = next(self._numbers)
         with self._lock:
-            self._waiting[number] = queue.SimpleQueue()
+            waiting: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+            self._waiting[number] = waiting
+            if self._ended:
+                waiting.put(None)
             assert self._process.stdin is not None
             with suppress(OSError, ValueError):  # the reader then finds that it has ended
                 self._process.stdin.write(json.dumps({"i": number, "do": do, **arguments}) + "\n")
@@ -133,6 +137,7 @@ class VerifiersProcess:
                     waiting.put(answer)
         self._process.wait()
         with self._lock:
+            self._ended = True
             for waiting in self._waiting.values():
                 waiting.put(None)
 
