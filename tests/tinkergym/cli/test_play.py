@@ -105,4 +105,4 @@ def test_a_person_sees_the_models_own_text(tg_run):
 def test_a_person_sees_the_environments_system_prompt_and_may_answer_in_several_lines(tg_run):
     result = tg_run("play", BOARD, "--env-set", "instructions=true", typed="z\\\nz\n")
     assert "system\n3 in a row wins." in result.output
-    assert r"'z\nz' is not a cell" in result.output
+    assert r"'z\nz' is no cell" in result.output
