@@ -9,6 +9,7 @@ changes, and these decide.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from backend.jobs.job_context import JobContext
 from backend.learner.sequences import FloatArray, TrainSequence
@@ -29,7 +30,7 @@ class PublishCheck:
         self._version: int | None = None
         """The newest published version, until it is compared or the policy changes."""
         self._prompts: list[Prompt] = []
-        """Differences in the newest batch."""
+        """From the newest batch, for a probe."""
 
     def published(self, version: int) -> None:
         """Record that the engine received the current policy."""
@@ -89,9 +90,4 @@ def _masked(one: TrainSequence) -> TrainSequence:
     logprobs = [
         p if trained else None for p, trained in zip(one.sampling_logprobs, one.loss_mask, strict=True)
     ]
-    return TrainSequence(
-        token_ids=one.token_ids,
-        loss_mask=one.loss_mask,
-        sampling_logprobs=logprobs,
-        temperature=one.temperature,
-    )
+    return replace(one, sampling_logprobs=logprobs)
