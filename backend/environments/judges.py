@@ -6,13 +6,12 @@ owner: it is stored like the tokens of environment servers, and a job has a name
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from backend.environments.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
+from tinkergym.network import allowed_origins
 from tinkergym.network.chat_endpoint import origin_of
 from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE
 from tinkergym.schema.job_spec import EnvironmentRef
@@ -100,7 +99,7 @@ def as_secret(ref: EnvironmentRef) -> EnvironmentRef:
 
 def allow_only(listed: Sequence[str]) -> None:
     """Allow these judges, and no others, to environments of this process and its children."""
-    os.environ[ALLOWED_VARIABLE] = json.dumps(list(listed))
+    allowed_origins.allow_only(ALLOWED_VARIABLE, listed)
 
 
 def _with_key(ref: EnvironmentRef, change: Callable[[EnvironmentRef], EnvironmentRef]) -> EnvironmentRef:

@@ -6,12 +6,11 @@ contains a name for it.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Sequence
 
 from backend.environments.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
+from tinkergym.network import allowed_origins
 from tinkergym.network.chat_endpoint import origin_of
 from tinkergym.rollout.external_player import ALLOWED_VARIABLE
 from tinkergym.schema.job_spec import EnvironmentRef
@@ -79,4 +78,4 @@ def as_secret(key: str) -> EnvironmentRef:
 
 def allow_only(listed: Sequence[str]) -> None:
     """Allow games of this process, and of its children, to call these models and no others."""
-    os.environ[ALLOWED_VARIABLE] = json.dumps(list(listed))
+    allowed_origins.allow_only(ALLOWED_VARIABLE, listed)

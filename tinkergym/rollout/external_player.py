@@ -6,14 +6,14 @@ from the service's storage.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tinkergym.errors import NoCompletionError
 from tinkergym.messages import Message, assistant, messages_to_answer, opening_messages, plain_text
-from tinkergym.network.chat_endpoint import ChatEndpoint, origin_of
+from tinkergym.network.allowed_origins import refused_origin
+from tinkergym.network.chat_endpoint import ChatEndpoint
 from tinkergym.schema.opponents import External
 
 ALLOWED_VARIABLE = "TINKERGYM_OPPONENT_URLS"
@@ -62,7 +62,7 @@ class ExternalPlayer:
             NoCompletionError: It did not answer in time, its answer is empty, or it may not be called.
         """
         del agent
-        refuse_unlisted(self._model.url)
+        _refuse_unlisted(self._model.url)
         shown = messages_to_answer(observation)
         if not self._conversation:
             shown = opening_messages(
@@ -79,23 +79,15 @@ class ExternalPlayer:
         return answer
 
 
-def refuse_unlisted(url: str, listed: Sequence[str] | None = None) -> None:
+def _refuse_unlisted(url: str) -> None:
     """Raise an error for a model that this process may not call.
 
-    Args:
-        url: The model's URL.
-        listed: Origins; None reads the operator's setting, and without one allows any.
-
     Raises:
-        NoCompletionError: It is not on the list.
+        NoCompletionError: It is not on the operator's list.
     """
-    if listed is None:
-        written = os.environ.get(ALLOWED_VARIABLE)
-        if written is None:
-            return
-        listed = json.loads(written)
-    if origin_of(url) not in listed:
+    origin = refused_origin(ALLOWED_VARIABLE, url)
+    if origin is not None:
         raise NoCompletionError(
-            f"this service asks no model at {origin_of(url)}",
-            hint=f"let the operator add {origin_of(url)!r} to opponent_urls",
+            f"this service asks no model at {origin}",
+            hint=f"let the operator add {origin!r} to opponent_urls",
         )

@@ -6,14 +6,14 @@ If the judge does not respond, or does not return a score, this is an error with
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError, InvalidRewardError, NoCompletionError
+from tinkergym.network.allowed_origins import refused_origin
 from tinkergym.network.chat_endpoint import ChatEndpoint, origin_of
 from tinkergym.rubrics.rubric import Term
 
@@ -138,7 +138,7 @@ class LLMJudge:
         Raises:
             InvalidRewardError: It did not respond.
         """
-        refuse_unlisted(self.url)
+        _refuse_unlisted(self.url)
         messages = [{"role": "system", "content": self.prompt}, {"role": "user", "content": question}]
         try:
             return self._endpoint.complete(messages, temperature=0)
@@ -150,23 +150,14 @@ class LLMJudge:
             ) from None
 
 
-def refuse_unlisted(url: str, listed: Sequence[str] | None = None) -> None:
+def _refuse_unlisted(url: str) -> None:
     """Refuse a judge that this process may not use.
 
-    Args:
-        url: The judge's URL.
-        listed: Allowed origins; None reads the operator's list, and allows all if there is none.
-
     Raises:
-        InvalidRewardError: It is not on the list.
+        InvalidRewardError: It is not on the operator's list.
     """
-    if listed is None:
-        written = os.environ.get(ALLOWED_VARIABLE)
-        if written is None:
-            return
-        listed = json.loads(written)
-    origin = origin_of(url)
-    if origin not in [origin_of(entry) for entry in listed]:
+    origin = refused_origin(ALLOWED_VARIABLE, url)
+    if origin is not None:
         raise InvalidRewardError(
             f"this service does not allow the judge {origin}",
             hint=f"ask the operator to add {origin!r} to judge_urls, or play the episodes with "
