@@ -36,6 +36,19 @@ class Standing:
     truncated: Any
     info: Any
 
+    @classmethod
+    def in_game(cls, game: Any) -> Standing:
+        """Return the state of the agent whose turn it is in a PettingZoo AEC game."""
+        observation, reward, terminated, truncated, info = game.last()
+        return cls(
+            agent=game.agent_selection,
+            observation=observation,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            info=info,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:

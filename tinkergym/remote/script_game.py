@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tinkergym.agent.agent_loop import AgentLoop, AgentState
@@ -105,15 +106,7 @@ class ScriptGame:
         self._expect_turn_of(agent)
         if agent in self._players:
             return self._played_here(agent, observation)
-        _, reward, terminated, truncated, info = self._game.last()
-        turn = Standing(
-            agent=agent,
-            observation=observation,
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-            info=info,
-        )
+        turn = replace(Standing.in_game(self._game), observation=observation)
         self._pending = self._follow(turn)
         if self._pending is not None and self._clock() >= self._ends_at:
             self._coordinator.fail(StopReason.EPISODE_TIMEOUT, "the game's time ran out")
@@ -141,18 +134,9 @@ class ScriptGame:
 
     def leaves(self) -> None:
         """Record that the game is over for the agent whose turn it is, before its last step."""
-        agent = self._game.agent_selection
-        observation, reward, terminated, truncated, info = self._game.last()
-        self._owed[agent] = 0.0
-        if agent in self._sampled:
-            standing = Standing(
-                agent=agent,
-                observation=observation,
-                reward=reward,
-                terminated=terminated,
-                truncated=truncated,
-                info=info,
-            )
+        standing = Standing.in_game(self._game)
+        self._owed[standing.agent] = 0.0
+        if standing.agent in self._sampled:
             self._ended.append(standing)
 
     def stepped(self) -> None:

@@ -171,10 +171,10 @@ class GameTable:
         game, moves_here = self._game, 0
         ended: list[Standing] = []
         while game.agents:
-            agent = game.agent_selection
-            observation, reward, terminated, truncated, info = game.last()
+            standing = Standing.in_game(game)
+            agent = standing.agent
             self._owed[agent] = 0.0
-            over = bool(terminated or truncated)
+            over = bool(standing.terminated or standing.truncated)
             if agent in self._players and not over:
                 moves_here += 1
                 if moves_here > _MOST_MOVES:
@@ -183,16 +183,8 @@ class GameTable:
                         hint="let the game end",
                         field="environment",
                     )
-                self._play_here(agent, observation)
+                self._play_here(agent, standing.observation)
                 continue
-            standing = Standing(
-                agent=agent,
-                observation=observation,
-                reward=reward,
-                terminated=terminated,
-                truncated=truncated,
-                info=info,
-            )
             if not over:
                 owed = {other: paid for other, paid in self._owed.items() if other != agent}
                 return self._seen(ended, standing, owed)

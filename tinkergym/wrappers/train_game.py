@@ -18,15 +18,13 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError, TinkerGymError
 from tinkergym.messages import Observation
 from tinkergym.remote.client import Client
-from tinkergym.remote.job import raise_for
-from tinkergym.remote.script_episodes import ScriptEpisodes
 from tinkergym.remote.script_game import ScriptGame
+from tinkergym.remote.script_job import ScriptJob
 from tinkergym.remote.template_file import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.local_environment import LOCAL
 from tinkergym.rollout.seat_check import check_players, check_seats, players_offered
 from tinkergym.schema.checks import scripted_players
-from tinkergym.schema.episodes import EpisodeRequest
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.trajectory.trajectory import StopReason
@@ -80,12 +78,14 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             self._spec = known
         transport = self._client.rollout_transport(self.job.id)
         self._renderer = cache(lambda model: Renderer.from_bundle(transport.renderer(model)))
-        self._episodes = ScriptEpisodes(
-            transport, heartbeat_seconds=min(5.0, self._spec.client_timeout_seconds / 4)
+        self._script = ScriptJob(
+            self.job,
+            transport,
+            client_timeout_seconds=self._spec.client_timeout_seconds,
+            played="game",
+            wraps="game",
         )
-        self._leased: EpisodeRequest | None = None
         self._playing: ScriptGame | None = None
-        self._done = self._closed = False
         self.stop_reason = ""
         """Why the last game ended, see `StopReason`; empty before that."""
 
@@ -118,17 +118,12 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         Raises:
             JobFailedError: The job ended without success.
         """
-        if self._closed:
+        if self._script.closed:
             return False
         self._settle()
         if self._playing is not None:
             return True
-        if self._leased is None and not self._done:
-            self._leased = self._episodes.next()
-            if self._leased is None:
-                raise_for(self.job.view())
-                self._done = True
-        return not self._done
+        return self._script.wants_another()
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start the next game that the service requests, with its seed.
@@ -138,7 +133,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             InvalidRequestError: A seed was passed: the games of a group must start equal.
             JobFailedError: The job ended without success.
         """
-        self._refuse_if_closed("reset")
+        self._script.refuse_if_closed("reset")
         if seed is not None:
             raise InvalidRequestError(
                 "reset() uses the service's seed, because compared games must start equal",
@@ -152,8 +147,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
                 f"{self.job.id} has done all of its steps",
                 hint="`while env.training:` ends the loop here; job.policy(agent=...) is what was trained",
             )
-        assert self._leased is not None
-        request, self._leased = self._leased, None
+        request = self._script.take()
         self._playing = ScriptGame(request, self._renderer, self.env, self._environment_prompt)
         if request.task_index is not None:
             options = {**(options or {}), "task_index": request.task_index}
@@ -181,7 +175,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             EpisodeProtocolError: It is not this agent's turn, or it has already answered.
             JobFailedError: The job ended without success.
         """
-        self._raise_if_ended_badly()
+        self._script.raise_if_ended_badly()
         game = self._playing
         if game is None:
             raise EpisodeProtocolError("act() was called without a game", hint="begin one with env.reset()")
@@ -211,8 +205,8 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         Raises:
             EpisodeProtocolError: The agent has not answered, or it is closed.
         """
-        self._refuse_if_closed("step")
-        self._raise_if_ended_badly()
+        self._script.refuse_if_closed("step")
+        self._script.raise_if_ended_badly()
         game = self._playing
         if game is None:
             return  # a limit of the job ended the game, and `agent_iter` ends with this step
@@ -245,38 +239,17 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
 
     def close(self) -> None:
         """Submit open results, wait for the current training step, and close the game."""
-        if self._closed:
+        if self._script.closed:
             return
         try:
             self._settle()
             self._abandon()
-            if self.training:
-                view = self.job.view()
-                warnings.warn(
-                    f"{view.job_id} is at step {view.step} of {view.spec.steps} and waits for episodes; "
-                    f"continue with TrainRemotely(game, job_id={view.job_id!r}) or end it with "
-                    f"`tinkergym jobs cancel {view.job_id}`",
-                    stacklevel=2,
-                )
+            self._script.warn_if_unfinished(stacklevel=2)
         finally:
-            self._closed = True
-            self._episodes.close()
+            self._script.close()
             self.env.close()
 
     # --- inside ---
-
-    def _refuse_if_closed(self, call: str) -> None:
-        if self._closed:
-            raise EpisodeProtocolError(
-                f"{call}() was called after close()",
-                hint=f"if {self.job.id} needs more games, continue with "
-                f"TrainRemotely(game, job_id={self.job.id!r})",
-            )
-
-    def _raise_if_ended_badly(self) -> None:
-        self._episodes.raise_if_broken()
-        if self._episodes.ended:
-            raise_for(self.job.view())
 
     def _settle(self) -> None:
         """Finish a game that is over for all agents, if its loop was left before stepping them all."""
@@ -306,12 +279,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         bad = next((one for one in records if not one.completed), None)
         if bad is not None:
             warnings.warn(f"the game ended with {bad.stop_reason}: {bad.error}", stacklevel=4)
-        if not self._episodes.submit(game.request, records):
-            warnings.warn(
-                "the game does not count: the service has assigned it to another worker, because this one "
-                "did not respond for too long",
-                stacklevel=4,
-            )
+        self._script.submit(game.request, records, stacklevel=4)
 
 
 def _name_of(env: Any) -> str:

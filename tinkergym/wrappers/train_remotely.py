@@ -18,16 +18,14 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError
 from tinkergym.messages import Observation
 from tinkergym.remote.client import Client
-from tinkergym.remote.job import raise_for
 from tinkergym.remote.script_episode import ScriptEpisode
-from tinkergym.remote.script_episodes import ScriptEpisodes
+from tinkergym.remote.script_job import ScriptJob
 from tinkergym.remote.template_file import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.rollout.local_environment import LOCAL
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt
-from tinkergym.schema.episodes import EpisodeRequest
 from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, PlayedSpec
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.trajectory.trajectory import StopReason
@@ -148,14 +146,17 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         """Acts on observations; its actions are what the job trains on."""
         transport = self._client.rollout_transport(self.job.id)
         self._renderer = Renderer.from_bundle(transport.renderer(self._spec.rendered_by(self.job.id)))
-        self._episodes = ScriptEpisodes(
-            transport, heartbeat_seconds=min(5.0, self._spec.client_timeout_seconds / 4)
+        self._script = ScriptJob(
+            self.job,
+            transport,
+            client_timeout_seconds=self._spec.client_timeout_seconds,
+            played="episode",
+            wraps="env",
         )
-        self._leased: EpisodeRequest | None = None
         self._episode: ScriptEpisode | None = None
         self._trained = self.job.policy()
         self._trained.environment_prompt = self._environment_prompt
-        self._done = self._closed = self._warned = False
+        self._warned = False
 
     @property
     def training(self) -> bool:
@@ -164,16 +165,11 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             JobFailedError: The job failed.
         """
-        if self._closed:
+        if self._script.closed:
             return False
         if self._episode is not None:
             return True
-        if self._leased is None and not self._done:
-            self._leased = self._episodes.next()
-            if self._leased is None:
-                raise_for(self.job.view())
-                self._done = True
-        return not self._done
+        return self._script.wants_another()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -185,8 +181,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             InvalidRequestError: A seed was given, but the episodes of a group must start equal.
             JobFailedError: The job failed.
         """
-        self._refuse_if_closed("reset")
-        if seed is not None and self._spec.algorithm.compares_siblings and not self._done:
+        self._script.refuse_if_closed("reset")
+        if seed is not None and self._spec.algorithm.compares_siblings and not self._script.done:
             raise InvalidRequestError(
                 "reset() uses the service's seed, because the episodes of a group must start equal",
                 hint="leave out the seed, or train with GRPO(baseline='batch')",
@@ -195,8 +191,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         self._abandon()
         if not self.training:
             return self._reset_after_the_job(seed, options)
-        assert self._leased is not None
-        request, self._leased = self._leased, None
+        request = self._script.take()
         self._episode = ScriptEpisode(request, self._renderer, self._environment_prompt)
         if request.task_index is not None:
             options = {**(options or {}), "task_index": request.task_index}
@@ -217,10 +212,10 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             EpisodeProtocolError: The policy has not acted, or it is closed.
         """
-        self._refuse_if_closed("step")
-        if self._done:
+        self._script.refuse_if_closed("step")
+        if self._script.done:
             return self.env.step(action)
-        self._raise_if_ended_badly()
+        self._script.raise_if_ended_badly()
         episode = self._current("step")
         if episode.over:  # A limit was reached in reset(), or while act() read the observation.
             return episode.observation, 0.0, False, True, self._end({})
@@ -241,29 +236,21 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Submit finished episodes, wait for the running train step, and close the environment."""
-        if self._closed:
+        if self._script.closed:
             return
         try:
             self._abandon()
-            if self.training:
-                view = self.job.view()
-                warnings.warn(
-                    f"{view.job_id} is at step {view.step} of {view.spec.steps} and waits for episodes; "
-                    f"continue with TrainRemotely(env, job_id={view.job_id!r}) or end it with "
-                    f"`tinkergym jobs cancel {view.job_id}`",
-                    stacklevel=2,
-                )
+            self._script.warn_if_unfinished(stacklevel=2)
         finally:
-            self._closed = True
-            self._episodes.close()
+            self._script.close()
             self.env.close()
 
     # --- what the policy needs ---
 
     def _act(self, observation: Observation) -> str:
-        if self._done:
+        if self._script.done:
             return self._trained.act(observation)
-        self._raise_if_ended_badly()
+        self._script.raise_if_ended_badly()
         episode = self._current("act")
         request = episode.hears(observation)
         if request is None:
@@ -276,19 +263,6 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         return episode.answers(completion)
 
     # --- inside ---
-
-    def _refuse_if_closed(self, call: str) -> None:
-        if self._closed:
-            raise EpisodeProtocolError(
-                f"{call}() was called after close()",
-                hint=f"if {self.job.id} needs more episodes, continue with "
-                f"TrainRemotely(env, job_id={self.job.id!r})",
-            )
-
-    def _raise_if_ended_badly(self) -> None:
-        self._episodes.raise_if_broken()
-        if self._episodes.ended:
-            raise_for(self.job.view())
 
     def _current(self, call: str) -> ScriptEpisode:
         if self._episode is None:
@@ -307,12 +281,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
     def _hand_in(self) -> None:
         episode, self._episode = self._episode, None
         assert episode is not None
-        if not self._episodes.submit(episode.request, [episode.trajectory()]):
-            warnings.warn(
-                "the episode does not count: the service has given it to another worker, because this one "
-                "did not respond for too long",
-                stacklevel=4,
-            )
+        self._script.submit(episode.request, [episode.trajectory()], stacklevel=4)
 
     def _end(self, info: dict[str, Any]) -> dict[str, Any]:
         assert self._episode is not None
