@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError
+from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.views import ImageRules
 from tinkergym.trajectory.parts import ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import Segment
@@ -47,6 +48,21 @@ class TrainSequence:
     """One per token with `loss_mask` True: the value at the step's first update."""
     images: Sequence[ImageSpan] = ()
     """The images' ranges, in order; on tokens that are not trained on."""
+
+    @classmethod
+    def sampled(
+        cls, request: SampleRequest, answer: Completion, *, advantage: float = 0.0, temperature: float = 1.0
+    ) -> TrainSequence:
+        """Return a prompt and its completion, of which the completion is trained on."""
+        prompt = len(request.prompt_ids)
+        return cls(
+            token_ids=[*request.prompt_ids, *answer.token_ids],
+            loss_mask=[False] * prompt + [True] * len(answer.token_ids),
+            sampling_logprobs=[*[None] * prompt, *answer.sampling_logprobs],
+            advantage=advantage,
+            temperature=temperature,
+            images=request.images,
+        )
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)

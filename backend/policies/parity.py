@@ -126,13 +126,7 @@ def probe(
         )
     ]
     return [
-        TrainSequence(
-            token_ids=[*request.prompt_ids, *answer.token_ids],
-            loss_mask=[False] * len(request.prompt_ids) + [True] * len(answer.token_ids),
-            sampling_logprobs=[*[None] * len(request.prompt_ids), *answer.sampling_logprobs],
-            temperature=temperature,
-            images=request.images,
-        )
+        TrainSequence.sampled(request, answer, temperature=temperature)
         for request, answer in zip(requests, _answers(engine, requests), strict=True)
     ]
 

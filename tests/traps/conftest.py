@@ -134,13 +134,8 @@ class Bench:
     @staticmethod
     def sequence(request, completion, advantage=0.0):
         assert isinstance(completion, Completion), completion
-        before = len(request.prompt_ids)
-        return TrainSequence(
-            token_ids=[*request.prompt_ids, *completion.token_ids],
-            loss_mask=[False] * before + [True] * len(completion.token_ids),
-            sampling_logprobs=[None] * before + list(completion.sampling_logprobs),
-            advantage=advantage,
-            temperature=request.temperature or 1.0,
+        return TrainSequence.sampled(
+            request, completion, advantage=advantage, temperature=request.temperature or 1.0
         )
 
     @classmethod

@@ -105,23 +105,12 @@ def test_the_engine_samples_and_the_learner_scores_as_transformers_does(engine, 
     answers = engine.generate_together(requests)
     assert not [answer.error for answer in answers if hasattr(answer, "error")]
     learner.create_policy("p", LoRA(rank=4), seed=0)
-    batch = [sequence(*pair) for pair in zip(requests, answers, strict=True)]
+    batch = [TrainSequence.sampled(*pair) for pair in zip(requests, answers, strict=True)]
     for request, answer, found in zip(requests, answers, learner.logprobs("p", batch), strict=True):
         expected = reference(request, answer.token_ids)
         assert answer.sampling_logprobs == pytest.approx(expected, abs=1e-4), request.request_id
         assert found.tolist() == pytest.approx(expected, abs=1e-4), request.request_id
     learner.drop("p")
-
-
-def sequence(request, answer, advantage=1.0):
-    prompt = len(request.prompt_ids)
-    return TrainSequence(
-        token_ids=[*request.prompt_ids, *answer.token_ids],
-        loss_mask=[False] * prompt + [True] * len(answer.token_ids),
-        sampling_logprobs=[None] * prompt + answer.sampling_logprobs,
-        advantage=advantage,
-        images=request.images,
-    )
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), LoRA(rank=4, vision=True), FullParameters()])
@@ -136,7 +125,10 @@ def test_updates_reach_the_engine_and_a_checkpoint_loads_in_plain_libraries(
     for step in range(4):
         requests = [look(name, *numbers, policy="p", seed=step) for name, numbers in SHOWN.items()]
         answers = engine.generate_together(requests)
-        batch = [sequence(*pair, (-1.0) ** n) for n, pair in enumerate(zip(requests, answers, strict=True))]
+        batch = [
+            TrainSequence.sampled(*pair, advantage=(-1.0) ** n)
+            for n, pair in enumerate(zip(requests, answers, strict=True))
+        ]
         learned = learner.forward_backward("p", batch, LossConfig(name="reinforce")).learner_logprobs
         sampled = np.concatenate([answer.sampling_logprobs for answer in answers])
         assert np.abs(np.concatenate(learned) - sampled).mean() <= 1e-5

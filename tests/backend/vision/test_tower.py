@@ -58,7 +58,9 @@ def test_engine_and_learner_of_a_pool_read_and_see_each_image_once(monkeypatch):
         seen = len(computed)
         assert pictures.reads == 3
         learner.create_policy("p", LoRA(rank=4), seed=0)
-        sequences = [sequence(*pair) for pair in zip([*requests, *requests], answers, strict=True)]
+        sequences = [
+            TrainSequence.sampled(*pair) for pair in zip([*requests, *requests], answers, strict=True)
+        ]
         for _ in range(2):
             learned = learner.logprobs("p", sequences)
             for found, answer in zip(learned, answers, strict=True):
@@ -71,16 +73,6 @@ def test_engine_and_learner_of_a_pool_read_and_see_each_image_once(monkeypatch):
         assert (pictures.reads, len(computed) > seen) == (3, True)
     finally:
         engine.close()
-
-
-def sequence(request, answer):
-    prompt = len(request.prompt_ids)
-    return TrainSequence(
-        token_ids=[*request.prompt_ids, *answer.token_ids],
-        loss_mask=[False] * prompt + [True] * len(answer.token_ids),
-        sampling_logprobs=[None] * prompt + answer.sampling_logprobs,
-        images=request.images,
-    )
 
 
 def test_features_are_kept_by_weights_up_to_a_size():

@@ -41,17 +41,6 @@ def engine(images):
     engine.close()
 
 
-def learned_from(request, answer, advantage=0.0):
-    prompt = len(request.prompt_ids)
-    return TrainSequence(
-        token_ids=[*request.prompt_ids, *answer.token_ids],
-        loss_mask=[False] * prompt + [True] * len(answer.token_ids),
-        sampling_logprobs=[None] * prompt + answer.sampling_logprobs,
-        advantage=advantage,
-        images=request.images,
-    )
-
-
 def test_learner_and_vllm_agree_on_images_through_updates_of_every_kind_of_policy(engine, learner):
     for name, adapter in ADAPTERS.items():
         learner.create_policy(name, adapter, seed=0)
@@ -67,7 +56,7 @@ def test_learner_and_vllm_agree_on_images_through_updates_of_every_kind_of_polic
         assert not [answer.error for answer in answers if hasattr(answer, "error")]
         for name in ("", *ADAPTERS):
             own = [
-                learned_from(request, answer, advantage=1.0 if number % 2 else -1.0)
+                TrainSequence.sampled(request, answer, advantage=1.0 if number % 2 else -1.0)
                 for number, (request, answer) in enumerate(zip(requests, answers, strict=True))
                 if request.policy == name
             ]
