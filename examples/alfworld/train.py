@@ -11,6 +11,7 @@ from tinkergym_alfworld.make_games import Wanted, made_games
 from tinkergym_alfworld.searcher import Searcher
 
 import tinkergym as tg
+from tinkergym.reporting.demonstration import demonstration
 from tinkergym.reporting.recipe import Recipe
 
 ENV = "alfworld/Household-v0"
@@ -29,15 +30,12 @@ def demonstrations(count, mistakes):
     env = tg.make(ENV, **train["env_kwargs"])
     player = Searcher(random.Random(recipe.seed), mistakes=mistakes)
     for seed in range(count):
-        observation, _ = env.reset(seed=seed)
-        player.reset(observation)
-        messages, over = [], False
-        while not over:
-            action = player.act(env.get_wrapper_attr("legal_actions")())
-            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]
-            observation, _, terminated, truncated, _ = env.step(action)
-            over = terminated or truncated
-        yield {"messages": messages}
+        yield demonstration(
+            env,
+            lambda _: player.act(env.get_wrapper_attr("legal_actions")()),
+            seed=seed,
+            begin=player.reset,
+        )
     env.close()
 
 

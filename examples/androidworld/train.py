@@ -6,6 +6,7 @@
 import random
 
 import tinkergym as tg
+from tinkergym.reporting.demonstration import demonstration
 from tinkergym.reporting.recipe import Recipe
 
 recipe = Recipe.from_command_line(__file__)
@@ -17,17 +18,15 @@ def demonstrations(count, mistakes):
     """Yield episodes of a player that goes the shortest way, until it errs or gives up."""
     env = tg.make(env_id, **train["env_kwargs"])
     draw = random.Random(recipe.seed)
+
+    def act(_):
+        action = env.get_wrapper_attr("gold_action")()
+        if action is None or draw.random() < mistakes:
+            action = draw.choice(env.get_wrapper_attr("legal_actions")())
+        return action
+
     for seed in range(count):
-        observation, _ = env.reset(seed=seed)
-        messages, over = [], False
-        while not over:
-            action = env.get_wrapper_attr("gold_action")()
-            if action is None or draw.random() < mistakes:
-                action = draw.choice(env.get_wrapper_attr("legal_actions")())
-            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]
-            observation, _, terminated, truncated, _ = env.step(action)
-            over = terminated or truncated
-        yield {"messages": messages}
+        yield demonstration(env, act, seed=seed)
 
 
 with tg.Client() as client:

@@ -8,6 +8,7 @@ import numpy as np
 
 import tinkergym as tg
 from tinkergym.evaluation.repeated import evaluate_repeatedly
+from tinkergym.reporting.demonstration import demonstration
 from tinkergym.reporting.recipe import Recipe
 
 ENV = "dialogue/SupportVs-v0"  # the agent's seat, with a scripted customer
@@ -17,15 +18,12 @@ recipe = Recipe.from_command_line(__file__)
 def demonstrations(count, env_kwargs, *, rng):
     """Yield dialogues of a clumsy agent: at each turn it does what is right, or anything that it can."""
     env = tg.make(ENV, **env_kwargs).unwrapped
+
+    def act(_):
+        return env.gold_action() if rng.random() < 0.7 else str(rng.choice(env.legal_actions()))
+
     for seed in range(count):
-        observation, _ = env.reset(seed=seed)
-        messages, over = [], False
-        while not over:
-            action = env.gold_action() if rng.random() < 0.7 else str(rng.choice(env.legal_actions()))
-            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]
-            observation, _, terminated, truncated, _ = env.step(action)
-            over = terminated or truncated
-        yield {"messages": messages}
+        yield demonstration(env, act, seed=seed)
 
 
 def pass_hat(policy, repeat):

@@ -4,6 +4,7 @@
 """
 
 import tinkergym as tg
+from tinkergym.reporting.demonstration import demonstration
 from tinkergym.reporting.recipe import Recipe
 
 ENV = "board/TicTacToeVs-v0"
@@ -14,14 +15,7 @@ def demonstrations(count, player):
     """Yield the messages of episodes played by a scripted policy."""
     env = tg.make(ENV)
     for seed in range(count):
-        observation, _ = env.reset(seed=seed)
-        messages, over = [], False
-        while not over:
-            action = player(env)
-            messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]
-            observation, _, terminated, truncated, _ = env.step(action)
-            over = terminated or truncated
-        yield {"messages": messages}
+        yield demonstration(env, lambda _: player(env), seed=seed)
 
 
 with tg.Client() as client:

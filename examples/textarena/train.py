@@ -7,6 +7,7 @@ shown legal moves; an instruction-following model does not need that (`episodes 
 import random
 
 import tinkergym as tg
+from tinkergym.reporting.demonstration import demonstration
 from tinkergym.reporting.recipe import Recipe
 
 recipe = Recipe.from_command_line(__file__)
@@ -19,18 +20,9 @@ def legal_episodes(count):
     draw = random.Random(recipe.seed)
     for name, _ in games:
         env = tg.make(name)
+        legal = env.get_wrapper_attr("legal_actions")
         for seed in range(count):
-            observation, _ = env.reset(seed=seed)
-            messages, over = [], False
-            while not over:
-                action = draw.choice(env.get_wrapper_attr("legal_actions")())
-                messages += [
-                    {"role": "user", "content": observation},
-                    {"role": "assistant", "content": action},
-                ]
-                observation, _, terminated, truncated, _ = env.step(action)
-                over = terminated or truncated
-            yield {"messages": messages}
+            yield demonstration(env, lambda _, legal=legal: draw.choice(legal()), seed=seed)
 
 
 with tg.Client() as client:

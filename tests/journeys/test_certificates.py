@@ -100,22 +100,18 @@ def test_one_changed_byte_of_an_event_is_named(bundle, tmp_path):
     assert found.problems == ["events.jsonl: event 2 differs from the one that was packed"]
 
 
-def test_supervised_runs_are_certified_too(client, tmp_path):
-    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
+@pytest.mark.parametrize(
+    ("kind", "answers"),
+    [
+        ("sft", lambda n: {"completion": str(n + 1)}),
+        ("preference", lambda n: {"chosen": str(n + 1), "rejected": "no"}),
+    ],
+    ids=["sft", "preference"],
+)
+def test_runs_on_data_are_certified_too(client, tmp_path, kind, answers):
     data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    job = client.sft(data, steps=2, batch_size=4)
-    job.wait()
-    written = job.certificate(tmp_path, bundle=True)
-    assert set(verdicts(written).values()) == {"holds"}, written.checks
-    assert verify(written.bundle).ok
-
-
-def test_preference_runs_are_certified_too(client, tmp_path):
-    rows = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": "no"} for n in range(8)]
-    data = tmp_path / "pairs.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    job = client.preference(data, steps=2, batch_size=4)
+    data.write_text("".join(json.dumps({"prompt": f"{n}+1=", **answers(n)}) + "\n" for n in range(8)))
+    job = getattr(client, kind)(data, steps=2, batch_size=4)
     job.wait()
     written = job.certificate(tmp_path, bundle=True)
     assert set(verdicts(written).values()) == {"holds"}, written.checks

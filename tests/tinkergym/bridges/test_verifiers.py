@@ -2,11 +2,11 @@
 
 import json
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
+from tests.tinkergym.bridges.at_once import at_once, count_on
 from tinkergym.bridges import verifiers_process
 from tinkergym.bridges.verifiers import VerifiersEnv
 from tinkergym.errors import (
@@ -82,18 +82,7 @@ def test_calls_are_read_and_their_results_are_messages_of_the_tool():
 def test_many_episodes_share_a_process_and_do_not_mix():
     envs = [count() for _ in range(6)]
     assert len({id(env._process()) for env in envs}) == 1
-    returns = {}
-
-    def play(place, env):
-        start = int(env.reset(options={"task_index": place % 2})[0][0]["content"].split()[-1])
-        returns[place] = [env.step(str(start + i))[1] for i in range(3)][-1]
-
-    threads = [threading.Thread(target=play, args=item) for item in enumerate(envs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert returns == dict.fromkeys(range(6), 3.0)
+    assert at_once(count_on, envs) == [3.0] * 6
 
 
 def test_an_error_is_a_lost_episode():

@@ -2,11 +2,11 @@
 
 import os
 import re
-import threading
 from pathlib import Path
 
 import pytest
 
+from tests.tinkergym.bridges.at_once import at_once, count_on
 from tinkergym.bridges import verifiers_process
 from tinkergym.bridges.verifiers import VerifiersEnv
 from tinkergym.errors import EnvironmentInfrastructureError, InvalidEnvironmentError, InvalidRequestError
@@ -115,18 +115,7 @@ def test_an_error_of_the_environment_is_a_lost_episode():
 
 @v0
 def test_many_episodes_at_once_do_not_mix():
-    envs, returns = [real() for _ in range(6)], {}
-
-    def play(place, env):
-        start = int(env.reset(options={"task_index": place % 2})[0][0]["content"].split()[-1])
-        returns[place] = [env.step(str(start + i))[1] for i in range(3)][-1]
-
-    threads = [threading.Thread(target=play, args=item) for item in enumerate(envs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert returns == dict.fromkeys(range(6), 3.0)
+    assert at_once(count_on, [real() for _ in range(6)]) == [3.0] * 6
 
 
 @v1
@@ -167,16 +156,9 @@ def test_an_error_of_a_taskset_is_a_lost_episode():
 
 @v1
 def test_many_episodes_of_a_taskset_do_not_mix():
-    envs, returns = [VerifiersEnv("real-taskset") for _ in range(6)], {}
-
     def play(place, env):
         word = env.reset(options={"task_index": place % 2})[0][-1]["content"].split()[-1]
         env.step(word)
-        returns[place] = env.step(word)[1]
+        return env.step(word)[1]
 
-    threads = [threading.Thread(target=play, args=item) for item in enumerate(envs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert returns == dict.fromkeys(range(6), 1.0)
+    assert at_once(play, [VerifiersEnv("real-taskset") for _ in range(6)]) == [1.0] * 6
