@@ -1,4 +1,7 @@
-"""Self-play tic-tac-toe with and without anchors: the score against a random player over the steps."""
+"""Self-play tic-tac-toe with and without anchors: the score against a random player over the steps.
+
+Versions of the first job with anchors play each other; the pictures of docs/guides/ratings.md show it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 import tinkergym as tg
 from benchmarks.common import Figure, service, write_result
+from benchmarks.game_pictures import IMAGES
 from benchmarks.multi_agent import ALGORITHM, HELD_OUT_SEED, followed, returns_at
 from tinkergym.evaluation.matches import Player
 from tinkergym.opponents import League, Scripted
@@ -45,6 +49,8 @@ def measure() -> list[Figure]:
                 seconds.append(followed(job)[1])
                 versions = [0, *(view.policy_version for view in job.checkpoints())]
                 curves[name].append([_score(job, version) for version in versions])
+                if len(seconds) == 1:
+                    _draw_matches(job)
         client.close()
     falls = {name: max(_fall(scores) for scores in of) for name, of in curves.items()}
     figure = Figure(
@@ -57,6 +63,12 @@ def measure() -> list[Figure]:
     details: dict[str, Any] = {"every": EVERY, "games_per_seat": GAMES, "curves": curves, "seconds": seconds}
     write_result("self_play", [figure], details)
     return [figure]
+
+
+def _draw_matches(job: tg.Job) -> None:
+    found = job.crossplay(against=["random", "heuristic"], pairs=50, progress=False)
+    found.to_png(IMAGES / "self_play_crossplay.png")
+    found.ratings().to_png(IMAGES / "self_play_ratings.png")
 
 
 def _score(job: tg.Job, version: int) -> float:
