@@ -35,6 +35,8 @@ from tinkergym.schema.views import PolicyView
 router = APIRouter(prefix="/v1/policies")
 
 _LONGEST_WAIT_SECONDS = 30.0
+_SHORT_WAIT_SECONDS = 5.0
+"""A request waits at a pool for this long, then checks whether the pool still has the policy."""
 _PAUSE_SECONDS = 0.2
 """How often the result is polled while no pool has the policy."""
 
@@ -113,7 +115,7 @@ async def show_call(
         if job.state is JobState.WAITING_FOR_CLIENT:
             # It was parked between the call and now.
             await run_in_threadpool(parts.store.service().client_came, job.job_id)
-        if pool is None or not await _ring(parts, pool, job.job_id, seq, min(left, 5.0)):
+        if pool is None or not await _wait_at(parts, pool, job.job_id, seq, deadline):
             await asyncio.sleep(min(_PAUSE_SECONDS, left))
 
 
@@ -125,6 +127,24 @@ def _policy(parts: GatewayParts, tenant: TenantStore, policy_id: str) -> tuple[J
             hint="create your own policy, for example from a version of that job (initial_policy)",
         )
     return job, pool
+
+
+async def _wait_at(parts: GatewayParts, pool: PoolRecord, job_id: str, seq: int, deadline: float) -> bool:
+    """Wait at the pool until a call is done, for some seconds; False if the pool does not respond.
+
+    Each waiting request occupies a thread of the pool, so only some of a policy's may wait there at once.
+    """
+    turn = parts.waiting_leases.turn(job_id)
+    try:
+        async with asyncio.timeout(deadline - time.monotonic()):
+            await turn.acquire()
+    except TimeoutError:
+        return True
+    try:
+        left = deadline - time.monotonic()
+        return await _ring(parts, pool, job_id, seq, max(0.0, min(left, _SHORT_WAIT_SECONDS)))
+    finally:
+        turn.release()
 
 
 async def _ring(parts: GatewayParts, pool: PoolRecord, job_id: str, seq: int, seconds: float) -> bool:

@@ -102,7 +102,7 @@ class ScriptedPool:
     """Ends such a waiting answer in the middle."""
     changed: threading.Condition = field(default_factory=threading.Condition)
     waiting: int = 0
-    """Leases that wait for episodes."""
+    """Leases that wait for episodes, and requests that wait for a call."""
     most_waiting: int = 0
     no_episodes: threading.Event = field(default_factory=threading.Event)
     """While it is set, no waiting lease is answered."""
@@ -148,6 +148,13 @@ class ScriptedPool:
                 self.waiting -= 1
             return JSONResponse({"episodes": [], "lost": body["renew"], "job_state": "running"})
 
+        async def call_done(request: Request):
+            self.waiting += 1
+            self.most_waiting = max(self.most_waiting, self.waiting)
+            await asyncio.sleep(float(request.query_params["seconds"]))
+            self.waiting -= 1
+            return Response(status_code=204)
+
         async def vanished(request: Request):
             await self._take(request)
             return Response(status_code=204)
@@ -164,6 +171,7 @@ class ScriptedPool:
                 Route("/episodes/lease", lease, methods=["POST"]),
                 Route("/episodes/vanished", vanished, methods=["POST"]),
                 Route("/episodes/submit", submit, methods=["POST"]),
+                Route("/policies/wait", call_done, methods=["POST"]),
             ]
         )
 

@@ -45,16 +45,17 @@ def sampled_together(
     connection: Connection,
     requests: Sequence[SampleRequest],
     *,
+    patience_seconds: float = PATIENCE_SECONDS,
     sleep: Callable[[float], object] = time.sleep,
 ) -> dict[str, Completion]:
     """Sample requests as one separate batch and return completions by request id.
 
     Raises:
-        ServiceUnavailableError: No completion within a minute.
+        ServiceUnavailableError: No completion within `patience_seconds`.
         TinkerGymError: The service refused one of them, with the reason.
     """
     body = SampleBatch.model_construct(requests=list(requests), together=True).model_dump_json().encode()
-    waits = Backoff(patience_seconds=PATIENCE_SECONDS, first_seconds=0.2, sleep=sleep).waits()
+    waits = Backoff(patience_seconds=patience_seconds, first_seconds=0.2, sleep=sleep).waits()
     while True:
         try:
             answer = connection.call("POST", SAMPLE_PATH, body=body, timeout_seconds=SILENCE_SECONDS)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import logging
+import operator
 import queue
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
-from urllib.parse import quote
+from concurrent.futures import Future, wait
+from typing import Any, Self, TypeVar
 
 from tinkergym.agent.renderer import Renderer
-from tinkergym.errors import ClientClosedError, InvalidRequestError, JobFailedError, TinkerGymError, from_wire
+from tinkergym.errors import InvalidRequestError, NotFoundError, from_wire
 from tinkergym.messages import Message, observation_messages
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import sampled_together
+from tinkergym.remote.call_queue import PATIENCE_SECONDS, CallQueue
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.schema.checks import require_count
@@ -26,28 +25,22 @@ from tinkergym.schema.jobs import JobView
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.policy_calls import (
     CallResult,
-    CallView,
     ForwardBackward,
     Load,
     Logprobs,
-    NumberedCall,
     OptimStep,
     PolicyCall,
-    PolicyCallsView,
     Publish,
     Save,
     TokenSequence,
     images_in,
 )
+from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.parts import ImageSpan
 
-_WAIT_SECONDS = 20.0
-_CALL_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 """Interval between checks whether a policy has ended."""
-_CALLS_AHEAD = 64
-"""The most calls that are sent before their results arrive."""
 
 Prompt = str | Sequence[Message] | Sequence[int]
 Sequences = Sequence[TokenSequence | Mapping[str, Any]]
@@ -55,17 +48,6 @@ Gradient = Callable[[list[list[float]]], tuple[float, list[list[float]]]]
 """From logprobs (per sequence, one per token with `loss_mask` True) to a loss and its gradient."""
 
 _Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent(Generic[_Value]):
-    seq: int
-    call: PolicyCall
-    read: Callable[[CallResult], _Value]
-    future: Future[_Value]
-
-
-_log = logging.getLogger(__name__)
 
 
 class TrainingPolicy:
@@ -81,25 +63,13 @@ class TrainingPolicy:
         self.renderer = renderer
         """Turns messages into token ids and back."""
         self._api, self._view = api, view
-        self._path = f"/v1/policies/{quote(self.id, safe='')}/calls"
-        known = PolicyCallsView.model_validate_json(api.connection.call("GET", self._path))
+        self._calls = CallQueue(api, self.id)
         self._lock = threading.Lock()
-        self._seq = known.last_seq
         self._published: Future[int] | None = None
-        self._room = threading.Semaphore(_CALLS_AHEAD)
-        self._to_send: queue.Queue[_Sent[Any] | None] = queue.Queue()
-        self._to_hear: queue.Queue[_Sent[Any] | None] = queue.Queue()
-        self._closed = self._told_of_pause = False
+        self._saved: Future[str] | None = None
         self._sampled_calls = 0
-        self._broken: BaseException | None = None
         self._sampler: HttpSampler | None = None
         self._images = ImageUpload(api.connection, "/v1/images")
-        self._threads = [
-            threading.Thread(target=act, name=f"{self.id}-{name}", daemon=True)
-            for name, act in (("send", self._send), ("hear", self._hear))
-        ]
-        for thread in self._threads:
-            thread.start()
 
     def __repr__(self) -> str:
         return f"<TrainingPolicy {self.id}>"
@@ -107,8 +77,9 @@ class TrainingPolicy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After an error or Ctrl-C no one waits for results, which may take any time.
+        self._close(wait=kind is None)
 
     # --- training ---
 
@@ -173,11 +144,25 @@ class TrainingPolicy:
 
     def save(self) -> Future[str]:
         """Write a checkpoint with optimizer state; returns its name, `policy-id@version`."""
-        return self._add(Save(), lambda result: result.policy)
+        saved = self._add(Save(), lambda result: result.policy)
+        self._saved = saved
+        return saved
 
     def load(self, policy: str, *, with_optimizer: bool = True) -> Future[None]:
-        """Continue from a saved version of this policy or another with the same model and adapter."""
-        call = parse(Load, {"policy": policy, "with_optimizer": with_optimizer})
+        """Continue from a saved version of this policy or another with the same model and adapter.
+
+        Args:
+            policy: `job-...@40`, `policy-...@step:40`, `job-...@best` or `@latest`. A name without a number
+                means the version that is stored now; a `save` made before is waited for.
+            with_optimizer: Whether to load its optimizer state; False starts with a fresh optimizer.
+
+        Raises:
+            NotFoundError: A name without a number: there is no such version.
+        """
+        ref = PolicyRef.parse(policy)
+        if ref.version is None:
+            ref = self._definite(ref)
+        call = parse(Load, {"policy": str(ref), "with_optimizer": with_optimizer})
         return self._add(call, lambda result: None)
 
     def copy(self, *, with_optimizer: bool = True) -> TrainingPolicy:
@@ -316,21 +301,19 @@ class TrainingPolicy:
     # --- ending ---
 
     def close(self) -> None:
-        """Wait for the sent calls and stop. The policy stays, saved, and another script can open it."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._to_send.put(None)
-        for thread in self._threads:
-            thread.join()
-        if self._sampler is not None:
-            self._sampler.close()
+        """Wait for the calls made so far and stop. The policy stays, saved, and another script can open it.
+
+        At the end of a `with` block that raises, nothing is waited for.
+        """
+        self._close(wait=True)
 
     def cancel(self) -> None:
-        """End the policy: its place is freed, and its last checkpoint is kept."""
-        self.close()
+        """End the policy: its place is freed, and its last checkpoint is kept.
+
+        Calls that are not done fail with `JobFailedError`; wait for their futures first if they matter.
+        """
         self._api.cancel(self.id)
+        self.close()
 
     def delete(self) -> int:
         """End the policy and delete it with its checkpoints; returns the number of freed bytes.
@@ -345,11 +328,30 @@ class TrainingPolicy:
 
     # --- inside ---
 
+    def _close(self, *, wait: bool) -> None:
+        self._calls.close(wait=wait)
+        if self._sampler is not None:
+            self._sampler.close()
+
+    def _definite(self, ref: PolicyRef) -> PolicyRef:
+        """Return a reference with the number of the version that another name means now."""
+        if self._saved is not None:
+            wait([self._saved])
+        found = self._api.find_policy(str(ref))
+        version = found.version
+        if version is None and found.kept:
+            version = found.kept[-1]
+        if version is None:
+            raise NotFoundError(
+                f"{ref} has no saved version", hint="save it first, or name another policy", field="policy"
+            )
+        return ref.at(version)
+
     def _read_prompt(self, prompt: Prompt) -> tuple[list[int], list[ImageSpan]]:
         if isinstance(prompt, str):
             return list(self.renderer.start([{"role": "user", "content": prompt}])), []
-        if prompt and isinstance(prompt[0], int):
-            return [int(token) for token in prompt if isinstance(token, int)], []
+        if not all(isinstance(part, Mapping) for part in prompt):
+            return _token_ids(prompt), []
         messages: list[Message] = [dict(message) for message in prompt]  # type: ignore[arg-type, misc]
         if all(isinstance(message.get("content"), str) for message in messages):
             return list(self.renderer.start(messages)), []
@@ -362,71 +364,7 @@ class TrainingPolicy:
 
     def _add(self, call: PolicyCall, read: Callable[[CallResult], _Value]) -> Future[_Value]:
         self._images.send(images_in(call))
-        self._room.acquire()
-        with self._lock:
-            if self._closed:
-                self._room.release()
-                raise ClientClosedError(f"{self.id} was closed in this process")
-            if self._broken is not None:
-                self._room.release()
-                raise self._broken
-            self._seq += 1
-            sent: _Sent[_Value] = _Sent(self._seq, call, read, Future())
-            self._to_send.put(sent)
-        return sent.future
-
-    def _send(self) -> None:
-        while (sent := self._to_send.get()) is not None:
-            if self._broken is not None:
-                self._fail(sent, self._broken)
-                continue
-            body = NumberedCall(seq=sent.seq, call=sent.call).model_dump_json().encode()
-            try:
-                self._api.connection.call("POST", self._path, body=body, timeout_seconds=_CALL_SECONDS)
-            except TinkerGymError as error:
-                # Later numbers would leave a gap.
-                self._broken = error
-                self._fail(sent, error)
-            else:
-                self._to_hear.put(sent)
-        self._to_hear.put(None)
-
-    def _hear(self) -> None:
-        while (sent := self._to_hear.get()) is not None:
-            try:
-                result = self._result(sent.seq)
-                value = sent.read(result)
-            except BaseException as error:
-                self._fail(sent, error)
-            else:
-                sent.future.set_result(value)
-                self._room.release()
-
-    def _fail(self, sent: _Sent[Any], error: BaseException) -> None:
-        sent.future.set_exception(error)
-        self._room.release()
-
-    def _result(self, seq: int) -> CallResult:
-        while True:
-            answer = self._api.connection.call(
-                "GET",
-                f"{self._path}/{seq}",
-                params={"wait_seconds": str(_WAIT_SECONDS)},
-                timeout_seconds=_CALL_SECONDS,
-            )
-            view = CallView.model_validate_json(answer)
-            if view.result is not None:
-                if view.result.error is not None:
-                    raise from_wire(view.result.error.model_dump())
-                return view.result
-            if view.state is JobState.PAUSED and not self._told_of_pause:
-                self._told_of_pause = True
-                _log.warning("%s is paused, and its calls wait: %s", self.id, view.reason)
-            if view.state.final:
-                raise JobFailedError(
-                    f"{self.id} ended ({view.state}) before call {seq} was done: {view.reason}",
-                    hint="create another policy with its last saved version as initial_policy",
-                )
+        return self._calls.add(call, read)
 
     @property
     def state(self) -> JobState:
@@ -435,13 +373,18 @@ class TrainingPolicy:
 
     def _sampled_together(self, requests: list[SampleRequest]) -> list[Completion]:
         self._images.send(image.sha256 for request in requests for image in request.images)
-        answers = sampled_together(self._api.connection, requests)
+        answers = sampled_together(self._api.connection, requests, patience_seconds=PATIENCE_SECONDS)
         return [answers[request.request_id] for request in requests]
 
     def _sampled(self, requests: list[SampleRequest]) -> list[Completion]:
         with self._lock:
             if self._sampler is None:
-                self._sampler = HttpSampler(self._api.connection, "/v1/sample", images=self._images)
+                self._sampler = HttpSampler(
+                    self._api.connection,
+                    "/v1/sample",
+                    images=self._images,
+                    patience_seconds=PATIENCE_SECONDS,
+                )
             sampler = self._sampler
         arrived: queue.Queue[Completion | SampleFailure] = queue.Queue()
 
@@ -457,6 +400,21 @@ class TrainingPolicy:
                 raise from_wire(one.error.model_dump())
             found[one.request_id] = one
         return [found[request.request_id] for request in requests]
+
+
+def _token_ids(prompt: Sequence[Any]) -> list[int]:
+    """Convert a prompt of integers, which may be NumPy's."""
+    ids = []
+    for place, token in enumerate(prompt):
+        try:
+            ids.append(operator.index(token))
+        except TypeError:
+            raise InvalidRequestError(
+                f"element {place} of the prompt is {token!r}, which is not a token id",
+                hint="pass a text, a list of messages, or a list of integers",
+                field="prompt",
+            ) from None
+    return ids
 
 
 def _with_prompt(completions: list[Completion]) -> list[Completion]:

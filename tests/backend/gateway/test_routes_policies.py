@@ -1,5 +1,8 @@
 """Calls of policies are stored once, in order, for their owner alone."""
 
+import asyncio
+
+import httpx
 import pytest
 
 from tinkergym.schema.events import CheckpointView
@@ -88,3 +91,20 @@ def test_a_reference_is_resolved_for_the_owner_of_its_policy(gateway, client, sp
     assert found(f"{job_id}@x")[0] == 422
     with gateway.client("bob") as bob:
         assert found(newest["policy_id"], bob)[0] == found(job_id, bob)[0] == 404
+
+
+def test_those_who_wait_for_one_policys_calls_leave_room_at_the_pool_for_others(
+    gateway, client, calls, start_pool
+):
+    assert send(client, calls, 1, PUBLISH).status_code == 200
+    gateway.store.service().acquire(calls.split("/")[3], "pool-1", 30, now=0)
+    pool = start_pool("pool-1")
+
+    async def ask_all():
+        async with httpx.AsyncClient(base_url=client.base_url, headers=client.headers, timeout=30) as asking:
+            wanted = (asking.get(f"{calls}/1", params={"wait_seconds": 0.3}) for _ in range(45))
+            return await asyncio.gather(*wanted)
+
+    answers = asyncio.run(ask_all())
+    assert {(answer.status_code, answer.json()["done"]) for answer in answers} == {(200, False)}
+    assert 1 < pool.most_waiting <= 32

@@ -1,0 +1,109 @@
+"""Calls keep their order and their futures, whatever is refused, cancelled or given up."""
+
+import asyncio
+import logging
+
+import pytest
+
+from tests.tinkergym.remote.policy_service import POLICY_ID, StubApi
+from tinkergym.errors import (
+    ClientClosedError,
+    ConflictError,
+    NotFoundError,
+    PayloadTooLargeError,
+    ServiceUnavailableError,
+)
+from tinkergym.remote.call_queue import CallQueue
+from tinkergym.schema.events import JobState
+from tinkergym.schema.policy_calls import OptimStep, Publish, Save
+
+STEP = OptimStep(learning_rate=1e-3)
+
+
+@pytest.fixture
+def api():
+    return StubApi()
+
+
+@pytest.fixture
+def calls(api):
+    queue = CallQueue(api, POLICY_ID)
+    yield queue
+    queue.close(wait=False)
+
+
+def version(result):
+    return result.version
+
+
+@pytest.mark.parametrize("error", [NotFoundError("no such version"), PayloadTooLargeError("over 8 MiB")])
+def test_a_call_that_the_service_refuses_leaves_its_number_to_the_next(api, calls, error):
+    api.service.refuse["save"] = error
+    futures = [calls.add(call, version) for call in (Publish(), Save(), STEP, Publish())]
+    with pytest.raises(type(error)):
+        futures.pop(1).result(10)
+    assert [future.result(10) for future in futures] == [1, 2, 3]
+    assert [call.op for call in api.service.stored] == ["publish", "optim_step", "publish"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ServiceUnavailableError("lost"), ConflictError("there is another call 1", field="seq")],
+)
+def test_after_an_unknown_outcome_or_another_scripts_calls_nothing_more_is_sent(api, calls, error):
+    api.service.refuse["publish"] = error
+    with pytest.raises(type(error)):
+        calls.add(Publish(), version).result(10)
+    with pytest.raises(type(error)):
+        calls.add(STEP, version)
+    assert api.service.stored == []
+
+
+def test_a_future_that_someone_cancels_still_gets_its_result_and_so_do_later_ones(api, calls):
+    api.service.done.clear()
+    future = calls.add(Publish(), version)
+    assert not future.cancel()
+
+    async def waited():
+        await asyncio.wait_for(asyncio.wrap_future(calls.add(STEP, version)), 0.01)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(waited())
+    api.service.done.set()
+    assert future.result(10) == 1
+    assert calls.add(Publish(), version).result(10) == 3
+
+
+def test_closing_waits_for_results_unless_told_otherwise(api, calls):
+    futures = [calls.add(call, version) for call in (STEP, Publish())]
+    calls.close()
+    assert [future.result(0) for future in futures] == [1, 2]
+    with pytest.raises(ClientClosedError):
+        calls.add(STEP, version)
+
+
+def test_given_up_calls_fail_without_waiting_for_a_policy_that_has_no_place(api, calls):
+    api.service.done.clear()
+    future = calls.add(STEP, version)
+    assert api.service.asked.wait(10)
+    calls.close(wait=False)
+    with pytest.raises(ClientClosedError):
+        future.result(10)
+
+
+def test_each_reason_to_wait_is_told_once(api, calls, caplog):
+    api.service.done.clear()
+    api.service.state, api.service.reason = JobState.QUEUED, "loading the model 'nano'"
+    with caplog.at_level(logging.WARNING):
+        future = calls.add(STEP, version)
+        for _ in range(3):
+            assert api.service.asked.wait(10)
+            api.service.asked.clear()
+        api.service.state, api.service.reason = JobState.PAUSED, "its budget is used up"
+        for _ in range(3):
+            assert api.service.asked.wait(10)
+            api.service.asked.clear()
+        api.service.done.set()
+        future.result(10)
+    told = [record.getMessage() for record in caplog.records]
+    assert [("loading" in one, "budget" in one) for one in told] == [(True, False), (False, True)]

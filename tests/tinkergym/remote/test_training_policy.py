@@ -1,0 +1,69 @@
+"""What a policy that a script trains sends, and how it ends. The service behind it is a stub."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.tinkergym.remote.policy_service import POLICY_ID, StubApi
+from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import ClientClosedError, InvalidRequestError, JobFailedError, NotFoundError
+from tinkergym.remote.training_policy import TrainingPolicy
+from tinkergym.schema.jobs import JobView
+from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.testing.bundles import byte_bundle
+
+
+@pytest.fixture
+def api():
+    return StubApi()
+
+
+@pytest.fixture
+def policy(api):
+    times = {"created_at": 0.0, "updated_at": 0.0, "attempt": 1}
+    view = JobView(job_id=POLICY_ID, spec=PolicySpec(), state="running", **times)
+    return TrainingPolicy(api, view, Renderer.from_bundle(byte_bundle()))
+
+
+def test_a_policy_without_a_place_is_cancelled_at_once_and_its_calls_fail(api, policy):
+    api.service.done.clear()
+    step = policy.optim_step(1e-3)
+    policy.cancel()
+    with pytest.raises(JobFailedError):
+        step.result(0)
+
+
+def test_a_block_that_raises_is_left_without_waiting_for_results(api, policy):
+    api.service.done.clear()
+    with pytest.raises(KeyboardInterrupt), policy:
+        step = policy.optim_step(1e-3)
+        raise KeyboardInterrupt
+    with pytest.raises(ClientClosedError):
+        step.result(10)
+
+
+def test_a_version_is_loaded_by_any_reference_that_names_one(api, policy):
+    api.found = {
+        "job-2@best": SimpleNamespace(version=5, kept=[3, 5, 7]),
+        "job-2@latest": SimpleNamespace(version=None, kept=[3, 5, 7]),
+        "policy-2@step:3": SimpleNamespace(version=3, kept=[3]),
+        POLICY_ID: SimpleNamespace(version=None, kept=[]),
+    }
+    for reference in ("job-2@best", "job-2@latest", "policy-2@step:3", "job-2/black@4"):
+        policy.load(reference).result(10)
+    loaded = [call.policy for call in api.service.stored]
+    assert loaded == ["job-2@5", "job-2@7", "policy-2@3", "job-2/black@4"]
+    for missing in (POLICY_ID, "job-3@best"):
+        with pytest.raises(NotFoundError):
+            policy.load(missing)
+    policy.load("job-2@best").result(10)
+
+
+def test_token_ids_of_any_integer_type_are_a_prompt_and_other_things_are_refused(policy):
+    assert policy.prompt_ids([1, np.int64(5), 9]) == [1, 5, 9]
+    assert policy.prompt_ids(np.array([1, 5, 9])) == [1, 5, 9]
+    for wrong in ([1, 2.5], [1, "a"], [{"role": "user", "content": "hello"}, 3]):
+        with pytest.raises(InvalidRequestError) as refused:
+            policy.prompt_ids(wrong)
+        assert refused.value.field == "prompt"
