@@ -501,6 +501,7 @@ class Boards:
                 return ["stale"] * len(batch)
             for result in batch:
                 entry.board.check(result)
+            batch = [entry.board.marked(result) for result in batch]
             verdicts = self._claim(job_id, entry, batch)
             claimed = [r for r, verdict in zip(batch, verdicts, strict=True) if verdict == "accepted"]
             version = max((entry.board.newest_sampled(result) for result in claimed), default=0)

@@ -166,6 +166,20 @@ class EpisodeBoard:
                 field="results.trajectories",
             )
 
+    def marked(self, result: EpisodeResult) -> EpisodeResult:
+        """Return a result whose trajectories say whether their seat is trained, whatever its worker wrote.
+
+        A league decides group by group who plays a seat, so the job's settings alone do not say it later.
+        """
+        slot = self._slots.get(result.episode_id)
+        if slot is None:
+            return result
+        seats = slot.request.seats
+        if all(one.trained == seats[one.agent].trained for one in result.trajectories):
+            return result
+        marked = [one.model_copy(update={"trained": seats[one.agent].trained}) for one in result.trajectories]
+        return result.model_copy(update={"trajectories": marked})
+
     def newest_sampled(self, result: EpisodeResult) -> int:
         """Return the newest version of a trained policy that sampled a part of an episode."""
         seats = self._slots[result.episode_id].request.seats

@@ -64,8 +64,10 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
         self._publish_present(self._data.train)
         self._evaluations.open()
+        if self._evaluations.stop_reason:
+            self._evaluations.end_at(self._done_step)
         self._evaluations.begin_left_over(self._done_step)
-        if self._done_step < spec.steps:
+        if self._done_step < spec.steps and not self._evaluations.stop_reason:
             # Once per publish, not before each update: otherwise a job that wakes the engine meanwhile, such
             # as an RL job between two completions, would wait for its start again and again.
             self._let_engine_sleep()
@@ -79,6 +81,8 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
                 self._publish_present(self._data.train)
                 context.store.add_facts(context.lease, context.policy.witness.take())
                 self._save_what_is_done()
+            self._evaluations.end_at(self._done_step)
+            self._evaluations.begin(self._done_step)
         while not self._evaluations.collect(wait_seconds=_LOOK_SECONDS):
             context.control.check()
         done = f"step {self._done_step} of {spec.steps} is done"

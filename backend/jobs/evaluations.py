@@ -32,6 +32,8 @@ _ALL_STEPS = 10**10
 _LOOK_SECONDS = 0.5
 _APART = MOST_EPISODES + MOST_SEATS
 """Difference between the episode numbers of two evaluations: the last mirrored set is always complete."""
+_LOST = "evaluation_lost"
+"""The warning about an evaluation that cannot be repeated."""
 _OWN = "evaluated"
 """The player of the evaluated seat."""
 
@@ -49,15 +51,11 @@ class Evaluations:
         """By step, its running evaluations, in order."""
         self._recorded: dict[str, list[EvaluationEvent]] = {}
         """By name, in order of their steps."""
-
-    @property
-    def stop_reason(self) -> str:
-        """Why the job should end now, by its evaluations; empty if it should not."""
-        for wanted in self._wanted:
-            reason = _stop_reason(wanted, self._recorded.get(self._context.spec.name_of(wanted), []))
-            if reason:
-                return reason
-        return ""
+        self._last = context.spec.steps
+        """The job's last step, whose version is always evaluated."""
+        self.stop_reason = ""
+        """Why the job should end now, by its evaluations; empty if it should not. The first reason stays: later
+        evaluations of versions that were already trained cannot take it back."""
 
     @property
     def _first(self) -> TrainedPolicy:
@@ -70,7 +68,7 @@ class Evaluations:
         if not self._wanted:
             return
         for event in context.store.evaluations(context.job_id):
-            self._recorded.setdefault(event.name, []).append(event)
+            self._take_in(event)
         context.boards.open(
             self._board,
             EpisodeBoard(lease_seconds=context.lease_seconds, ahead=_ALL_STEPS),
@@ -83,6 +81,10 @@ class Evaluations:
         )
         context.boards.step_recorded(self._board, 0)
         self._keep_checkpoints()
+
+    def end_at(self, step: int) -> None:
+        """Treat a step as the job's last, after an early stop."""
+        self._last = step
 
     def close(self) -> None:
         """Discard the running evaluations."""
@@ -111,13 +113,14 @@ class Evaluations:
         if not self._wanted:
             return
         kept = {0, *(view.step for view in self._first.checkpoints())}
+        told = context.store.warned_steps(context.job_id, _LOST)
         for step in range(done_step + 1):
             if self._due(step) and step in kept:
                 self.begin(step)
-            elif self._due(step):
+            elif self._due(step) and step not in told:
                 names = ", ".join(context.spec.name_of(self._wanted[number]) for number in self._due(step))
                 warning = WarningEvent(
-                    name="evaluation_lost",
+                    name=_LOST,
                     message=f"the evaluation of version {step} ({names}) was interrupted, and the version "
                     f"is no longer stored",
                     step=step,
@@ -162,7 +165,7 @@ class Evaluations:
             else (math.nan, math.nan)
         )
         name = context.spec.name_of(wanted)
-        before = self._recorded.setdefault(name, [])
+        before = self._recorded.get(name, [])
         event = EvaluationEvent(
             name=name,
             agent=agent,
@@ -181,14 +184,22 @@ class Evaluations:
         if decided_by is not None and decided_by[0] == name and _is_best(event, before, decided_by[1]):
             event = event.model_copy(update={"best": True})
         context.store.append_event(context.lease, event)
-        before.append(event)
+        self._take_in(event)
+
+    def _take_in(self, event: EvaluationEvent) -> None:
+        """Remember a recorded evaluation, and the first reason to stop."""
+        of_it = self._recorded.setdefault(event.name, [])
+        of_it.append(event)
+        wanted = next((one for one in self._wanted if self._context.spec.name_of(one) == event.name), None)
+        if wanted is not None and not self.stop_reason:
+            self.stop_reason = _stop_reason(wanted, of_it)
 
     def _due(self, step: int) -> list[int]:
         spec = self._context.spec
         return [
             number
             for number, wanted in enumerate(self._wanted)
-            if wanted.is_due(step, last=spec.steps)
+            if wanted.is_due(step, last=self._last)
             and all(event.step != step for event in self._recorded.get(spec.name_of(wanted), ()))
         ]
 

@@ -123,6 +123,8 @@ class RLJob(JobLoop[JobSpec]):
         context.boards.step_recorded(context.job_id, self._done_step)
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
         self._evaluations.open()
+        if self._evaluations.stop_reason:
+            self._evaluations.end_at(self._done_step)
         self._evaluations.begin_left_over(self._done_step)
         self._finish_evaluations(only_in_lockstep=True)
         if self._done_step < spec.steps and not self._evaluations.stop_reason:
@@ -130,6 +132,7 @@ class RLJob(JobLoop[JobSpec]):
             # Before the checkpoint: a job that resumes after it has nothing left to do.
             self._compare_last_version(_prompts(self._last_played, context))
             self._save_what_is_done()
+            self._evaluations.end_at(self._done_step)
             self._evaluations.begin(self._done_step)
         self._finish_evaluations()
         self._tell_of_lost_episodes()
@@ -288,7 +291,7 @@ class RLJob(JobLoop[JobSpec]):
         self._wind_up(step, played, learned, sha256_of(taken))
         if alone and not last:
             self._finish_evaluations()
-            following = self._begin(step + 1, taken)
+            following = None if self._evaluations.stop_reason else self._begin(step + 1, taken)
         return following
 
     def _learned(self, step: int, played: Played) -> Learned:

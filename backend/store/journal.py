@@ -21,6 +21,7 @@ from tinkergym.schema.events import (
     StateEvent,
     StepEvent,
     UpdateEvent,
+    WarningEvent,
 )
 from tinkergym.schema.updates import SettingsUpdate
 
@@ -50,6 +51,15 @@ class JournalStore:
         """Return the evaluations that a job recorded, in order."""
         with self._db.read() as connection:
             return evaluation_events(connection, job_id)
+
+    def warned_steps(self, job_id: str, name: str) -> set[int]:
+        """Return the steps about which a job has warned with a name."""
+        query = select(events.c.body).where(
+            events.c.job_id == job_id, events.c.body.like(f'%"name":"{name}"%')
+        )
+        with self._db.read() as connection:
+            found = list(map(BODY.validate_json, connection.scalars(query)))
+        return {body.step for body in found if isinstance(body, WarningEvent) and body.name == name}
 
     def set_state(
         self, lease: JobLease, state: JobState, reason: str = "", error: ErrorView | None = None

@@ -301,7 +301,7 @@ def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) 
                 trajectory=trajectory,
             )
             for trajectory in result.trajectories
-            if _is_learned_from(spec, trajectory.agent)
+            if trajectory.trained
         ]
     return StoredEpisodes(sorted(found, key=lambda one: (one.step, one.index)), origin=origin)
 
@@ -311,12 +311,6 @@ def prompt_of(spec: PlayedSpec, agent: str) -> str | None:
     seat = spec.agents.get(agent) if isinstance(spec, JobSpec) else None
     own = seat.system_prompt if isinstance(seat, Train) else None
     return spec.effective_prompt if own is None else own
-
-
-def _is_learned_from(spec: PlayedSpec, agent: str) -> bool:
-    if not isinstance(spec, JobSpec) or not spec.agents:
-        return True
-    return getattr(spec.agents.get(agent), "kind", "") in {"train", "shared"}
 
 
 def _best(episodes: Sequence[StoredEpisode], best_of: int | None) -> list[StoredEpisode]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,7 +14,7 @@ from pathlib import Path
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
 from tinkergym.remote.target_files import writing_to
-from tinkergym.reporting.bundle import BundleWriter, writing_bundle
+from tinkergym.reporting.bundle import BundleWriter, step_of_episode, writing_bundle
 from tinkergym.reporting.certificate_checks import certify
 from tinkergym.reporting.certificate_page import page
 from tinkergym.schema.certificate import Certificate, Check, RunFacts
@@ -73,9 +76,7 @@ def _fill(api: Api, facts: RunFacts, writer: BundleWriter) -> Certificate:
     # If the job is still running, later events are left out.
     writer.add_events(islice(follow(api.connection, job_id), facts.events.count))
     writer.add_ledger(islice(api.ledger(job_id), sum(bool(one.ledger_sha256) for one in facts.steps)))
-    recorded = {one.step for one in facts.steps}
-    last = None if facts.state.final else max(recorded, default=0)
-    writer.add_episodes(api.stored_episodes(job_id, last_step=last))
+    writer.add_episodes(known_to(facts, api.stored_episodes(job_id)))
     newest: dict[str, CheckpointView] = {}
     for one in facts.checkpoints:
         newest[one.agent] = one.view
@@ -87,6 +88,20 @@ def _fill(api: Api, facts: RunFacts, writer: BundleWriter) -> Certificate:
                     api.download(job_id, view.step, name, target, agent=agent)
                     writer.add_file(_checkpoint_name(agent, view.step, name), target)
     return writer.finish(facts)
+
+
+def known_to(facts: RunFacts, episodes: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the stored episodes to which the facts refer.
+
+    A running job stores more episodes of its next step after the facts were read; those read by then are listed
+    as not learned from, and belong to the bundle.
+    """
+    recorded = {one.step for one in facts.steps}
+    listed = {fate.sha256 for fate in facts.not_learned}
+    for line in episodes:
+        step = step_of_episode(json.loads(line)["episode_id"])
+        if step in recorded or hashlib.sha256(line).hexdigest() in listed:
+            yield line
 
 
 def _checkpoint_name(agent: str, step: int, name: str) -> str:

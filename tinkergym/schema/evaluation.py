@@ -34,9 +34,9 @@ class EvaluationRequest(WireModel):
     policy: str = Field(min_length=1, max_length=500)
     """A job's id or a model's name."""
     model: str = Field(min_length=1, max_length=500)
+    """Whose renderer turns text into token ids."""
     chat_template: str = Field("", max_length=MOST_CHARACTERS)
     """Replaces the model's own chat template."""
-    """Whose renderer turns text into token ids."""
     policy_version: int | None = Field(None, ge=0)
     temperature: float = Field(0.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)

@@ -188,6 +188,9 @@ class Trajectory(Record):
     """Rewards before the agent's first action. They belong to no turn, so they are not trained on."""
     final_observation: Content = ""
     """What the environment showed after the last action."""
+    trained: bool = True
+    """Whether the job trains on this seat. False for an opponent's, such as a league's past version or the base
+    model; the service sets it when it accepts the record."""
 
     @property
     def episode_return(self) -> float:

@@ -340,3 +340,14 @@ def test_a_lost_group_is_played_again_as_a_whole():
     again = episodes.lease("b", 4, now=60.0)
     assert [request.group for request in again] == [0, 0]
     assert episodes.claim_all([result(first), result(second)]) == ["stale", "stale"]
+
+
+def test_a_record_says_which_seats_are_trained_whatever_its_worker_wrote():
+    episodes = EpisodeBoard(lease_seconds=30.0)
+    (request, *_) = step_requests("job-1", spec(), 1)
+    request = two_seats(request, ("job-1", "job-1@2"), trained="x")
+    episodes.post(1, [request])
+    played = result_of(request, one_turn_episode(agent="x"), one_turn_episode(agent="o"))
+    marked = episodes.marked(played)
+    assert {one.agent: one.trained for one in marked.trajectories} == {"x": True, "o": False}
+    assert episodes.marked(marked) is marked

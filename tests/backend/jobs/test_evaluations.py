@@ -247,3 +247,56 @@ def test_each_policy_of_a_job_has_a_best_version_of_its_own(lab):
         best = max(own, key=lambda one: (one.mean, -one.step))
         assert lab.tenant.find_policy(PolicyRef.parse(f"{job_id}/{agent}@best")).best_version == best.step
         assert {view.step for view in lab.tenant.checkpoints(job_id, agent)} >= {3, best.step} - {0}
+
+
+def play_paying(lab, job_id, pay, until=lambda requests: False):
+    """Play until the job has ended, or until requests appear; the evaluation of version n returns `pay(n)`."""
+    while not lab.state(job_id).final:
+        requests = lab.lease(job_id, wait_seconds=0.5)
+        if until(requests):
+            return
+        played = {result.episode_id: result for result in (lab.play(requests) if requests else [])}
+        for request in requests:
+            if "/evaluate:" in request.episode_id:
+                result = played[request.episode_id]
+                turns = [
+                    one.model_copy(update={"reward": pay(request.step)}) for one in result.trajectory.turns
+                ]
+                paid = result.trajectory.model_copy(update={"turns": turns})
+                played[request.episode_id] = result.model_copy(update={"trajectories": [paid]})
+        if played:
+            lab.submit(job_id, list(played.values()))
+
+
+@pytest.mark.parametrize("kind", ["rl", "ahead", "sft"])
+def test_an_early_stop_holds_through_a_kill_and_later_evaluations_and_its_last_version_is_evaluated(
+    lab, written, kind
+):
+    evaluate = EvaluateEvery(10**6, "test/Fickle-v0", episodes=2, target=1.0)
+    if kind == "sft":
+        rows = [{"prompt": "?", "completion": "yes"}] * 4
+        job_id = written.start("sft", rows, steps=5000, evaluate=evaluate)
+    else:
+        ahead = int(kind == "ahead")
+        job_id = lab.start(
+            steps=50,
+            rollout="client",
+            max_staleness=ahead,
+            evaluate=EvaluateEvery(10**6, episodes=2, target=1.0),
+        )
+
+    def pay(version):
+        return 5.0 if version == 0 else -5.0
+
+    play_paying(
+        lab, job_id, pay, until=lambda some: any("/evaluate:" in r.episode_id and r.step for r in some)
+    )
+    done = lab.service.job(job_id).step
+    assert lab.state(job_id) is JobState.RUNNING
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    play_paying(lab, job_id, pay)
+    ended = lab.events(job_id, "state")[-1]
+    assert (ended.state, "version 0 reached" in ended.reason) == (JobState.COMPLETED, True)
+    assert [one.step for one in lab.events(job_id, "step")] == list(range(1, done + 1))
+    assert [(one.step, one.mean) for one in evaluations(lab, job_id)] == [(0, 5.0), (done, -5.0)]

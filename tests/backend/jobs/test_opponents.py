@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym.algorithms import RunningBaseline
+from tinkergym.datasets.stored_episodes import stored_episodes
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import JobState
@@ -50,6 +52,17 @@ def test_a_policy_plays_itself_its_past_and_anchors_and_an_interrupted_job_draws
     assert all(step.failed_episodes == 0 for step in lab.events(job_id, "step"))
     players = {seat.player for step in seen for request in step for seat in request.seats.values()}
     assert {"trained", "random", "past@0", "past@1"} == players
+    # A past version's games were stored too, but are not the policy's own.
+    kept = KeptEpisodes(lab.config.job_files.below(f"{job_id}/{EPISODES_FOLDER}"))
+    stored = lab.tenant.stored_episodes(job_id, kept, first_step=1, last_step=3)
+    own = stored_episodes(lab.tenant.get_job(job_id).spec, stored, origin=job_id)
+    assert {(one.episode_id, one.agent) for one in own} == {
+        (request.episode_id, agent)
+        for step in seen
+        for request in step
+        for agent, seat in request.seats.items()
+        if seat.trained
+    }
     # Snapshots stay as opponents beyond `keep_checkpoints`.
     assert [view.step for view in lab.service.checkpoints(job_id, "x")] == [1, 2, 3, 4]
 

@@ -6,7 +6,8 @@ from tinkergym.datasets.conversations import comparison, conversation
 from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
 from tinkergym.testing.episodes import stored_record
 from tinkergym.trajectory.parts import TextPart, ToolCallPart, ToolResultPart
 
@@ -83,3 +84,13 @@ def test_calls_in_the_templates_own_form_become_tool_calls_and_need_the_tools():
     assert spoken["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
     assert result == {"role": "tool", "content": "2", "tool_call_id": "call00000"}
     assert (asked["role"], answer["content"]) == ("user", "2")
+
+
+def test_what_an_opponent_played_is_not_the_policys_own():
+    record = EpisodeResult.model_validate_json(stored_record(0, 1.0))
+    own = record.trajectory.model_copy(update={"agent": "x"})
+    past = own.model_copy(update={"agent": "o", "trained": False})
+    record = record.model_copy(update={"trajectories": [own, past]})
+    spec = SPEC.model_copy(update={"agents": {"x": Train(), "o": SharedWith("x")}})
+    found = stored_episodes(spec, [record.model_dump_json().encode()], origin="job-1")
+    assert [one.agent for one in found] == ["x"]
