@@ -54,8 +54,8 @@ class Evaluations:
         self._last = context.spec.steps
         """The job's last step, whose version is always evaluated."""
         self.stop_reason = ""
-        """Why the job should end now, by its evaluations; empty if it should not. The first reason stays: later
-        evaluations of versions that were already trained cannot take it back."""
+        """Why the job should end now, by its evaluations; empty if it should not. The first reason stays:
+        later evaluations of versions that were already trained cannot take it back."""
 
     @property
     def _first(self) -> TrainedPolicy:

@@ -93,8 +93,8 @@ def _fill(api: Api, facts: RunFacts, writer: BundleWriter) -> Certificate:
 def known_to(facts: RunFacts, episodes: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the stored episodes to which the facts refer.
 
-    A running job stores more episodes of its next step after the facts were read; those read by then are listed
-    as not learned from, and belong to the bundle.
+    A running job stores more episodes of its next step after the facts were read. Those stored by then are
+    listed as not learned from, and belong to the bundle.
     """
     recorded = {one.step for one in facts.steps}
     listed = {fate.sha256 for fate in facts.not_learned}

@@ -189,8 +189,8 @@ class Trajectory(Record):
     final_observation: Content = ""
     """What the environment showed after the last action."""
     trained: bool = True
-    """Whether the job trains on this seat. False for an opponent's, such as a league's past version or the base
-    model; the service sets it when it accepts the record."""
+    """Whether the job trains on this seat. False for an opponent's, such as a league's past version or the
+    base model; the service sets it when it accepts the record."""
 
     @property
     def episode_return(self) -> float:

@@ -250,7 +250,7 @@ def test_each_policy_of_a_job_has_a_best_version_of_its_own(lab):
 
 
 def play_paying(lab, job_id, pay, until=lambda requests: False):
-    """Play until the job has ended, or until requests appear; the evaluation of version n returns `pay(n)`."""
+    """Play until the job has ended, or `until` its requests; the evaluation of version n pays `pay(n)`."""
     while not lab.state(job_id).final:
         requests = lab.lease(job_id, wait_seconds=0.5)
         if until(requests):
