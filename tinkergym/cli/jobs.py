@@ -197,7 +197,12 @@ def update(
     from tinkergym.remote.client import Client
 
     with Client() as client:
-        view = client.job(job_id).update(**parse_settings(setting))
+        job, settings = client.job(job_id), parse_settings(setting)
+        budget = getattr(job.spec, "budget", None)
+        if budget is not None and isinstance(settings.get("budget"), dict):
+            # Only the bound that was named changes: the whole budget is one setting.
+            settings["budget"] = {**budget.model_dump(), **settings["budget"]}
+        view = job.update(**settings)
     if as_json:
         emit(view)
         return

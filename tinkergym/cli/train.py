@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from tinkergym.cli.json_output import AsJsonLines
+from tinkergym.cli.console import out
+from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.cli.options import ChatTemplateFile, EnvironmentSettings, OneEnvironment, ReportTo
 from tinkergym.cli.written import Begin
 
@@ -47,6 +49,13 @@ _EvaluateEvery = Annotated[
         help="Play 64 held-out episodes every N steps, and before and after training. (default: never)"
     ),
 ]
+_Estimate = Annotated[
+    bool,
+    typer.Option(
+        "--estimate",
+        help="Instead of training, print what it would take, from a few steps that are deleted again.",
+    ),
+]
 _Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -75,6 +84,7 @@ def train(
     chat_template: ChatTemplateFile = None,
     report_to: ReportTo = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the job without waiting for it.")] = False,
+    estimate: _Estimate = False,
     as_json: AsJsonLines = False,
 ) -> None:
     """Train a policy and show its progress. Ctrl-C leaves the job running.
@@ -110,5 +120,9 @@ def train(
     settings = with_settings("env", {"model": model, "adapter": ADAPTER}, options, setting)
     with Client() as client:
         found, names = environments(env, several)
+        if estimate:
+            expected = client.estimate(found, progress=False if as_json else None, **settings)
+            emit(asdict(expected)) if as_json else out.print(str(expected), highlight=False, soft_wrap=True)
+            return
         job = client.train(found, **settings)
         follow_or_detach(job, names, detach=detach, as_json=as_json, client=client)

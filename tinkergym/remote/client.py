@@ -316,7 +316,9 @@ class Client:
         job = self._play("distillation", env, env_kwargs, rollout, chosen | said | settings)
         return job.report_to(*callbacks)
 
-    def estimate(self, *arguments: Any, kind: str = "rl", **settings: Any) -> Estimate:
+    def estimate(
+        self, *arguments: Any, kind: str = "rl", progress: bool | None = None, **settings: Any
+    ) -> Estimate:
         """Estimate what a job would take, by running a few steps of it, which are deleted again.
 
         Example:
@@ -327,6 +329,8 @@ class Client:
         Args:
             arguments: Arguments of the method that would start the job.
             kind: "rl" for `train`, "sft", "preference", or "distillation" for `distill`.
+            progress: Show the trial steps, or what they wait for in the queue, on stderr or in the notebook;
+                None does so only on a terminal and in a notebook.
             settings: Its keywords; `report_to` is ignored.
 
         Raises:
@@ -345,7 +349,7 @@ class Client:
         settings.pop("report_to", None)
         with methods[kind](*arguments, **settings) as probe:
             assert probing.wanted is not None
-            return estimate_from(probing.wanted, probe)
+            return estimate_from(probing.wanted, probe, progress=progress)
 
     def known_estimate(self, spec: AnyJobSpec) -> Estimate | None:
         """Estimate a job from your newest earlier job of its kind and size; None if there is none."""

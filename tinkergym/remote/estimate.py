@@ -6,16 +6,18 @@ estimate with the `seconds_left` of each step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
 from tinkergym.display.progress import duration
-from tinkergym.errors import JobFailedError
+from tinkergym.errors import JobFailedError, TinkerGymError
 from tinkergym.remote.job import Job
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
-from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, PlayedSpec
+from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, PlayedSpec, SeatSettings, Train
 from tinkergym.schema.jobs import AnyJobSpec, JobView, WrittenDataSpec
 
 PROBE_STEPS = 6
@@ -24,6 +26,9 @@ _SAVES_EVERY = 2
 """Steps between two checkpoints of a probe, so that the cost of one is measured."""
 _LEAST_STEPS = 3
 """The fewest steps of an earlier job to estimate from."""
+_REMOVAL_SECONDS = 30.0
+"""How long an interrupted probe may take to end."""
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,7 @@ class Estimate:
 
     steps: int
     tokens: int
-    """Sampled and trained tokens, as a `Budget` counts them."""
+    """Sampled and trained tokens, those of evaluations included, as a `Budget` counts them."""
     seconds: float
     """Time with a place on the service, from start to end."""
     source: str
@@ -53,24 +58,42 @@ def probe_of(spec: AnyJobSpec) -> AnyJobSpec:
         "name": f"probe: {spec.name}".removesuffix(": ")[:200],
     }
     if isinstance(spec, EvaluatedSpec):
-        changes["evaluate"] = []
+        changes |= {"evaluate": [], "best_by": ""}
     if isinstance(spec, JobSpec):
         changes["algorithm"] = spec.algorithm.model_copy(update={"warmup_steps": 0})
+        changes["agents"] = {agent: _without_warmup(seat) for agent, seat in spec.agents.items()}
     elif "warmup_steps" in type(spec).model_fields:
         changes["warmup_steps"] = 0
     return spec.model_copy(update=changes)
 
 
-def estimate_from(spec: AnyJobSpec, probe: Job) -> Estimate:
-    """Wait for the end of a probe, delete it, and return the estimate.
+def _without_warmup(seat: SeatSettings) -> SeatSettings:
+    if not isinstance(seat, Train) or seat.algorithm is None:
+        return seat
+    algorithm = seat.algorithm.model_copy(update={"warmup_steps": 0})
+    return seat.model_copy(update={"algorithm": algorithm})
+
+
+def estimate_from(spec: AnyJobSpec, probe: Job, *, progress: bool | None = False) -> Estimate:
+    """Wait for the end of a probe, delete it however it ended, and return the estimate.
+
+    Args:
+        spec: The job to estimate.
+        probe: The short one.
+        progress: As in `Job.wait`.
 
     Raises:
         JobFailedError: The probe failed, as the job would.
     """
-    probe.wait(progress=False, warn=False)
-    events = list(probe.log())
+    try:
+        probe.wait(progress=progress, warn=False)
+        events = list(probe.log())
+    except KeyboardInterrupt:
+        # Without the note that the job continues: this one does not.
+        raise KeyboardInterrupt from None
+    finally:
+        _remove(probe)
     steps = [event.body for event in events if isinstance(event.body, StepEvent)]
-    probe.delete()
     if not steps:
         raise JobFailedError(
             "the probe did not finish a step", hint="start the job itself and look at its log"
@@ -79,10 +102,29 @@ def estimate_from(spec: AnyJobSpec, probe: Job) -> Estimate:
     counted = steps[1:] or steps
     return Estimate(
         steps=spec.steps,
-        tokens=round(spec.steps * mean(step.sampled_tokens + step.trained_tokens for step in counted)),
-        seconds=overhead + _training_seconds(spec, steps) + _evaluation_seconds(spec, counted),
-        source=f"from {len(steps)} trial steps",
+        tokens=round(
+            spec.steps * mean(step.sampled_tokens + step.trained_tokens for step in counted)
+            + _evaluated(spec, counted) * sum(step.sampled_tokens for step in counted)
+        ),
+        seconds=overhead
+        + _training_seconds(spec, steps)
+        + _evaluated(spec, counted) * sum(step.sampling_seconds for step in counted),
+        source=f"from {len(steps)} trial steps{_left_out(spec, counted)}",
     )
+
+
+def _remove(probe: Job) -> None:
+    """Delete a probe; one that was interrupted is ended first.
+
+    This may run because the service is gone, and must not hide that.
+    """
+    with suppress(TinkerGymError):
+        if not probe.view().state.final:
+            probe.cancel()
+        deadline = time.monotonic() + _REMOVAL_SECONDS
+        while not probe.view().state.final and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        probe.delete()
 
 
 def _training_seconds(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
@@ -140,16 +182,25 @@ def _held_seconds(events: Sequence[Event]) -> float:
     return events[-1].time - started[-1] if started else 0.0
 
 
-def _evaluation_seconds(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
-    """Return what evaluations will take, if their episodes are as long as those of training."""
+def _evaluated(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
+    """Return how many times the episodes of some steps all evaluations will play.
+
+    Their episodes are taken to be as long as those of training.
+    """
     episodes = sum(step.episodes for step in steps)
     if not isinstance(spec, EvaluatedSpec) or not episodes:
         return 0.0
     played = sum(
         sum(one.is_due(step, last=spec.steps) for step in range(spec.steps + 1)) * one.episodes
-        for one in spec.evaluate
+        for one in spec.evaluations
     )
-    return played * sum(step.sampling_seconds for step in steps) / episodes
+    return played / episodes
+
+
+def _left_out(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> str:
+    """Return what an estimate does not cover: a job on a dataset plays nothing to measure evaluations by."""
+    unknown = isinstance(spec, EvaluatedSpec) and spec.evaluations and not any(one.episodes for one in steps)
+    return ", without the evaluations" if unknown else ""
 
 
 def _size(spec: AnyJobSpec) -> tuple[object, ...]:
@@ -159,4 +210,12 @@ def _size(spec: AnyJobSpec) -> tuple[object, ...]:
         where = (spec.played_in, spec.rollout, spec.deterministic, spec.sampling, spec.limits)
     per_step = getattr(spec, "episodes_per_step", None) or getattr(spec, "batch_size", None)
     data = getattr(spec, "data", None)
-    return (spec.kind, spec.model, spec.adapter, per_step, data, *where)
+    algorithm = getattr(spec, "algorithm", None)
+    updates = getattr(algorithm or spec, "updates_per_step", 1)
+    compared = (getattr(algorithm, "kl_coefficient", 0.0) > 0, getattr(spec, "kl_metric_every", 0))
+    agents = getattr(spec, "agents", {})
+    return (
+        *(spec.kind, spec.model, spec.adapter, per_step, data),
+        *(type(algorithm), updates, getattr(algorithm, "minibatches", 1), *compared, agents),
+        *where,
+    )

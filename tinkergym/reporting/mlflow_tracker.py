@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
@@ -17,6 +21,25 @@ _NOTE_TAG = "tinkergym.last_note"
 _ALWAYS = "step_time"
 """A value that every point has; it shows which steps the server has."""
 _ENDS = {JobState.COMPLETED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
+
+
+_FORBIDDEN = re.compile(r"[^/\w.\- :]")
+"""What MLflow does not allow in a metric's name. Ours are freer: `eval/math[digits=2]/mean`, `pass@1`."""
+_LONGEST_NAME = 250
+
+
+def allowed(values: Mapping[str, float]) -> dict[str, float]:
+    """Return values under names that MLflow allows; two that would become equal stay apart."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        # MLflow also refuses what is not a normal relative path.
+        clean = posixpath.normpath(_FORBIDDEN.sub("_", name)).lstrip("/.") or "_"
+        clean, number = clean[:_LONGEST_NAME], 1
+        while clean in found:
+            number += 1
+            clean = f"{clean[: _LONGEST_NAME - 5].removesuffix(f'_{number - 1}')}_{number}"
+        found[clean] = value
+    return found
 
 
 class MlflowTracker:
@@ -48,6 +71,7 @@ class MlflowTracker:
         self._client: Any = package("mlflow").MlflowClient(tracking_uri=uri, registry_uri=uri)
         self._experiment, self._run_id = experiment, ""
         self._last_note = 0
+        self._keeps_files = True
 
     def begin(self, job: JobView) -> int:
         """Find or create the job's run; return its last step."""
@@ -68,10 +92,7 @@ class MlflowTracker:
 
     def report(self, point: Point) -> None:
         """Send the values in one call, which the server applies atomically."""
-        millis = int(point.time * 1000)
-        metrics = [
-            self._entities.Metric(name, value, millis, point.step) for name, value in point.values.items()
-        ]
+        metrics = self._metrics(point.values, time=point.time, step=point.step)
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def last_note(self) -> int:
@@ -85,13 +106,27 @@ class MlflowTracker:
         """
         folder = "completions" if note.kind == "completion" else "notes"
         content = {"step": note.step, "time": note.time, "kind": note.kind, "text": note.text, **note.row}
-        self._client.log_dict(self._run_id, content, f"{folder}/{note.seq:08d}.json")
-        millis = int(note.time * 1000)
-        metrics = [
-            self._entities.Metric(name, value, millis, note.step) for name, value in note.values.items()
-        ]
+        self._keep(content, f"{folder}/{note.seq:08d}.json")
+        metrics = self._metrics(note.values, time=note.time, step=note.step)
         tags = [self._entities.RunTag(_NOTE_TAG, str(note.seq))]
         self._client.log_batch(self._run_id, metrics=metrics, tags=tags)
+
+    def _keep(self, content: dict[str, Any], name: str) -> None:
+        if not self._keeps_files:
+            return
+        try:
+            self._client.log_dict(self._run_id, content, name)
+        except Exception as error:  # Files go to a store of their own, which may be unreachable from here.
+            self._keeps_files = False
+            warnings.warn(
+                f"the MLflow server does not take files, so it gets no more completions and notes, only "
+                f"numbers: {type(error).__name__}: {error}",
+                stacklevel=2,
+            )
+
+    def _metrics(self, values: Mapping[str, float], *, time: float, step: int) -> list[Any]:
+        millis = int(time * 1000)
+        return [self._entities.Metric(name, value, millis, step) for name, value in allowed(values).items()]
 
     def end(self, state: JobState | None) -> None:
         """Report how the run ended; a run that continues stays open."""

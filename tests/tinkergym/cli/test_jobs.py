@@ -45,6 +45,16 @@ def test_a_cancelled_job_that_has_not_ended_yet_says_when_it_will(run, service, 
     assert (result.exit_code, said in result.output) == (0, True), result.output
 
 
+def test_a_bound_of_a_budget_is_changed_and_the_other_stays(run, service):
+    bounds = ["--set", "budget.hours=2", "--set", "budget.tokens=1000"]
+    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach", *bounds)
+    assert run("jobs", "update", "job-1", "--set", "budget.hours=4").exit_code == 0
+    budget = service.jobs.get("job-1").view.spec.budget
+    assert (budget.hours, budget.tokens) == (4, 1000)
+    assert run("jobs", "update", "job-1", "--set", "budget.tokens=null").exit_code == 0
+    assert service.jobs.get("job-1").view.spec.budget.tokens is None
+
+
 def test_a_list_of_jobs_that_goes_on_says_so(run, service):
     for _ in range(3):
         run("train", BOARD, "--steps", "1")

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 BOARD = "board/TicTacToeVs-v0"
@@ -52,6 +54,13 @@ def test_options_and_settings_reach_the_job(run, service):
     assert (spec.algorithm.group_size, spec.algorithm.groups_per_step) == (4, 3)
     assert (spec.adapter.rank, spec.algorithm.learning_rate, spec.seed) == (2, 0.01, 7)
     assert (spec.sampling.temperature, spec.environment.kwargs) == (0.5, {"size": 5})
+
+
+def test_an_estimate_is_printed_instead_of_training(run, service):
+    result = run("train", BOARD, "--steps", "300", "--estimate")
+    assert (result.exit_code, "300 steps, about" in result.output) == (0, True), result.output
+    assert json.loads(run("train", BOARD, "--steps", "300", "--estimate", "--json").stdout)["steps"] == 300
+    assert service.jobs.newest_first() == []
 
 
 def test_an_unknown_environment_is_refused(run, service):

@@ -7,8 +7,16 @@ import pytest
 
 import tinkergym as tg
 from tests.tinkergym.reporting.jobs import step_event
-from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.remote.estimate import PROBE_STEPS, Estimate, _training_seconds, estimate_from_earlier
+from tinkergym.errors import ConflictError, InvalidRequestError, JobFailedError
+from tinkergym.remote.estimate import (
+    PROBE_STEPS,
+    Estimate,
+    _training_seconds,
+    estimate_from,
+    estimate_from_earlier,
+    probe_of,
+)
+from tinkergym.remote.job import Job
 from tinkergym.schema.events import JobState, UpdateEvent
 from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.testing.scripted_service import ScriptedService
@@ -116,6 +124,66 @@ def test_an_estimate_tries_a_few_steps_and_leaves_no_job(client, kind):
     assert "40 steps" in str(found)
 
 
+def test_the_probe_of_a_valid_job_is_valid():
+    game = {"environment": {"id": "board/TicTacToe-v0"}, "steps": 100, "best_by": "x first"}
+    evaluate = tg.EvaluateEvery(10, name="x first", agent="x")
+    agents = {"x": tg.Train(algorithm=tg.GRPO(warmup_steps=50)), "o": tg.opponents.Scripted("random")}
+    spec = parse_any_spec({**game, "evaluate": [evaluate], "agents": agents})
+    probe = probe_of(spec)
+    again = parse_any_spec(probe.model_dump(mode="json"))
+    assert (again.steps, again.evaluate, again.agents["x"].algorithm.warmup_steps) == (PROBE_STEPS, [], 0)
+    assert again.agents["o"] == spec.agents["o"]
+
+
+@pytest.mark.parametrize("error", [JobFailedError("it failed"), KeyboardInterrupt()])
+def test_a_probe_that_fails_or_is_interrupted_leaves_no_job(client, monkeypatch, error):
+    def wait(self, **_):
+        raise error
+
+    monkeypatch.setattr(Job, "wait", wait)
+    with pytest.raises(type(error)):
+        client.estimate(Echo, steps=40)
+    assert client.jobs() == []
+
+
+class Probe:
+    """A finished probe whose steps all sampled and trained the same."""
+
+    id, deleted = "job-1", False
+
+    def __init__(self, job, **step):
+        self.job, self.step = job, step
+
+    def wait(self, **_):
+        return self.view()
+
+    def log(self):
+        return [step_event(number, number, **self.step) for number in range(1, PROBE_STEPS + 1)]
+
+    def view(self):
+        return self.job.view().model_copy(update={"state": JobState.COMPLETED})
+
+    def delete(self):
+        self.deleted = True
+
+
+def test_the_evaluations_of_each_environment_count_in_an_estimate(job):
+    mixed = {
+        "environments": [{"id": "own/A-v0", "weight": 0.5}, {"id": "own/B-v0", "weight": 0.5}],
+        "steps": 40,
+        "evaluate": [tg.EvaluateEvery(10, episodes=64)],
+    }
+    steps = {"episodes": 128, "sampled_tokens": 1000, "trained_tokens": 900, "sampling_seconds": 0.5}
+    probe = Probe(job, **steps)
+    alone = estimate_from(parse_any_spec({**mixed, "evaluate": []}), probe)
+    evaluated = estimate_from(parse_any_spec(mixed), probe)
+    assert probe.deleted
+    assert alone.tokens == 40 * 1900
+    # Before, after and every 10 steps: five times 64 episodes in each of two environments.
+    assert evaluated.tokens - alone.tokens == 5 * 1000
+    assert evaluated.seconds - alone.seconds == pytest.approx(5 * 0.5)
+
+
 def test_an_estimate_of_a_kind_that_there_is_not_is_refused(client):
     with pytest.raises(InvalidRequestError) as refused:
         client.estimate(BOARD, kind="rlhf", steps=4)
@@ -129,6 +197,8 @@ def test_an_earlier_job_of_the_same_size_says_what_another_will_take(client):
     found = estimate_from_earlier(longer, [small])
     assert (found.steps, found.seconds, found.tokens) == (100, 200.0, 10_000)
     assert estimate_from_earlier(large, [small]) is None
+    several = small.spec.algorithm.model_copy(update={"updates_per_step": 4})
+    assert estimate_from_earlier(longer.model_copy(update={"algorithm": several}), [small]) is None
 
 
 def test_the_steps_of_a_probe_say_what_training_takes():

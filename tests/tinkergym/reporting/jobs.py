@@ -28,7 +28,7 @@ def note(seq):
     if seq % 2:
         row = {"step": seq, "return": 0.5, "stop_reason": "terminated", "prompt": "2+2?", "completion": "4"}
         return Note(kind="completion", text="4", row={**row, "agent": "agent_0", "episode": "e"}, **common)
-    return Note(kind="evaluation", text="mean return 0.5", values={"eval/board/mean": 0.5}, **common)
+    return Note(kind="evaluation", text="mean return 0.5", values={"eval/board[size=3]/mean": 0.5}, **common)
 
 
 def step_event(seq, step, **settings):

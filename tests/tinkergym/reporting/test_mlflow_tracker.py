@@ -1,5 +1,8 @@
+import posixpath
+import re
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +28,7 @@ class Server:
 
     def __init__(self, history=()):
         self.history, self.batches, self.status, self.files = list(history), [], None, {}
+        self.refuses_files = False
 
     def __call__(self, **uris):
         assert set(uris.values()) == {"http://there"}
@@ -55,9 +59,16 @@ class Server:
         return [types.SimpleNamespace(step=step) for step in self.history]
 
     def log_batch(self, run_id, *, metrics, tags=()):
+        # As mlflow.utils.validation does.
+        for name, *_ in metrics:
+            assert re.fullmatch(r"[/\w.\- :]{1,250}", name), name
+            assert posixpath.normpath(name) == name
+            assert not name.startswith(("/", ".."))
         self.batches.append([*metrics, *tags])
 
     def log_dict(self, run_id, content, name):
+        if self.refuses_files:
+            raise OSError("no such bucket")
         self.files[name] = content
 
     def set_terminated(self, run_id, *, status):
@@ -92,6 +103,42 @@ def test_mlflow_keeps_a_note_under_its_number_and_says_which_was_the_last(instal
     ((*metrics, tag),) = server.batches
     assert ("eval/held-out/mean", 0.5, 9000, 4) in metrics
     assert tag == ("tinkergym.last_note", "9")
+
+
+def test_names_that_mlflow_forbids_are_sent_under_allowed_ones(install, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
+    server = Server()
+    install("mlflow", MlflowClient=server)
+    install("mlflow.entities", Metric=lambda *values: values, RunTag=lambda *pair: pair)
+    (tracker,) = callbacks_of("mlflow")
+    tracker.begin(job_view())
+    odd = {"eval/math/Arithmetic-v0[digits=2]/mean": 1.0, "pass@1": 2.0, "pass_1": 3.0, "../a//b": 4.0}
+    tracker.report(point(1, **odd, **{"long" * 100: 5.0, "long" * 101: 6.0}))
+    (batch,) = server.batches
+    sent = {name: value for name, value, *_ in batch}
+    assert sent["eval/math/Arithmetic-v0_digits_2_/mean"] == 1.0
+    assert (sent["pass_1"], sorted(sent.values())) == (2.0, [0.1, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    (note,) = notes_of([evaluation(9, 4)])
+    tracker.tell(replace(note, values={"eval/held-out[n=3]/mean": 0.5}))
+    assert server.batches[1][0][:2] == ("eval/held-out_n_3_/mean", 0.5)
+
+
+def test_a_server_that_takes_no_files_gets_the_numbers(install, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
+    server = Server()
+    server.refuses_files = True
+    install("mlflow", MlflowClient=server)
+    install("mlflow.entities", Metric=lambda *values: values, RunTag=lambda *pair: pair)
+    (tracker,) = callbacks_of("mlflow")
+    tracker.begin(job_view())
+    notes = notes_of([evaluation(9, 4), evaluation(10, 8)])
+    with pytest.warns(UserWarning, match="no such bucket"):
+        tracker.tell(notes[0])
+    tracker.tell(notes[1])
+    assert [batch[-1] for batch in server.batches] == [
+        ("tinkergym.last_note", "9"),
+        ("tinkergym.last_note", "10"),
+    ]
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///mlflow.db", "mlruns", "postgresql://db/mlflow", ""])

@@ -1,6 +1,7 @@
 """Trackers against the real packages, offline: `make test-extras` runs these, where the packages are.
 
-`make test` has none of them and skips it all; `test_stand_in_trackers.py` is its small counterpart.
+`make test` has none of them and skips it all; the tests of single trackers, such as
+`test_mlflow_tracker.py`, are its small counterpart.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ last = tracker.begin(job_view())
 told = tracker.last_note()
 for step in range(1, until + 1):
     if step > last:
-        tracker.report(point(step, loss=1.0 / step, step_time=0.5))
+        tracker.report(point(step, loss=1.0 / step, step_time=0.5, **{"pass@1": 0.5}))
     if step > told:
         tracker.tell(note(step))
 if how == "kill":
