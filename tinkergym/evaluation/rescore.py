@@ -10,7 +10,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from tinkergym.core import SingleTurnEnv, TextEnv
 from tinkergym.datasets.stored_episodes import GroupKey, StoredEpisode, StoredEpisodes
 from tinkergym.display.tables import frame
 from tinkergym.errors import InvalidRequestError, TinkerGymError
+from tinkergym.evaluation.rescored_advantages import advantages, what_is_missing
 from tinkergym.messages import observation_text
 from tinkergym.rubrics.rubric import Rubric, finite
-from tinkergym.schema.algorithms import PPO
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.tasks.source import TaskSource
 from tinkergym.trajectory.parts import content_text
@@ -33,7 +33,8 @@ Score = Callable[[StoredEpisode], float]
 NewReward = Rubric | type[SingleTurnEnv] | Score
 """A rubric, an environment class with another `score`, or a function from an episode to a reward."""
 
-_STD_EPSILON = 1e-6
+_KEYS, _HELD = ("api_key", "token"), "stored:"
+"""Arguments for which the service shows only the name of the file with the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,8 @@ class RescoredEpisode:
     rank_before: int
     """Rank within its group, 1 for the highest; equal rewards share the best rank."""
     rank_after: int | None
-    advantage_before: float
+    advantage_before: float | None
+    """None if the advantages cannot be computed from rewards; see `Rescored.no_advantages`."""
     advantage_after: float | None
     metrics: Mapping[str, float]
     """Values of the new reward's terms."""
@@ -57,10 +59,12 @@ class RescoredEpisode:
 class Rescored(Sequence[RescoredEpisode]):
     """A report with each completed episode and a summary of the changes."""
 
-    def __init__(self, episodes: Sequence[RescoredEpisode], origin: str) -> None:
+    def __init__(self, episodes: Sequence[RescoredEpisode], origin: str, *, no_advantages: str = "") -> None:
         """Wrap the results of `rescore`."""
         self._episodes = list(episodes)
         self._origin = origin
+        self.no_advantages = no_advantages
+        """Why the job's algorithm does not determine advantages from rewards; empty if it does."""
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -70,24 +74,29 @@ class Rescored(Sequence[RescoredEpisode]):
 
     def __str__(self) -> str:
         found = self.summary
+        compared = (
+            f"no advantages: {self.no_advantages}"
+            if self.no_advantages
+            else f"advantages with changed sign: {found['advantages_turned']}; correlation of the advantages "
+            f"{found['advantage_correlation']:.3f}"
+        )
         return (
             f"{self._origin}: {found['episodes']} episodes, mean reward {found['mean_before']:.3f} -> "
             f"{found['mean_after']:.3f}, {found['errors']} could not be scored\n"
             f"rankings changed in {found['groups_reranked']} of {found['groups']} groups, the best episode "
             f"in {found['groups_with_another_best']}; zero-variance groups "
             f"{found['silent_groups_before']} -> {found['silent_groups_after']}\n"
-            f"advantages with changed sign: {found['advantages_turned']}; correlation of the advantages "
-            f"{found['advantage_correlation']:.3f}"
+            f"{compared}"
         )
 
     @property
     def summary(self) -> dict[str, float]:
-        """Return a summary of the changes."""
+        """Return a summary of the changes; without advantages if there are none."""
         scored = [one for one in self._episodes if one.after is not None]
         groups: dict[GroupKey, list[RescoredEpisode]] = defaultdict(list)
         for one in scored:
             groups[one.episode.group_key].append(one)
-        before = np.asarray([one.advantage_before for one in scored])
+        before = np.asarray([one.advantage_before or 0.0 for one in scored])
         after = np.asarray([one.advantage_after or 0.0 for one in scored])
         reranked = [
             some for some in groups.values() if any(one.rank_before != one.rank_after for one in some)
@@ -103,9 +112,14 @@ class Rescored(Sequence[RescoredEpisode]):
             "groups_with_another_best": len(another),
             "silent_groups_before": sum(len({one.before for one in some}) < 2 for some in groups.values()),
             "silent_groups_after": sum(len({one.after for one in some}) < 2 for some in groups.values()),
-            "advantages_turned": int((before * after < 0).sum()),
-            "advantage_correlation": _correlation(before, after),
-        }
+        } | (
+            {}
+            if self.no_advantages
+            else {
+                "advantages_turned": int((before * after < 0).sum()),
+                "advantage_correlation": _correlation(before, after),
+            }
+        )
 
     def to_json(self) -> str:
         """Return the summary and a row per episode as JSON."""
@@ -160,7 +174,8 @@ def rescore(
     """Compute another reward for stored episodes.
 
     Args:
-        spec: The job that played them; its algorithm defines advantages.
+        spec: The job that played them; its algorithm defines advantages. If they depend on more than one
+            reward per episode, as PPO's do, the report has none and says why.
         episodes: Episodes of that job. Failed ones are ignored, because they have no reward.
         reward: A `Rubric`, whose terms may name the facts `answer` (the last), `answers`, `messages`,
             `observation` (the first), `reward` (as it was), `metrics`, `group_answers` (the last answers of
@@ -180,10 +195,14 @@ def rescore(
     has_before = [True] * len(before)
     has_after = [value is not None for value in known]
     after = [0.0 if value is None else value for value in known]
-    advantages = [
-        _advantages(spec, completed, values, has)
-        for values, has in ((before, has_before), (after, has_after))
-    ]
+    missing = what_is_missing(spec, completed)
+    compared: list[Sequence[float | None]] = [[None] * len(completed)] * 2
+    if not missing:
+        assert isinstance(spec, JobSpec)
+        compared = [
+            advantages(spec, completed, values, has).tolist()
+            for values, has in ((before, has_before), (after, has_after))
+        ]
     ranks = [_ranks(completed, values, has) for values, has in ((before, has_before), (after, has_after))]
     return Rescored(
         [
@@ -194,13 +213,14 @@ def rescore(
                 error=scored[n][2],
                 rank_before=ranks[0][n],
                 rank_after=ranks[1][n] if has_after[n] else None,
-                advantage_before=float(advantages[0][n]),
-                advantage_after=float(advantages[1][n]) if has_after[n] else None,
+                advantage_before=compared[0][n],
+                advantage_after=compared[1][n] if has_after[n] else None,
                 metrics=scored[n][1],
             )
             for n, one in enumerate(completed)
         ],
         origin,
+        no_advantages=missing,
     )
 
 
@@ -262,12 +282,21 @@ def _of_environment(kind: type, episodes: StoredEpisodes) -> Scorer:
             hint="rescore with a SingleTurnEnv whose score() reads the task and the answer, or with a Rubric",
             field="reward",
         )
-    arguments: dict[str, Any] = episodes[0].environment.kwargs if len(episodes) else {}
-    env = kind(**arguments)
+    if len(ids := sorted({one.environment.id for one in episodes})) > 1:
+        raise InvalidRequestError(
+            f"{kind.__name__} is one environment, but the job played {', '.join(ids)}",
+            hint="rescore with a Rubric or a function",
+            field="reward",
+        )
+    made: dict[str, SingleTurnEnv] = {}
 
     def score(episode: StoredEpisode) -> tuple[float, Mapping[str, float]]:
         index = episode.trajectory.task_index
         options = None if index is None else {"task_index": index}
+        key = episode.environment.model_dump_json()
+        if key not in made:
+            made[key] = kind(**_own_arguments(episode.environment.kwargs))
+        env = made[key]
         observation, _ = env.reset(seed=episode.seed, options=options)
         shown = content_text(episode.trajectory.turns[0].observation)
         if len(episode.trajectory.turns) != 1 or observation_text(observation) != shown:
@@ -284,6 +313,15 @@ def _of_environment(kind: type, episodes: StoredEpisodes) -> Scorer:
     return score
 
 
+def _own_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an environment's arguments without the keys that only the service has."""
+    return {
+        name: _own_arguments(value) if isinstance(value, Mapping) else value
+        for name, value in kwargs.items()
+        if not (name in _KEYS and isinstance(value, str) and value.startswith(_HELD))
+    }
+
+
 def _scored(scorer: Scorer, episode: StoredEpisode) -> tuple[float | None, Mapping[str, float], str]:
     try:
         value, metrics = scorer(episode)
@@ -292,37 +330,6 @@ def _scored(scorer: Scorer, episode: StoredEpisode) -> tuple[float | None, Mappi
     except TinkerGymError as error:
         return None, {}, str(error)
     return value, metrics, ""
-
-
-def _advantages(
-    spec: PlayedSpec, episodes: StoredEpisodes, values: Sequence[float], has: Sequence[bool]
-) -> FloatArray:
-    """Compare episodes as the job's algorithm does, step by step, with credit per episode."""
-    baseline, normalize = ("batch", "none")
-    if isinstance(spec, JobSpec) and not isinstance(spec.algorithm, PPO):
-        baseline, normalize = spec.algorithm.comparison
-    earned, found = np.asarray(values, dtype=np.float64), np.zeros(len(values))
-    by_step: dict[tuple[int, str], list[int]] = defaultdict(list)
-    by_group: dict[GroupKey, list[int]] = defaultdict(list)
-    for n, one in enumerate(episodes):
-        if has[n]:
-            by_step[one.step, one.agent].append(n)
-            by_group[one.group_key].append(n)
-    for members in (by_step if baseline == "batch" else by_group).values():
-        if len(members) < 2:
-            continue
-        own = earned[members]
-        left = own - own.mean()
-        if baseline == "leave_one_out":
-            left *= len(members) / (len(members) - 1)
-        if normalize == "std":
-            left /= own.std(ddof=1) + _STD_EPSILON
-        found[members] = left
-    if normalize == "batch_std":
-        for members in by_step.values():
-            if len(members) > 1:
-                found[members] /= found[members].std(ddof=1) + _STD_EPSILON
-    return found
 
 
 def _ranks(episodes: StoredEpisodes, values: Sequence[float], has: Sequence[bool]) -> list[int]:
@@ -343,13 +350,7 @@ def _paid(episode: StoredEpisode, reward: float) -> StoredEpisode:
     *before, last = episode.trajectory.turns
     earned = math.fsum(turn.reward for turn in before) + episode.trajectory.early_reward
     turns = [*before, last.model_copy(update={"reward": reward - earned})]
-    return StoredEpisode(
-        **{
-            name: getattr(episode, name)
-            for name in ("episode_id", "step", "index", "group", "environment", "system_prompt")
-        },
-        trajectory=episode.trajectory.model_copy(update={"turns": turns}),
-    )
+    return replace(episode, trajectory=episode.trajectory.model_copy(update={"turns": turns}))
 
 
 def _mean(values: Sequence[float]) -> float:

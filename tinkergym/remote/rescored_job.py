@@ -10,7 +10,9 @@ from tinkergym.evaluation.rescore import Rescored
 from tinkergym.remote.api import Api
 from tinkergym.remote.datasets import written_job
 from tinkergym.schema.data import DataKind
+from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.jobs import AnyJobSpec, JobView
+from tinkergym.schema.policy_refs import policy_of
 
 Started = TypeVar("Started")
 """A started job, such as `tinkergym.Job`."""
@@ -30,7 +32,7 @@ class RescoredJob(Rescored, Generic[Started]):
             view: The job.
             start: Starts another job.
         """
-        super().__init__(list(found), view.job_id)
+        super().__init__(list(found), view.job_id, no_advantages=found.no_advantages)
         self._api, self._view, self._start_job = api, view, start
 
     def sft(self, *, best_of: int | None = None, min_reward: float | None = None, **settings: Any) -> Started:
@@ -59,13 +61,20 @@ class RescoredJob(Rescored, Generic[Started]):
         return self._start("preference", self.episodes.to_preference(min_margin=min_margin), settings)
 
     def _start(self, kind: DataKind, data: DataSource, settings: dict[str, Any]) -> Started:
-        spec = self._view.spec
-        own = {"initial_policy": self._view.job_id, "adapter": spec.adapter, **settings}
+        spec, agent = self._view.spec, self._agent()
+        # Data must be rendered as the episodes were.
+        template = {"chat_template": spec.chat_template} if spec.chat_template else {}
+        own = {
+            "initial_policy": policy_of(self._view.job_id, agent),
+            "adapter": spec.adapter_of(agent),
+            **template,
+            **settings,
+        }
         written = written_job(
             self._api,
             kind,
             data,
-            model=own.pop("model", spec.model),
+            model=own.pop("model", spec.for_agent(agent).model),
             eval_data=own.pop("eval_data", None),
             steps=own.pop("steps", None),
             epochs=own.pop("epochs", None),
@@ -74,3 +83,11 @@ class RescoredJob(Rescored, Generic[Started]):
             settings=own,
         )
         return self._start_job(written)
+
+    def _agent(self) -> str:
+        """Return whose policy played the episodes; empty outside games, and if several did."""
+        spec = self._view.spec
+        if not isinstance(spec, JobSpec) or not spec.agents:
+            return ""
+        played = {spec.policy_at(one.episode.agent) for one in self}
+        return played.pop() if len(played) == 1 else ""

@@ -1,16 +1,18 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from backend.learner.advantages import group_advantages
 from tinkergym.core import SingleTurnEnv, TextEnv
-from tinkergym.datasets.stored_episodes import stored_episodes
+from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
 from tinkergym.evaluation.rescore import rescore
 from tinkergym.rubrics import Rubric
-from tinkergym.schema.algorithms import GRPO, RLOO, ReinforcePlusPlus
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.algorithms import GRPO, PPO, RLOO, ReinforcePlusPlus, RunningBaseline
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
+from tinkergym.schema.jobs import DistillationSpec
 from tinkergym.tasks import SequenceTasks
 from tinkergym.testing.episodes import stored_record
 
@@ -67,6 +69,81 @@ def test_advantages_are_those_that_the_service_computes(algorithm):
         )
         np.testing.assert_allclose([getattr(one, which) for one in found], wanted.values, atol=1e-9)
     assert found.summary["groups_reranked"] == 0
+
+
+def test_rewards_of_two_environments_are_not_compared_and_a_seat_has_its_own_algorithm():
+    places = [EnvironmentRef(id=f"own/{name}-v0") for name in "AB"]
+    found = [
+        replace(
+            one, environment=places[one.group], trajectory=one.trajectory.model_copy(update={"agent": "x"})
+        )
+        for one in episodes(0.0, 1.0, 100.0, 104.0)
+    ]
+    own = ReinforcePlusPlus(group_size=2, groups_per_step=2)
+    seated = spec().model_copy(update={"agents": {"x": Train(algorithm=own), "o": SharedWith(agent="x")}})
+    report = rescore(seated, StoredEpisodes(found), lambda episode: episode.reward)
+    wanted = group_advantages(
+        [0.0, 1.0, 100.0, 104.0],
+        [0, 0, 1, 1],
+        [True] * 4,
+        baseline="batch",
+        normalize="batch_std",
+        strata=[0, 0, 1, 1],
+    )
+    np.testing.assert_allclose([one.advantage_before for one in report], wanted.values, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "turns", "word"),
+    [
+        (RunningBaseline(), 1, "RunningBaseline"),
+        (PPO(), 1, "PPO"),
+        (GRPO(credit="turn"), 2, "credit"),
+        (GRPO(overlong_tokens=2), 1, "overlong_tokens"),
+    ],
+)
+def test_an_algorithm_that_needs_more_than_a_reward_per_episode_has_no_advantages_and_says_so(
+    algorithm, turns, word
+):
+    records = [stored_record(n, reward, turns=turns) for n, reward in enumerate((0.0, 1.0))]
+    job = spec(algorithm.model_copy(update={"group_size": 2, "groups_per_step": 2}))
+    found = rescore(job, stored_episodes(job, records, origin="job-1"), lambda episode: 1 - episode.reward)
+    assert [(one.rank_before, one.rank_after) for one in found] == [(2, 1), (1, 2)]
+    assert {one.advantage_before for one in found} == {one.advantage_after for one in found} == {None}
+    assert word in found.no_advantages
+    assert word in str(found)
+    assert "advantages_turned" not in found.summary
+
+
+def test_a_distillation_jobs_advantages_are_its_teachers():
+    job = DistillationSpec(environment=EnvironmentRef(id="own/Env-v0"), teacher="nano", steps=2)
+    found = rescore(job, stored_episodes(job, [stored_record(0, 1.0)], origin="job-1"), lambda episode: 0.0)
+    assert "teacher" in found.no_advantages
+
+
+class Judged(Question):
+    def __init__(self, judge=None, factor=1.0):
+        super().__init__()
+        self.judge, self.factor = dict(judge or {}), factor
+
+    def score(self, answer):
+        assert self.judge == {"url": "https://judge.example/v1", "model": "small"}
+        return self.factor
+
+
+def test_a_class_gets_each_episodes_own_arguments_without_the_keys_that_the_service_holds():
+    judge = {"url": "https://judge.example/v1", "model": "small", "api_key": "stored:0123"}
+    found = [
+        replace(
+            one,
+            environment=EnvironmentRef(id="own/Env-v0", kwargs={"judge": judge, "factor": one.group + 1.0}),
+        )
+        for one in episodes(0.0, 1.0, 0.0, 1.0)
+    ]
+    assert [one.after for one in rescore(spec(), StoredEpisodes(found), Judged)] == [1.0, 1.0, 2.0, 2.0]
+    mixed = [replace(found[0], environment=EnvironmentRef(id="own/Other-v0")), *found[1:]]
+    with pytest.raises(InvalidRequestError, match="own/Other-v0"):
+        rescore(spec(), StoredEpisodes(mixed), Judged)
 
 
 def test_a_class_with_another_score_changes_rankings():
