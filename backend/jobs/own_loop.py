@@ -43,6 +43,9 @@ from tinkergym.schema.policy_refs import PolicyRef
 _LOOK_SECONDS = 1.0
 """If the bell was missed because the gateway found no pool, a call is found after this time."""
 
+_PUBLISHED = "published"
+"""Why the checkpoint of the last published version is kept."""
+
 _REFUSALS = (InvalidRequestError, ConflictError, NotFoundError, NonFiniteGradientError)
 """Errors of a single call: its caller gets them, and the next call is executed."""
 
@@ -53,13 +56,27 @@ class PolicyJob(JobLoop[PolicySpec]):
     def __init__(self, context: JobContext[PolicySpec]) -> None:
         super().__init__(context)
         self._check = PublishCheck(context)
+        self._version: int | None = None
+        """The published or saved version of the current weights; None if they are newer."""
+        self._published = 0
+        """The newest published version, also if it is still to be repeated."""
+        self._last_publish: int | None = None
+        """The last call of this attempt that published."""
 
     def _run(self) -> None:
         context = self._context
         self._begin_from_checkpoint()
+        views = {view.step: view for view in context.policy.checkpoints()}
+        covered = views.get(self._done_step)
+        self._version = self._done_step if covered is None else covered.policy_version
+        self._published = context.store.job(context.job_id).policy_version
+        if self._published > self._done_step:
+            # Its calls are repeated below. Until then older weights would be sampled under the newest name.
+            context.policy.await_version(self._published)
+        self._keep_published()
         if self._done_step:  # A kill may have come between the checkpoint of a `save` and its result.
             context.store.finish_call(context.lease, self._done_step, self._saved(self._done_step))
-        self._publish_present()
+        self._publish_present(self._version)
         context.bell.done(context.job_id, self._done_step)
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())
         last_call = time.monotonic()
@@ -74,14 +91,17 @@ class PolicyJob(JobLoop[PolicySpec]):
             if call is not None:
                 self._carry_out(call)
                 last_call = time.monotonic()
-            elif time.monotonic() - last_call > context.spec.idle_seconds:
+            elif time.monotonic() - self._last_used(last_call) > context.spec.idle_seconds:
                 self._check.changes()
                 raise ClientSilentError(
-                    f"no call for {context.spec.idle_seconds:g} s, so the policy was saved and gave up its "
-                    f"place; the next call brings it back"
+                    f"no call and no sampling for {context.spec.idle_seconds:g} s, so the policy was saved "
+                    f"and gave up its place; the next call brings it back"
                 )
             else:
                 context.bell.wait(rung, min(_LOOK_SECONDS, context.spec.idle_seconds))
+
+    def _last_used(self, last_call: float) -> float:
+        return max(last_call, self._context.bell.last_sampled(self._context.job_id))
 
     def _carry_out(self, stored: StoredCall) -> None:
         context = self._context
@@ -98,7 +118,23 @@ class PolicyJob(JobLoop[PolicySpec]):
             if tokens:
                 self._look_at_budget()
         context.bell.done(context.job_id, stored.seq)
-        if stored.seq - self._saved_step >= context.spec.checkpoint_every:
+        self._save_if_due(stored.call, result)
+
+    def _save_if_due(self, call: PolicyCall, result: CallResult) -> None:
+        """Write an automatic checkpoint after a call."""
+        context, seq = self._context, self._done_step
+        if isinstance(call, Publish):
+            # If the next checkpoint came after further training, the published weights could not be made
+            # again. Publishes are assumed to be as far apart as the last two.
+            before, self._last_publish = self._last_publish, seq
+            apart = context.spec.checkpoint_every if before is None else seq - before
+            due = seq + apart - self._saved_step >= context.spec.checkpoint_every
+        elif isinstance(call, Load):
+            # Repeating it needs the other policy's version, which may be deleted.
+            due = result.error is None
+        else:
+            due = seq - self._saved_step >= context.spec.checkpoint_every
+        if due:
             self._save_last_good()
 
     def _repeat(self, stored: StoredCall, before: CallResult) -> None:
@@ -116,9 +152,11 @@ class PolicyJob(JobLoop[PolicySpec]):
             )
 
     def _call_or_refuse(self, stored: StoredCall) -> CallResult:
+        # A damaged checkpoint is read next to the policy, which stays as it is.
+        refusals = (*_REFUSALS, CheckpointCorruptError) if isinstance(stored.call, Load) else _REFUSALS
         try:
             return self._call(stored.seq, stored.call)
-        except _REFUSALS as error:
+        except refusals as error:
             return CallResult(error=ErrorView.model_validate(error.to_wire()))
 
     def _call(self, seq: int, call: PolicyCall) -> CallResult:
@@ -134,21 +172,20 @@ class PolicyJob(JobLoop[PolicySpec]):
                     max_grad_norm=call.max_grad_norm,
                     weight_decay=call.weight_decay,
                 )
+                if not stepped.skipped:
+                    self._version = None
                 return CallResult(metrics=stepped.metrics, skipped=stepped.skipped)
             case Logprobs():
                 found = context.policy.logprobs(_sequences(call, context.policy.limits))
                 return CallResult(logprobs=[own.tolist() for own in found])
             case Publish():
-                self._done_step = seq
-                self._publish_present()
+                self._publish(seq)
                 return CallResult(version=seq)
             case Save():
                 self._save(seq)
                 return self._saved(seq)
             case Load():
-                self._check.changes()
-                self._check.changed()
-                context.policy.load(call.policy, with_optimizer=call.with_optimizer)
+                self._load(call)
                 return CallResult()
 
     def _forward_backward(self, call: ForwardBackward) -> CallResult:
@@ -166,24 +203,54 @@ class PolicyJob(JobLoop[PolicySpec]):
             metrics=result.metrics,
         )
 
-    def _publish_present(self) -> None:
+    def _load(self, call: Load) -> None:
+        context = self._context
+        self._check.changes()
+        self._check.changed()
+        context.policy.load(call.policy, with_optimizer=call.with_optimizer)
+        self._version = None
+
+    def _publish(self, seq: int) -> None:
+        context = self._context
+        sha256 = self._publish_present(seq)
+        self._version = seq
+        context.store.record_publish(context.lease, seq, sha256)
+        if seq >= self._published:
+            self._published = seq
+            context.policy.await_version(None)
+
+    def _publish_present(self, version: int) -> str:
         policy = self._context.policy
-        policy.publish(self._done_step, policy.take_weights())
-        self._check.published(self._done_step)
+        taken = policy.take_weights()
+        policy.publish(version, taken)
+        self._check.published(version)
         self._context.store.add_facts(self._context.lease, policy.witness.take())
+        return taken.sha256
 
     def _save(self, step: int) -> None:
-        super()._save(step)
+        context = self._context
+        # Weights that were published keep their version, so that it can be sampled after a restart.
+        context.policy.save(step, version=self._version)
+        self._keep_published()
+        context.policy.tidy(step)
+        self._saved_step = step
         self._forget_covered()
 
     def _saved(self, seq: int) -> CallResult:
-        return CallResult(policy=str(PolicyRef(owner=self._context.job_id, version=seq)), version=seq)
+        version = seq if self._version is None else self._version
+        return CallResult(policy=str(PolicyRef(owner=self._context.job_id, version=version)), version=version)
+
+    def _keep_published(self) -> None:
+        policy = self._context.policy
+        steps = [view.step for view in policy.checkpoints() if view.policy_version == self._published]
+        policy.keep_steps(steps[-1:], why=_PUBLISHED)
 
     def _forget_covered(self) -> None:
         # Through the oldest checkpoint: if a newer one is damaged, the calls after the oldest are repeated.
+        # One that is kept longer, for sampling, does not count.
         context = self._context
         kept = [view.step for view in context.policy.checkpoints() if view.step]
-        context.store.forget_calls(context.lease, min(kept, default=0))
+        context.store.forget_calls(context.lease, min(kept[-context.spec.keep_checkpoints :], default=0))
 
     def _clean_up(self) -> None:
         self._context.bell.forget(self._context.job_id)
@@ -240,6 +307,13 @@ def _loss(call: ForwardBackward) -> TokenLoss:
                 f"sequence {number} has no sampling_logprobs, which loss={call.loss!r} needs",
                 hint="pass the completion's, or use loss='cross_entropy'",
                 field="sequences.sampling_logprobs",
+            )
+        if call.kl_coefficient and own.reference_logprobs is None:
+            # Noticed during the computation, it would cost the gradient of earlier calls.
+            raise InvalidRequestError(
+                f"sequence {number} has no reference_logprobs, which kl_coefficient needs",
+                hint="get them from another policy's logprobs(), or set kl_coefficient to 0",
+                field="sequences.reference_logprobs",
             )
     return LossConfig(
         name=call.loss,

@@ -737,4 +737,7 @@ def _finite(policy_id: str, result: ForwardBackwardResult) -> ForwardBackwardRes
             f"{result.metrics['logprob_gap_max']:.3g} nats"
         )
         hint = "check for sampling logprobs of a different policy, or extreme advantages"
-    raise NonFiniteLossError(f"the loss of policy {policy_id} is {result.loss}: {why}", hint=hint)
+    raise NonFiniteLossError(
+        f"the loss of policy {policy_id} is {result.loss}, and its accumulated gradient was dropped: {why}",
+        hint=hint,
+    )

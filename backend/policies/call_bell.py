@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from collections.abc import Callable
 
 
 class CallBell:
     """One bell for all policies of a pool: there are few, and each checks whether it is meant."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._changed = threading.Condition()
         self._rung = 0
         self._done: dict[str, int] = {}
         """Number of the last finished call, by policy."""
+        self._sampled: dict[str, float] = {}
+        """When a policy that is trained here was last sampled."""
 
     def ring(self) -> None:
         """Wake all waiting threads."""
@@ -30,6 +36,17 @@ class CallBell:
         """Forget a policy that is no longer trained here: calls executed elsewhere are unknown."""
         with self._changed:
             self._done.pop(policy, None)
+            self._sampled.pop(policy, None)
+
+    def sampled(self, policy: str) -> None:
+        """Record that a policy is being sampled, if it is trained here by calls."""
+        with self._changed:
+            if policy in self._done:
+                self._sampled[policy] = self._clock()
+
+    def last_sampled(self, policy: str) -> float:
+        """Return when a policy was last sampled; minus infinity if it was not."""
+        return self._sampled.get(policy, -math.inf)
 
     @property
     def rung(self) -> int:

@@ -83,15 +83,20 @@ class PolicyCheckpoints:
         """Return the stored checkpoints, oldest first."""
         return self._store.checkpoints(self._lease.job_id, self._bound.agent)
 
-    def save(self, step: int) -> None:
-        """Write a checkpoint of `step`, and record it."""
-        key = _folder(step)
+    def save(self, step: int, *, version: int | None = None) -> None:
+        """Write a checkpoint of `step`, and record it.
+
+        Args:
+            step: The last step that it covers.
+            version: The version of its weights; None means that they are new in this step.
+        """
+        key, version = _folder(step), step if version is None else version
         with self._files.filling(key) as directory:
             manifest = self._learner.save(
                 self._id,
                 directory,
                 step=step,
-                policy_version=step,
+                policy_version=version,
                 extra={
                     "job_id": self._lease.job_id,
                     "spec": self._spec.model_dump(mode="json"),
@@ -100,7 +105,7 @@ class PolicyCheckpoints:
             )
         view = CheckpointView(
             step=step,
-            policy_version=step,
+            policy_version=version,
             path=str(self._files.local(key)),
             sha256=manifest.files[manifest.weights_file].sha256,
             files={blob.key: blob.bytes for blob in self._files.files(key)},
@@ -110,7 +115,7 @@ class PolicyCheckpoints:
             self._lease,
             CheckpointEvent(
                 step=step,
-                policy_version=step,
+                policy_version=version,
                 path=view.path,
                 sha256=view.sha256,
                 agent=self._bound.agent,

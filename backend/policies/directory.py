@@ -11,7 +11,12 @@ from backend.compute.weights import PolicyWeights
 from backend.engines.protocol import BASE_POLICY, SamplingEngine
 from backend.policies.in_use import Answering, PoliciesInUse
 from tinkergym.agent.sampler import Deliver
-from tinkergym.errors import InvalidRequestError, NotFoundError, PolicyVersionGoneError
+from tinkergym.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    PolicyVersionGoneError,
+    ServiceUnavailableError,
+)
 from tinkergym.schema.sampling import SampleRequest
 
 _TRIES = 3
@@ -29,6 +34,8 @@ class StoredPolicy:
     """Reads the weights of one of them."""
     from_base: bool = True
     """Whether its training started from the model itself, so that version 0 is the model."""
+    will_be_repeated: int = 0
+    """The last published version, if the job is unfinished and repeats what its checkpoints lack; else 0."""
 
 
 FindPolicy = Callable[[str], StoredPolicy]
@@ -56,10 +63,22 @@ class PolicyDirectory:
         self._jobs: dict[str, str] = {}
         """The job that trains a policy here, by the policy's id."""
         self._not_from_base: set[str] = set()
+        self._called: set[str] = set()
+        """Policies whose owners decide when to publish."""
+        self._awaited: dict[str, int] = {}
+        """The version that a job is about to publish again, by the policy's id."""
         self._idle: OrderedDict[str, None] = OrderedDict()
         self._in_use = PoliciesInUse()
 
-    def hold(self, policy_id: str, *, job_id: str, agent: str = "", from_base: bool = True) -> None:
+    def hold(
+        self,
+        policy_id: str,
+        *,
+        job_id: str,
+        agent: str = "",
+        from_base: bool = True,
+        by_calls: bool = False,
+    ) -> None:
         """From now on a job publishes this policy itself.
 
         Args:
@@ -67,12 +86,16 @@ class PolicyDirectory:
             job_id: The job that trains it.
             agent: The agent whose policy it is; empty if the job trains one.
             from_base: Whether its training started from the model itself, so that version 0 is the model.
+            by_calls: Whether its owner decides when to publish, so a request for the newest version needs no
+                copy that outlives it.
         """
         with self._lock:
             self._ids[policy_id] = self._ids[f"{job_id}/{agent}" if agent else job_id] = policy_id
             self._jobs[policy_id] = job_id
             if not from_base:
                 self._not_from_base.add(policy_id)
+            if by_calls:
+                self._called.add(policy_id)
             self._idle.pop(policy_id, None)
             # Versions that the job makes again may differ from the loaded ones.
             for name in [name for name in self._idle if name.startswith(f"{policy_id}@")]:
@@ -83,8 +106,22 @@ class PolicyDirectory:
         """The job ended; the last version stays loaded until others evict it."""
         with self._lock:
             self._jobs.pop(policy_id, None)
+            self._awaited.pop(policy_id, None)
             if policy_id in self._engine.loaded():
                 self._became_idle(policy_id)
+
+    def await_version(self, policy_id: str, version: int | None) -> None:
+        """Until this version is published again, refuse requests for it or for the newest version.
+
+        Args:
+            policy_id: The policy.
+            version: The version; None means that it is published.
+        """
+        with self._lock:
+            if version is None:
+                self._awaited.pop(policy_id, None)
+            else:
+                self._awaited[policy_id] = version
 
     def trained_by(self, policy: str) -> str | None:
         """Return the job that trains a policy here, by any of the policy's names; None if none does."""
@@ -105,6 +142,7 @@ class PolicyDirectory:
         Raises:
             NotFoundError: The policy is neither loaded nor stored.
             PolicyVersionGoneError: The version is not stored.
+            ServiceUnavailableError: Its job will publish the version again, after a restart.
             InvalidRequestError: A model's name with a version; only policies have versions.
         """
         if request.policy in self._model_names:
@@ -119,8 +157,11 @@ class PolicyDirectory:
             return self._definite(request)
         policy_id = self._ids.get(request.policy) or self._look_up(request.policy).policy_id
         newest, wanted = self._engine.loaded().get(policy_id), request.policy_version
+        if (awaited := self._awaited.get(policy_id)) is not None and wanted in (None, awaited):
+            raise _repeated_later(request.policy, awaited)
         # The job may publish its next version during sampling.
         lasting = wanted is not None and policy_id in self._jobs and not is_training()
+        lasting = lasting and not (policy_id in self._called and wanted == newest)
         if wanted == 0 and (newest != 0 or lasting) and policy_id not in self._not_from_base:
             # Version 0 is the untrained model, whatever was published since.
             return request.model_copy(update={"policy": BASE_POLICY})
@@ -217,6 +258,8 @@ class PolicyDirectory:
                 )
             version = stored.versions[-1] if wanted is None else wanted
             if version not in stored.versions:
+                if max(stored.versions, default=0) < version <= stored.will_be_repeated:
+                    raise _repeated_later(policy, version)
                 kept = ", ".join(map(str, stored.versions)) or "none yet"
                 raise PolicyVersionGoneError(
                     f"version {version} of {policy} is neither the newest nor stored",
@@ -244,3 +287,10 @@ class PolicyDirectory:
             if oldest not in self._in_use:
                 del self._idle[oldest]
                 self._engine.retire(oldest)
+
+
+def _repeated_later(policy: str, version: int) -> ServiceUnavailableError:
+    return ServiceUnavailableError(
+        f"{policy} was interrupted, and publishes version {version} again when it runs",
+        hint="try again in a moment",
+    )

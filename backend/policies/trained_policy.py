@@ -28,6 +28,7 @@ from backend.policies.teacher import open_teacher
 from backend.policies.witness import MOST_COMPARED, PolicyWitness
 from tinkergym.errors import ParityError
 from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.policy_calls import PolicySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class TrainedPolicy:
             job_id=bound.lease.job_id,
             agent=bound.agent,
             from_base=not bound.lease.spec.for_agent(bound.agent).initial_policy,
+            by_calls=isinstance(bound.lease.spec, PolicySpec),
         )
         return self._checkpoints.restore(at_most)
 
@@ -248,6 +250,10 @@ class TrainedPolicy:
             with self.beginning() as before:
                 self.witness.effect(few, logprobs[:MOST_COMPARED], before.logprobs(few))
 
+    def await_version(self, version: int | None) -> None:
+        """Let requests wait for a version that will be published again; None means that it is."""
+        self._bound.pool.directory.await_version(self.id, version)
+
     def let_engine_sleep(self) -> None:
         """Let the engine free its memory for the learner; publishing wakes it."""
         self._engine.sleep()
@@ -270,9 +276,9 @@ class TrainedPolicy:
         """Return the stored checkpoints, oldest first."""
         return self._checkpoints.views()
 
-    def save(self, step: int) -> None:
-        """Write a checkpoint of `step`, and record it."""
-        self._checkpoints.save(step)
+    def save(self, step: int, *, version: int | None = None) -> None:
+        """Write a checkpoint of `step`, and record it; see `PolicyCheckpoints.save`."""
+        self._checkpoints.save(step, version=version)
 
     def tidy(self, step: int) -> None:
         """Drop the checkpoints that are superseded by the one of `step`."""

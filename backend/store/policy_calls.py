@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from sqlalchemy import delete, func, select, update
 
 from backend.store.database import Database
+from backend.store.policies import record_version
 from backend.store.records import JobLease, fenced
-from backend.store.tables import policy_calls
+from backend.store.tables import jobs, policy_calls
 from backend.store.usage import count_tokens
 from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError, TooManyRequestsError
 from tinkergym.schema.policy_calls import MOST_CALLS_AHEAD, POLICY_CALL, CallResult, PolicyCall
@@ -154,6 +155,25 @@ class PolicyCallStore:
             )
             if written.rowcount:
                 count_tokens(connection, row, tokens)
+
+    def record_publish(self, lease: JobLease, version: int, weights_sha256: str) -> None:
+        """Record a published version; its step is the number of the call that published it.
+
+        Raises:
+            LeaseLostError: Another worker has the policy, or it ended.
+        """
+        with self._db.write() as connection:
+            fenced(connection, lease)
+            record_version(
+                connection,
+                lease.job_id,
+                version=version,
+                train_step=version,
+                weights_sha256=weights_sha256,
+            )
+            connection.execute(
+                update(jobs).where(jobs.c.job_id == lease.job_id).values(policy_version=version)
+            )
 
     def forget_calls(self, lease: JobLease, through: int) -> None:
         """Delete what a checkpoint covers: the calls up to number `through`, and old results.

@@ -60,6 +60,7 @@ from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, Sub
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.images import ImageKept, ImageNames
 from tinkergym.schema.job_spec import PlayedSpec, TrainingSpec
+from tinkergym.schema.policy_calls import PolicySpec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import SampleFailure, SampleRequest, lease_of_session
 from tinkergym.schema.views import RendererBundle
@@ -257,7 +258,9 @@ class PoolWorker:
                 if not served.early.keep(owned, deliver):
                     ready.append(owned)
         for policy in {request.policy for request in requests}:
-            self._boards.contact(served.directory.trained_by(policy) or policy)
+            trained_by = served.directory.trained_by(policy) or policy
+            self._boards.contact(trained_by)
+            self._bell.sampled(trained_by)
         if refused:
             deliver(refused)
         if ready and together:
@@ -602,11 +605,14 @@ class PoolWorker:
     def _stored_policy(self, name: str) -> StoredPolicy:
         found = self._store.find_policy(PolicyRef.parse(name))
         paths = {view.policy_version: view.path for view in found.kept}
+        job = self._store.job(found.job_id)
+        repeats = isinstance(job.spec, PolicySpec) and not job.state.final
         return StoredPolicy(
             policy_id=found.policy.policy_id,
             versions=tuple(paths),
             read=lambda version: stored_weights(Checkpoint.open(paths[version])),
-            from_base=not self._store.job(found.job_id).spec.for_agent(found.agent).initial_policy,
+            from_base=not job.spec.for_agent(found.agent).initial_policy,
+            will_be_repeated=job.policy_version if repeats else 0,
         )
 
 

@@ -185,7 +185,7 @@ class TrainingPolicy:
     # --- sampling ---
 
     def sample(self, prompt: Prompt, *, seed: int = 0, **settings: Any) -> list[Completion]:
-        """Sample completions of one prompt from the newest published version.
+        """Sample completions of one prompt from the version that was published last.
 
         Args:
             prompt: Token ids, messages, or a text, which becomes a user message.
@@ -195,6 +195,7 @@ class TrainingPolicy:
 
         Raises:
             InvalidRequestError: A setting is out of range; nothing was sent.
+            PolicyVersionGoneError: As in `sample_many`.
         """
         n = settings.get("n", 1)
         require_count(n, "n")
@@ -236,6 +237,8 @@ class TrainingPolicy:
 
         Raises:
             InvalidRequestError: A setting is out of range; nothing was sent.
+            PolicyVersionGoneError: A newer version was published meanwhile, or the service restarted after
+                further training and a `save`; publish again.
         """
         require_count(n, "n")
         if seeds is None:
@@ -248,13 +251,16 @@ class TrainingPolicy:
             )
         if not prompts:
             return []
+        version = self._view.policy_version or None
         if self._published is not None:
-            self._published.result()
+            version = self._published.result()
         with self._lock:
             self._sampled_calls += 1
             call = self._sampled_calls
         wanted = {
             "policy": self.id,
+            # After a restart the newest version may be an older one for a moment.
+            "policy_version": version,
             "max_tokens": max_tokens,
             "temperature": temperature,
             "stop_ids": list(self.renderer.stop_ids),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tinkergym.schema.certificate import AgreementFacts
@@ -57,12 +59,45 @@ def test_a_load_is_repeated_after_a_kill(lab, owner):
     assert owner.call(Logprobs(sequences=[SEQUENCE])).logprobs == known
 
 
+def damage(lab, job_id):
+    for view in lab.service.checkpoints(job_id):
+        for weights in Path(view.path).glob("*.safetensors"):
+            weights.write_bytes(b"rust")
+
+
+def test_after_a_load_the_other_policys_version_is_no_longer_needed(lab, owner):
+    other = Owner(lab)
+    saved = other.call(BATCH, STEP, Save()).policy
+    owner.call(Load(policy=saved))
+    known = owner.call(Logprobs(sequences=[SEQUENCE])).logprobs
+    # With keep_checkpoints=1 this one takes its place.
+    other.call(BATCH, STEP, Save())
+    owner.moved()
+    assert owner.call(Logprobs(sequences=[SEQUENCE])).logprobs == known
+
+
+def test_a_damaged_version_is_not_loaded_and_the_policy_goes_on(lab, owner):
+    other = Owner(lab)
+    saved = other.call(BATCH, STEP, Save()).policy
+    damage(lab, other.job_id)
+    known = owner.call(BATCH, STEP, Logprobs(sequences=[SEQUENCE])).logprobs
+    assert owner.call(Load(policy=saved)).error.type == "CheckpointCorruptError"
+    assert owner.call(Logprobs(sequences=[SEQUENCE])).logprobs == known
+
+
+def test_a_call_that_is_refused_keeps_the_gradient_of_earlier_ones(lab, owner):
+    sequence = {**SEQUENCE, "sampling_logprobs": [-1.0] * 4}
+    without_reference = ForwardBackward(sequences=[sequence], loss="ppo", kl_coefficient=0.1)
+    assert owner.call(BATCH, without_reference).error.field == "sequences.reference_logprobs"
+    assert owner.call(STEP).error is None
+
+
 def test_a_policy_whose_calls_cannot_be_repeated_as_they_were_ends_with_the_call(lab, owner):
     other = Owner(lab)
     saved = other.call(BATCH, STEP, Save()).policy
     owner.call(Load(policy=saved))
-    # With keep_checkpoints=1 this one takes its place.
     other.call(BATCH, STEP, Save())
+    damage(lab, owner.job_id)
     owner.moved()
     lab.until(owner.job_id, lambda: lab.state(owner.job_id).final)
     end = lab.events(owner.job_id, "state")[-1]
@@ -127,3 +162,35 @@ def test_a_policy_whose_engine_holds_other_weights_ends_before_it_changes(lab, o
     lab.until(owner.job_id, lambda: lab.state(owner.job_id).final)
     end = lab.events(owner.job_id, "state")[-1]
     assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")
+
+
+def greedy(lab, owner, version):
+    completion = sampled(lab, owner.job_id, version, [65, 66], tokens=6)
+    assert completion.policy_version == version
+    return completion.token_ids, completion.sampling_logprobs
+
+
+def test_the_last_published_version_is_sampled_after_a_kill_whatever_was_trained_since(lab, owner):
+    first = owner.call(BATCH, STEP, Publish()).version
+    known = greedy(lab, owner, first)
+    owner.call(BATCH, STEP, Save())
+    owner.moved()
+    owner.call(Logprobs(sequences=[SEQUENCE]))
+    assert greedy(lab, owner, first) == known
+
+
+def test_published_weights_that_are_saved_later_keep_their_version(lab, owner):
+    owner.call(BATCH, STEP)
+    version = owner.call(Publish()).version
+    known = greedy(lab, owner, version)
+    saved = owner.call(Logprobs(sequences=[SEQUENCE]), Save())
+    assert saved.policy == f"{owner.job_id}@{version}"
+    owner.moved()
+    owner.call(Logprobs(sequences=[SEQUENCE]))
+    assert greedy(lab, owner, version) == known
+
+
+def test_a_publish_is_recorded_with_its_hash(lab, owner):
+    version = owner.call(BATCH, STEP, Publish()).version
+    assert lab.service.version_sha256(owner.job_id, version)
+    assert lab.service.job(owner.job_id).policy_version == version

@@ -1,3 +1,4 @@
+import math
 import threading
 
 from backend.policies.call_bell import CallBell
@@ -34,3 +35,14 @@ def test_what_a_forgotten_policy_did_is_not_known():
     bell.forget("p")
     bell.forget("p")
     bell.wait_until_done("p", 1, 0.0)  # gives up at once; a loop elsewhere may do it
+
+
+def test_sampling_a_policy_that_is_trained_here_counts_as_using_it():
+    now = 10.0
+    bell = CallBell(lambda: now)
+    bell.done("p", 0)
+    for policy in ("p", "other"):
+        bell.sampled(policy)
+    assert (bell.last_sampled("p"), bell.last_sampled("other")) == (10.0, -math.inf)
+    bell.forget("p")
+    assert bell.last_sampled("p") == -math.inf

@@ -4,7 +4,12 @@ import pytest
 
 from backend.compute.weights import AdapterWeights
 from backend.policies.directory import PolicyDirectory, StoredPolicy
-from tinkergym.errors import InvalidRequestError, NotFoundError, PolicyVersionGoneError
+from tinkergym.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    PolicyVersionGoneError,
+    ServiceUnavailableError,
+)
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import SampleFailure, SampleRequest
 
@@ -31,7 +36,7 @@ class Shelf:
 
     def __init__(self, stored: dict[str, list[int]], keep_idle: int = 2, *, from_base: bool = True) -> None:
         self.engine, self.stored, self.read = Engine(), stored, []
-        self.from_base = from_base
+        self.from_base, self.repeated = from_base, 0
         self.directory = PolicyDirectory(
             self.engine, model_names={"nano"}, find=self.find, keep_idle=keep_idle
         )
@@ -50,6 +55,7 @@ class Shelf:
             versions=tuple(self.stored[number]),
             read=read,
             from_base=self.from_base,
+            will_be_repeated=self.repeated,
         )
 
     def train(self, number: str, version: int | None = None) -> None:
@@ -209,3 +215,30 @@ def test_policies_in_training_are_not_pushed_out():
     assert set(shelf.engine.loaded()) == {"policy-1", "policy-3"}
     shelf.directory.release("policy-1")
     assert set(shelf.engine.loaded()) == {"policy-1"}
+
+
+def test_a_version_that_will_be_published_again_is_waited_for_rather_than_replaced_by_an_older_one():
+    shelf = Shelf({"1": [5]})
+    shelf.repeated = 7
+    with pytest.raises(ServiceUnavailableError):  # its job is not here yet
+        shelf.resolve("job-1", 7)
+    for version in (6, 8):
+        shelf.repeated = version - 1 if version == 8 else 5
+        with pytest.raises(PolicyVersionGoneError):
+            shelf.resolve("job-1", version)
+    shelf.train("1", 5)
+    shelf.directory.await_version("policy-1", 7)
+    for version in (None, 7):
+        with pytest.raises(ServiceUnavailableError):
+            shelf.resolve("job-1", version)
+    shelf.engine.publish("policy-1", 7, WEIGHTS)
+    shelf.directory.await_version("policy-1", None)
+    assert shelf.resolve("job-1", 7) == ("policy-1", 7)
+
+
+def test_the_newest_version_of_a_policy_trained_by_calls_is_not_loaded_twice():
+    shelf = Shelf({"1": [7]})
+    shelf.directory.hold("policy-1", job_id="job-1", by_calls=True)
+    shelf.engine.publish("policy-1", 7, WEIGHTS)
+    assert shelf.resolve("job-1", 7) == ("policy-1", 7)
+    assert shelf.read == []

@@ -9,6 +9,7 @@ from tinkergym.errors import NotFoundError
 from tinkergym.remote.api import Api
 from tinkergym.schema.events import JobState
 from tinkergym.schema.policy_calls import CallResult, CallView, NumberedCall, PolicyCallsView
+from tinkergym.schema.sampling import SampleBatch
 
 POLICY_ID = "job-1"
 
@@ -19,6 +20,8 @@ class StubConnection:
     def __init__(self) -> None:
         self.stored = []
         """Operations of the stored calls, in order."""
+        self.sampled = []
+        """Requests for completions."""
         self.refuse = {}
         """Errors of the next POST with an operation."""
         self.state, self.reason = JobState.RUNNING, ""
@@ -29,6 +32,10 @@ class StubConnection:
         """Set when a result was asked for that is not there."""
 
     def call(self, method, path, *, body=None, **_):
+        if path == "/v1/sample":
+            batch = SampleBatch.model_validate_json(body)
+            self.sampled += batch.requests
+            return b"\n".join(_completion(request) for request in batch.requests)
         if method == "POST":
             return self._store(NumberedCall.model_validate_json(body))
         number = path.rpartition("/")[2]
@@ -48,6 +55,12 @@ class StubConnection:
         assert wanted.seq == len(self.stored) + 1
         self.stored.append(wanted.call)
         return json.dumps({}).encode()
+
+
+def _completion(request):
+    found = {"token_ids": [1], "sampling_logprobs": [0.0], "finish_reason": "stop"}
+    version = request.policy_version or 0
+    return json.dumps({**found, "request_id": request.request_id, "policy_version": version}).encode()
 
 
 class StubApi(Api):
