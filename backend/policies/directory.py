@@ -34,8 +34,9 @@ class StoredPolicy:
     """Reads the weights of one of them."""
     from_base: bool = True
     """Whether its training started from the model itself, so that version 0 is the model."""
-    will_be_repeated: int = 0
-    """The last published version, if the job is unfinished and repeats what its checkpoints lack; else 0."""
+    repeats_until: int | None = None
+    """For an unfinished policy that its owner trains by calls: the last published version, or 0. Where its
+    checkpoints lack it, the calls are repeated."""
 
 
 FindPolicy = Callable[[str], StoredPolicy]
@@ -158,7 +159,7 @@ class PolicyDirectory:
         policy_id = self._ids.get(request.policy) or self._look_up(request.policy).policy_id
         newest, wanted = self._engine.loaded().get(policy_id), request.policy_version
         if (awaited := self._awaited.get(policy_id)) is not None and wanted in (None, awaited):
-            raise _repeated_later(request.policy, awaited)
+            raise _published_later(request.policy, awaited)
         # The job may publish its next version during sampling.
         lasting = wanted is not None and policy_id in self._jobs and not is_training()
         lasting = lasting and not (policy_id in self._called and wanted == newest)
@@ -250,6 +251,9 @@ class PolicyDirectory:
             if newest is not None and wanted in (None, newest):  # Another request was faster.
                 return policy_id
             stored = self._find(policy)
+            nothing = newest is None and not stored.versions
+            if wanted is None and nothing and stored.repeats_until is not None:
+                raise _published_later(policy, 0)
             if wanted is None and (policy_id in self._jobs or not stored.versions):
                 raise NotFoundError(
                     f"policy {policy!r} has no weights yet",
@@ -258,8 +262,8 @@ class PolicyDirectory:
                 )
             version = stored.versions[-1] if wanted is None else wanted
             if version not in stored.versions:
-                if max(stored.versions, default=0) < version <= stored.will_be_repeated:
-                    raise _repeated_later(policy, version)
+                if max(stored.versions, default=0) < version <= (stored.repeats_until or 0):
+                    raise _published_later(policy, version)
                 kept = ", ".join(map(str, stored.versions)) or "none yet"
                 raise PolicyVersionGoneError(
                     f"version {version} of {policy} is neither the newest nor stored",
@@ -289,8 +293,8 @@ class PolicyDirectory:
                 self._engine.retire(oldest)
 
 
-def _repeated_later(policy: str, version: int) -> ServiceUnavailableError:
+def _published_later(policy: str, version: int) -> ServiceUnavailableError:
+    what = f"version {version} again" if version else "its first version"
     return ServiceUnavailableError(
-        f"{policy} was interrupted, and publishes version {version} again when it runs",
-        hint="try again in a moment",
+        f"{policy} does not run yet; it publishes {what} when it has a place", hint="try again in a moment"
     )

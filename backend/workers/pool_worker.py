@@ -612,7 +612,7 @@ class PoolWorker:
             versions=tuple(paths),
             read=lambda version: stored_weights(Checkpoint.open(paths[version])),
             from_base=not job.spec.for_agent(found.agent).initial_policy,
-            will_be_repeated=job.policy_version if repeats else 0,
+            repeats_until=job.policy_version if repeats else None,
         )
 
 

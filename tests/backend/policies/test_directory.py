@@ -36,7 +36,7 @@ class Shelf:
 
     def __init__(self, stored: dict[str, list[int]], keep_idle: int = 2, *, from_base: bool = True) -> None:
         self.engine, self.stored, self.read = Engine(), stored, []
-        self.from_base, self.repeated = from_base, 0
+        self.from_base, self.repeated = from_base, None
         self.directory = PolicyDirectory(
             self.engine, model_names={"nano"}, find=self.find, keep_idle=keep_idle
         )
@@ -55,7 +55,7 @@ class Shelf:
             versions=tuple(self.stored[number]),
             read=read,
             from_base=self.from_base,
-            will_be_repeated=self.repeated,
+            repeats_until=self.repeated,
         )
 
     def train(self, number: str, version: int | None = None) -> None:
@@ -226,6 +226,10 @@ def test_a_version_that_will_be_published_again_is_waited_for_rather_than_replac
         shelf.repeated = version - 1 if version == 8 else 5
         with pytest.raises(PolicyVersionGoneError):
             shelf.resolve("job-1", version)
+    with pytest.raises(ServiceUnavailableError):  # and this one has nothing yet
+        unpublished = Shelf({"2": []})
+        unpublished.repeated = 0
+        unpublished.resolve("job-2")
     shelf.train("1", 5)
     shelf.directory.await_version("policy-1", 7)
     for version in (None, 7):
