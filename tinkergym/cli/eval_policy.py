@@ -130,18 +130,19 @@ def _of_model(client: Client, name: str, sampling: Mapping[str, Any]) -> Policy:
 
 def _of_job(client: Client, ref: PolicyRef, sampling: Mapping[str, Any]) -> Policy:
     try:
-        job_id, version = client.job_and_version(ref)
+        job_id, version, agent = client.trained_policy(ref)
         job = client.job(job_id)
     except NotFoundError as error:
         raise InvalidRequestError(
             f"{str(ref)!r} is not a policy: {error.message}", hint=error.hint, field="--policy"
         ) from None
     # Resolve the newest version now, not at each episode: the job may still be training.
-    return policy_of(job, job.view().policy_version if version is None else version, sampling)
+    version = job.view().policy_version if version is None else version
+    return policy_of(job, version, {**sampling, "agent": agent})
 
 
 def policy_of(job: Job, version: int | None, sampling: Mapping[str, Any]) -> Policy:
-    """Return a job's policy.
+    """Return a job's policy; `sampling` may name its agent.
 
     Raises:
         NotFoundError: The version is not available.

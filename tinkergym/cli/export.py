@@ -43,8 +43,8 @@ def export(
     if base and not merge:
         raise InvalidRequestError("--base needs --merge", hint="add --merge", field="base")
     with Client() as client:
-        job_id, version = client.job_and_version(reference)
-        done = client.job(job_id).export(to, version=version, merge=merge, base=base, agent=reference.agent)
+        job_id, version, agent = client.trained_policy(reference)
+        done = client.job(job_id).export(to, version=version, merge=merge, base=base, agent=agent)
     if as_json:
         emit(dataclasses.asdict(done))
         return

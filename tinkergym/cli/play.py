@@ -22,7 +22,6 @@ from tinkergym.trajectory.parts import content_text
 if TYPE_CHECKING:
     from tinkergym.agent.renderer import Renderer
     from tinkergym.remote.client import Client
-    from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
     from tinkergym.rollout.environment_host import AnyEnv
     from tinkergym.rollout.local_environment import Environment
@@ -182,8 +181,14 @@ def _player(client: Client, policy: str, sampling: dict[str, Any]) -> Policy:
 
     if not PolicyRef.is_meant(policy):
         return _untrained(client, policy, sampling)
-    job, version = _job_and_version(client, policy)
-    return policy_of(job, version, sampling)
+    ref = PolicyRef.parse(policy, field="--policy")
+    try:
+        job_id, version, agent = client.trained_policy(ref)
+        job = client.job(job_id)
+    except NotFoundError as error:
+        error.field = "--policy"
+        raise
+    return policy_of(job, version, {**sampling, "agent": agent})
 
 
 def _untrained(client: Client, model: str, sampling: dict[str, Any]) -> Policy:
@@ -208,18 +213,6 @@ def _take_opponents_seat(env: AnyEnv, *, as_json: bool) -> bool:
         "You take the opponent's seat. Type actions as the policy does; press Ctrl-C to quit.\n"
     )
     return True
-
-
-def _job_and_version(client: Client, name: str) -> tuple[Job, int | None]:
-    from tinkergym.schema.policy_refs import PolicyRef
-
-    ref = PolicyRef.parse(name, field="--policy")
-    try:
-        job_id, version = client.job_and_version(ref)
-        return client.job(job_id), version
-    except NotFoundError as error:
-        error.field = "--policy"
-        raise
 
 
 class Ending(Enum):

@@ -83,21 +83,23 @@ class Api:
         """Resolve a reference to its policy, its version, and the stored versions."""
         return self._get(PolicyView, "/v1/policies", {"reference": reference})
 
-    def job_and_version(self, reference: PolicyRef) -> tuple[str, int | None]:
-        """Return the job that trains a policy, and the version number that a reference names.
+    def trained_policy(self, reference: PolicyRef) -> tuple[str, int | None, str]:
+        """Return the job that trains a policy, the version number that a reference names, and the agent.
 
-        None is the newest version. Asks the service only if the reference does not contain both.
+        None is the newest version; the agent is empty if the reference names none and the job trains one
+        policy. Asks the service only if the reference does not contain job and version.
 
         Raises:
             NotFoundError: There is no such policy, or the version is not stored.
         """
         ref = reference
-        if ref.owner.startswith("job-") and not ref.agent and (ref.is_newest or ref.version is not None):
-            return ref.owner, ref.version
+        if ref.owner.startswith("job-") and (ref.is_newest or ref.version is not None):
+            return ref.owner, ref.version, ref.agent
         if ref.version is not None:  # It may never have been saved.
-            return self.find_policy(ref.whose).job_id, ref.version
+            found = self.find_policy(ref.whose)
+            return found.job_id, ref.version, found.agent
         found = self.find_policy(str(ref))
-        return found.job_id, found.version
+        return found.job_id, found.version, found.agent
 
     def cancel(self, job_id: str) -> JobView:
         """Ask a job to end. Repeating the call has no effect."""

@@ -457,13 +457,15 @@ class Client:
         """
         return self._api.find_policy(str(PolicyRef.parse(reference, field="reference")))
 
-    def job_and_version(self, reference: PolicyRef) -> tuple[str, int | None]:
-        """Return the job that trains a policy, and the version that a reference names; None is the newest.
+    def trained_policy(self, reference: PolicyRef) -> tuple[str, int | None, str]:
+        """Return the job that trains a policy, the version that a reference names, and the policy's agent.
+
+        The version is None for the newest, and the agent empty if it is not named and not needed.
 
         Raises:
             NotFoundError: there is no such policy of yours, or no such version.
         """
-        return self._api.job_and_version(reference)
+        return self._api.trained_policy(reference)
 
     def jobs(self, *, limit: int = 50, before: str = "") -> list[JobView]:
         """List jobs, newest first.
@@ -505,9 +507,9 @@ class Client:
         """Return a policy to act with: a trained one, or an untrained model.
 
         Args:
-            model: `job-...` or `policy-...` for a trained policy, with `@40`, `@step:40`, `@best` or
-                `@latest` for a version; or a model name of the service, a model directory on its machine,
-                or a Hugging Face hub id.
+            model: `job-...`, `job-.../AGENT` or `policy-...` for a trained policy, with `@40`, `@step:40`,
+                `@best` or `@latest` for a version; or a model name of the service, a model directory on its
+                machine, or a Hugging Face hub id.
             temperature: Sampling temperature; 0 always takes the likeliest token. None is as in training, or
                 1.0 for a model.
             max_turn_tokens: The longest completion; None is as in training, or 64 for a model.
@@ -539,9 +541,9 @@ class Client:
                     hint="leave it out",
                     field="chat_template",
                 )
-            job_id, version = self._api.job_and_version(PolicyRef.parse(model, field="model"))
+            job_id, version, agent = self._api.trained_policy(PolicyRef.parse(model, field="model"))
             policy = self.job(job_id).policy(
-                version, temperature=temperature, max_turn_tokens=max_turn_tokens, **sampling
+                version, temperature=temperature, max_turn_tokens=max_turn_tokens, agent=agent, **sampling
             )
             if system_prompt is not None:
                 policy.system_prompt = system_prompt

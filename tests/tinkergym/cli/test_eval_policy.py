@@ -1,6 +1,8 @@
 import json
 
+import tinkergym as tg
 from tinkergym.evaluation.records import read_records
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
 BOARD = "board/TicTacToeVs-v0"
 
@@ -72,3 +74,17 @@ def test_a_policy_that_only_a_service_could_know_says_so_where_none_answers(tg_r
     result = tg_run("eval", BOARD, "--policy", "gould")
     assert result.exit_code != 0
     assert "of random, legal, gold, and jobs and models need a service" in result.output
+
+
+def test_the_policy_of_one_agent_is_evaluated_and_played(tg_run, start_service):
+    service = start_service(lambda prompt: "b2", environments=[BOARD, "games/Nim-v0"])
+    agents = {"player_0": tg.Train(), "player_1": tg.Train()}
+    with tg.Client() as client:
+        game = EnvironmentRef(id="games/Nim-v0")
+        client.submit(JobSpec(environment=game, agents=agents, rollout="server", steps=1))
+    result = figures(tg_run("eval", BOARD, "--policy", "job-1/player_1@0", "--tasks", 2, "--json"))
+    assert result["settings"]["policy"] == "job-1/player_1"
+    assert tg_run("play", BOARD, "--policy", "job-1/player_1@0", "--watch").exit_code == 0
+    assert {request.policy for batch in service.sampled for request in batch} == {"job-1/player_1"}
+    ambiguous = tg_run("eval", BOARD, "--policy", "job-1@0", "--tasks", 2)
+    assert (ambiguous.exit_code, "several policies" in ambiguous.output) == (2, True)

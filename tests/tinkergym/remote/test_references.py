@@ -1,0 +1,54 @@
+"""A reference that names a policy of several reaches that policy, with its version."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import InvalidRequestError, NotFoundError
+from tinkergym.remote.api import Api
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
+from tinkergym.schema.policy_refs import PolicyRef
+
+
+class StubApi(Api):
+    """Knows one policy by its id and by the best of its versions."""
+
+    def __init__(self):
+        super().__init__(None)
+
+    def find_policy(self, reference):
+        known = {"policy-7": None, "policy-7@best": 4, "job-1/black@best": 4}
+        if reference not in known:
+            raise NotFoundError(f"there is no {reference}")
+        return SimpleNamespace(job_id="job-1", agent="black", version=known[reference])
+
+
+@pytest.mark.parametrize(
+    ("reference", "named"),
+    [
+        ("job-1", ("job-1", None, "")),
+        ("job-1@9", ("job-1", 9, "")),
+        ("job-1/black@9", ("job-1", 9, "black")),
+        ("job-1/black@latest", ("job-1", None, "black")),
+        ("job-1/black@best", ("job-1", 4, "black")),
+        ("policy-7", ("job-1", None, "black")),
+        ("policy-7@9", ("job-1", 9, "black")),
+        ("policy-7@best", ("job-1", 4, "black")),
+    ],
+)
+def test_a_reference_names_a_job_a_version_and_an_agent(reference, named):
+    assert StubApi().trained_policy(PolicyRef.parse(reference)) == named
+
+
+def test_the_policy_of_one_agent_acts(start_service):
+    start_service(lambda prompt: "take 1", environments=["games/Nim-v0"])
+    agents = {"player_0": Train(), "player_1": Train()}
+    with tg.Client() as client:
+        game = EnvironmentRef(id="games/Nim-v0")
+        client.submit(JobSpec(environment=game, agents=agents, rollout="server", steps=1))
+        policy = client.policy("job-1/player_1@0")
+        assert (policy.name, policy.version) == ("job-1/player_1", 0)
+        assert policy.act("hello") == "take 1"
+        with pytest.raises(InvalidRequestError):
+            client.policy("job-1@0")
