@@ -76,6 +76,9 @@ class GatewayLimits(Settings):
     images_bytes: int = Field(4 * 2**30, ge=1024)
     """Images that one tenant may keep on the service's disk. When all its jobs have finished, images older
     than an hour are deleted to make room for new ones."""
+    calls_bytes: int = Field(256 * 2**20, ge=1024)
+    """Calls of own training loops that one tenant may have waiting, compressed. Clients hold back further
+    ones."""
     prompt_images: int = Field(64, ge=1)
     """Most images in one prompt."""
     job_bytes: int = Field(256 * 1024, ge=1024)

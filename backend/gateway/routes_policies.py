@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -84,7 +85,9 @@ async def call_policy(
         await run_in_threadpool(tenant.find_policy, PolicyRef.parse(wanted.call.policy))
     if images := images_in(wanted.call):
         await run_in_threadpool(Images(parts.config.images, tenant.tenant_id).require, images)
-    await run_in_threadpool(parts.store.policy_calls().add, job.job_id, wanted.seq, wanted.call)
+    most_bytes = parts.config.limits.calls_bytes
+    add = partial(parts.store.policy_calls().add, most_bytes=most_bytes)
+    await run_in_threadpool(add, job.job_id, wanted.seq, wanted.call)
     if pool is not None:
         await _ring(parts, pool, job.job_id, wanted.seq, 0.0)
     elif job.state is JobState.WAITING_FOR_CLIENT:
@@ -120,6 +123,9 @@ async def show_call(
 
 
 def _policy(parts: GatewayParts, tenant: TenantStore, policy_id: str) -> tuple[JobView, PoolRecord | None]:
+    if policy_id.startswith("policy-"):
+        # Also a policy's own id names it, as in references.
+        policy_id = tenant.find_policy(PolicyRef(owner=policy_id), field="policy_id").job_id
     job, pool = job_and_pool(parts, tenant, policy_id)
     if not isinstance(job.spec, PolicySpec):
         raise ConflictError(

@@ -43,6 +43,9 @@ from tinkergym.schema.policy_refs import PolicyRef
 _LOOK_SECONDS = 1.0
 """If the bell was missed because the gateway found no pool, a call is found after this time."""
 
+_MOST_UNSAVED_BYTES = 2**26
+"""Calls are stored until a checkpoint covers them, so large ones need one earlier."""
+
 _PUBLISHED = "published"
 """Why the checkpoint of the last published version is kept."""
 
@@ -60,6 +63,8 @@ class PolicyJob(JobLoop[PolicySpec]):
         """The published or saved version of the current weights; None if they are newer."""
         self._published = 0
         """The newest published version, also if it is still to be repeated."""
+        self._unsaved_bytes = 0
+        """Size of the stored calls after the last checkpoint."""
         self._last_publish: int | None = None
         """The last call of this attempt that published."""
 
@@ -118,6 +123,7 @@ class PolicyJob(JobLoop[PolicySpec]):
             if tokens:
                 self._look_at_budget()
         context.bell.done(context.job_id, stored.seq)
+        self._unsaved_bytes += stored.bytes
         self._save_if_due(stored.call, result)
 
     def _save_if_due(self, call: PolicyCall, result: CallResult) -> None:
@@ -134,7 +140,7 @@ class PolicyJob(JobLoop[PolicySpec]):
             due = result.error is None
         else:
             due = seq - self._saved_step >= context.spec.checkpoint_every
-        if due:
+        if due or self._unsaved_bytes > _MOST_UNSAVED_BYTES:
             self._save_last_good()
 
     def _repeat(self, stored: StoredCall, before: CallResult) -> None:
@@ -233,7 +239,7 @@ class PolicyJob(JobLoop[PolicySpec]):
         context.policy.save(step, version=self._version)
         self._keep_published()
         context.policy.tidy(step)
-        self._saved_step = step
+        self._saved_step, self._unsaved_bytes = step, 0
         self._forget_covered()
 
     def _saved(self, seq: int) -> CallResult:

@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Connection, delete, func, select, update
 
 from backend.store.database import Database
 from backend.store.policies import record_version
-from backend.store.records import JobLease, fenced
+from backend.store.records import FINAL_STATES, JobLease, fenced
 from backend.store.tables import jobs, policy_calls
 from backend.store.usage import count_tokens
 from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError, TooManyRequestsError
@@ -23,7 +23,7 @@ from tinkergym.schema.policy_calls import MOST_CALLS_AHEAD, POLICY_CALL, CallRes
 
 _COMPRESSION_LEVEL = 1
 _RESULTS_KEPT = 1000
-"""Results of done calls are kept for this long, because a client that lost a response asks again."""
+"""Results before the oldest checkpoint that are kept: a client that lost a response asks again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,8 @@ class StoredCall:
     call: PolicyCall
     result: CallResult | None
     """Its earlier result, if it was done before; it is then repeated only for its effect on the policy."""
+    bytes: int
+    """Its size in the store, until a checkpoint covers it."""
 
 
 class PolicyCalls:
@@ -48,8 +50,14 @@ class PolicyCalls:
             query = select(func.max(policy_calls.c.seq)).where(policy_calls.c.job_id == job_id)
             return connection.scalar(query) or 0
 
-    def add(self, job_id: str, seq: int, call: PolicyCall) -> None:
+    def add(self, job_id: str, seq: int, call: PolicyCall, *, most_bytes: int = 2**28) -> None:
         """Store a call; storing it again has no effect.
+
+        Args:
+            job_id: The policy's job.
+            seq: The call's number.
+            call: The call.
+            most_bytes: Limit for all waiting calls of its tenant, compressed.
 
         Raises:
             ConflictError: The number belongs to a different call, or the previous call is missing.
@@ -82,6 +90,13 @@ class PolicyCalls:
             if (ahead or 0) >= MOST_CALLS_AHEAD:
                 raise TooManyRequestsError(
                     f"{ahead} calls of {job_id} are waiting", hint="wait for results before sending more"
+                )
+            waiting = _waiting_bytes(connection, job_id)
+            if waiting and waiting + len(packed) > most_bytes:
+                raise TooManyRequestsError(
+                    f"your calls that wait have {waiting} bytes, and this one {len(packed)}; the limit is "
+                    f"{most_bytes}",
+                    hint="wait for results before sending more; see limits.calls_bytes",
                 )
             connection.execute(
                 policy_calls.insert().values(job_id=job_id, seq=seq, request=packed, request_sha256=sha256)
@@ -127,7 +142,7 @@ class PolicyCallStore:
                 hint="create another policy from a kept version",
             )
         call = POLICY_CALL.validate_json(zlib.decompress(row.request))
-        return StoredCall(seq=after + 1, call=call, result=_result(row.result))
+        return StoredCall(seq=after + 1, call=call, result=_result(row.result), bytes=len(row.request))
 
     def finish_call(self, lease: JobLease, seq: int, result: CallResult, *, tokens: int = 0) -> None:
         """Record a call's result; the first result counts.
@@ -192,6 +207,21 @@ class PolicyCallStore:
             connection.execute(
                 delete(policy_calls).where(mine, policy_calls.c.seq <= through - _RESULTS_KEPT)
             )
+
+
+def _waiting_bytes(connection: Connection, job_id: str) -> int:
+    """Return the size of the calls that wait at all unfinished policies of a job's tenant."""
+    tenant_id = select(jobs.c.tenant_id).where(jobs.c.job_id == job_id).scalar_subquery()
+    waiting = (
+        select(func.sum(func.length(policy_calls.c.request)))
+        .join(jobs, jobs.c.job_id == policy_calls.c.job_id)
+        .where(
+            jobs.c.tenant_id == tenant_id,
+            jobs.c.state.not_in(FINAL_STATES),
+            policy_calls.c.result.is_(None),
+        )
+    )
+    return connection.scalar(waiting) or 0
 
 
 def _result(packed: bytes | None) -> CallResult | None:

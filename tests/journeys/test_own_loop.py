@@ -217,7 +217,29 @@ def test_an_idle_policy_gives_up_its_place_and_comes_back_as_it_was(client):
             if getattr(event.body, "state", None) is JobState.WAITING_FOR_CLIENT:
                 break
         assert policy.logprobs([sequence()]).result() == known
-        policy.cancel()
+
+
+def test_another_script_opens_a_policy_again_and_goes_on_with_what_was_published(client):
+    with client.create_policy(model="nano") as policy:
+        train(policy, range(2))
+        version = policy.publish().result()
+        known = policy.logprobs([sequence()]).result()
+        samples = policy.sample("hello", n=2, max_tokens=8)
+        train(policy, range(2, 3))
+    found = client.find_policy(policy.id)
+    for name in (policy.id, found.policy_id):
+        with client.training_policy(name) as again:
+            assert again.id == policy.id
+            assert {one.policy_version for one in again.sample("hello", n=2, max_tokens=8)} == {version}
+    with client.training_policy(policy.id) as again:
+        assert [one.token_ids for one in again.sample("hello", n=2, max_tokens=8)] == [
+            one.token_ids for one in samples
+        ]
+        assert again.logprobs([sequence()]).result() != known
+        with pytest.raises(NotFoundError):
+            again.load(f"{policy.id}@999").result()
+        assert again.publish().result() > version
+        again.cancel()
 
 
 def test_the_example_learns(service, capsys):

@@ -20,6 +20,7 @@ from tinkergym.errors import (
     NotFoundError,
     PayloadTooLargeError,
     StorageFullError,
+    TooManyRequestsError,
     from_wire,
 )
 from tinkergym.remote.api import Api
@@ -30,6 +31,8 @@ PATIENCE_SECONDS = 300.0
 """How long a call is retried while the service does not respond."""
 _WAIT_SECONDS = 20.0
 _CALL_SECONDS = 60.0
+_FULL_PAUSE_SECONDS = 1.0
+"""Pause between tries while as many calls wait as the service allows."""
 _CALLS_AHEAD = 64
 """The most calls that are sent before their results arrive."""
 
@@ -133,14 +136,7 @@ class CallQueue:
     def _post(self, added: _Call[Any]) -> None:
         seq = self._seq + 1
         try:
-            body = NumberedCall(seq=seq, call=added.call).model_dump_json().encode()
-            self._connection.call(
-                "POST",
-                self._path,
-                body=body,
-                timeout_seconds=_CALL_SECONDS,
-                patience_seconds=PATIENCE_SECONDS,
-            )
+            self._store(NumberedCall(seq=seq, call=added.call).model_dump_json().encode())
         except BaseException as error:
             # Calls numbered by another script would be taken for ours. Otherwise the next call gets this
             # number, because a refused one was not stored.
@@ -151,6 +147,23 @@ class CallQueue:
         else:
             self._seq = seq
             self._to_hear.put((seq, added))
+
+    def _store(self, body: bytes) -> None:
+        while True:
+            try:
+                self._connection.call(
+                    "POST",
+                    self._path,
+                    body=body,
+                    timeout_seconds=_CALL_SECONDS,
+                    patience_seconds=PATIENCE_SECONDS,
+                )
+            except TooManyRequestsError:
+                # The service responds. How long the policy needs for its earlier calls, no one knows.
+                if self._abandoned.wait(_FULL_PAUSE_SECONDS):
+                    raise self._closed_error() from None
+            else:
+                return
 
     def _hear(self) -> None:
         while (sent := self._to_hear.get()) is not None:

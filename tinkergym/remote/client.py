@@ -387,7 +387,12 @@ class Client:
 
         Only one script may train it at a time. Calls from a second one would have the same sequence numbers
         and are refused.
+
+        Args:
+            policy_id: `TrainingPolicy.id`, or the `policy-...` that `find_policy` returns for it.
         """
+        if policy_id.startswith("policy-"):
+            policy_id = self._api.find_policy(policy_id).job_id
         return self._training_policy(self._api.job(policy_id))
 
     def _training_policy(self, view: JobView) -> TrainingPolicy:

@@ -29,9 +29,9 @@ class PolicySpec(TrainingSpec):
     idle_seconds: float = Field(600.0, gt=0, le=LONGEST_SECONDS)
     """After this long without a call the policy is saved and gives up its place; the next call brings it
     back."""
-    checkpoint_every: int = Field(50, ge=1)
-    """Calls between automatic checkpoints. When a worker dies, calls after the newest checkpoint are
-    repeated."""
+    checkpoint_every: int = Field(50, ge=1, le=1000)
+    """Calls between automatic checkpoints; large calls and publishes may need one earlier. When a worker
+    dies, calls after the newest checkpoint are repeated."""
 
 
 class TokenSequence(WireModel):

@@ -93,6 +93,15 @@ def test_a_reference_is_resolved_for_the_owner_of_its_policy(gateway, client, sp
         assert found(newest["policy_id"], bob)[0] == found(job_id, bob)[0] == 404
 
 
+def test_a_policys_own_id_names_it_too(gateway, client, calls):
+    job_id = calls.split("/")[3]
+    policy_id = client.get("/v1/policies", params={"reference": job_id}).json()["policy_id"]
+    assert send(client, f"/v1/policies/{policy_id}/calls", 1, PUBLISH).status_code == 200
+    assert client.get(calls).json() == {"policy_id": job_id, "last_seq": 1}
+    with gateway.client("bob") as bob:
+        assert bob.get(f"/v1/policies/{policy_id}/calls").status_code == 404
+
+
 def test_those_who_wait_for_one_policys_calls_leave_room_at_the_pool_for_others(
     gateway, client, calls, start_pool
 ):

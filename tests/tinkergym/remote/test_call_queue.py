@@ -12,6 +12,7 @@ from tinkergym.errors import (
     NotFoundError,
     PayloadTooLargeError,
     ServiceUnavailableError,
+    TooManyRequestsError,
 )
 from tinkergym.remote.call_queue import CallQueue
 from tinkergym.schema.events import JobState
@@ -57,6 +58,12 @@ def test_after_an_unknown_outcome_or_another_scripts_calls_nothing_more_is_sent(
     with pytest.raises(type(error)):
         calls.add(STEP, version)
     assert api.service.stored == []
+
+
+def test_a_call_for_which_there_is_no_room_yet_is_sent_again(api, calls, monkeypatch):
+    monkeypatch.setattr("tinkergym.remote.call_queue._FULL_PAUSE_SECONDS", 0.0)
+    api.service.refuse["publish"] = TooManyRequestsError("as many wait as may")
+    assert calls.add(Publish(), version).result(10) == 1
 
 
 def test_a_future_that_someone_cancels_still_gets_its_result_and_so_do_later_ones(api, calls):
