@@ -30,7 +30,7 @@ LENGTH = 128
 PROMPT = 16
 BATCHES = (2, 4, 8, 16, 32, 64)
 RUNS = 5
-ASKED = 0.9
+ASKED = 1.2
 
 
 def measure() -> list[Figure]:

@@ -49,7 +49,7 @@ class Contest:
 
 CONTESTS = (
     Contest(name="LoRA", adapter=tg.LoRA(rank=RANK, alpha=2.0 * RANK), asked=1.5),
-    Contest(name="full parameters", adapter=tg.FullParameters(), asked=1.3),
+    Contest(name="full parameters", adapter=tg.FullParameters(), asked=1.35),
 )
 
 
