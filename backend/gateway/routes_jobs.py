@@ -88,6 +88,12 @@ async def create_job(
             "env_workers",
             field="rollout",
         )
+    if isinstance(spec, WrittenDataSpec) and spec.evaluate and parts.config.env_workers == 0:
+        raise InvalidRequestError(
+            "this service does not play episodes, so it cannot evaluate the job",
+            hint="leave out evaluate, or ask the operator to raise env_workers",
+            field="evaluate",
+        )
     # Before any check: if our response was lost, the client repeats the request, and what it names may be
     # gone or newer by now.
     earlier = await run_in_threadpool(tenant.job_of_request, idempotency_key, sent)

@@ -16,15 +16,20 @@ from tinkergym.schema.certificate import AttemptFacts
 _PACKAGES = ("tinkergym", "torch", "transformers", "peft", "numpy", "tokenizers", "vllm")
 
 
-def attempt_fact(lease: JobLease, place: Mapping[str, JsonValue]) -> Fact:
+def attempt_fact(lease: JobLease, place: Mapping[str, JsonValue], model_fingerprint: str = "") -> Fact:
     """Return the fact that a worker started an attempt at a job.
 
     Args:
         lease: The lease of the attempt.
         place: See `AttemptFacts.place`.
+        model_fingerprint: See `AttemptFacts.model_fingerprint`.
     """
     seen = AttemptFacts(
-        attempt=lease.attempt, worker_id=lease.worker_id, versions=_versions(), place=dict(place)
+        attempt=lease.attempt,
+        worker_id=lease.worker_id,
+        versions=_versions(),
+        place=dict(place),
+        model_fingerprint=model_fingerprint,
     )
     return Fact(kind="attempt", number=lease.attempt, attempt=lease.attempt, body=seen)
 

@@ -136,7 +136,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
                 "epoch": step * spec.batch_size / len(self._data.train),
             },
         )
-        facts = self._facts(step, sequences)
+        facts = self._facts(step, sequences, stepped.learning_rate)
         event = event.model_copy(update={"metrics": {**event.metrics, **speed_metrics(event)}})
         context.store.record_step(context.lease, event, self._sha256, facts=facts)
         context.store.append_events(context.lease, list(spike_warnings(event)))
@@ -150,7 +150,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         if save and not last:
             self._let_engine_sleep()
 
-    def _facts(self, step: int, sequences: Sequence[WrittenSequence]) -> list[Fact]:
+    def _facts(self, step: int, sequences: Sequence[WrittenSequence], rate: float) -> list[Fact]:
         """Return a step's facts for the run's certificate."""
         context = self._context
         with context.clock.work("certificate"):
@@ -163,7 +163,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
                 trained_tokens=sum(sequence.trained_tokens for sequence in sequences),
                 records=len(sequences),
                 records_sha256=digest.hexdigest(),
-                learning_rate=learning_rate(context.spec, step, context.spec.steps),
+                learning_rate=rate,
             )
             return [
                 Fact(kind="step", number=step, attempt=0, body=seen),

@@ -64,6 +64,8 @@ class JobContext(Generic[SpecT_co]):
     """For the run's certificate."""
     place: Mapping[str, JsonValue] = field(default_factory=dict)
     """Where the job runs: engine, device, number format, threads."""
+    model_fingerprint: str = ""
+    """Fingerprint of the job's base model."""
 
     @property
     def job_id(self) -> str:

@@ -49,7 +49,9 @@ class JobLoop(ABC, Generic[SpecT_co]):
         """Run the job to its end. All outcomes are recorded; nothing is raised."""
         context = self._context
         try:
-            context.store.add_facts(context.lease, [attempt_fact(context.lease, context.place)])
+            context.store.add_facts(
+                context.lease, [attempt_fact(context.lease, context.place, context.model_fingerprint)]
+            )
             self._run()
         except LeaseLostError as error:
             _log.warning("%s", error)

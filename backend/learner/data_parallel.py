@@ -114,6 +114,8 @@ class DataParallelLearner:
         try:
             self._group.take(start_ranks(options))
             self._limits: TokenLimits = self._group.ask_first("limits")
+            self.model_fingerprint: str = self._group.ask_first("model_fingerprint")
+            """See `Learner.model_fingerprint`."""
         except BaseException:
             self.close()
             raise

@@ -185,6 +185,11 @@ class Learner:
         self._clock = BusyClock()
 
     @property
+    def model_fingerprint(self) -> str:
+        """Fingerprint of the base model's weights, as in checkpoints."""
+        return self._base_model.fingerprint
+
+    @property
     def busy_seconds(self) -> float:
         """Seconds the learner worked, not counting waits for the device; grows monotonically.
 

@@ -446,6 +446,7 @@ class PoolWorker:
             sleep_while_learning=self._config.sleep_while_learning,
             captured=self._captured,
             place=self._place(),
+            model_fingerprint=self._learner.current().model_fingerprint,
         )
         return loop_of(context)
 

@@ -173,6 +173,13 @@ def _checkpoint(api: Api, job_id: str, version: int | None, agent: str) -> Check
     chosen = [c for c in found if version is None or c.policy_version == version]
     if not chosen:
         there = ", ".join(str(c.policy_version) for c in found) or "none yet"
+        if version == 0:
+            raise NotFoundError(
+                f"version 0 of {job_id} has no checkpoint to export: it is the policy before training",
+                hint=f"name a version with a checkpoint: {there}; if you asked for @best, no trained "
+                f"version was better in its evaluations",
+                field="version",
+            )
         raise NotFoundError(
             f"{job_id} has no checkpoint" + ("" if version is None else f" of version {version}"),
             hint=f"versions with a checkpoint: {there}; see checkpoint_every and keep_checkpoints",

@@ -41,6 +41,15 @@ def test_a_job_on_uploaded_data_is_created_with_every_default_filled_in(client):
     assert (leased.status_code, "does not play episodes" in error_of(leased)["message"]) == (409, True)
 
 
+def test_evaluations_that_nobody_would_play_are_refused(gateway, client, monkeypatch):
+    data = upload(client, 4, 5, 6)
+    monkeypatch.setitem(gateway.config.__dict__, "env_workers", 0)
+    held_out = {"steps": 1, "environment": "board/TicTacToeVs-v0"}
+    error = error_of(client.post("/v1/jobs", json=sft(data, evaluate=[held_out])))
+    assert (error["type"], error["field"]) == ("InvalidRequestError", "evaluate")
+    assert client.post("/v1/jobs", json=sft(data)).status_code == 201
+
+
 @pytest.mark.parametrize(
     ("change", "field", "text"),
     [

@@ -17,9 +17,10 @@ LEASE = JobLease(
 
 
 def test_an_attempt_says_where_it_runs_and_with_which_versions():
-    fact = attempt_fact(LEASE, {"engine": "transformers"})
+    fact = attempt_fact(LEASE, {"engine": "transformers"}, "f" * 64)
     assert (fact.kind, fact.number, fact.attempt) == ("attempt", 2, 2)
     assert (fact.body.worker_id, fact.body.place) == ("pool-1", {"engine": "transformers"})
+    assert fact.body.model_fingerprint == "f" * 64
     assert fact.body.versions["tinkergym"] == __version__
     assert fact.body.versions["python"] == platform.python_version()
 

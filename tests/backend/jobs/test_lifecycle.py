@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from backend.policies.trained_policy import TrainedPolicy
+from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.budget import Budget
 from tinkergym.schema.events import JobState
 from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep, PolicySpec
@@ -179,3 +184,33 @@ def test_a_job_on_written_data_takes_another_rate_from_its_next_step_on(lab, wri
     lab.pool.start_job(job_id)
     lab.until(job_id, lambda: lab.state(job_id).final)
     assert [step.metrics["learning_rate"] for step in lab.events(job_id, "step")] == [5e-3] * 3
+    # The certificate has the rates that were used, and which base model they were used on.
+    assert [json.loads(fact)["learning_rate"] for fact in lab.tenant.facts(job_id, "step")] == [5e-3] * 3
+    (attempt,) = map(json.loads, lab.tenant.facts(job_id, "attempt"))
+    (checkpoint,) = lab.tenant.checkpoints(job_id)
+    manifest = json.loads((Path(checkpoint.path) / "manifest.json").read_text())
+    assert attempt["model_fingerprint"] == manifest["model_fingerprint"] != ""
+
+
+def test_every_changed_setting_of_an_update_reaches_the_learner(lab, monkeypatch):
+    used = []
+    learn, step = TrainedPolicy.forward_backward, TrainedPolicy.optim_step
+
+    def forward_backward(policy, sequences, loss, **more):
+        used.append({"kl_coefficient": loss.kl_coefficient})
+        return learn(policy, sequences, loss, **more)
+
+    def optim_step(policy, **settings):
+        used[-1] |= {name: settings[name] for name in ("max_grad_norm", "weight_decay")}
+        return step(policy, **settings)
+
+    monkeypatch.setattr(TrainedPolicy, "forward_backward", forward_backward)
+    monkeypatch.setattr(TrainedPolicy, "optim_step", optim_step)
+    before = {"kl_coefficient": 0.1, "max_grad_norm": 1.0, "weight_decay": 0.0}
+    after = {"kl_coefficient": 0.5, "max_grad_norm": 0.25, "weight_decay": 0.01}
+    job_id = lab.start(**SEEDED | {"steps": 2}, algorithm=GRPO(group_size=2, groups_per_step=2, **before))
+    lab.play_step(job_id)
+    recorded(lab, job_id, 1)
+    lab.tenant.change_settings(job_id, after)
+    lab.play_on(job_id)
+    assert used == [before, after]

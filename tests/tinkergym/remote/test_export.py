@@ -71,6 +71,12 @@ class TestDownload:
         with pytest.raises(InvalidRequestError, match=r"manifest.json cannot be written"):
             job.download(path=tmp_path)
 
+    def test_the_version_before_training_cannot_be_exported_and_those_that_can_are_named(self, job, tmp_path):
+        with pytest.raises(NotFoundError, match="before training") as caught:
+            job.export(tmp_path / "best", version=0)
+        assert (caught.value.field, "checkpoint: 1" in caught.value.hint) == ("version", True)
+        assert not list(tmp_path.iterdir())
+
     def test_a_checkpoint_that_is_not_there_names_those_that_are(self, job, tmp_path):
         with pytest.raises(NotFoundError, match=r"no checkpoint of step 7 .*there: 1"):
             job.download(7, tmp_path)
