@@ -56,9 +56,9 @@ def measure(rounds: int = ROUNDS, steps: int = STEPS) -> list[Figure]:
     same = equal["job"].sha256 == equal["loop"].sha256
     updates = equal["loop"].updates
     figures = [
-        _timed("a loop of one's own", seconds["loop"], seconds["job"]),
+        _timed("a user's own loop", seconds["loop"], seconds["job"]),
         Figure(
-            what=f"adapter of a loop of one's own and of the job, both `deterministic`, {EQUAL_STEPS} steps",
+            what=f"adapter of a user's own loop and of the job, both `deterministic`, {EQUAL_STEPS} steps",
             asked="the same bytes",
             measured=f"{'the same' if same else 'different'} ({updates} steps changed it)",
             reached=same and updates > 0,

@@ -76,6 +76,6 @@ def _by_size(config: Mapping[str, Any], settings: Mapping[str, Any], directory: 
 def _lacking(directory: Path, name: str) -> UnknownModelError:
     return UnknownModelError(
         f"the model in {str(directory)!r} does not define how images are represented: {name} is missing",
-        hint="save its processor beside the weights, with AutoProcessor and save_pretrained",
+        hint="save its processor in the model's folder, with AutoProcessor and save_pretrained",
         field="model",
     )

@@ -14,7 +14,7 @@ BASE_POLICY = ""
 Deliver = Callable[[Sequence[Completion | SampleFailure]], None]
 """Called from the engine's thread with finished requests; must return quickly.
 
-If its attribute `gone` exists and becomes true, nobody waits for the completions, and the engine may stop.
+If its attribute `gone` exists and becomes true, the caller has disconnected, and the engine may stop.
 """
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from fastapi import Request
 
+from backend.admission.check import Admission
 from backend.admission.in_flight import InFlight
 from backend.admission.protocols import JobCheck, ModelCatalog
 from backend.config import ServiceConfig
@@ -35,6 +36,11 @@ class GatewayParts:
     clock: Callable[[], float]
     """Unix seconds."""
     missing: Missing = field(default_factory=Missing)
+
+    @cached_property
+    def admission(self) -> Admission:
+        """Whether a job may run."""
+        return Admission(config=self.config, catalog=self.catalog, job_check=self.job_check)
 
     @cached_property
     def event_chains(self) -> EventChains:

@@ -13,24 +13,14 @@ from fastapi.responses import FileResponse
 from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from backend.admission import (
-    datasets,
-    engine_bounds,
-    learner_bounds,
-    origins,
-    remote_environments,
-    seat_tools,
-    several_models,
-)
-from backend.admission.models import require_offered
+from backend.admission import remote_environments
+from backend.admission.check import description_too_large, refuse_too_large, refuse_unplayed
 from backend.config import GatewayLimits
 from backend.gateway.bodies import Body, Tenant, aside, describes, json_object
-from backend.gateway.parts import GatewayParts, parts_of
+from backend.gateway.parts import parts_of
 from backend.gateway.shown import shown_to
 from backend.store.job_folders import JobFolders
-from backend.store.tenant import TenantStore
-from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
-from tinkergym.schema.checks import with_group_rewards
+from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.events import MOST_JOBS_LISTED, CheckpointView, EvaluationEvent
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.jobs import (
@@ -38,15 +28,11 @@ from tinkergym.schema.jobs import (
     INSTALLED_PACKS,
     AnyJobSpec,
     DeletedJob,
-    DistillationSpec,
     InstalledPack,
     JobView,
-    WrittenDataSpec,
 )
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.parsing import parse_any_spec
-from tinkergym.schema.policy_calls import PolicySpec
-from tinkergym.schema.policy_refs import PolicyRef
 
 router = APIRouter(prefix="/v1/jobs")
 
@@ -81,19 +67,7 @@ async def create_job(
     parts = parts_of(request)
     spec, sent = await aside(request, lambda: _read(body, parts.config.limits), body)
     client_packs = _read_packs(tinkergym_packs, spec)
-    if isinstance(spec, PlayedSpec) and spec.rollout == "server" and parts.config.env_workers == 0:
-        raise InvalidRequestError(
-            "this service does not play episodes",
-            hint="play them in your own process with rollout='client', or ask the operator to raise "
-            "env_workers",
-            field="rollout",
-        )
-    if isinstance(spec, WrittenDataSpec) and spec.evaluate and parts.config.env_workers == 0:
-        raise InvalidRequestError(
-            "this service does not play episodes, so it cannot evaluate the job",
-            hint="leave out evaluate, or ask the operator to raise env_workers",
-            field="evaluate",
-        )
+    refuse_unplayed(spec, parts.config)
     # Before any check: if our response was lost, the client repeats the request, and what it names may be
     # gone or newer by now.
     earlier = await run_in_threadpool(tenant.job_of_request, idempotency_key, sent)
@@ -102,7 +76,11 @@ async def create_job(
         return shown.job(earlier)
     # In its own threads: a check takes seconds, and many of them must not block all other routes.
     spec, packs = await to_thread.run_sync(
-        _check, parts, tenant, spec, limiter=request.app.state.job_check_threads, abandon_on_cancel=True
+        parts.admission.check,
+        tenant,
+        spec,
+        limiter=request.app.state.job_check_threads,
+        abandon_on_cancel=True,
     )
     # In a thread: it waits for the disk.
     stored = await run_in_threadpool(remote_environments.to_store, spec, parts.config, tenant.tenant_id)
@@ -182,60 +160,14 @@ def download_file(
     )
 
 
-def _check(parts: GatewayParts, tenant: TenantStore, spec: AnyJobSpec) -> tuple[AnyJobSpec, dict[str, str]]:
-    """Return the job as it will be stored, and the versions of its packs."""
-    require_offered(parts.config, tenant, spec.model)
-    if isinstance(spec, DistillationSpec) and not PolicyRef.is_meant(spec.teacher):
-        require_offered(parts.config, tenant, spec.teacher, field="teacher")
-    several_models.refuse_impossible(spec, parts.config, tenant)
-    seat_tools.refuse_foreign(spec)
-    engine_bounds.refuse_impossible(spec, parts.config, parts.catalog)
-    learner_bounds.refuse_impossible(spec, parts.config, parts.catalog)
-    spec = origins.with_definite_origins(parts.catalog, tenant, spec)
-    if isinstance(spec, PolicySpec):
-        return spec, {}
-    if isinstance(spec, WrittenDataSpec):
-        datasets.check(parts.catalog, parts.config.uploads, parts.config.images, tenant, spec)
-        remote_environments.check_evaluations(spec, parts.config)
-        parts.job_check.check_evaluations(spec)
-        return spec, {}
-    found = parts.job_check.check(remote_environments.allowed(spec, parts.config))
-    if spec.rollout == "server":
-        spec = spec.model_copy(update={"environment_prompt": found.environment_prompt})
-        spec = with_group_rewards(spec, pays_groups=found.group_rewards)
-    if isinstance(spec, JobSpec):
-        spec = _seated(spec, found.agents, found.offered)
-    return spec, found.packs
-
-
-def _seated(spec: JobSpec, agents: list[str], offered: list[str]) -> JobSpec:
-    """Return a job with the seats of its game."""
-    if spec.plays_game and spec.rollout == "server":
-        return spec.seated(agents, offered)
-    if spec.plays_game and not spec.agents:
-        raise InvalidRequestError(
-            "the service does not know the agents of a game that the client plays",
-            hint="list them in agents: one with tg.Train, the others with tg.opponents.SharedWith",
-            field="agents",
-        )
-    return spec
-
-
 def _read(body: bytearray, limits: GatewayLimits) -> tuple[AnyJobSpec, str]:
     """Return the job in a body, and the hash of the body."""
     if len(body) > limits.job_bytes:  # Checked before any of its settings.
-        raise _too_large(limits)
+        raise description_too_large(limits)
     settings = json_object(body)
     spec = remote_environments.by_id(parse_any_spec(settings))
-    _check_size(spec, limits)
+    refuse_too_large(spec, limits)
     return spec, _sha256(settings)
-
-
-def _too_large(limits: GatewayLimits) -> PayloadTooLargeError:
-    return PayloadTooLargeError(
-        f"the job's description is larger than {limits.job_bytes} bytes",
-        hint="pass the name of a dataset in environment.kwargs instead of its data",
-    )
 
 
 def _sha256(settings: dict[str, Any]) -> str:
@@ -254,33 +186,3 @@ def _read_packs(header: str, spec: AnyJobSpec) -> list[InstalledPack]:
             field=CLIENT_PACKS_HEADER,
         ) from None
     return packs if isinstance(spec, PlayedSpec) and spec.rollout != "server" else []
-
-
-def _check_size(spec: AnyJobSpec, limits: GatewayLimits) -> None:
-    """Refuse jobs that would take memory or time from other tenants."""
-    if len(spec.model_dump_json()) > limits.job_bytes:
-        raise _too_large(limits)
-    if isinstance(spec, WrittenDataSpec | PolicySpec):
-        return
-    most = spec.most_episodes_per_step if isinstance(spec, JobSpec) else spec.episodes_per_step
-    if most > limits.episodes_per_step:
-        field = "episodes_per_step"
-        if isinstance(spec, JobSpec):
-            rounds = spec.episodes_per_step <= limits.episodes_per_step
-            field = f"algorithm.{'dynamic_sampling_rounds' if rounds else 'groups_per_step'}"
-        raise InvalidRequestError(
-            f"{most} episodes per step (in RL jobs group_size * groups_per_step, and as many for each of "
-            f"dynamic_sampling_rounds) exceed the service's limit of {limits.episodes_per_step}",
-            hint="use fewer, or ask the operator to raise limits.episodes_per_step",
-            field=field,
-        )
-    if spec.deterministic and spec.rollout == "client" and spec.episodes_per_step > limits.samples_in_flight:
-        # In lockstep nothing is answered before all requests have arrived, so the last ones would be refused
-        # forever.
-        raise InvalidRequestError(
-            f"the {spec.episodes_per_step} episodes of a step of a deterministic job are sampled together, "
-            f"but the service allows {limits.samples_in_flight} sampling requests of a tenant at a time",
-            hint="use fewer episodes, let the service play them, or ask the operator to raise "
-            "limits.samples_in_flight",
-            field="deterministic",
-        )

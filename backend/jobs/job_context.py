@@ -49,7 +49,7 @@ class JobContext(Generic[SpecT_co]):
     uploads: Blobs
     """Uploaded data."""
     lease_seconds: float
-    """Longest prompt and completion of an episode."""
+    """How long an episode stays with a worker that does not renew its lease."""
     client_place_seconds: float
     """Without its client for this long, the job gives up its place."""
     dtype: DType = "float32"

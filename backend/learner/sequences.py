@@ -253,7 +253,7 @@ def left_out_image(
     covered = {place for image in images for place in range(image.start, image.end)}
     for place, token in enumerate(token_ids):
         if token == limits.images.placeholder and place not in covered and not loss_mask[place]:
-            return f"the placeholder at token {place} is of no image that is named"
+            return f"the placeholder at token {place} belongs to no image in `images`"
     return ""
 
 

@@ -250,7 +250,8 @@ class PolicyCheckpoints:
         for old in superfluous:
             if old.policy_version in in_use:
                 continue
-            # First from the store, then from the disk: a kill in between leaves files, never a dangling
+            # First from the store, then from the disk: a kill in between leaves files, never a
+            # record without files.
             self._store.remove_checkpoint(self._lease, old.step, self._bound.agent)
             with contextlib.suppress(OSError):
                 self._files.delete(_folder(old.step))

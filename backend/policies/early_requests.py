@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from backend.engines.embedded.rows import failure, version_gone
+from backend.engines.failures import failure, version_gone
 from backend.engines.protocol import Deliver, SamplingEngine
 from tinkergym.schema.sampling import SampleRequest
 

@@ -135,7 +135,7 @@ def fenced(connection: Connection, lease: JobLease) -> Row[Any]:
             f"{lease.job_id} already ended as {row.state}", hint="nothing can be added to it any more"
         )
     if row is None or row.epoch != lease.epoch or row.worker_id != lease.worker_id:
-        holder = f"now held by {row.worker_id}" if row is not None and row.worker_id else "now held by nobody"
+        holder = f"now held by {row.worker_id}" if row is not None and row.worker_id else "no worker holds it"
         raise LeaseLostError(
             f"worker {lease.worker_id} lost {lease.job_id} ({holder})",
             hint="discard the result and take a new lease; raise lease_seconds if healthy workers see this",

@@ -75,7 +75,7 @@ class ImageTower:
         if len(vectors) != sum(wanted):
             raise InvalidRequestError(
                 f"the model produced {len(vectors)} vectors for images with {sum(wanted)} tokens",
-                hint="save the processor beside the weights that it belongs to",
+                hint="save the processor that belongs to the weights in the model's folder",
                 field="model",
             )
         return list(torch.split(vectors, wanted))

@@ -12,9 +12,9 @@ import torch
 from backend.catalog.models import read_model_facts
 from backend.config import DType, VllmSettings
 from backend.engines.embedded.engine import TransformersEngine
-from backend.engines.embedded.token_sampling import uniforms
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import ScriptedEngine
+from backend.engines.token_sampling import uniforms
 from backend.engines.vllm.engine import VllmEngine
 from backend.vision.shared import SharedImages
 from tinkergym.schema.sampling import SampleRequest

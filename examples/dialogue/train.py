@@ -16,7 +16,7 @@ recipe = Recipe.from_command_line(__file__)
 
 
 def demonstrations(count, env_kwargs, *, rng):
-    """Yield dialogues of a clumsy agent: at each turn it does what is right, or anything that it can."""
+    """Yield dialogues of an imperfect agent that mixes correct and random actions."""
     env = tg.make(ENV, **env_kwargs).unwrapped
 
     def act(_):

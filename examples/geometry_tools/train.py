@@ -23,7 +23,7 @@ def asked(observation):
 
 
 def demonstrations(count, *, rng):
-    """Yield episodes of a clumsy player: a guess, a call, or a call that cannot be read."""
+    """Yield episodes of an imperfect scripted player: a guess, a call, or a malformed call."""
     env = tg.make(ENV, **train["env_kwargs"] | {"data": "drawn", "swapped": False})
     tasks = env.get_wrapper_attr("tasks")
     for number in range(count):

@@ -16,7 +16,7 @@ train = recipe.settings("train")
 
 
 def demonstrations(count, *, rng):
-    """Yield episodes of a clumsy player: a guess, a call, or a call that cannot be parsed."""
+    """Yield episodes of an imperfect scripted player: a guess, a call, or a malformed call."""
     env = tg.make(ENV, **train["env_kwargs"])
     for seed in range(count):
         question, _ = env.reset(seed=seed)

@@ -181,7 +181,7 @@ def find_environment(name: str) -> EnvSource:
         ) from error
     except Exception as error:  # A user's module may raise anything.
         raise InvalidRequestError(
-            f"{module_name!r} cannot be imported: {raised(error)}", hint="mend it", field="ENV"
+            f"{module_name!r} cannot be imported: {raised(error)}", hint="fix the import error", field="ENV"
         ) from error
     try:
         found: EnvSource = getattr(module, attribute)

@@ -1,6 +1,6 @@
 """Sampling over HTTP: requests are sent in batches, and completions arrive as JSON lines.
 
-Knows batches, threads and retries. What is in a prompt or an answer is none of its business.
+Knows batches, threads and retries. Does not look inside prompts or completions.
 """
 
 from __future__ import annotations

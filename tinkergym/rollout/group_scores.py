@@ -180,7 +180,7 @@ def _bounded(reward: float) -> float:
 
 def _metrics(values: Any, known: Mapping[str, float]) -> dict[str, float]:
     if not isinstance(values, Mapping):
-        raise TypeError(f"metrics that are no mapping: {quoted(values)}")
+        raise TypeError(f"metrics must be a mapping, got {quoted(values)}")
     long = next((name for name in values if len(str(name)) > LONGEST_METRIC_NAME), None)
     if long is not None:
         raise ValueError(f"a metric with the name {quoted(long)}, which is too long")

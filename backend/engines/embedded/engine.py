@@ -22,9 +22,10 @@ from backend.compute.weights import PolicyWeights, weights_sha256
 from backend.engines.counters import Counters
 from backend.engines.embedded.packed_model import PackedModel
 from backend.engines.embedded.policy_shelf import LoadedPolicy
-from backend.engines.embedded.rows import Row, failure, version_gone
+from backend.engines.embedded.rows import Row
 from backend.engines.embedded.slot_scheduler import SlotScheduler
 from backend.engines.embedded.slot_table import SlotLimits
+from backend.engines.failures import failure, version_gone
 from backend.engines.protocol import Deliver
 from backend.engines.stop_strings import stops_of, stops_refused
 from backend.engines.structured import structure_refused

@@ -30,7 +30,7 @@ from backend.engines.embedded.packed_attention import ATTENTION_NAME
 from backend.engines.embedded.packed_batch import Indices, PackedBatch, Span
 from backend.engines.embedded.policy_shelf import AdapterSegment, PolicyShelf
 from backend.engines.embedded.slot_cache import SlotCache
-from backend.engines.embedded.token_sampling import choose_tokens
+from backend.engines.token_sampling import choose_tokens
 from backend.vision.pixels import ImageReader
 from backend.vision.tower import KeptFeatures
 from tinkergym.errors import InvalidRequestError

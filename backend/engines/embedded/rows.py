@@ -9,16 +9,15 @@ from hashlib import blake2b
 from math import isfinite
 
 from backend.engines.embedded.policy_shelf import LoadedPolicy
-from backend.engines.embedded.slot_table import PromptKey, Slot, split_session
+from backend.engines.embedded.slot_table import PromptKey, Slot
+from backend.engines.failures import failure
 from backend.engines.protocol import Deliver
+from backend.engines.sessions import split_session
 from tinkergym.agent.stop_strings import StopStrings, stopped_text
 from tinkergym.errors import (
     InternalServiceError,
-    PolicyVersionGoneError,
-    ServiceUnavailableError,
     TinkerGymError,
 )
-from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 
@@ -149,21 +148,3 @@ def _diverged(policy: LoadedPolicy) -> InternalServiceError:
         f"policy {policy.name!r} at version {policy.version} does not produce finite logits",
         hint="the policy diverged; lower the learning rate and resume from a checkpoint",
     )
-
-
-def failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
-    """Answer a request with an error."""
-    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
-
-
-def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
-    """Return the error for a policy version that is not loaded."""
-    return PolicyVersionGoneError(
-        f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
-        hint="a newer version was published, or the policy was retired; ask for the newest version",
-    )
-
-
-def nobody_waits(request: SampleRequest) -> ServiceUnavailableError:
-    """Return the error for a request whose sender is gone."""
-    return ServiceUnavailableError(f"the sender of {request.request_id!r} is gone", hint="ask again")

@@ -23,11 +23,12 @@ from backend.engines.counters import Counters
 from backend.engines.embedded.packed_batch import Span
 from backend.engines.embedded.packed_model import PackedModel
 from backend.engines.embedded.policy_shelf import AdapterSegment, LoadedPolicy
-from backend.engines.embedded.rows import Row, nobody_waits, version_gone
+from backend.engines.embedded.rows import Row
 from backend.engines.embedded.slot_table import PromptKey, Slot, SlotLimits, SlotTable
-from backend.engines.embedded.token_sampling import choose_tokens, likeliest_tokens, token_logprobs
 from backend.engines.embedded.waiting_rows import Held, WaitingRows
+from backend.engines.failures import nobody_waits, version_gone
 from backend.engines.forward_shares import ForwardShares, cost
+from backend.engines.token_sampling import choose_tokens, likeliest_tokens, token_logprobs
 from backend.errors import SERVICE_LOG
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.schema.sampling import SampleFailure

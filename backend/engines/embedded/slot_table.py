@@ -13,6 +13,7 @@ import torch
 from backend.engines.counters import Counters
 from backend.engines.embedded.policy_shelf import LoadedPolicy
 from backend.engines.embedded.slot_cache import SlotCache
+from backend.engines.sessions import split_session
 
 _LENGTH_STEP = 64
 
@@ -260,12 +261,6 @@ class SlotTable:
         if slot.prompt is not None and self._prompts.get(slot.prompt) is slot:
             del self._prompts[slot.prompt]
         slot.prompt = None
-
-
-def split_session(session_id: str) -> tuple[str, str]:
-    """Split `owner/session`; without a slash there is no owner, with nothing after it no session."""
-    owner, slash, session = session_id.partition("/")
-    return (owner, session) if slash else ("", session_id)
 
 
 def _common_prefix(stored: list[int], wanted: list[int], limit: int) -> int:

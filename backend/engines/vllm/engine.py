@@ -27,10 +27,10 @@ from backend.catalog.models import ModelFacts, read_model_facts
 from backend.compute.busy_clock import BusyClock
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, require_finite, weights_sha256
 from backend.config import VLLM_LEAST_TEMPERATURE, DType, VllmSettings
-from backend.engines.embedded.rows import failure, nobody_waits, version_gone
-from backend.engines.embedded.slot_table import split_session
+from backend.engines.failures import failure, nobody_waits, version_gone
 from backend.engines.fair_places import FairPlaces
 from backend.engines.protocol import BASE_POLICY, Deliver
+from backend.engines.sessions import split_session
 from backend.engines.stop_strings import stops_refused
 from backend.engines.structured import structure_impossible, structure_unusable
 from backend.engines.text_only import images_refused

@@ -16,7 +16,7 @@ from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 from vllm.model_executor.model_loader.reload.layerwise import _place_kernel_tensors, get_layerwise_info
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from backend.engines.embedded.token_sampling import cut_logprobs, draw_tokens
+from backend.engines.token_sampling import cut_logprobs, draw_tokens
 from backend.engines.vllm.shared_weights import Opening, open_weights
 from backend.processes.children import die_with_parent
 

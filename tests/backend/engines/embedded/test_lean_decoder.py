@@ -10,7 +10,7 @@ from backend.engines.embedded.packed_batch import Span
 from backend.engines.embedded.packed_model import PackedModel
 from backend.engines.embedded.policy_shelf import AdapterSegment
 from backend.engines.embedded.slot_cache import SlotCache
-from backend.engines.embedded.token_sampling import choose_tokens
+from backend.engines.token_sampling import choose_tokens
 
 CPU = torch.device("cpu")
 RANK = 4

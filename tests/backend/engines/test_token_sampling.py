@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from backend.engines.embedded.token_sampling import choose_tokens, cut_logprobs, uniforms
+from backend.engines.token_sampling import choose_tokens, cut_logprobs, uniforms
 
 GOLDEN = [0.8833108082136426, 0.5957679321666499, 0.8747953691128321, 0.5452272270305447]
 

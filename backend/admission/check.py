@@ -1,0 +1,137 @@
+"""Whether a submitted job may run: every check that needs no training, from the cheapest to the dearest.
+
+Knows the order of the checks; each of them has its own module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backend.admission import (
+    datasets,
+    engine_bounds,
+    learner_bounds,
+    origins,
+    remote_environments,
+    seat_tools,
+    several_models,
+)
+from backend.admission.models import require_offered
+from backend.admission.protocols import JobCheck, ModelCatalog
+from backend.config import GatewayLimits, ServiceConfig
+from backend.store.tenant import TenantStore
+from tinkergym.errors import InvalidRequestError, PayloadTooLargeError
+from tinkergym.schema.checks import with_group_rewards
+from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, WrittenDataSpec
+from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.policy_refs import PolicyRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Checks jobs of any tenant."""
+
+    config: ServiceConfig
+    catalog: ModelCatalog
+    job_check: JobCheck
+
+    def check(self, tenant: TenantStore, spec: AnyJobSpec) -> tuple[AnyJobSpec, dict[str, str]]:
+        """Return the job as it will be stored, and the versions of its packs.
+
+        Raises:
+            TinkerGymError: The job is refused, with the reason.
+        """
+        config, catalog = self.config, self.catalog
+        require_offered(config, tenant, spec.model)
+        if isinstance(spec, DistillationSpec) and not PolicyRef.is_meant(spec.teacher):
+            require_offered(config, tenant, spec.teacher, field="teacher")
+        several_models.refuse_impossible(spec, config, tenant)
+        seat_tools.refuse_foreign(spec)
+        engine_bounds.refuse_impossible(spec, config, catalog)
+        learner_bounds.refuse_impossible(spec, config, catalog)
+        spec = origins.with_definite_origins(catalog, tenant, spec)
+        if isinstance(spec, PolicySpec):
+            return spec, {}
+        if isinstance(spec, WrittenDataSpec):
+            datasets.check(catalog, config.uploads, config.images, tenant, spec)
+            remote_environments.check_evaluations(spec, config)
+            self.job_check.check_evaluations(spec)
+            return spec, {}
+        found = self.job_check.check(remote_environments.allowed(spec, config))
+        if spec.rollout == "server":
+            spec = spec.model_copy(update={"environment_prompt": found.environment_prompt})
+            spec = with_group_rewards(spec, pays_groups=found.group_rewards)
+        if isinstance(spec, JobSpec):
+            spec = _seated(spec, found.agents, found.offered)
+        return spec, found.packs
+
+
+def refuse_unplayed(spec: AnyJobSpec, config: ServiceConfig) -> None:
+    """Refuse jobs whose episodes the service would have to play, if it plays none."""
+    if config.env_workers:
+        return
+    if isinstance(spec, PlayedSpec) and spec.rollout == "server":
+        raise InvalidRequestError(
+            "this service does not play episodes",
+            hint="play them in your own process with rollout='client', or ask the operator to raise "
+            "env_workers",
+            field="rollout",
+        )
+    if isinstance(spec, WrittenDataSpec) and spec.evaluate:
+        raise InvalidRequestError(
+            "this service does not play episodes, so it cannot evaluate the job",
+            hint="leave out evaluate, or ask the operator to raise env_workers",
+            field="evaluate",
+        )
+
+
+def refuse_too_large(spec: AnyJobSpec, limits: GatewayLimits) -> None:
+    """Refuse jobs that would take memory or time from other tenants."""
+    if len(spec.model_dump_json()) > limits.job_bytes:
+        raise description_too_large(limits)
+    if isinstance(spec, WrittenDataSpec | PolicySpec):
+        return
+    most = spec.most_episodes_per_step if isinstance(spec, JobSpec) else spec.episodes_per_step
+    if most > limits.episodes_per_step:
+        field = "episodes_per_step"
+        if isinstance(spec, JobSpec):
+            rounds = spec.episodes_per_step <= limits.episodes_per_step
+            field = f"algorithm.{'dynamic_sampling_rounds' if rounds else 'groups_per_step'}"
+        raise InvalidRequestError(
+            f"{most} episodes per step (in RL jobs group_size * groups_per_step, and as many for each of "
+            f"dynamic_sampling_rounds) exceed the service's limit of {limits.episodes_per_step}",
+            hint="use fewer, or ask the operator to raise limits.episodes_per_step",
+            field=field,
+        )
+    if spec.deterministic and spec.rollout == "client" and spec.episodes_per_step > limits.samples_in_flight:
+        # In lockstep nothing is answered before all requests have arrived, so the last ones would be refused
+        # forever.
+        raise InvalidRequestError(
+            f"the {spec.episodes_per_step} episodes of a step of a deterministic job are sampled together, "
+            f"but the service allows {limits.samples_in_flight} sampling requests of a tenant at a time",
+            hint="use fewer episodes, let the service play them, or ask the operator to raise "
+            "limits.samples_in_flight",
+            field="deterministic",
+        )
+
+
+def description_too_large(limits: GatewayLimits) -> PayloadTooLargeError:
+    """Return the error for a job whose description is too large."""
+    return PayloadTooLargeError(
+        f"the job's description is larger than {limits.job_bytes} bytes",
+        hint="pass the name of a dataset in environment.kwargs instead of its data",
+    )
+
+
+def _seated(spec: JobSpec, agents: list[str], offered: list[str]) -> JobSpec:
+    """Return a job with the seats of its game."""
+    if spec.plays_game and spec.rollout == "server":
+        return spec.seated(agents, offered)
+    if spec.plays_game and not spec.agents:
+        raise InvalidRequestError(
+            "the service does not know the agents of a game that the client plays",
+            hint="list them in agents: one with tg.Train, the others with tg.opponents.SharedWith",
+            field="agents",
+        )
+    return spec

@@ -1,0 +1,25 @@
+"""The errors with which every engine answers requests that it cannot compute."""
+
+from __future__ import annotations
+
+from tinkergym.errors import PolicyVersionGoneError, ServiceUnavailableError, TinkerGymError
+from tinkergym.schema.events import ErrorView
+from tinkergym.schema.sampling import SampleFailure, SampleRequest
+
+
+def failure(request: SampleRequest, error: TinkerGymError) -> SampleFailure:
+    """Answer a request with an error."""
+    return SampleFailure(request_id=request.request_id, error=ErrorView(**error.to_wire()))
+
+
+def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
+    """Return the error for a policy version that is not loaded."""
+    return PolicyVersionGoneError(
+        f"policy {request.policy!r} at version {request.policy_version} is not loaded in the engine",
+        hint="a newer version was published, or the policy was retired; ask for the newest version",
+    )
+
+
+def nobody_waits(request: SampleRequest) -> ServiceUnavailableError:
+    """Return the error for a request whose sender is gone."""
+    return ServiceUnavailableError(f"the sender of {request.request_id!r} is gone", hint="ask again")
