@@ -115,6 +115,12 @@ def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: 
             hint="use a job that did",
             field=field,
         )
+    if theirs.tools_of(theirs.policy_at(agent)) is not None:
+        raise ConflictError(
+            f"{job_id} trained the seat {agent!r} with tools, whose calls are recorded like moves",
+            hint="replay a job whose seat has no tools",
+            field=field,
+        )
     same = {
         "environment": (_without_secrets(theirs.environment), _without_secrets(spec.environment)),
         "seed": (theirs.seed, spec.seed),

@@ -28,7 +28,7 @@ class AllPolicies:
 
     @property
     def limits(self) -> TokenLimits:
-        """The limits of the underlying models; of several models, what all of them support."""
+        """The limits of the underlying models; of several, the largest, since each plays other seats."""
         known = [policy.limits for policy in self._policies.values()]
         lengths = [one.context_length for one in known if one.context_length is not None]
         return TokenLimits(

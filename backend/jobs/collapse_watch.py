@@ -100,7 +100,7 @@ class CollapseWatch:
         if drawn is not None and drawn > guard.most_alike:
             wrong["collapse_draws"] = f"{drawn:.0%} of the games are drawn"
         if long is not None and long > guard.most_alike:
-            wrong["collapse_length"] = f"{long:.0%} of the games are as long as limits.max_turns allows"
+            wrong["collapse_length"] = f"{long:.0%} of the games are as long as a limit allows"
         return wrong
 
     def _wrong_of(self, of: str, step: int) -> dict[str, str]:
@@ -112,9 +112,11 @@ class CollapseWatch:
                 self._best[of] = anchor, own, step
             best, own_then, at = self._best[of]
             if anchor < best - guard.anchor_drop and own >= own_then - guard.anchor_drop:
+                others = f", while that of all other games went from {own_then:.3g} to {own:.3g}"
                 wrong[f"collapse_anchor_reward{of}"] = (
-                    f"the return{whose} against anchors fell from {best:.3g} at step {at} to {anchor:.3g}, "
-                    f"while that of all other games went from {own_then:.3g} to {own:.3g}"
+                    f"the return{whose} against anchors fell from {best:.3g} at step {at} to {anchor:.3g}"
+                    # Every opponent of the policy may be fixed.
+                    + (others if self._mean(f"own{of}") is not None else "")
                 )
         entropy = self._mean(f"entropy{of}")
         if entropy is not None and entropy < guard.least_entropy:
@@ -157,7 +159,7 @@ def figures_of(spec: JobSpec, played: Played) -> Figures:
     seats = [seat for seat in trained_seats(good) if seat.trajectory.completed]
     found = {
         "drawn": _mean([_is_drawn(seat) for seat in seats]),
-        "long": _mean([float(len(seat.trajectory.turns) >= spec.limits.max_turns) for seat in seats]),
+        "long": _mean([float(_is_long(spec, seat)) for seat in seats]),
     }
     for of in _policies(spec):
         its = [seat for seat in seats if of in ("", f"/{spec.policy_at(seat.trajectory.agent)}")]
@@ -185,6 +187,11 @@ def _kinds(seat: PlayedSeat) -> set[str]:
     return {
         class_of(one.player) for agent, one in seat.request.seats.items() if agent != seat.trajectory.agent
     }
+
+
+def _is_long(spec: JobSpec, seat: PlayedSeat) -> bool:
+    """Whether a limit ended the game, the job's or the game's own."""
+    return len(seat.trajectory.turns) >= spec.limits.max_turns or seat.trajectory.truncated
 
 
 def _is_drawn(seat: PlayedSeat) -> float:

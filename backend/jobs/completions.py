@@ -22,9 +22,23 @@ _ENOUGH = 0.01
 def completion_metrics(played: Played) -> dict[str, float]:
     """Return lengths and fractions over the trained completions and episodes.
 
-    Metrics with the same meaning as in TRL's trainers have TRL's names.
+    If several seats are trained, also those of each: `seat/<agent>/completions/mean_length`. Metrics with the
+    same meaning as in TRL's trainers have TRL's names.
     """
     seats = trained_seats(played)
+    by_agent: dict[str, list[PlayedSeat]] = defaultdict(list)
+    for seat in seats:
+        by_agent[seat.trajectory.agent].append(seat)
+    if len(by_agent) < 2:
+        return _completions_of(seats)
+    return _completions_of(seats) | {
+        f"seat/{agent}/{name}": value
+        for agent, own in by_agent.items()
+        for name, value in _completions_of(own).items()
+    }
+
+
+def _completions_of(seats: Sequence[PlayedSeat]) -> dict[str, float]:
     turns = [turn for seat in seats for turn in seat.trajectory.turns]
     if not turns:
         return {}
@@ -68,21 +82,30 @@ def waste_warnings(spec: JobSpec, step: int, played: Played, *, rewards_count: b
     """
     seats = trained_seats(played)
     turns = [turn for seat in seats for turn in seat.trajectory.turns]
-    found = [_cut(spec, step, turns), _empty(step, turns)]
+    found = [_cut(step, seats), _empty(step, turns)]
     if rewards_count:
         found += [_equal_rewards(step, seats), _unequal_starts(spec, step, seats)]
     return [warning for warning in found if warning is not None]
 
 
-def _cut(spec: JobSpec, step: int, turns: Sequence[Turn]) -> WarningEvent | None:
-    limit = spec.sampling.max_turn_tokens
-    cut = sum(turn.finish_reason == "length" and turn.end - turn.start >= limit for turn in turns)
-    if cut < max(_FEW, _MANY_CUT * len(turns)):
+def _cut(step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | None:
+    """Warn of the limit that cuts the most completions. Seats may have limits of their own."""
+    turns_at: dict[int, list[Turn]] = defaultdict(list)
+    for seat in seats:
+        limit = seat.request.seats[seat.trajectory.agent].sampling.max_turn_tokens
+        turns_at[limit] += seat.trajectory.turns
+    worst: tuple[float, int, int] | None = None
+    for limit, turns in turns_at.items():
+        cut = sum(turn.finish_reason == "length" and turn.end - turn.start >= limit for turn in turns)
+        if cut >= max(_FEW, _MANY_CUT * len(turns)):
+            worst = max(worst or (0.0, 0, 0), (cut / len(turns), cut, limit))
+    if worst is None:
         return None
+    share, cut, limit = worst
     return WarningEvent(
         name="completions_cut",
-        message=f"{cut} of the {len(turns)} completions of step {step} were cut at "
-        f"sampling.max_turn_tokens={limit}; {_what_is_enough(limit, cut / len(turns))}",
+        message=f"{cut} of the {len(turns_at[limit])} completions of step {step} were cut at "
+        f"sampling.max_turn_tokens={limit}; {_what_is_enough(limit, share)}",
         step=step,
         count=cut,
     )

@@ -41,7 +41,7 @@ from backend.store.facts import Fact
 from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.schema.algorithms import RunningBaseline
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.events import JobState, StepEvent, WarningEvent
+from tinkergym.schema.events import JobState, StepEvent, WarningEvent, metric_by_policy
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.policy_refs import policy_of
 from tinkergym.trajectory.trajectory import StopReason, reason_line
@@ -101,6 +101,8 @@ class RLJob(JobLoop[JobSpec]):
         """Time of `CapturedTokens` at the end of the last step."""
         self._policies = AllPolicies(context.policies)
         self._learn = learn
+        self._kept: dict[str, set[int]] = {}
+        """Versions whose checkpoints are kept, by reason."""
 
     def _run(self) -> None:
         context, spec = self._context, self._context.spec
@@ -336,7 +338,7 @@ class RLJob(JobLoop[JobSpec]):
             state = notes.get(name)
             if isinstance(state, dict):
                 part.restore(state)
-        self._keep_versions()
+        self._keep_versions(free=True)
 
     def _take_notes(self, step: int, played: Played) -> None:
         """Record the step's games, for later steps and for this step's checkpoint."""
@@ -360,7 +362,7 @@ class RLJob(JobLoop[JobSpec]):
             )
             context.store.append_events(context.lease, [*warnings])
         self._policies.note({name: part.state() for name, part in self._noting.items()})
-        self._keep_versions()
+        self._keep_versions(free=False)
 
     @property
     def _noting(self) -> Mapping[str, _Noting]:
@@ -376,14 +378,23 @@ class RLJob(JobLoop[JobSpec]):
             parts["guard"] = self._watch
         return parts
 
-    def _keep_versions(self) -> None:
-        """Keep the versions used as opponents, and the last good one."""
+    def _save(self, step: int) -> None:
+        super()._save(step)
+        # Only now: a job that resumes from an earlier checkpoint still needs what that one names.
+        self._keep_versions(free=True)
+
+    def _keep_versions(self, *, free: bool) -> None:
+        """Keep the versions used as opponents, and the last good one; `free` those kept until now."""
+        wanted: dict[str, set[int]] = {}
         if self._context.spec.leagues:
-            self._policies.keep_steps(self._league.kept(self._done_step), why="league")
+            wanted["league"] = self._league.kept(self._done_step)
         if self._watch is not None:
             # The newest is kept anyway, and then counts as one of the newest, not in addition.
-            good = {self._watch.good_step} - {self._done_step}
-            self._policies.keep_steps(good, why="guard")
+            wanted["guard"] = {self._watch.good_step} - {self._done_step}
+        for why, steps in wanted.items():
+            kept = steps if free else steps | self._kept.get(why, set())
+            self._policies.keep_steps(kept, why=why)
+            self._kept[why] = kept
 
     def _is_saved(self, step: int) -> bool:
         """Whether a step's version gets a checkpoint."""
@@ -483,7 +494,7 @@ class RLJob(JobLoop[JobSpec]):
                 stored=context.store.stored_episodes(context.job_id, step),
                 issued=context.boards.issued(context.job_id, step),
                 learned_from=[request.episode_id for request, _ in stayed],
-                learning_rate=metrics.get("learning_rate"),
+                learning_rates=metric_by_policy(metrics, "learning_rate"),
             )
             facts += self._policies.take_facts()
         if counted.matched_tokens < counted.trained_tokens:

@@ -62,7 +62,7 @@ class RunNotes:
         stored: Mapping[str, StoredEpisode],
         issued: Mapping[str, int],
         learned_from: Iterable[str],
-        learning_rate: float | None,
+        learning_rates: Mapping[str, float],
     ) -> tuple[StepFacts, list[Fact]]:
         """Return a step's facts, in total and for each episode, and clear the collected ones.
 
@@ -74,7 +74,7 @@ class RunNotes:
             stored: The store's records of them.
             issued: How often each was issued in this attempt.
             learned_from: Episodes that were not replaced by others.
-            learning_rate: The step's learning rate, if known.
+            learning_rates: The step's learning rate of each policy, by agent, where known.
         """
         stayed = set(learned_from)
         fates = [
@@ -94,7 +94,8 @@ class RunNotes:
         counted = _counted(step, attempt, fates).model_copy(
             update={
                 "ledger_sha256": hashlib.sha256(ledger).hexdigest(),
-                "learning_rate": learning_rate,
+                "learning_rate": learning_rates.get(""),
+                "learning_rates": {agent: rate for agent, rate in learning_rates.items() if agent},
             }
         )
         return counted, [

@@ -158,24 +158,31 @@ def spike_warnings(event: StepEvent) -> list[WarningEvent]:
     return [
         WarningEvent(
             name=name,
-            message=f"the {what} of step {event.step} is {event.metrics[name]:.0f} times as large as in the "
+            message=f"the {what} of step {event.step}{_whose(agent)} is {times:.0f} times as large as in the "
             "steps before; the gradient was clipped and applied. If rewards fall from here on, resume with a "
             "lower learning_rate",
             step=event.step,
         )
         for name, what in (("loss_spike", "loss"), ("grad_norm_spike", "gradient's norm"))
-        if name in event.metrics
+        for agent, times in event.by_policy(name).items()
     ]
 
 
+def _whose(agent: str) -> str:
+    return f" for the policy of {agent!r}" if agent else ""
+
+
 def nothing_to_compare(event: StepEvent) -> WarningEvent | None:
-    """Return a warning if every group had zero variance, else None."""
-    silent, compared = (event.metrics.get(name) for name in ("zero_variance_groups", "compared_groups"))
-    if not compared or silent != compared:
-        return None  # Also if a value head or a teacher scores each episode separately.
+    """Return a warning if every group of a policy had zero variance, else None."""
+    silent, compared = event.by_policy("zero_variance_groups"), event.by_policy("compared_groups")
+    # There are none if a value head or a teacher scores each episode separately.
+    untaught = [agent for agent, count in compared.items() if count and silent.get(agent) == count]
+    if not untaught:
+        return None
     return WarningEvent(
         name="nothing_to_compare",
-        message=f"in none of the {compared:.0f} groups of step {event.step} did any episode earn more than "
+        message=f"in none of the {compared[untaught[0]]:.0f} groups of step {event.step}"
+        f"{' and '.join(map(_whose, untaught))} did any episode earn more than "
         "what it is compared with: the rewards taught nothing. If this continues, make the task easier or "
         "its "
         "reward finer, or raise group_size or sampling.temperature",

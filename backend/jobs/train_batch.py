@@ -128,7 +128,7 @@ def train_batch(
             rewards=rewards,
             groups=groups,
             counted=counted,
-            strata=_environments(spec, seats),
+            strata=_strata(spec, seats),
         )
     return _assembled(spec, seats, credited, found, metrics | judged)
 
@@ -190,10 +190,18 @@ def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:
     return [seat for some in groups.values() for seat in some]
 
 
-def _environments(spec: JobSpec, seats: list[PlayedSeat]) -> list[int]:
-    """Return which of the job's environments each seat played in: rewards are compared within one."""
+def _strata(spec: JobSpec, seats: list[PlayedSeat]) -> list[int]:
+    """Number the environment and the agent of each seat: rewards are only compared within one such pair.
+
+    A policy may play several seats of a game, and moving first may be worth more than moving second.
+    """
     known = list(spec.own_environments.values())
-    return [known.index(seat.request.environment) if len(known) > 1 else 0 for seat in seats]
+    pairs = [
+        (known.index(seat.request.environment) if len(known) > 1 else 0, seat.trajectory.agent)
+        for seat in seats
+    ]
+    numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+    return [numbers[pair] for pair in pairs]
 
 
 def _compared(
@@ -274,7 +282,16 @@ def _token_credits(
             ]
             for episode, number in credited
         }
-        credited = whitened_credits(credited, learned)
+        # A mean over several seats would credit each with how well the other ones pay.
+        by_agent: dict[str, dict[Place, TokenCredit]] = defaultdict(dict)
+        for place, credit in credited.items():
+            by_agent[trajectories[place[0]].agent][place] = credit
+        white = {
+            place: credit
+            for own in by_agent.values()
+            for place, credit in whitened_credits(own, learned).items()
+        }
+        credited = {place: white[place] for place in credited}
     return dict(credited), metrics
 
 

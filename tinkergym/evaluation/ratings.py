@@ -21,6 +21,8 @@ ELO = 400 / math.log(10)
 _PRIOR = 0.02
 """Inverse variance of the normal prior on a log-strength: weak, but enough to keep the rating of a player
 that won or lost every game finite."""
+_PSEUDO_PAIR = 0.5
+"""Weight of a pair that each side of a matchup is assumed to have won, in the bootstrap only."""
 _STEPS = 60
 _BOOTSTRAPS = 1000
 
@@ -46,7 +48,8 @@ class Rating:
     rating: float
     low: float
     high: float
-    """The 95 % interval, by bootstrap over pairs."""
+    """The 95 % interval, by bootstrap over pairs; infinite for a player that no chain of pairs connects with
+    the anchor, or with all others if there is none."""
     pairs: int
     """The number of pairs behind the rating."""
     step: int | None = None
@@ -176,12 +179,13 @@ def rate(
     reference = strengths[:, [names.index(anchor)]] if anchor else 0.0
     points = ELO * (strengths - reference)
     low, high = np.percentile(points[1:], [2.5, 97.5], axis=0)
+    known = _comparable(wins + wins.T > 0, names.index(anchor) if anchor else None)
     found = [
         Rating(
             name=names[i],
             rating=float(points[0, i]),
-            low=float(low[i]) if games[i] else -math.inf,
-            high=float(high[i]) if games[i] else math.inf,
+            low=float(low[i]) if known[i] else -math.inf,
+            high=float(high[i]) if known[i] else math.inf,
             pairs=int(games[i]),
             step=None if steps is None else steps[i],
         )
@@ -203,16 +207,30 @@ def _tables(count: int, pairs: Sequence[PairScore]) -> tuple[Array, Array]:
     return wins, games
 
 
+def _comparable(met: NDArray[np.bool_], anchor: int | None) -> NDArray[np.bool_]:
+    """Return which players a chain of pairs connects with the anchor; without one, all or none."""
+    reached = np.zeros(len(met), dtype=bool)
+    reached[anchor or 0] = True
+    for _ in range(len(met)):
+        reached |= met[reached].any(0)
+    return reached if anchor is not None else np.full(len(met), bool(reached.all()))
+
+
 def _resampled(count: int, pairs: Sequence[PairScore], seed: int, bootstraps: int) -> Array:
-    """Return score tables of resampled pairs. Each matchup keeps its number of pairs."""
+    """Return score tables of resampled pairs. Each matchup keeps its number of pairs.
+
+    Two pseudo-pairs, one won by each side, join those of every matchup with half the weight of a pair.
+    Without them, scores that are all equal would give an interval of width 0.
+    """
     rng = np.random.default_rng([seed, 7])
     result = np.zeros((bootstraps, count, count))
     matchups: dict[tuple[int, int], list[PairScore]] = {}
     for pair in pairs:
         matchups.setdefault((pair.one, pair.other), []).append(pair)
     for (one, other), own in matchups.items():
-        drawn = rng.multinomial(len(own), np.full(len(own), 1 / len(own)), size=bootstraps)
-        scores = np.array([pair.score for pair in own])
+        weights = np.array([1.0] * len(own) + [_PSEUDO_PAIR] * 2)
+        drawn = rng.multinomial(len(own), weights / weights.sum(), size=bootstraps)
+        scores = np.array([*(pair.score for pair in own), 0.0, 1.0])
         result[:, one, other] += drawn @ scores
         result[:, other, one] += drawn @ (1 - scores)
     return result

@@ -147,21 +147,21 @@ class Policy:
             InvalidRequestError: `agent` is not a trained seat of the job, or is missing for a job that trains
                 several policies.
         """
-        spec = view.spec
-        trained, prompt = _seat_of(view, agent)
+        trained = _trained_at(view, agent)
+        spec = view.spec.for_agent(trained)
         temperature = spec.sampling.temperature if temperature is None else temperature
         played: dict[str, Any] = {}
         if isinstance(spec, PlayedSpec):
             played = {
                 "limits": spec.limits,
-                "system_prompt": spec.system_prompt if prompt is None else prompt,
+                "system_prompt": spec.system_prompt,
                 "reasoning": spec.reasoning,
                 "environment_prompt": spec.environment_prompt,
             }
         return cls(
             api,
             name=policy_of(view.job_id, trained),
-            model=spec.for_agent(trained).model,
+            model=spec.model,
             chat_template=spec.chat_template,
             version=version,
             temperature=temperature,
@@ -375,12 +375,12 @@ class Policy:
         )
 
 
-def _seat_of(view: JobView, agent: str) -> tuple[str, str | None]:
-    """Return the agent whose policy plays a seat (empty for a job's only one), and its prompt."""
+def _trained_at(view: JobView, agent: str) -> str:
+    """Return the agent whose policy plays a seat; empty for a job's only one."""
     spec = view.spec
     agents = spec.agents if isinstance(spec, JobSpec) else {}
     if not agents and not agent:
-        return "", None
+        return ""
     trained_agents = spec.trained_agents
     if not agent and len(trained_agents) == 1:
         agent = trained_agents[0]
@@ -398,6 +398,4 @@ def _seat_of(view: JobView, agent: str) -> tuple[str, str | None]:
             hint=f"name one of {', '.join(map(repr, trained_agents))}",
             field="agent",
         )
-    trained = seat.agent if isinstance(seat, SharedWith) else agent
-    settings = agents[trained]
-    return trained, settings.system_prompt if isinstance(settings, Train) else None
+    return seat.agent if isinstance(seat, SharedWith) else agent

@@ -78,7 +78,8 @@ def _steps(facts: RunFacts) -> str:
     )
     rows: list[list[object]] = []
     for one in facts.steps:
-        rate = "-" if one.learning_rate is None else f"{one.learning_rate:.3g}"
+        rates = [f"{agent} {rate:.3g}" for agent, rate in one.learning_rates.items()]
+        rate = (", ".join(rates) or "-") if one.learning_rate is None else f"{one.learning_rate:.3g}"
         dropped = ", ".join(f"{count} {why}" for why, count in sorted(one.dropped.items())) or "0"
         own: list[object] = (
             [

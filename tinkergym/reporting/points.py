@@ -50,12 +50,22 @@ def point_of(step: StepEvent, time: float) -> Point:
             "sampled_tokens": step.sampled_tokens,
             "turns": step.turns,
         }
-    compared = step.metrics.get("compared_groups")
-    if compared and "zero_variance_groups" in step.metrics:
-        found["frac_reward_zero_std"] = step.metrics["zero_variance_groups"] / compared
-    found |= {_NAMES.get(name, name): value for name, value in step.metrics.items()}
+    silent = step.by_policy("zero_variance_groups")
+    for agent, compared in step.by_policy("compared_groups").items():
+        if compared and agent in silent:
+            whose = f"policy/{agent}/" if agent else ""
+            found[f"{whose}frac_reward_zero_std"] = silent[agent] / compared
+    found |= {_renamed(name): value for name, value in step.metrics.items()}
     values = {name: float(value) for name, value in found.items() if value is not None}
     return Point(step=step.step, time=time, values=values)
+
+
+def _renamed(name: str) -> str:
+    """Return a metric's name for trackers, the same for each policy."""
+    if not name.startswith("policy/"):
+        return _NAMES.get(name, name)
+    policy, agent, own = name.split("/", 2)
+    return f"{policy}/{agent}/{_NAMES.get(own, own)}"
 
 
 class Happenings:

@@ -130,6 +130,8 @@ class StepFacts(WireModel):
     records_sha256: str = ""
     """Hash of the token ids of the trained records, in order."""
     learning_rate: float | None = None
+    learning_rates: dict[str, float] = {}
+    """By agent, if the agents of a game are trained; `learning_rate` is None then."""
 
 
 class EventsFacts(WireModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -86,6 +87,26 @@ class StepEvent(WireModel):
     metrics: dict[str, float] = Field({}, max_length=1000)
     """All other metrics by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max,
     env/..."""
+
+    def by_policy(self, name: str) -> dict[str, float]:
+        """Return a metric of each policy; see `metric_by_policy`."""
+        return metric_by_policy(self.metrics, name)
+
+
+def metric_by_policy(metrics: Mapping[str, float], name: str) -> dict[str, float]:
+    """Return a metric of each policy of a job, by its agent; that of a job's only policy is "".
+
+    Args:
+        metrics: Those of a step. The agents of a game have theirs as `policy/<agent>/<name>`.
+        name: As in a job with one policy, such as `loss`.
+    """
+    found = {"": metrics[name]} if name in metrics else {}
+    for whole, value in metrics.items():
+        start, _, rest = whole.partition("/")
+        agent, _, own = rest.partition("/")
+        if start == "policy" and own == name:
+            found[agent] = value
+    return found
 
 
 class EpisodeEvent(WireModel):

@@ -749,6 +749,10 @@ class JobSpec(PlayedSpec):
     def _recorded_games_are_played_again(self) -> Self:
         if self.replayed_jobs and self.rollout != "server":
             self._refuse("agents has a Replay, whose record is stored in the service; leave out rollout")
+        if self.replayed_jobs and (self.environment.id == REMOTE_ID or "://" in self.environment.id):
+            self._refuse(
+                "agents cannot have a Replay in a game on a server; use the game from an installed pack"
+            )
         if self.replayed_jobs and self.algorithm.dynamic_sampling_rounds:
             self._refuse("agents has a Replay, whose groups are fixed; leave out dynamic_sampling_rounds")
         return self

@@ -29,3 +29,14 @@ def test_a_replay_is_compared_without_the_keys_of_judges_and_shows_none(ada):
             definite_opponents(ada, game("sk-very-secret", agents, **kwargs))
         assert said in caught.value.message
         assert "sk-very-secret" not in str(caught.value)
+
+
+def test_a_seat_with_tools_is_not_replayed_since_its_calls_are_no_moves(ada):
+    theirs = ada.create_job(
+        game("stored:abc", {"a": Train(tools=["tinkergym.tools:run_python"]), "b": Train()}), {}
+    ).job_id
+    for agent, said in (("a", "tools"), ("b", "recorded 0 steps")):
+        agents = {"a": Train(), "b": Train()} | {agent: Replay(theirs)}
+        with pytest.raises(ConflictError) as caught:
+            definite_opponents(ada, game("stored:abc", agents))
+        assert (said in caught.value.message, caught.value.field) == (True, f"agents.{agent}")

@@ -12,6 +12,7 @@ from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
 from tinkergym.schema.opponents import League, Scripted
 from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.trajectory.trajectory import StopReason
 
 SPEC = JobSpec(
     environment=EnvironmentRef(id="board/TicTacToe-v0"),
@@ -74,6 +75,40 @@ def test_games_as_long_as_the_limit_allows_are_an_alarm():
     short = SPEC.model_copy(update={"limits": SPEC.limits.model_copy(update={"max_turns": 1})})
     assert figures_of(short, games(1, 0.0))["long"] == 1.0
     assert figures_of(SPEC, games(1, 0.0))["long"] == 0.0
+    cut = [
+        (
+            request,
+            result.model_copy(
+                update={
+                    "trajectories": [
+                        one.model_copy(
+                            update={
+                                "terminated": False,
+                                "truncated": True,
+                                "stop_reason": StopReason.TRUNCATED,
+                            }
+                        )
+                        for one in result.trajectories
+                    ]
+                }
+            ),
+        )
+        for request, result in games(1, 0.0)
+    ]
+    assert figures_of(SPEC, cut)["long"] == 1.0
+
+
+def test_a_fall_is_told_without_other_games_if_there_are_none():
+    only = SPEC.model_copy(update={"agents": {"x": Train(), "o": Scripted("random")}, "self_play": False})
+    one, alarms = CollapseWatch(only, CollapseGuard(window=2)), []
+    for step, score in enumerate([0.6] * 3 + [0.0] * 3, 1):
+        played = [
+            (request, result_of(request, one_turn_episode(score, agent="x")))
+            for request in step_requests("job-1", only, step)
+        ]
+        alarms += one.look(step, played, is_saved=True, come_back=str)
+    assert [alarm.name for alarm in alarms] == ["collapse_anchor_reward"]
+    assert "other games" not in alarms[0].message
 
 
 def test_a_resumed_guard_sees_what_an_undisturbed_one_sees():

@@ -4,9 +4,10 @@ import pytest
 
 from backend.episodes.episode_requests import step_requests
 from backend.jobs.completions import completion_metrics, waste_warnings
+from tests.backend.seats import result_of
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling, Train
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
@@ -75,6 +76,33 @@ def test_many_completions_at_the_limit_are_told_with_what_would_be_enough(cut, e
     warning = warned(*some, *FINE[cut:])["completions_cut"]
     assert warning.count == cut
     assert enough in warning.message
+
+
+def test_a_seat_with_a_limit_of_its_own_is_measured_by_that():
+    found = cut_by_seats(x=Train(sampling=Sampling(max_turn_tokens=4)), o=Train())
+    assert found["completions_cut"].count == 8
+    assert "max_turn_tokens=4" in found["completions_cut"].message
+
+
+def cut_by_seats(**agents):
+    spec = SPEC.model_copy(update={"agents": agents})
+    finished = [
+        (request, result_of(request, *(episode(tokens=4, cut=True, agent=agent) for agent in agents)))
+        for request in step_requests("job-1", spec, 1)
+    ]
+    found = waste_warnings(spec, 1, finished, rewards_count=False)
+    return {warning.name: warning for warning in found}
+
+
+def test_each_seat_has_its_own_lengths():
+    spec = SPEC.model_copy(update={"agents": {"x": Train(), "o": Train()}})
+    lengths = {"x": 2, "o": 6}
+    finished = [
+        (request, result_of(request, *(episode(tokens=n, agent=agent) for agent, n in lengths.items())))
+        for request in step_requests("job-1", spec, 1)
+    ]
+    found = completion_metrics(finished)
+    assert [found[f"seat/{agent}/completions/mean_length"] for agent in "xo"] == [2, 6]
 
 
 def test_completions_that_the_episodes_limit_cut_are_no_reason_to_raise_the_turns():

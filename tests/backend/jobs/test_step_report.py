@@ -164,6 +164,17 @@ def test_a_step_whose_groups_all_earned_the_same_is_told_and_others_are_not():
     assert nothing_to_compare(step_with(grad_norm=0.0)) is None
 
 
+def test_what_happens_to_one_of_several_policies_is_told_with_its_seat():
+    (spike,) = spike_warnings(step_with(**{"policy/o/loss_spike": 12.0, "policy/x/loss": 1.0}))
+    assert (spike.name, "'o'" in spike.message, "'x'" in spike.message) == ("loss_spike", True, False)
+    counts = {"x": (2.0, 2.0), "o": (1.0, 2.0)}
+    metrics = {f"policy/{agent}/zero_variance_groups": silent for agent, (silent, _) in counts.items()}
+    metrics |= {f"policy/{agent}/compared_groups": compared for agent, (_, compared) in counts.items()}
+    warning = nothing_to_compare(step_with(**metrics))
+    assert warning is not None
+    assert ("'x'" in warning.message, "'o'" in warning.message) == (True, False)
+
+
 def test_a_step_reports_so_many_metrics_at_most_and_counts_the_others():
     # Every episode may name others.
     episodes = [episode(1.0, **{f"m{number}-{own}": 1.0 for own in range(90)}) for number in range(4)]

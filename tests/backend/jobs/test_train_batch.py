@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,8 @@ from tinkergym.trajectory.parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment, StopReason
 
 GOOD, BAD = episode((1.0, 2, "stop"), (3.0, 1, "stop")), episode((0.0, 2, "stop"), (0.0, 2, "stop"))
+
+LESS = episode((0.5, 2, "stop"), (0.0, 1, "stop"))
 
 
 PAIR = {"group_size": 2, "groups_per_step": 1}
@@ -41,14 +45,14 @@ def seated(agent, trajectory):
     return trajectory.model_copy(update={"agent": agent})
 
 
-def two_seat_batch(*pairs, policies=("job-1", "job-1"), policy=None):
-    spec = job(GRPO(group_size=len(pairs), groups_per_step=1))
+def two_seat_batch(*pairs, policies=("job-1", "job-1"), policy=None, algorithm=GRPO, values=never):
+    spec = job(algorithm(group_size=len(pairs), groups_per_step=1))
     requests = [two_seats(request, policies) for request in step_requests("job-1", spec, 1)]
     played = [
         (request, result_of(request, seated("x", x), seated("o", o)))
         for request, (x, o) in zip(requests, pairs, strict=True)
     ]
-    return train_batch(spec, 1, played, reference=never, values=never, policy=policy)
+    return train_batch(spec, 1, played, reference=never, values=values, policy=policy)
 
 
 def test_a_seat_is_compared_with_its_own_kind_only_and_those_are_neighbours():
@@ -57,6 +61,34 @@ def test_a_seat_is_compared_with_its_own_kind_only_and_those_are_neighbours():
     assert [s.advantage for s in found.sequences] == [2.0, -2.0, 0.0, 0.0]
     assert found.groups == [0, 0, 1, 1]
     assert (found.metrics["compared_groups"], found.metrics["zero_variance_groups"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        partial(GRPO, baseline="batch"),
+        ReinforcePlusPlus,
+        partial(ReinforcePlusPlus, baseline="group"),
+        partial(GRPO, baseline="batch", credit="turn"),
+    ],
+    ids=["batch", "reinforce++", "reinforce++_baseline", "turn"],
+)
+def test_seats_of_one_policy_are_never_averaged_by_a_batch_wide_algorithm(algorithm):
+    # `x` always earns more than `o`: its game is easier, its play no better.
+    pairs = [(one, other) for one in (GOOD, BAD) for other in (LESS, BAD)]
+    alone = [
+        batch(*own, algorithm=algorithm(group_size=4, groups_per_step=1)) for own in zip(*pairs, strict=True)
+    ]
+    both = two_seat_batch(*pairs, algorithm=algorithm)
+    expected = [sequence.advantage for own in alone for sequence in own.sequences]
+    assert [sequence.advantage for sequence in both.sequences] == expected
+
+
+def test_ppo_whitens_the_advantages_of_each_seat_for_itself():
+    found = two_seat_batch((GOOD, LESS), (BAD, BAD), algorithm=PPO, values=expecting(0.0))
+    for own in (found.sequences[:2], found.sequences[2:]):
+        advantages = np.concatenate([np.asarray(one.advantage)[one.loss_mask] for one in own])
+        assert abs(advantages.mean()) < 1e-6
 
 
 def test_a_policy_learns_from_its_own_seats_only():

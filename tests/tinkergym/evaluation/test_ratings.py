@@ -67,3 +67,20 @@ def test_random_is_the_anchor_where_it_plays_and_another_must_be_a_player():
     with pytest.raises(InvalidRequestError) as refused:
         rate(["a", "b"], pairs, anchor="c")
     assert refused.value.field == "anchor"
+
+
+@pytest.mark.parametrize("score", [0.0, 0.5, 1.0])
+def test_a_few_equal_results_leave_a_rating_uncertain(score):
+    few, many = (
+        rate(["a", "b"], [PairScore(one=0, other=1, score=score)] * count, anchor="b")["a"]
+        for count in (4, 400)
+    )
+    assert few.high - few.low > 100
+    assert many.high - many.low < few.high - few.low
+
+
+def test_a_player_that_never_met_the_anchor_even_through_others_has_no_known_rating():
+    pairs = [*pairs_of(0, 1, 3, 1), *pairs_of(2, 3, 3, 1), *pairs_of(4, 0, 2, 2)]
+    found = rate(list("abcde"), pairs, anchor="a")
+    assert [name for name in "abcde" if math.isinf(found[name].high)] == ["c", "d"]
+    assert all(math.isinf(one.low) for one in rate(list("abcde"), pairs).ratings)

@@ -15,7 +15,7 @@ from tinkergym.errors import (
 from tinkergym.messages import assistant, system, user
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import SharedWith, Train
+from tinkergym.schema.job_spec import Sampling, SharedWith, Train
 from tinkergym.schema.jobs import JobView
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.structured import Regex
@@ -304,6 +304,16 @@ def test_each_agent_of_a_game_has_a_policy_with_its_own_name_and_prompt():
     ]
     shared = job_of(x=Train(system_prompt="Win."), o=SharedWith(agent="x"))
     assert (named(shared, "o").name, named(shared, "o").system_prompt) == ("job-1/x", "Win.")
+
+
+def test_a_seat_samples_as_it_was_trained():
+    own = Sampling(temperature=0.5, max_turn_tokens=200)
+    view = job_of(x=Train(sampling=own), o=Train())
+    assert [(named(view, agent).temperature, named(view, agent).max_turn_tokens) for agent in "xo"] == [
+        (0.5, 200),
+        (1.0, 64),
+    ]
+    assert named(job_of(x=Train(sampling=own), o=SharedWith("x")), "o").max_turn_tokens == 200
 
 
 @pytest.mark.parametrize("agent", ["", "black"])

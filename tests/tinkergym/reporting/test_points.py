@@ -57,6 +57,14 @@ def test_what_a_step_did_not_measure_is_left_out():
     assert not values(records=32).keys() & {"episodes", "turns"}
 
 
+def test_the_metrics_of_each_of_several_policies_have_the_same_names_below_its_own():
+    own = {"zero_variance_groups": 1.0, "compared_groups": 4.0, "sampled_entropy": 0.5}
+    found = values(metrics={f"policy/{agent}/{name}": value for agent in "xo" for name, value in own.items()})
+    for agent in "xo":
+        assert found[f"policy/{agent}/frac_reward_zero_std"] == 0.25
+        assert found[f"policy/{agent}/entropy"] == 0.5
+
+
 def test_what_was_done_to_a_job_is_in_the_point_of_the_step_that_it_applies_to():
     def event(seq, body):
         return Event(seq=seq, job_id="job-1", time=float(seq), body=body)

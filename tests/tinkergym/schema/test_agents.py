@@ -14,7 +14,8 @@ TWO = {"x": {"kind": "train"}, "o": {"kind": "train", "adapter": {"kind": "lora"
 
 
 def of_game(agents, **settings):
-    return parse_spec({"environment": {"id": "board/TicTacToe-v0"}, "steps": 1, "agents": agents, **settings})
+    board = {"id": "board/TicTacToe-v0"}
+    return parse_spec({"environment": board, "steps": 1, "agents": agents, **settings})
 
 
 def test_each_agent_has_its_own_adapter_or_the_jobs():
@@ -59,6 +60,7 @@ def test_seats_that_nobody_can_play_are_refused(agents):
         ({"x": Train(model="other"), "o": Train()}, {"chat_template": "plain"}, "chat_template"),
         ({"x": Train(algorithm=GRPO(group_size=3)), "o": Train()}, {}, "group_size"),
         ({"x": Train(algorithm=GRPO(warmup_steps=9)), "o": Train()}, {}, "warmup_steps"),
+        ({"x": Train(), "o": opponents.Replay("job-1")}, {"environment": {"id": "ws://a:1/x"}}, "agents"),
         ({"x": Train(), "o": opponents.Base()}, {"self_play": True}, "self_play"),
         ({"x": Train(), "o": opponents.Base()}, {"updates": "alternate"}, "updates"),
         (TWO, {"updates": "only:z"}, "updates"),
