@@ -170,7 +170,7 @@ versions = Table(
     "versions",
     metadata,
     Column("policy_id", String, ForeignKey("policies.policy_id"), primary_key=True),
-    # Counts publishes, from 1.
+    # Counts publishes, from 1; for a policy trained by calls, the number of the publishing call.
     Column("version", Integer, primary_key=True),
     Column("train_step", Integer, nullable=False),
     Column("weights_sha256", String, nullable=False),

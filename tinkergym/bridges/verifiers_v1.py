@@ -200,6 +200,7 @@ async def chat_loop(
     endpoint: str, secret: str, model: str, messages: list[dict[str, Any]], given: tuple[Any, Any, Any]
 ) -> str:
     """Chat; return verifiers' message if it refused a turn, else nothing."""
+    # This process has verifiers and its httpx, but not tinkergym's one door to HTTP.
     import httpx
     from verifiers.v1.harnesses.utils.mcp import call_mcp
 

@@ -1,0 +1,1 @@
+"""The `tinkergym` command line: one module per command, and what they share."""

@@ -1,0 +1,1 @@
+"""The client of a service: jobs, policies, datasets and training loops over HTTP."""

@@ -35,7 +35,8 @@ class PolicyRef:
     agent: str = ""
     """Which of a job's policies; empty if it trains one."""
     version: int | None = None
-    """Counts publishes; 0 is the policy before training."""
+    """Counts publishes; 0 is the policy before training. For a policy trained by calls it is the number of
+    the call that published or saved it."""
     step: int | None = None
     """The version that was published at this train step."""
     name: Literal["", "latest", "best"] = ""

@@ -1,0 +1,1 @@
+"""Environments over WebSocket: a server that runs them, and its client."""
