@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -19,6 +18,7 @@ from backend.config import GatewayLimits
 from backend.gateway.bodies import Body, Tenant, aside, describes, json_object
 from backend.gateway.parts import parts_of
 from backend.gateway.shown import shown_to
+from backend.store.checkpoint_files import checkpoint_path
 from backend.store.job_folders import JobFolders
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.events import MOST_JOBS_LISTED, CheckpointView, EvaluationEvent
@@ -145,13 +145,20 @@ def list_evaluations(request: Request, tenant: Tenant, job_id: str) -> Evaluatio
 
 @router.get("/{job_id}/checkpoints/{step}/files/{name}", response_class=FileResponse)
 def download_file(
-    tenant: Tenant, job_id: str, step: int, name: str, agent: Annotated[str, Query(max_length=100)] = ""
+    request: Request,
+    tenant: Tenant,
+    *,
+    job_id: str,
+    step: int,
+    name: str,
+    agent: Annotated[str, Query(max_length=100)] = "",
 ) -> FileResponse:
     """Stream one file of a checkpoint; ranges are supported, so a download can be resumed."""
     for checkpoint in tenant.checkpoints(job_id, agent):
         # Only names listed by the checkpoint's writer: a path cannot be passed.
         if checkpoint.step == step and name in checkpoint.files:
-            path = Path(checkpoint.path) / name
+            job_files = parts_of(request).config.job_files
+            path = checkpoint_path(job_files, job_id, checkpoint.agent, step) / name
             if path.is_file():
                 return FileResponse(path, media_type="application/octet-stream", filename=name)
     raise NotFoundError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from backend.engines.protocol import SamplingEngine
 from backend.learner.learner import Learner
@@ -11,6 +12,8 @@ from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner
 from backend.store.blobs import Blobs
+from backend.store.checkpoint_files import checkpoint_path, checkpoints_of
+from backend.store.references import ReferredPolicy
 from backend.store.store import JobLease, ServiceStore
 
 
@@ -19,11 +22,22 @@ class PoolParts:
     """Shared by all policies of a pool."""
 
     store: ServiceStore
+    job_files: Blobs
+    """Files of all jobs, below their ids."""
     engine: SamplingEngine
     directory: PolicyDirectory
     early: EarlyRequests
     open_model: Callable[[str], Learner]
     """Loads a model other than the pool's, for a single job."""
+
+    def checkpoint(self, found: ReferredPolicy, *, field: str = "policy") -> Path:
+        """Return the local path of the checkpoint that a reference names.
+
+        Raises:
+            NotFoundError: It is not stored.
+        """
+        view = found.checkpoint(field=field)
+        return checkpoint_path(self.job_files, found.job_id, found.agent, view.step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,4 +58,4 @@ class Bound:
     @property
     def checkpoints(self) -> Blobs:
         """The policy's checkpoints, a folder each."""
-        return self.files.below(f"checkpoints/{self.agent}")
+        return checkpoints_of(self.files, self.agent)

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from backend.learner.checkpoints import put_back_replaced
 from backend.policies.bound import Bound
 from backend.policies.frozen_policy import FrozenPolicy
+from backend.store.checkpoint_files import folder_of
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
 from tinkergym.schema.algorithms import PPO
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, WarningEvent
@@ -90,7 +91,7 @@ class PolicyCheckpoints:
             step: The last step that it covers.
             version: The version of its weights; None means that they are new in this step.
         """
-        key, version = _folder(step), step if version is None else version
+        key, version = folder_of(step), step if version is None else version
         with self._files.filling(key) as directory:
             manifest = self._learner.save(
                 self._id,
@@ -143,12 +144,12 @@ class PolicyCheckpoints:
             ConflictError: It belongs to another base model or adapter.
             CheckpointCorruptError: Its files are damaged.
         """
-        view = self._store.find_policy(PolicyRef.parse(policy)).checkpoint()
+        directory = self._bound.pool.checkpoint(self._store.find_policy(PolicyRef.parse(policy)))
         aside = f"{self._id}/loading"
         self._drop(aside)
         self._learner.load(
             aside,
-            view.path,
+            directory,
             self._adapter,
             fresh_optimiser=not with_optimizer,
             optimizer=self._spec.optimizer,
@@ -175,7 +176,7 @@ class PolicyCheckpoints:
         stays = is_there or (is_adapter and asked_again)
         if not is_there:
             self._drop(self._beginning_id)
-            directory = self._files.local(_folder(0))
+            directory = self._files.local(folder_of(0))
             self._learner.load(self._beginning_id, directory, self._adapter, fresh_optimiser=True)
         try:
             yield FrozenPolicy(self._learner, self._beginning_id, shared=True)
@@ -199,10 +200,10 @@ class PolicyCheckpoints:
             ConflictError: It belongs to another base model or adapter.
         """
         field = "initial_policy"
-        view = self._store.find_policy(PolicyRef.parse(policy), field=field).checkpoint(field=field)
+        found = self._store.find_policy(PolicyRef.parse(policy), field=field)
         self._learner.load(
             self._id,
-            view.path,
+            self._bound.pool.checkpoint(found, field=field),
             self._adapter,
             fresh_optimiser=True,
             value_head=self._has_value_head,
@@ -212,9 +213,10 @@ class PolicyCheckpoints:
         self.tidy(0)
 
     def _read(self, view: CheckpointView) -> None:
+        directory = self._files.local(folder_of(view.step))
         manifest = self._learner.load(
             self._id,
-            view.path,
+            directory,
             self._adapter,
             value_head=self._has_value_head,
             optimizer=self._spec.optimizer,
@@ -222,7 +224,7 @@ class PolicyCheckpoints:
         if manifest.files[manifest.weights_file].sha256 != view.sha256:
             # A worker that lost the job while writing can be kept from the store, but not from the disk.
             self.forget()
-            raise CheckpointCorruptError(f"checkpoint {view.path} differs from the recorded one")
+            raise CheckpointCorruptError(f"checkpoint {directory} differs from the recorded one")
         notes = manifest.extra.get("notes")
         self.notes = dict(notes) if isinstance(notes, dict) else {}
 
@@ -254,12 +256,8 @@ class PolicyCheckpoints:
             # record without files.
             self._store.remove_checkpoint(self._lease, old.step, self._bound.agent)
             with contextlib.suppress(OSError):
-                self._files.delete(_folder(old.step))
+                self._files.delete(folder_of(old.step))
 
     def _drop(self, policy_id: str) -> None:
         with contextlib.suppress(NotFoundError):
             self._learner.drop(policy_id)
-
-
-def _folder(step: int) -> str:
-    return f"step-{step:06d}"

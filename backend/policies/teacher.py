@@ -40,5 +40,5 @@ def open_teacher(student: Bound, teacher: str) -> FrozenPolicy:
 def _own_copy(student: Bound, teacher: ReferredPolicy) -> Path:
     """Keep the teacher's checkpoint with the job: the other job may remove it before this one has ended."""
     if not student.files.has(_TEACHER):
-        student.files.put_folder(_TEACHER, Path(teacher.checkpoint(field="teacher").path))
+        student.files.put_folder(_TEACHER, student.pool.checkpoint(teacher, field="teacher"))
     return student.files.local(_TEACHER)

@@ -45,6 +45,7 @@ from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner, PoolLearner
 from backend.policies.stored_weights import stored_weights
 from backend.policies.trained_policy import TrainedPolicy
+from backend.store.checkpoint_files import checkpoint_path
 from backend.store.images import EveryImage, ImageRoom, Images
 from backend.store.store import JobLease, Store
 from backend.vision.shared import SharedImages
@@ -480,6 +481,7 @@ class PoolWorker:
                 learner=served.learner.current(),
                 pool=PoolParts(
                     store=self._store,
+                    job_files=self._config.job_files,
                     engine=served.engine,
                     directory=served.directory,
                     early=served.early,
@@ -605,13 +607,14 @@ class PoolWorker:
 
     def _stored_policy(self, name: str) -> StoredPolicy:
         found = self._store.find_policy(PolicyRef.parse(name))
-        paths = {view.policy_version: view.path for view in found.kept}
+        steps = {view.policy_version: view.step for view in found.kept}
+        files = partial(checkpoint_path, self._config.job_files, found.job_id, found.agent)
         job = self._store.job(found.job_id)
         repeats = isinstance(job.spec, PolicySpec) and not job.state.final
         return StoredPolicy(
             policy_id=found.policy.policy_id,
-            versions=tuple(paths),
-            read=lambda version: stored_weights(Checkpoint.open(paths[version])),
+            versions=tuple(steps),
+            read=lambda version: stored_weights(Checkpoint.open(files(steps[version]))),
             from_base=not job.spec.for_agent(found.agent).initial_policy,
             repeats_until=job.policy_version if repeats else None,
         )

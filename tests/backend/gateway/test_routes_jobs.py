@@ -1,5 +1,6 @@
 import hashlib
 import json
+import shutil
 from importlib.metadata import version
 
 import pytest
@@ -207,21 +208,21 @@ def test_a_cancelled_job_stays_cancelled_however_often_one_asks(client, spec):
     assert answers[0]["state"] == "cancelled"
 
 
-def test_a_checkpoint_is_listed_and_downloaded_file_by_file(gateway, owner, spec, tmp_path):
+def test_a_checkpoint_is_listed_and_downloaded_file_by_file(gateway, owner, spec):
     client = owner
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     service = gateway.store.service()
     lease = service.acquire(job_id, "pool-1", 30, now=0)
-    folder = tmp_path / "step-000001"
-    folder.mkdir()
+    folder = gateway.config.job_files.local(f"{job_id}/checkpoints/step-000001")
+    folder.mkdir(parents=True)
     weights = bytes(range(256)) * 400
     (folder / "adapter_model.safetensors").write_bytes(weights)
     (folder / "optimizer.safetensors").write_bytes(b"not listed")
-    (tmp_path / "secret").write_text("secret")
+    (folder.parent / "secret").write_text("secret")
     view = CheckpointView(
         step=1,
         policy_version=1,
-        path=str(folder),
+        path="/where/it/was/written",
         sha256=hashlib.sha256(weights).hexdigest(),
         files={"adapter_model.safetensors": len(weights)},
     )
@@ -235,6 +236,7 @@ def test_a_checkpoint_is_listed_and_downloaded_file_by_file(gateway, owner, spec
         assert client.get(f"{files}/{name}").status_code == 404
     assert client.get(files.replace("/1/", "/2/") + "/adapter_model.safetensors").status_code == 404
     assert client.get(files.replace("/1/", "/x/") + "/adapter_model.safetensors").status_code == 422
+    shutil.rmtree(gateway.config.job_files.local(job_id))  # Later tests look at the folder of all jobs.
 
 
 def ended_job(gateway, client, spec, **changes):

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from pathlib import Path
 
+from backend.store.place import database_file
 from tinkergym.schema.events import JobState
 
 
@@ -104,3 +106,18 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(lab):
     job_id = lab.start(steps=1)
     lab.play_on(job_id)
     assert lab.events(job_id, "state")[-1].state is JobState.FAILED
+
+
+def test_checkpoints_are_read_where_the_data_folder_is_now(lab):
+    job_id = lab.start(steps=3, checkpoint_every=1)
+    lab.play_step(job_id)
+    lab.play_step(job_id)
+    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    lab.close_pool()
+    with sqlite3.connect(database_file(lab.config.store_url)) as database:
+        database.execute("update checkpoints set view = json_set(view, '$.path', '/elsewhere')")
+    database.close()
+    lab.start_pool()
+    lab.pool.start_job(job_id)
+    assert {request.step for request in lab.lease(job_id)} == {3}
+    assert lab.events(job_id, "warning") == []

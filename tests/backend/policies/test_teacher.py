@@ -43,7 +43,9 @@ def models():
 
 
 def test_a_closed_teachers_model_is_gone(models, tmp_path):
-    pool = PoolParts(store=None, engine=None, directory=None, early=None, open_model=models.open)
+    pool = PoolParts(
+        store=None, job_files=None, engine=None, directory=None, early=None, open_model=models.open
+    )
     lease = SimpleNamespace(spec=SimpleNamespace(model="another"))
     student = Bound(
         policy_id="policy-1", agent="", lease=lease, files=LocalBlobs(tmp_path), learner=None, pool=pool

@@ -70,6 +70,7 @@ class Place:
         lease = service.acquire(job_id, "pool-1", 30.0, self.now)
         pool = PoolParts(
             store=service,
+            job_files=LocalBlobs(self.folder),
             engine=self.engine,
             directory=PolicyDirectory(self.engine, model_names=(), find=lambda name: None, keep_idle=1),
             early=EarlyRequests(self.engine),
