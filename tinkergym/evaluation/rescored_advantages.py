@@ -50,7 +50,7 @@ def _needed(spec: JobSpec, agent: str, episodes: StoredEpisodes) -> str:
 def advantages(
     spec: JobSpec, episodes: Sequence[StoredEpisode], values: Sequence[float], has: Sequence[bool]
 ) -> FloatArray:
-    """Compare each episode as the job does: within its policy, step and environment.
+    """Compare each episode as the job does: within its seat, step and environment.
 
     Args:
         spec: The job.
@@ -59,18 +59,18 @@ def advantages(
         has: Whether each has a return.
     """
     earned, found = np.asarray(values, dtype=np.float64), np.zeros(len(values))
-    of_policy: dict[str, list[int]] = defaultdict(list)
+    of_seat: dict[str, list[int]] = defaultdict(list)
     for n, one in enumerate(episodes):
         if has[n]:
-            of_policy[_policy_at(spec, one.agent)].append(n)
-    for policy, members in of_policy.items():
-        own = [episodes[n] for n in members]
-        found[members] = _compared(spec.for_agent(policy).algorithm, own, earned[members])
+            of_seat[one.agent].append(n)
+    for agent, members in of_seat.items():
+        algorithm = spec.for_agent(_policy_at(spec, agent)).algorithm
+        found[members] = _compared(algorithm, [episodes[n] for n in members], earned[members])
     return found
 
 
 def _compared(algorithm: PolicyGradient, episodes: Sequence[StoredEpisode], earned: FloatArray) -> FloatArray:
-    """Return the advantages of one policy's episodes."""
+    """Return the advantages of the episodes at one seat."""
     baseline, normalize = algorithm.comparison
     # Rewards of different environments are never compared.
     kinds = _parted([(one.step, one.environment.model_dump_json()) for one in episodes])

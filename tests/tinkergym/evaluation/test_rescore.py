@@ -93,6 +93,17 @@ def test_rewards_of_two_environments_are_not_compared_and_a_seat_has_its_own_alg
     np.testing.assert_allclose([one.advantage_before for one in report], wanted.values, atol=1e-9)
 
 
+def test_seats_that_one_policy_plays_are_compared_separately():
+    found = [
+        replace(one, trajectory=one.trajectory.model_copy(update={"agent": "xxoo"[one.index]}))
+        for one in episodes(0.0, 1.0, 10.0, 13.0)
+    ]
+    own = GRPO(group_size=2, groups_per_step=2, baseline="batch")
+    job = spec(own).model_copy(update={"agents": {"x": Train(), "o": SharedWith(agent="x")}})
+    report = rescore(job, StoredEpisodes(found), lambda episode: 0.0)
+    assert [one.advantage_before for one in report] == [-0.5, 0.5, -1.5, 1.5]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "turns", "word"),
     [
