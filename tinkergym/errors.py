@@ -192,7 +192,7 @@ class NoCompletionError(TinkerGymError):
 
 
 class OpponentFailedError(TinkerGymError):
-    """An external model that plays a seat of a game did not answer; the message names the seat."""
+    """An external or scripted player of a game's seat did not act; the message names the seat."""
 
 
 class InvalidToolError(InvalidRequestError):

@@ -2,12 +2,13 @@
 
 The game says whose turn it is. The coordinator advances that seat's loop, credits every seat with the rewards
 since its own last action, and ends the episode for all seats together. Like the loop it knows neither sampler
-nor environment nor time.
+nor environment; it reads a clock only to record when each action was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,12 +82,18 @@ class Coordinator:
         >>> coordinator.trajectories()
     """
 
-    def __init__(self, loops: Mapping[str, AgentLoop]) -> None:
+    def __init__(
+        self, loops: Mapping[str, AgentLoop], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Combine the loops.
 
         Args:
             loops: By agent id; each has not begun.
+            clock: Returns seconds, monotonic; they are only recorded.
         """
+        self._clock, self._begun_at = clock, 0.0
+        self._moves: dict[str, list[tuple[int, float]]] = {agent: [] for agent in loops}
+        """By agent, for each of its actions: its number among those of all agents, and when it was made."""
         self._loops = dict(loops)
         self._state = AgentState.PENDING
         self._stop_reason: StopReason | None = None
@@ -126,6 +133,7 @@ class Coordinator:
             The request for the first completion, or None if the episode is already over.
         """
         self._expect(AgentState.PENDING, "begin")
+        self._begun_at = self._clock()
         self._environment_prompt, self._prompts = environment_prompt, position.prompts
         if sorted(position.agents) != sorted(self._loops):
             agents, seats = ", ".join(position.agents), ", ".join(self._loops)
@@ -147,6 +155,8 @@ class Coordinator:
         except InternalServiceError:
             self._end_with_failure_of(self._acting)
             raise
+        number = 1 + sum(map(len, self._moves.values()))
+        self._moves[self._acting].append((number, max(0.0, self._clock() - self._begun_at)))
         self._state = AgentState.INTERACTING
         return action
 
@@ -162,11 +172,14 @@ class Coordinator:
     def fail(self, stop_reason: StopReason, error: str = "") -> None:
         """End the episode for an external reason. A second end is ignored.
 
-        A failure belongs to the acting seat, unless an external player failed. A limit, such as
-        `episode_timeout`, ends the episode for all.
+        A failure belongs to the acting seat, unless a player that is no policy failed. A limit of turns or
+        tokens cuts the episode off for all.
         """
         if self._state is AgentState.TERMINATED:
             return
+        if stop_reason is StopReason.EPISODE_TIMEOUT:
+            # A single agent may be slow by its own doing. Here one seat's slowness would decide for others.
+            stop_reason, error = StopReason.GAME_TIMEOUT, error or "the time of the game ran out"
         if stop_reason in COMPLETED_REASONS:
             self._cut_off(stop_reason, error)
         elif stop_reason is StopReason.OPPONENT_FAILED:
@@ -188,10 +201,18 @@ class Coordinator:
             EpisodeProtocolError: The episode is not over.
         """
         self._expect(AgentState.TERMINATED, "trajectories")
-        records = [loop.trajectory() for loop in self._loops.values()]
+        records = [self._in_order(loop.trajectory()) for loop in self._loops.values()]
         return [self._as_failed(one) for one in records] if self._failed else records
 
     # --- inside ---
+
+    def _in_order(self, record: Trajectory) -> Trajectory:
+        """Return a seat's record with the number and the time of each of its actions."""
+        turns = [
+            turn.model_copy(update={"move": number, "seconds": seconds})
+            for turn, (number, seconds) in zip(record.turns, self._moves[record.agent], strict=True)
+        ]
+        return record.model_copy(update={"turns": turns})
 
     def _expect(self, state: AgentState, call: str) -> None:
         if self._state is not state:

@@ -5,7 +5,7 @@ Reads events and prints. It neither calls the service nor makes decisions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from pydantic import JsonValue
@@ -89,7 +89,8 @@ class TrainingDisplay:
         self._attempt = 1
         self._waits = True
         """Whether the job's state changed since its last step, so the remaining time is unknown."""
-        self._rewards: dict[int, float] = {}
+        self._rewards: dict[str, dict[int, float]] = {}
+        """By trained seat; "" if there is one."""
         self._losses: dict[int, float] = {}
         self._evaluations: dict[str, EvaluationEvent] = {}
         self._updates: list[UpdateEvent] = []
@@ -121,8 +122,8 @@ class TrainingDisplay:
         if isinstance(body, StepEvent):
             self._step, self._state, self._reason = body, JobState.RUNNING, ""
             self._waits = False
-            if body.reward_mean is not None:
-                self._rewards[body.step] = body.reward_mean
+            for agent, value in body.reward_means().items():
+                self._rewards.setdefault(agent, {})[body.step] = value
             if body.loss is not None:
                 self._losses[body.step] = body.loss
             self._line(step_line(body))
@@ -206,13 +207,15 @@ class TrainingDisplay:
                 "", "", f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step"
             )
             return numbers
-        rewards = [self._rewards[number] for number in sorted(self._rewards)]
-        numbers.add_row(
-            "reward", f"[bold]{_signed(step.reward_mean, 3)}[/]", Text(sparkline(rewards), style="green")
-        )
+        for agent, rewards in self._rewards.items() or [("", dict[int, float]())]:
+            numbers.add_row(
+                f"reward {agent}".rstrip(),
+                f"[bold]{_signed(step.reward_means().get(agent), 3)}[/]",
+                Text(sparkline([rewards[number] for number in sorted(rewards)]), style="green"),
+            )
         numbers.add_row(
             "loss",
-            _signed(step.loss, 4),
+            _by_agent(step.losses(), 4),
             f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step   "
             f"{step.failed_episodes} of {step.episodes} episodes failed",
         )
@@ -242,8 +245,8 @@ def step_line(step: StepEvent) -> str:
         )
     failed = f"  {step.failed_episodes} failed" if step.failed_episodes else ""
     return (
-        f"step {step.step}/{step.steps}  reward {_signed(step.reward_mean, 3)}  "
-        f"loss {_signed(step.loss, 4)}{''.join(f'  {metric}' for metric in _telling(step))}  "
+        f"step {step.step}/{step.steps}  reward {_by_agent(step.reward_means(), 3)}  "
+        f"loss {_by_agent(step.losses(), 4)}{''.join(f'  {metric}' for metric in _telling(step))}  "
         f"{step.tokens_per_second:,.0f} tokens/s  {duration(step.seconds_left)} left{failed}"
     )
 
@@ -276,6 +279,12 @@ def _value(value: JsonValue) -> str:
 def _telling(step: StepEvent) -> list[str]:
     forms = PREFERENCE_METRICS if step.records else DISTILLATION_METRICS
     return [f"{name} {step.metrics[name]:{form}}" for name, form in forms.items() if name in step.metrics]
+
+
+def _by_agent(values: Mapping[str, float], digits: int) -> str:
+    """Return the number of each seat or policy: `x +0.250 o -0.250`."""
+    shown = [f"{agent} {_signed(value, digits)}".lstrip() for agent, value in values.items()]
+    return " ".join(shown) or "none"
 
 
 def _signed(value: float | None, digits: int) -> str:

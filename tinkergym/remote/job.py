@@ -88,8 +88,9 @@ class Job:
         """The first warning of each kind from `events`."""
         self._told: set[str] = set()
         """The kinds of warnings that `wait` has shown."""
-        self._curve: dict[int, float] = {}
-        """Mean reward by step, or the loss of jobs without one, for the events seen so far."""
+        self._curves: dict[str, dict[int, float]] = {}
+        """Mean reward by step, or the loss of jobs without one, for the events seen so far; of a game, one
+        for each trained seat."""
         self._updates: dict[int, str] = {}
         """Changed settings by step."""
 
@@ -108,10 +109,16 @@ class Job:
             rows["environment"] = self.spec.played_in
         if self._updates:
             rows["changed"] = "; ".join(f"from step {step}: {self._updates[step]}" for step in self._updates)
-        steps = sorted(self._curve)
+        return card(self.id, rows, picture="".join(map(self._drawn, self._curves)))
+
+    def _drawn(self, agent: str) -> str:
+        """Draw the curve of a seat."""
+        values = self._curves[agent]
+        steps = sorted(values)
         name = "mean reward" if isinstance(self.spec, PlayedSpec) else "loss"
-        marks = {steps.index(step): words for step, words in self._updates.items() if step in self._curve}
-        return card(self.id, rows, picture=curve([self._curve[step] for step in steps], name, marks))
+        marks = {steps.index(step): words for step, words in self._updates.items() if step in values}
+        whose = f"{name} of {agent}" if agent else name
+        return curve([values[step] for step in steps], whose, marks)
 
     def __enter__(self) -> Self:
         return self
@@ -315,8 +322,9 @@ class Job:
 
         Args:
             settings: `budget`, `learning_rate`, `value_learning_rate`, `entropy_coefficient`,
-                `kl_coefficient`, `max_grad_norm`, `weight_decay`, if this kind of job has them. A learning
-                rate is the schedule's peak; the schedule itself continues.
+                `kl_coefficient`, `max_grad_norm`, `weight_decay`, `updates`, if this kind of job has them. A
+                learning rate is the schedule's peak; the schedule itself continues. For one policy of a
+                game: `agents={"black": {"learning_rate": 1e-4}}`.
 
         Raises:
             InvalidRequestError: A setting cannot be changed while a job trains, or its value is invalid.
@@ -677,9 +685,9 @@ class Job:
         """Keep warnings to show while waiting, each kind once, and the curve."""
         body = event.body
         if isinstance(body, StepEvent):
-            value = body.reward_mean if isinstance(self.spec, PlayedSpec) else body.loss
-            if value is not None:
-                self._curve[body.step] = value
+            values = body.reward_means() if isinstance(self.spec, PlayedSpec) else body.losses()
+            for agent, value in values.items():
+                self._curves.setdefault(agent, {})[body.step] = value
         if isinstance(body, UpdateEvent) and body.from_step is not None:
             known = self._updates.get(body.from_step)
             words = update_words(body)

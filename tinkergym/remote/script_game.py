@@ -49,7 +49,7 @@ class ScriptGame:
         self._environment_prompt = environment_prompt
         plan = EpisodePlan.from_request(request)
         self._coordinator = Coordinator(
-            {seat.agent: AgentLoop(renderer(seat.model), seat) for seat in plan.seats}
+            {seat.agent: AgentLoop(renderer(seat.model), seat) for seat in plan.seats}, clock=clock
         )
         self._sampled = frozenset(request.sampled_seats)
         self._players: dict[str, SeatedPlayer] = {

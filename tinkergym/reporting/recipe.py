@@ -183,6 +183,7 @@ class Recipe:
             metric=metric,
             metrics=[(s.step, s.metrics[metric]) for s in steps if metric in s.metrics],
             facts=facts,
+            seat_rewards=_seat_rewards(steps),
         )
         self.out.mkdir(parents=True, exist_ok=True)
         kind = "control" if self.control else "seed"
@@ -194,8 +195,11 @@ class Recipe:
 
     def _print(self, run: Run, result: Path, picture: str) -> None:
         console = Console(emoji=False, highlight=False)
-        for line in curve([reward for _, reward in run.rewards]):
-            console.print(line, markup=False)
+        for agent, rewards in (run.seat_rewards or {"": run.rewards}).items():
+            if agent:
+                console.print(f"reward at the seat {agent}", markup=False)
+            for line in curve([reward for _, reward in rewards]):
+                console.print(line, markup=False)
         for step, mean, low, high in [*run.evaluations[:1], *run.evaluations[1:][-1:]]:
             interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
             console.print(
@@ -216,3 +220,11 @@ def _read(file: Path, there: Sequence[str]) -> dict[str, Any]:
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequestError(f"{file} is not TOML: {error}") from error
+
+
+def _seat_rewards(steps: Sequence[StepEvent]) -> dict[str, list[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    for step in steps:
+        for agent, value in step.reward_means().items() if step.reward_mean is None else ():
+            found.setdefault(agent, []).append((step.step, value))
+    return found

@@ -21,7 +21,7 @@ class Run:
     seconds: float
     """Seconds from the script's start to its report."""
     rewards: Sequence[tuple[int, float]]
-    """Train step and mean return of its episodes."""
+    """Train step and mean return of its episodes; empty for a game with several trained seats."""
     evaluations: Sequence[Evaluated]
     """Evaluations of held-out episodes."""
     variant: str = ""
@@ -30,6 +30,8 @@ class Run:
     metrics: Sequence[tuple[int, float]] = ()
     """The curve of `metric`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    seat_rewards: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    """As `rewards`, by trained seat of a game."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the run as JSON values."""
@@ -60,6 +62,8 @@ def draw(runs: Sequence[Run], path: Path) -> str:
         )
         if not run.evaluations:
             axes.plot(*zip(*run.rewards, strict=True), color=color, label=label) if run.rewards else None
+            for agent, rewards in run.seat_rewards.items():
+                axes.plot(*zip(*rewards, strict=True), label=f"{label}, {agent}")
             continue
         steps = [step for step, *_ in run.evaluations]
         means = [mean for _, mean, *_ in run.evaluations]

@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -69,10 +69,12 @@ def show(
     console = console or Console(emoji=False)
     assert isinstance(job.spec, PlayedSpec)
     steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
-    rewards = [step.reward_mean for step in steps if step.reward_mean is not None]
-    console.print("\n[bold]Reward of each train step[/]", highlight=False)
-    for line in curve(rewards):
-        console.print(line, style="green", markup=False, highlight=False)
+    rewards = rewards_of(steps)
+    for agent, values in rewards.items():
+        whose = f" at the seat {agent}" if agent else ""
+        console.print(f"\n[bold]Reward of each train step{whose}[/]", highlight=False)
+        for line in curve(values):
+            console.print(line, style="green", markup=False, highlight=False)
     if picture is not None:
         console.print(
             save_curve(rewards, Path(picture), title=job.spec.played_in), soft_wrap=True, highlight=False
@@ -85,6 +87,15 @@ def show(
     for checkpoint in job.checkpoints()[-1:]:
         console.print(f"\ncheckpoint  {checkpoint.path}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"play it     {play_command(job)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def rewards_of(steps: Sequence[StepEvent]) -> dict[str, list[float]]:
+    """Return the mean reward of each step, by trained seat; that of a single one is ""."""
+    found: dict[str, list[float]] = {}
+    for step in steps:
+        for agent, value in step.reward_means().items():
+            found.setdefault(agent, []).append(value)
+    return found or {"": []}
 
 
 def play_command(job: ReportedJob, env: str | None = None) -> str:
@@ -153,8 +164,8 @@ def curve(values: Sequence[float], *, rows: int = CURVE_ROWS, columns: int = CUR
     return lines
 
 
-def save_curve(values: Sequence[float], path: Path, *, title: str) -> str:
-    """Write the reward curve as PNG and return a sentence with its path, or the missing package."""
+def save_curve(curves: Mapping[str, Sequence[float]], path: Path, *, title: str) -> str:
+    """Write the reward curves, by seat, as PNG; return a sentence with its path, or the missing package."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -164,7 +175,11 @@ def save_curve(values: Sequence[float], path: Path, *, title: str) -> str:
     # A figure without pyplot: no window system is needed, and no global state remains.
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(range(1, len(values) + 1), values, color="tab:green")
+    for agent, values in curves.items():
+        color = None if agent else "tab:green"
+        axes.plot(range(1, len(values) + 1), values, color=color, label=agent or None)
+    if len(curves) > 1:
+        axes.legend()
     axes.set(title=title, xlabel="train step", ylabel="mean return of the step's episodes")
     axes.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -154,7 +154,7 @@ class EpisodePlayer:
         assert plan.environment is not None, "the player creates environments by reference"
         host, is_new = hosts.take(plan.environment)
         ends_at = self._clock() + plan.limits.episode_timeout_seconds
-        episode = _Episode(plan, _loop_of(plan, renderer), renderer, hosts, host, ends_at)
+        episode = _Episode(plan, _loop_of(plan, renderer, self._clock), renderer, hosts, host, ends_at)
         self._episodes[plan.session_id] = episode
         if is_new:
             # Creating an environment may take as long as a reset, so it has its own time limit.
@@ -458,13 +458,13 @@ class EpisodePlayer:
             self.start(*self._waiting.popleft())
 
 
-def _loop_of(plan: EpisodePlan, renderer: AnyRenderer) -> AgentLoop | Coordinator:
+def _loop_of(plan: EpisodePlan, renderer: AnyRenderer, clock: Callable[[], float]) -> AgentLoop | Coordinator:
     loops = {
         seat.agent: AgentLoop(renderer if isinstance(renderer, Renderer) else renderer(seat.model), seat)
         for seat in plan.seats
     }
     is_game = plan.others or plan.table or plan.is_game
-    return Coordinator(loops) if is_game else loops[plan.agent]
+    return Coordinator(loops, clock=clock) if is_game else loops[plan.agent]
 
 
 def _trajectories(loop: AgentLoop | Coordinator) -> list[Trajectory]:

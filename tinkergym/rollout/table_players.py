@@ -156,14 +156,14 @@ def _can_play(check: Any, name: str) -> bool:
 
 
 def acting_failed(agent: str, player: TablePlayer, error: Exception) -> TinkerGymError:
-    """Name the seat in an error of its player."""
+    """Name the seat in an error of its player, which may act during another seat's step."""
     if isinstance(error, NoCompletionError):
         where = origin_of(player.external.url) if player.external is not None else ""
         return OpponentFailedError(
             f"agent {agent!r}, played by {player.name!r} at {where}, did not answer: {error.message}",
             field=f"agents.{agent}",
         )
-    return InvalidEnvironmentError(
+    return OpponentFailedError(
         f"agent {agent!r}, played by {player.name!r}, could not act: {type(error).__name__}: {error}",
         hint="fix the game's player, or choose another",
         field=f"agents.{agent}",

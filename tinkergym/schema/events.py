@@ -88,6 +88,21 @@ class StepEvent(WireModel):
     """All other metrics by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max,
     env/..."""
 
+    def reward_means(self) -> dict[str, float]:
+        """Return the mean return of each trained seat, by agent; that of a single one is ""."""
+        if self.reward_mean is not None:
+            return {"": self.reward_mean}
+        parts = [(name.split("/"), value) for name, value in self.metrics.items()]
+        return {
+            part[1]: value
+            for part, value in parts
+            if len(part) == 3 and (part[0], part[2]) == ("seat", "reward_mean")
+        }
+
+    def losses(self) -> dict[str, float]:
+        """Return the loss of each policy, by agent; that of a job's only one is ""."""
+        return {"": self.loss} if self.loss is not None else self.by_policy("loss")
+
     def by_policy(self, name: str) -> dict[str, float]:
         """Return a metric of each policy; see `metric_by_policy`."""
         return metric_by_policy(self.metrics, name)

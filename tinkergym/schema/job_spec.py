@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
@@ -78,14 +78,15 @@ class Train(Choice):
     adapter: Adapter | None = None
     """None uses the job's adapter."""
     system_prompt: str | None = None
-    """None is the job's."""
+    """None uses the job's system prompt."""
     tools: SeatTools | None = None
     """Tools that the policy may call before it moves: a list of names, or `SeatTools`. They are described
     after the game's own system prompt; `system_prompt` replaces both."""
     algorithm: Algorithm | None = None
-    """None uses the job's sampling."""
+    """Replaces the job's algorithm as a whole, its KL penalty and credit included, except `group_size` and
+    `groups_per_step`. None uses the job's algorithm."""
     sampling: Sampling | None = None
-    """None uses the job's system prompt."""
+    """None uses the job's sampling."""
     initial_policy: str | None = Field(None, pattern=rf"^{POLICY_REF}$", max_length=200)
     """As in a job. None uses the job's."""
     model: str | None = Field(None, max_length=500)
@@ -672,6 +673,7 @@ class JobSpec(PlayedSpec):
                 f"both, or "
                 "in neither"
             )
+        self._refuse_unequal_replacements(agent)
         if algorithm.compares_siblings and algorithm.group_size < 2:
             self._refuse(
                 f"agents has {agent!r} with an algorithm that compares episodes with their group, but the "
@@ -686,6 +688,26 @@ class JobSpec(PlayedSpec):
             )
         if algorithm.warmup_steps >= self.steps:
             self._refuse(f"agents has {agent!r} with warmup_steps not below steps={self.steps}; lower it")
+
+    def _refuse_unequal_replacements(self, agent: str) -> None:
+        """Whether a group taught nothing is decided once, for all of its seats."""
+        if not self.algorithm.dynamic_sampling_rounds:
+            return
+        own = self.for_agent(agent)
+        names = ["credit", "discount", "overlong_tokens", "overlong_penalty"]
+        for name in names:
+            theirs, jobs = (getattr(one, name, None) for one in (own.algorithm, self.algorithm))
+            if theirs != jobs:
+                self._refuse(
+                    f"agents has {agent!r} with algorithm.{name}={theirs!r}, and the job {jobs!r}: "
+                    f"dynamic_sampling_rounds replaces a group for all seats; use the same {name}"
+                )
+        if own.algorithm.overlong_tokens and own.sampling.max_turn_tokens != self.sampling.max_turn_tokens:
+            self._refuse(
+                f"agents has {agent!r} with a sampling.max_turn_tokens different from the job's, which "
+                f"overlong_tokens counts from, while dynamic_sampling_rounds replaces a group for all seats; "
+                f"use the same"
+            )
 
     @model_validator(mode="after")
     def _evaluations_have_seats(self) -> Self:
@@ -736,14 +758,31 @@ class JobSpec(PlayedSpec):
                 "agents cannot have a tg.opponents.External in a game on a server; use the game from an "
                 "installed pack"
             )
-        for one in models:
-            if one.timeout_seconds >= self.limits.step_timeout_seconds:
-                self._refuse(
-                    f"limits has step_timeout_seconds={self.limits.step_timeout_seconds:g}, which must be "
-                    f"above the timeout_seconds={one.timeout_seconds:g} of the External {one.model!r}: it "
-                    f"answers within a step; raise the former or lower the latter"
-                )
+        most = self._seconds_of_external_answers
+        if models and most >= self.limits.step_timeout_seconds:
+            names = " and ".join(dict.fromkeys(repr(one.model) for one in models))
+            self._refuse(
+                f"limits has step_timeout_seconds={self.limits.step_timeout_seconds:g}, which must be above "
+                f"the {most:g} s that the External players ({names}) of one game may take for their "
+                f"answers: all of them may answer within a step; raise it or lower their timeout_seconds"
+            )
         return self
+
+    @property
+    def _seconds_of_external_answers(self) -> float:
+        """The most that one answer of each external player of a game may take together."""
+
+        def longest(players: Iterable[object]) -> float:
+            return max((one.timeout_seconds for one in players if isinstance(one, External)), default=0.0)
+
+        others = max(len(self.agents) - 1, 1)
+        of_seats = sum(
+            longest(seat.anchors or () if isinstance(seat, League) else [seat])
+            for seat in self.agents.values()
+        )
+        if isinstance(self.self_play, League):
+            of_seats = max(of_seats, others * longest(self.self_play.anchors or ()))
+        return max(of_seats, others * longest(one.against for one in self.evaluate))
 
     @model_validator(mode="after")
     def _recorded_games_are_played_again(self) -> Self:

@@ -88,6 +88,11 @@ def update_request(settings: Mapping[str, Any]) -> UpdateRequest:
     Raises:
         InvalidRequestError: with the name of the setting in `field`.
     """
+    agents = settings.get("agents")
+    if isinstance(agents, Mapping) and all(isinstance(own, Mapping) for own in agents.values()):
+        settings = {name: value for name, value in settings.items() if name != "agents"} | {
+            f"agents.{agent}.{name}": value for agent, own in agents.items() for name, value in own.items()
+        }
     return parse(UpdateRequest, {"settings": settings})
 
 

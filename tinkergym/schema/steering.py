@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.job_spec import JobSpec, Train
 from tinkergym.schema.jobs import AnyJobSpec
 from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.schema.updates import SettingChange, SettingsUpdate
+
+_AGENTS = "agents"
 
 STEERED = (
     "budget",
@@ -21,7 +24,8 @@ STEERED = (
     "weight_decay",
 )
 """The settings that `Job.update` accepts. Each update of the policy reads them again, and none affects
-sampling: a step that is repeated after a kill gives the same bits."""
+sampling: a step that is repeated after a kill gives the same bits. Those of the algorithm also exist for each
+policy of a game: `agents.black.learning_rate`."""
 
 
 def changes_to(spec: AnyJobSpec, settings: Mapping[str, Any]) -> list[SettingChange]:
@@ -30,8 +34,9 @@ def changes_to(spec: AnyJobSpec, settings: Mapping[str, Any]) -> list[SettingCha
     Raises:
         InvalidRequestError: One cannot be changed while the job trains, or the value is invalid.
     """
-    known = steered_in(spec)
+    known = [*steered_in(spec), *steered_by_agent(spec)]
     for name in settings:
+        _refuse_overridden(spec, name)
         if name not in known:
             raise InvalidRequestError(
                 f"cannot be changed while a job of kind {spec.kind!r} trains",
@@ -43,7 +48,8 @@ def changes_to(spec: AnyJobSpec, settings: Mapping[str, Any]) -> list[SettingCha
     before, after = spec.model_dump(mode="json"), new.model_dump(mode="json")
     return [
         SettingChange(name=name, old=_at(before, name), new=_at(after, name))
-        for name in known
+        # A policy follows the job's algorithm until one of its own settings is changed.
+        for name in [name for name in known if name in settings or not _agent_and_setting(name)[0]]
         if _at(before, name) != _at(after, name)
     ]
 
@@ -52,6 +58,38 @@ def steered_in(spec: AnyJobSpec) -> list[str]:
     """Return the settings that can be changed in such a job."""
     settings = spec.model_dump(mode="json")
     return [name for name in STEERED if name in settings or name in settings.get("algorithm", {})]
+
+
+def steered_by_agent(spec: AnyJobSpec) -> list[str]:
+    """Return the settings that can be changed for a single policy of a job with several."""
+    if not isinstance(spec, JobSpec) or not spec.agents:
+        return []
+    return [
+        _of_agent(agent, name)
+        for agent in spec.trained_agents
+        for name in STEERED
+        if hasattr(spec.for_agent(agent).algorithm, name)
+    ]
+
+
+def _refuse_overridden(spec: AnyJobSpec, name: str) -> None:
+    """Refuse to change a setting of the job's algorithm that a policy with its own would not follow."""
+    if not isinstance(spec, JobSpec) or name in ("budget", "updates") or name not in STEERED:
+        return
+    own = [agent for agent in spec.trained_agents if agent and _has_algorithm(spec, agent)]
+    if own:
+        raise InvalidRequestError(
+            f"cannot be changed for the whole job, because Train(algorithm=...) sets it for "
+            f"{' and '.join(map(repr, own))}",
+            hint=f"change it for each policy: "
+            f"{', '.join(_of_agent(agent, name) for agent in spec.trained_agents)}",
+            field=name,
+        )
+
+
+def _has_algorithm(spec: JobSpec, agent: str) -> bool:
+    seat = spec.agents[agent]
+    return isinstance(seat, Train) and seat.algorithm is not None
 
 
 def settings_now(spec: AnyJobSpec, updates: Sequence[SettingsUpdate]) -> AnyJobSpec:
@@ -72,10 +110,34 @@ def _changed(spec: AnyJobSpec, updates: Sequence[SettingsUpdate]) -> AnyJobSpec:
 
 def _with(spec: AnyJobSpec, settings: Mapping[str, Any]) -> AnyJobSpec:
     written = spec.model_dump()
-    for name, value in settings.items():
-        (written if name in written else written["algorithm"])[name] = value
+    # Those of the job first: a policy without an algorithm starts from the job's.
+    for name, value in sorted(settings.items(), key=lambda one: bool(_agent_and_setting(one[0])[0])):
+        agent, own = _agent_and_setting(name)
+        if agent:
+            seat = written["agents"][agent]
+            # From now on the policy has an algorithm of its own.
+            seat["algorithm"] = seat["algorithm"] or dict(written["algorithm"])
+            seat["algorithm"][own] = value
+        else:
+            (written if name in written else written["algorithm"])[name] = value
     return parse_any_spec(written)
 
 
 def _at(settings: Mapping[str, Any], name: str) -> Any:
+    agent, own = _agent_and_setting(name)
+    if agent:
+        return (settings["agents"][agent]["algorithm"] or settings["algorithm"])[own]
     return settings[name] if name in settings else settings["algorithm"][name]
+
+
+def _of_agent(agent: str, name: str) -> str:
+    return f"{_AGENTS}.{agent}.{name}"
+
+
+def _agent_and_setting(name: str) -> tuple[str, str]:
+    """Split the name of a policy's setting; the agent is empty for a setting of the job."""
+    if not name.startswith(f"{_AGENTS}."):
+        return "", name
+    # The agent's id may contain dots, a setting's name cannot.
+    agent, _, own = name.removeprefix(f"{_AGENTS}.").rpartition(".")
+    return agent, own

@@ -13,7 +13,8 @@ MOST_UPDATES = 1000
 class SettingChange(WireModel):
     """One changed setting."""
 
-    name: str = Field(max_length=100)
+    name: str = Field(max_length=300)
+    """As in the job: `learning_rate`; of one policy of a game: `agents.black.learning_rate`."""
     old: JsonValue
     new: JsonValue
 
@@ -30,4 +31,5 @@ class UpdateRequest(WireModel):
     """The body of `POST /v1/jobs/{job_id}/update`."""
 
     settings: dict[str, JsonValue] = Field(min_length=1, max_length=100)
-    """Values by name, without a section in front: `learning_rate`, `budget`, ..."""
+    """Values by name, without a section in front: `learning_rate`, `budget`, ...; those of one policy of a
+    game are named `agents.black.learning_rate`."""

@@ -41,7 +41,10 @@ class StopReason(StrEnum):
     SEAT_FAILED = "seat_failed"
     """Another seat of the game failed; `error` says which and why."""
     OPPONENT_FAILED = "opponent_failed"
-    """An external model that plays a seat of the game did not answer; `error` names the seat."""
+    """A player that is no policy, such as an external model, did not act; `error` names the seat."""
+    GAME_TIMEOUT = "game_timeout"
+    """As `episode_timeout`, in a game: the seat whose turn it was is to blame as little as the others, and
+    none of them is trained on."""
     ABANDONED = "abandoned"
     """The caller called `reset` or `close` in the middle of the episode."""
     TOO_STALE = "too_stale"
@@ -70,6 +73,7 @@ FAILED_REASONS = frozenset(
         StopReason.CONTEXT_OVERFLOW,
         StopReason.SEAT_FAILED,
         StopReason.OPPONENT_FAILED,
+        StopReason.GAME_TIMEOUT,
     }
 )
 """Failures. Such an episode may be played again. An abandoned episode was not wanted any more, and one that
@@ -82,6 +86,7 @@ REASON_COMES_FIRST = frozenset(
         StopReason.SAMPLING_FAILED,
         StopReason.CONTEXT_OVERFLOW,
         StopReason.SEAT_FAILED,
+        StopReason.GAME_TIMEOUT,
     }
 )
 """Their errors begin with the reason, and may continue with the location. Other errors are tracebacks, which
@@ -166,6 +171,22 @@ class Turn(Record):
     trained on."""
     metrics: dict[MetricName, FiniteFloat] = Field({}, max_length=MOST_METRICS)
     """Numbers that the environment reported under `info["metrics"]`."""
+    move: int | None = Field(None, ge=1)
+    """Its number among the actions of all policies of a game, from 1; None in an environment with one
+    agent."""
+    seconds: FiniteFloat | None = Field(None, ge=0)
+    """When the action was complete, in seconds since the game's reset."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare everything but `seconds`, which differ when the same game is played again."""
+        if not isinstance(other, Turn):
+            return NotImplemented
+        return super(Turn, self._timeless()).__eq__(other._timeless())
+
+    __hash__ = None  # type: ignore[assignment] # it contains lists
+
+    def _timeless(self) -> Self:
+        return self if self.seconds is None else self.model_copy(update={"seconds": None})
 
 
 class Trajectory(Record):

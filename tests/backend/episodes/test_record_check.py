@@ -185,7 +185,12 @@ def test_no_record_of_the_loop_is_refused_whatever_ended_its_episode(name):
         reasons.add(result.trajectory.stop_reason)
         segments.add(len(result.trajectory.segments))
     elsewhere = {StopReason.ABANDONED, StopReason.TOO_STALE, StopReason.TRUNCATED}
-    of_games = {StopReason.CONTEXT_OVERFLOW, StopReason.SEAT_FAILED, StopReason.OPPONENT_FAILED}
+    of_games = {
+        StopReason.CONTEXT_OVERFLOW,
+        StopReason.SEAT_FAILED,
+        StopReason.OPPONENT_FAILED,
+        StopReason.GAME_TIMEOUT,
+    }
     assert set(StopReason) - reasons <= elsewhere | of_games
     assert max(segments) > 1
 

@@ -144,3 +144,20 @@ def test_the_policies_of_a_job_learn_in_one_call_of_the_learner(lab, monkeypatch
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
     assert calls == [2, 2]
+
+
+def test_a_change_for_one_policy_reaches_it_alone_and_survives_a_kill(lab):
+    job_id = lab.start(**GAME, steps=4, checkpoint_every=4)
+    lab.play_step(job_id)
+    lab.tenant.change_settings(job_id, {"agents.o.learning_rate": 0.125, "updates": "only:o"})
+    lab.play_step(job_id)
+    lab.replace_pool()
+    lab.pool.start_job(job_id)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    rates = {step.step: step.by_policy("learning_rate") for step in lab.events(job_id, "step")}
+    assert (rates[1].keys(), rates[1]["o"]) == ({"x", "o"}, rates[1]["x"])
+    (change,) = lab.events(job_id, "update")
+    assert change.from_step in (2, 3)
+    for step in range(change.from_step, 5):
+        assert rates[step] == {"o": 0.125}

@@ -17,12 +17,12 @@ from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason
 RENDERER = Renderer.from_bundle(byte_bundle(context_length=10**6))
 
 
-def seats(*agents):
+def seats(*agents, **settings):
     plans = [
         EpisodePlan(episode_id="e", seed=0, policy=agent, agent=agent, seat=n, max_turn_tokens=400)
         for n, agent in enumerate(agents)
     ]
-    return Coordinator({plan.agent: AgentLoop(RENDERER, plan) for plan in plans})
+    return Coordinator({plan.agent: AgentLoop(RENDERER, plan) for plan in plans}, **settings)
 
 
 def standing(agent, reward=0.0, *, over=False, text="go on"):
@@ -118,14 +118,31 @@ def test_an_answer_to_another_request_fails_the_episode():
     assert records(game)["o"].stop_reason is StopReason.SEAT_FAILED
 
 
-def test_an_episode_that_runs_out_of_time_keeps_what_was_earned():
+def test_a_game_that_runs_out_of_time_fails_for_all_and_names_whose_turn_it_was():
     game = seats("x", "o")
     game.receive(answer(game.begin(position(standing("x")))))
     game.stepped(position(standing("o"), x=0.25))
     game.fail(StopReason.EPISODE_TIMEOUT, "the time ran out")
     found = records(game)
-    assert {one.stop_reason for one in found.values()} == {StopReason.EPISODE_TIMEOUT}
-    assert (found["x"].episode_return, found["x"].truncated, found["o"].turns) == (0.25, True, [])
+    assert (found["x"].stop_reason, found["o"].stop_reason) == (
+        StopReason.SEAT_FAILED,
+        StopReason.GAME_TIMEOUT,
+    )
+    assert not any(one.completed for one in found.values())
+    assert "'o'" in found["x"].error
+
+
+def test_a_stored_game_can_be_put_in_order_and_says_when_each_action_was_made():
+    seconds = iter([10.0, 11.0, 12.5, 13.0, 14.0])
+    game = seats("x", "o", clock=lambda: next(seconds))
+    request = game.begin(position(standing("x")))
+    for agent in ("o", "o", "x", None):
+        game.receive(answer(request))
+        request = game.stepped(position(standing(agent)) if agent else position())
+        if agent is None:
+            break
+    turns = {agent: [(turn.move, turn.seconds) for turn in one.turns] for agent, one in records(game).items()}
+    assert turns == {"x": [(1, 1.0), (4, 4.0)], "o": [(2, 2.5), (3, 3.0)]}
 
 
 def test_an_abandoned_episode_is_abandoned_at_every_seat():

@@ -67,7 +67,12 @@ CASES = {
 
 def test_every_reason_has_a_case_but_those_that_others_give_an_episode():
     others = {StopReason.ABANDONED, StopReason.TOO_STALE}
-    of_games = {StopReason.CONTEXT_OVERFLOW, StopReason.SEAT_FAILED, StopReason.OPPONENT_FAILED}
+    of_games = {
+        StopReason.CONTEXT_OVERFLOW,
+        StopReason.SEAT_FAILED,
+        StopReason.OPPONENT_FAILED,
+        StopReason.GAME_TIMEOUT,
+    }
     assert set(StopReason) - set(CASES) == others | of_games
     assert set(StopReason) - COMPLETED_REASONS - FAILED_REASONS == others
 

@@ -48,6 +48,21 @@ def test_reward_loss_speed_and_time_left_are_shown(terminal):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
+def test_a_game_shows_the_reward_of_each_seat_and_the_loss_of_each_policy(terminal):
+    metrics = {
+        "seat/x/reward_mean": 0.25,
+        "seat/o/reward_mean": -0.75,
+        "policy/x/loss": 0.5,
+        "policy/o/loss": -0.125,
+    }
+    played = step(1).model_copy(update={"reward_mean": None, "loss": None, "metrics": metrics})
+    output = shown(played, terminal=terminal)
+    for number in ("+0.250", "-0.750", "x +0.5000", "o -0.1250"):
+        assert number in output
+    assert "none" not in output
+
+
+@pytest.mark.parametrize("terminal", [True, False])
 def test_a_preference_job_shows_how_often_and_by_how_much_the_chosen_answers_win(terminal):
     metrics = {"accuracy": 0.75, "reward_margin": 0.0123, "logprob_chosen": -77.0}
     text = shown(step(2).model_copy(update={"records": 32, "metrics": metrics}), terminal=terminal)

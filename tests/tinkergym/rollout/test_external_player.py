@@ -14,6 +14,7 @@ from tinkergym.registration.games import make_game
 from tinkergym.rollout.external_player import ALLOWED_VARIABLE, KEY_VARIABLE
 from tinkergym.rollout.game_table import PLAYERS, GameTable
 from tinkergym.rollout.play import play
+from tinkergym.rollout.table_players import ScriptedPlayer
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
 from tinkergym.schema.job_spec import EnvironmentRef, Limits, Sampling
 from tinkergym.testing import RandomTokenSampler, byte_bundle
@@ -154,3 +155,14 @@ def test_a_url_that_cannot_be_asked_is_refused(url):
 
 def test_the_key_is_not_in_the_settings_repr():
     assert KEY not in repr(External(url="https://host/v1", model="small", api_key=KEY))
+
+
+def test_a_scripted_player_that_raises_is_named_rather_than_the_seat_whose_step_it_was(monkeypatch):
+    def crash(self, agent, observation):
+        raise ZeroDivisionError("no move left")
+
+    monkeypatch.setattr(ScriptedPlayer, "act", crash)
+    (record,) = played(TablePlayer(kind="scripted", name="random")).trajectories
+    assert (record.agent, record.stop_reason, record.failed) == ("x", StopReason.OPPONENT_FAILED, True)
+    assert "agent 'o', played by 'random'" in record.error
+    assert "ZeroDivisionError: no move left" in record.error

@@ -10,6 +10,7 @@ from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.job_spec import JobSpec, LoRA, Sampling, SharedWith, Train
 from tinkergym.schema.parsing import parse_spec
 
+ELSEWHERE = opponents.External(url="https://models.example/v1", model="small", timeout_seconds=30)
 TWO = {"x": {"kind": "train"}, "o": {"kind": "train", "adapter": {"kind": "lora", "rank": 4}}}
 
 
@@ -27,6 +28,12 @@ def test_each_agent_has_its_own_adapter_or_the_jobs():
 
 def test_a_job_without_agents_trains_one_policy():
     assert (of_game({}).trained_agents, of_game({}).adapter_of("")) == (("",), LoRA())
+
+
+def test_external_players_may_take_turns_within_a_step_if_it_is_long_enough():
+    assert of_game({"x": Train(), "y": ELSEWHERE}).trained_agents == ("x",)
+    longer = {"limits": {"step_timeout_seconds": 61}}
+    assert of_game({"x": Train(), "y": ELSEWHERE, "z": ELSEWHERE}, **longer).trained_agents == ("x",)
 
 
 def test_a_seat_that_shares_a_policy_has_none_of_its_own():
@@ -60,6 +67,12 @@ def test_seats_that_nobody_can_play_are_refused(agents):
         ({"x": Train(model="other"), "o": Train()}, {"chat_template": "plain"}, "chat_template"),
         ({"x": Train(algorithm=GRPO(group_size=3)), "o": Train()}, {}, "group_size"),
         ({"x": Train(algorithm=GRPO(warmup_steps=9)), "o": Train()}, {}, "warmup_steps"),
+        (
+            {"x": Train(algorithm=GRPO(credit="turn", dynamic_sampling_rounds=1)), "o": Train()},
+            {"algorithm": GRPO(dynamic_sampling_rounds=1)},
+            "credit",
+        ),
+        ({"x": Train(), "y": ELSEWHERE, "z": ELSEWHERE}, {}, "step_timeout_seconds"),
         ({"x": Train(), "o": opponents.Replay("job-1")}, {"environment": {"id": "ws://a:1/x"}}, "agents"),
         ({"x": Train(), "o": opponents.Base()}, {"self_play": True}, "self_play"),
         ({"x": Train(), "o": opponents.Base()}, {"updates": "alternate"}, "updates"),

@@ -2,8 +2,9 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
 from tinkergym.schema.jobs import SFTSpec
+from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.schema.steering import changes_to, settings_at, settings_now
 from tinkergym.schema.updates import SettingChange, SettingsUpdate
 
@@ -37,3 +38,42 @@ def test_a_step_is_learned_with_the_changes_that_were_due_however_often_it_is_re
     rates = [settings_at(RL, updates, step).algorithm.learning_rate for step in range(1, 7)]
     assert rates == [0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
     assert settings_now(RL, updates).algorithm.learning_rate == 0.4
+
+
+OWN = {"black": {"kind": "train", "algorithm": tg.GRPO(learning_rate=0.3)}, "white": {"kind": "train"}}
+GAME = parse_any_spec(
+    {
+        "environment": {"id": "x"},
+        "steps": 9,
+        "algorithm": tg.GRPO(learning_rate=0.1),
+        "agents": OWN,
+    }
+)
+
+
+def test_each_policy_of_a_game_can_be_changed_alone():
+    changes = changes_to(GAME, {"agents.black.learning_rate": 0.2, "agents.white.kl_coefficient": 0.5})
+    assert {change.name: (change.old, change.new) for change in changes} == {
+        "agents.black.learning_rate": (0.3, 0.2),
+        "agents.white.kl_coefficient": (0.0, 0.5),
+    }
+    later = settings_at(GAME, [SettingsUpdate(changes=changes, from_step=3)], 3)
+    black, white = (later.for_agent(agent).algorithm for agent in ("black", "white"))
+    assert (black.learning_rate, black.kl_coefficient) == (0.2, 0.0)
+    assert (white.learning_rate, white.kl_coefficient) == (0.1, 0.5)
+
+
+@pytest.mark.parametrize("name", ["agents.red.learning_rate", "agents.black.seed", "agents.black.updates"])
+def test_what_a_policy_does_not_have_cannot_be_changed(name):
+    with pytest.raises(InvalidRequestError) as caught:
+        changes_to(GAME, {name: 1})
+    assert caught.value.field == name
+
+
+def test_a_change_that_a_policy_with_its_own_algorithm_would_not_follow_is_refused():
+    with pytest.raises(InvalidRequestError, match=r"agents\.black\.learning_rate") as caught:
+        changes_to(GAME, {"learning_rate": 0.2})
+    assert caught.value.field == "learning_rate"
+    assert changes_to(GAME, {"updates": "only:black"})[0].new == "only:black"
+    shared = GAME.model_copy(update={"agents": {"black": Train(), "white": Train()}})
+    assert len(changes_to(shared, {"learning_rate": 0.2})) == 1
