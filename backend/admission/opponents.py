@@ -10,8 +10,8 @@ from backend.environments.tokens import without_token
 from backend.environments.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, NotFoundError
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
-from tinkergym.schema.opponents import External, FixedPlayer, Frozen, League
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec
+from tinkergym.schema.opponents import External, FixedPlayer, Frozen, League, PlayedAs
 from tinkergym.schema.policy_refs import PolicyRef
 
 Seat = TypeVar("Seat")
@@ -91,7 +91,17 @@ def _definite(tenant: TenantStore, spec: JobSpec, frozen: Frozen, field: str) ->
             hint=f"choose an opponent on this job's model, or set model={found.policy.model!r}",
             field=field,
         )
-    return frozen.model_copy(update={"policy": str(ref.at(found.version(field=field)))})
+    theirs = tenant.get_job(found.job_id).spec.for_agent(found.agent)
+    played = theirs if isinstance(theirs, PlayedSpec) else spec
+    as_trained = PlayedAs(
+        rendered_by=theirs.rendered_by(found.job_id),
+        temperature=theirs.sampling.temperature,
+        max_turn_tokens=theirs.sampling.max_turn_tokens,
+        system_prompt=played.system_prompt,
+        reasoning=played.reasoning,
+    )
+    policy = str(ref.at(found.version(field=field)))
+    return frozen.model_copy(update={"policy": policy, "played_as": as_trained})
 
 
 def _without_secrets(ref: EnvironmentRef) -> EnvironmentRef:

@@ -14,8 +14,8 @@ from backend.episodes.league_book import LeagueBook
 from backend.episodes.recorded_actions import RecordedActions
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
-from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.opponents import Base, External, Frozen, Replay, Scripted
+from tinkergym.schema.job_spec import JobSpec, Sampling
+from tinkergym.schema.opponents import Base, External, Frozen, PlayedAs, Replay, Scripted
 from tinkergym.schema.policy_refs import PolicyRef, policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
@@ -131,6 +131,7 @@ def seat_plan(job_id: str, spec: JobSpec, player: SeatPlayer, seed: int, *, step
         step: Train step; it says which version a policy in training has.
     """
     policy, version, own, table, tools, trained = "", 0, spec, None, None, False
+    played: PlayedAs | None = None
     match player:
         case Current(agent=agent, trained=trained):
             policy, version = policy_of(job_id, agent), oldest_version(step, spec.max_staleness)
@@ -138,7 +139,7 @@ def seat_plan(job_id: str, spec: JobSpec, player: SeatPlayer, seed: int, *, step
         case Past(agent=agent, version=version):
             policy = f"{policy_of(job_id, agent)}@{version}"
             own, tools = spec.for_agent(agent), spec.tools_of(agent)
-        case Frozen(policy=policy):
+        case Frozen(policy=policy, played_as=played):
             frozen_at = PolicyRef.parse(policy).version
             assert frozen_at is not None, "it was resolved when the job was accepted"
             version = frozen_at
@@ -155,12 +156,14 @@ def seat_plan(job_id: str, spec: JobSpec, player: SeatPlayer, seed: int, *, step
     return SeatPlan(
         policy=policy,
         policy_version=version,
-        model=own.rendered_by(job_id),
+        model=played.rendered_by if played else own.rendered_by(job_id),
         sampling_seed=seed,
-        sampling=own.sampling,
-        system_prompt=own.system_prompt,
+        sampling=Sampling(temperature=played.temperature, max_turn_tokens=played.max_turn_tokens)
+        if played
+        else own.sampling,
+        system_prompt=played.system_prompt if played else own.system_prompt,
         tools=tools,
-        reasoning=spec.reasoning,
+        reasoning=played.reasoning if played else spec.reasoning,
         trained=trained,
         player=label_of(player),
         table=table,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.model import Choice
+from tinkergym.schema.model import Choice, WireModel
 from tinkergym.schema.policy_refs import POLICY_REF
 from tinkergym.trajectory.trajectory import AgentId
 
@@ -30,8 +30,22 @@ class _Named(Choice):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
+class PlayedAs(WireModel):
+    """How a policy was trained, and so how it is played."""
+
+    rendered_by: str
+    """Whose renderer: the model's, or that of a job with its own chat template."""
+    temperature: float
+    max_turn_tokens: int
+    system_prompt: str | None
+    """None is the game's own."""
+    reasoning: Literal["keep", "drop"]
+
+
 class Frozen(_Named):
     """One version of a policy that an earlier job trained.
+
+    It plays as it was trained: with its own sampling, system prompt and chat template.
 
     Example:
         >>> tg.opponents.Frozen("job-...@40")
@@ -43,6 +57,8 @@ class Frozen(_Named):
     """`job-...@40`, `job-.../black@best`, ...: a policy on the same base model. Without a version,
     the newest one; the job then records which that was.
     """
+    played_as: PlayedAs | None = None
+    """Set by the service when it accepts a job."""
 
     @property
     def label(self) -> str:

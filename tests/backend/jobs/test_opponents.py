@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from backend.admission.opponents import definite_opponents
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym.algorithms import RunningBaseline
 from tinkergym.datasets.stored_episodes import stored_episodes
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, Sampling, SharedWith, Train
-from tinkergym.schema.opponents import Base, League, Replay, Scripted
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling, SharedWith, Train
+from tinkergym.schema.opponents import Base, Frozen, League, Replay, Scripted
 
 GAME = {
     # Illegal moves, of which there are many, do not end the game.
@@ -102,6 +103,27 @@ def test_policies_learn_in_turn_are_evaluated_and_begin_with_what_was_trained(la
     again = lab.start(**GAME, agents=begun, steps=1)
     lab.play_on(again)
     assert lab.state(again) is JobState.COMPLETED
+
+
+def test_a_frozen_policy_plays_to_the_end_as_it_was_trained(lab):
+    own = Sampling(max_turn_tokens=3, temperature=2.0)
+    trained = {"x": Train(), "o": Train(sampling=own, system_prompt="Answer with a square.")}
+    theirs = lab.start(**GAME, agents=trained, steps=1)
+    lab.play_on(theirs)
+    wanted = {**GAME, "agents": {"x": Train(), "o": Frozen(f"{theirs}/o")}, "steps": 2}
+    admitted = definite_opponents(lab.tenant, JobSpec(**wanted))
+    assert admitted["agents"]["o"].policy == f"{theirs}/o@1"
+    job_id = lab.start(**{**wanted, **admitted})
+    seats = [request.seats["o"] for request in lab.play_step(job_id)]
+    assert {(seat.policy, seat.policy_version, seat.trained) for seat in seats} == {
+        (f"{theirs}/o@1", 1, False)
+    }
+    assert {(seat.sampling, seat.system_prompt) for seat in seats} == {(own, "Answer with a square.")}
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    steps = lab.events(job_id, "step")
+    assert [step.failed_episodes for step in steps] == [0, 0]
+    assert all(step.reward_mean is not None for step in steps)
 
 
 def test_episodes_may_be_played_ahead_by_each_policys_versions_within_the_bound(lab):
