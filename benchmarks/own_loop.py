@@ -110,7 +110,7 @@ def _run_job(client: tg.Client, *, steps: int, seed: int, deterministic: bool = 
 def _run_loop(client: tg.Client, *, steps: int, seed: int, deterministic: bool = False) -> _Run:
     """Do the job's work with calls."""
     ends, updates = [], 0
-    with client.create_policy(model=MODEL, seed=seed, checkpoint_every=10**6) as policy:
+    with client.create_policy(model=MODEL, seed=seed, checkpoint_every=1000) as policy:
         for step in range(1, steps + 1):
             policy.publish()
             sequences = []
