@@ -182,7 +182,7 @@ def nothing_to_compare(event: StepEvent) -> WarningEvent | None:
     return WarningEvent(
         name="nothing_to_compare",
         message=f"in none of the {compared[untaught[0]]:.0f} groups of step {event.step}"
-        f"{' and '.join(map(_whose, untaught))} did any episode earn more than "
+        f"{' and'.join(map(_whose, untaught))} did any episode earn more than "
         "what it is compared with: the rewards taught nothing. If this continues, make the task easier or "
         "its "
         "reward finer, or raise group_size or sampling.temperature",

@@ -16,6 +16,8 @@ SHORT = {
     "algorithm": tg.GRPO(group_size=2, groups_per_step=2),
     "sampling": tg.Sampling(max_turn_tokens=4),
     "env_kwargs": {"on_illegal": "random"},
+    # A game of Gomoku would be long.
+    "limits": {"max_turns": 3},
 }
 
 
