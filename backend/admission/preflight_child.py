@@ -74,6 +74,13 @@ def examine(
             else:
                 observation = first_standing(table, seed, reference.id).observation
             environment_prompt = system_prompt_of(env)
+        except TinkerGymError as error:
+            # Written for its user already, such as that a dataset lacks a column.
+            raise InvalidEnvironmentError(
+                f"reset(seed={seed}) of {reference.id} failed: {error.message}",
+                hint=error.hint,
+                field="environment",
+            ) from error
         except Exception as error:
             story = traceback.format_exc()[-_TRACEBACK:].strip()
             raise InvalidEnvironmentError(

@@ -44,7 +44,8 @@ def image_rules(
     if settings.get("do_image_splitting", True):
         raise UnknownModelError(
             f"the processor in {str(directory)!r} splits images, which is not supported",
-            hint='set "do_image_splitting": false in its processor_config.json',
+            hint="turn it off with transformers: processor = AutoProcessor.from_pretrained(folder), "
+            "processor.image_processor.do_image_splitting = False, processor.save_pretrained(folder)",
             field="model",
         )
     tokens = processor.get("image_seq_len")

@@ -36,11 +36,13 @@ def pass_hat(policy, repeat):
 
 with tg.Client() as client:
     show, train, repeat = (recipe.settings(stage) for stage in ("show", "train", "repeat"))
-    rng = np.random.default_rng(recipe.seed)
-    rows = list(demonstrations(show.pop("episodes"), repeat["env_kwargs"], rng=rng))
-    shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
-    recipe.watch(shown)
-    job = client.train(train.pop("environment"), initial_policy=shown.id, **train)
+    if (episodes := show.pop("episodes")) > 0:
+        rng = np.random.default_rng(recipe.seed)
+        rows = list(demonstrations(episodes, repeat["env_kwargs"], rng=rng))
+        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
+        recipe.watch(shown)
+        train["initial_policy"] = shown.id
+    job = client.train(train.pop("environment"), **train)
     recipe.watch(job)
-    before, after = (pass_hat(one.policy(temperature=1.0), repeat) for one in (shown, job))
+    before, after = (pass_hat(job.policy(version, temperature=1.0), repeat) for version in (0, None))
     recipe.report(job, metric="env/looked", pass_hat={"before": before, "after": after})

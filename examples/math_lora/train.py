@@ -13,7 +13,7 @@ recipe = Recipe.from_command_line(__file__)
 ENV = "math/WordProblems-v0"
 
 
-def answer_of_peft(folder, question):
+def answer_of_peft(folder, system_prompt, question):
     """Return the greedy answer of the exported adapter."""
     import torch
     from peft import AutoPeftModelForCausalLM
@@ -21,7 +21,8 @@ def answer_of_peft(folder, question):
 
     model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    chat = [{"role": "user", "content": question}]
+    system = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    chat = [*system, {"role": "user", "content": question}]
     prompt = tokenizer.apply_chat_template(
         chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
@@ -36,5 +37,7 @@ with tg.Client() as client:
     policy = job.policy(temperature=0, max_turn_tokens=16)
     with tempfile.TemporaryDirectory() as folder:
         job.export(f"{folder}/adapter")
-        same = policy.act(question) == answer_of_peft(f"{folder}/adapter", question)
+        same = policy.act(question) == answer_of_peft(
+            f"{folder}/adapter", policy.environment_prompt, question
+        )
     recipe.report(job, same_answer_in_peft=same)

@@ -37,9 +37,11 @@ def demonstrations(count, *, rng):
 
 with tg.Client() as client:
     show = recipe.settings("show")
-    rows = list(demonstrations(show.pop("episodes"), rng=np.random.default_rng(recipe.seed)))
-    shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
-    recipe.watch(shown)
-    job = client.train(ENV, initial_policy=shown.id, **train)
+    if (episodes := show.pop("episodes")) > 0:
+        rows = list(demonstrations(episodes, rng=np.random.default_rng(recipe.seed)))
+        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
+        recipe.watch(shown)
+        train["initial_policy"] = shown.id
+    job = client.train(ENV, **train)
     recipe.watch(job)
     recipe.report(job, metric="env/malformed_tool_calls")

@@ -7,6 +7,7 @@ import re
 
 import tinkergym as tg
 from tinkergym.reporting.recipe import Recipe
+from tinkergym.rubrics.final_answer import final_answer, number_of
 
 ENV = "math/WordProblems-v0"
 recipe = Recipe.from_command_line(__file__)
@@ -15,7 +16,7 @@ rubric = tg.Rubric()
 
 @rubric.gate
 def is_number(answer):
-    return re.fullmatch(r"[0-9]{1,4}", answer.strip()) is not None
+    return number_of(final_answer(answer) or "") is not None
 
 
 @rubric.term
@@ -23,7 +24,7 @@ def near(answer, observation):
     """1 for the right number, less the farther off."""
     left, operator, right = re.fullmatch(r"(\d+)([+-])(\d+)=", observation).groups()
     gold = int(left) + int(right) * (1 if operator == "+" else -1)
-    return 1 / (1 + abs(int(answer.strip()) - gold))
+    return 1 / (1 + abs(float(number_of(final_answer(answer))) - gold))
 
 
 with tg.Client() as client:
@@ -38,4 +39,4 @@ with tg.Client() as client:
         pairs = tg.tasks.SequenceTasks(flipped + rows[1::2])
     job = client.preference(pairs, **settings)
     recipe.watch(job)
-    recipe.report(job, metric="accuracy", pairs=len(pairs), trained=job.id)
+    recipe.report(job, metric="eval/accuracy", pairs=len(pairs), trained=job.id)

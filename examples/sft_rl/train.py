@@ -9,11 +9,12 @@ from tinkergym.reporting.recipe import Recipe
 
 ENV = "board/TicTacToeVs-v0"
 recipe = Recipe.from_command_line(__file__)
+train = recipe.settings("train")
 
 
 def demonstrations(count, player):
     """Yield the messages of episodes played by a scripted policy."""
-    env = tg.make(ENV)
+    env = tg.make(ENV, **train.get("env_kwargs", {}))
     for seed in range(count):
         yield demonstration(env, lambda _: player(env), seed=seed)
 
@@ -24,9 +25,9 @@ with tg.Client() as client:
     imitated = client.sft(tg.tasks.SequenceTasks(rows), **settings)
     recipe.watch(imitated)
 
-    job = client.train(ENV, initial_policy=imitated.id, **recipe.settings("train"))
+    job = client.train(ENV, initial_policy=imitated.id, **train)
     recipe.watch(job)
 
     policy = job.policy(temperature=0)
-    first_move = policy.act(tg.make(ENV).reset(seed=7)[0])
+    first_move = policy.act(tg.make(ENV, **train.get("env_kwargs", {})).reset(seed=7)[0])
     recipe.report(job, metric="env/won", imitated=imitated.id, first_move=first_move)

@@ -25,7 +25,14 @@ def legal_episodes(count):
             yield demonstration(env, lambda _, legal=legal: draw.choice(legal()), seed=seed)
 
 
-with tg.Client() as client:
+def main():
+    """Run the recipe; the processes of the environments import this module again."""
+    with tg.Client() as client:
+        run(client)
+
+
+def run(client):
+    """Show legal moves, then train."""
     show = recipe.settings("show")
     if (episodes := show.pop("episodes")) > 0:
         rows = tg.tasks.SequenceTasks(list(legal_episodes(episodes)))
@@ -35,6 +42,11 @@ with tg.Client() as client:
     job = client.train(games, **train)
     recipe.watch(job)
     last = {
-        one.name: (round(one.mean, 3), round(one.low, 3), round(one.high, 3)) for one in job.evaluations()
+        one.name: [round(value, 3) for value in (one.mean, one.low, one.high) if value is not None]
+        for one in job.evaluations()
     }
     recipe.report(job, each_game=last)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.core import refuse_unfinished
-from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError
+from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError, TinkerGymError
 from tinkergym.messages import NOT_IN_WORDS
 from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
 from tinkergym.rollout.executors import made
@@ -106,6 +106,10 @@ def _table_of(env: AnyEnv, spec: PlayedSpec) -> GameTable | None:
 def _check_first_prompt(env: AnyEnv | GameTable, spec: PlayedSpec, renderer: Renderer) -> None:
     try:
         observation, info = _reset(env, spec)
+    except TinkerGymError as failure:
+        raise InvalidEnvironmentError(
+            f"reset(seed={spec.seed}) failed: {failure.message}", hint=failure.hint, field="environment"
+        ) from failure
     except Exception as failure:  # A user's reset may raise anything.
         raise InvalidEnvironmentError(
             f"reset(seed={spec.seed}) failed: {type(failure).__name__}: {failure}",

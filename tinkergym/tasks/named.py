@@ -32,7 +32,7 @@ def named_tasks(
             `openai/gsm8k`, if `TINKERGYM_HUB_DATA=1` is set.
         shipped: The pack's own data.
         split: Which split.
-        config: The hub's configuration name.
+        config: The hub's configuration name; in a folder, the one below it with this name, if there is one.
 
     Raises:
         InvalidRequestError: There is no such dataset here, or the name leads out of the folder.
@@ -41,7 +41,7 @@ def named_tasks(
     for folder in (shipped, Path(own) if own else None):
         path = _inside(folder, data) if folder is not None else None
         if path is not None and path.exists():
-            return _open(path, split)
+            return _open(path, split, config)
     if data.count("/") == 1 and not data.startswith((".", "/")) and os.environ.get(ALLOW_HUB) == "1":
         return HuggingFaceTasks(data, split=split, config=config)
     raise InvalidRequestError(
@@ -61,11 +61,14 @@ def _inside(folder: Path, data: str) -> Path | None:
     return path if path.is_relative_to(folder.resolve()) else None
 
 
-def _open(path: Path, split: str | None) -> TaskSource:
+def _open(path: Path, split: str | None, config: str | None) -> TaskSource:
     if path.is_file():
         return ParquetTasks(path, split=split) if path.suffix == ".parquet" else JsonlTasks(path, split=split)
-    if any(path.glob("*.jsonl")):
-        return JsonlTasks(path, split=split)
-    if any(path.glob("*.parquet")):
-        return ParquetTasks(path, split=split)
-    return HuggingFaceTasks(path, split=split)
+    # A dataset downloaded from the hub keeps its files in a folder for each configuration, or in `data`.
+    of_config = _inside(path, config) if config else None
+    for folder in filter(None, (of_config, path, path / "data")):
+        if any(folder.glob("*.jsonl")):
+            return JsonlTasks(folder, split=split)
+        if any(folder.glob("*.parquet")):
+            return ParquetTasks(folder, split=split)
+    return HuggingFaceTasks(path, split=split, config=config)

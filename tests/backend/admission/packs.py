@@ -29,6 +29,8 @@ class Odd(gym.Env):
         super().reset(seed=seed)
         if self.how == "raises":
             raise ValueError("the reason of the user")
+        if self.how == "lacks":
+            raise tg.errors.InvalidRequestError("row 3 has no column 'answer'", hint="rename it")
         if self.how == "hangs":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
             open(os.environ["ODD_PIDS"], "w").write(f"{os.getpid()} {child.pid}")

@@ -29,6 +29,18 @@ def test_an_environment_that_cannot_be_reset_is_refused_before_a_job_starts(serv
     assert "POST /v1/jobs" not in service.calls
 
 
+def test_what_an_environment_says_in_an_error_of_its_own_keeps_its_hint(service, client):
+    class Lacking(Echo):
+        def start(self, options):
+            raise tg.errors.InvalidRequestError(
+                "row 3 has no column 'answer'", hint="rename it", field="data"
+            )
+
+    with pytest.raises(InvalidEnvironmentError, match="no column 'answer'") as caught:
+        client.train(Lacking, steps=1)
+    assert (caught.value.hint, caught.value.field) == ("rename it", "environment")
+
+
 def test_a_prompt_longer_than_the_context_is_refused_before_a_job_starts(start_service):
     service = start_service(context_length=64)
 

@@ -42,3 +42,19 @@ def test_a_link_that_leads_out_of_the_folder_is_not_followed(folder):
     (folder / "data" / "link.jsonl").symlink_to(folder / "secret.jsonl")
     with pytest.raises(InvalidRequestError):
         named_tasks("link.jsonl")
+
+
+def test_a_dataset_downloaded_from_the_hub_keeps_its_files_in_folders(folder):
+    for below, text in (("gsm8k/main", "main"), ("gsm8k/socratic", "socratic"), ("geometry3k/data", "data")):
+        (folder / "data" / below).mkdir(parents=True)
+        (folder / "data" / below / "train.jsonl").write_text(json.dumps({"question": text}) + "\n")
+    assert named_tasks("gsm8k", split="train", config="socratic").read(0) == {"question": "socratic"}
+    assert named_tasks("geometry3k", split="train", config="main").read(0) == {"question": "data"}
+
+
+@pytest.mark.parametrize("config", ["..", "../other", "/etc"])
+def test_a_configuration_does_not_lead_out_of_the_dataset(folder, config):
+    other = folder / "other"
+    other.mkdir()
+    (other / "train.jsonl").write_text("{}\n")
+    assert named_tasks("sums", split="train", config=config).read(0) == {"question": "1+1="}
