@@ -25,6 +25,8 @@ from tinkergym.schema.events import EvaluationEvent, Event, StepEvent
 from tinkergym.schema.jobs import AnyJobSpec, JobView
 from tinkergym.schema.nested import merged
 
+LAPTOP = "laptop"
+"""The settings file that is used if none is named."""
 SHORT = "short"
 """The table of a settings file with the overrides for a short run; a variant has a table of its own name."""
 
@@ -82,6 +84,8 @@ class Recipe:
     """Permute the rewards within each step, so that nothing can be learned."""
     variant: str = ""
     """The table with further overrides, such as `swapped`."""
+    settings_name: str = LAPTOP
+    """The settings file, without its ending."""
     _begun: float = field(default_factory=time.perf_counter)
 
     @classmethod
@@ -101,7 +105,7 @@ class Recipe:
         there = sorted(file.stem for file in folder.glob("*.toml"))
         parser = argparse.ArgumentParser(prog=f"examples/{folder.name}/{Path(script).name}")
         parser.add_argument(
-            "settings", nargs="?", default="laptop", help=f"{', '.join(there)}, or a .toml file"
+            "settings", nargs="?", default=LAPTOP, help=f"{', '.join(there)}, or a .toml file"
         )
         parser.add_argument("--seed", type=int, default=0)
         parser.add_argument("--short", action="store_true", help="a few small steps")
@@ -127,6 +131,7 @@ class Recipe:
             short=given.short,
             control=given.control,
             variant=given.variant,
+            settings_name=file.stem,
         )
 
     def settings(self, stage: str) -> dict[str, Any]:
@@ -187,7 +192,8 @@ class Recipe:
         )
         self.out.mkdir(parents=True, exist_ok=True)
         kind = "control" if self.control else "seed"
-        stem = f"{self.variant}-{kind}-{self.seed}" if self.variant else f"{kind}-{self.seed}"
+        other = self.settings_name if self.settings_name != LAPTOP else ""
+        stem = "-".join(filter(None, (other, SHORT * self.short, self.variant, kind, str(self.seed))))
         result = self.out / f"{stem}.json"
         result.write_text(json.dumps({"job": job.id, **run.as_json()}, indent=1) + "\n", encoding="utf-8")
         self._print(run, result, draw([run], self.out / f"{stem}.png"))

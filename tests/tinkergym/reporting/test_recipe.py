@@ -88,3 +88,16 @@ def test_the_report_keeps_the_first_evaluations_curve_and_can_be_read_again(scri
     assert [tuple(one) for one in run.evaluations] == [(0, 0.2, 0.0, 1.0), (2, 0.6, 0.0, 1.0)]
     assert run.facts == {"regret": 0.5}
     assert "+0.600" in capsys.readouterr().out
+
+
+def test_short_runs_and_other_settings_do_not_replace_a_result(script, tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text("[train]\nsteps = 2\n")
+    job = SimpleNamespace(id="job-1", steps=lambda: [], evaluations=lambda: [])
+    runs = [[], ["--short"], ["--control"], ["--seed", "1"], [str(other)], [str(other), "--short"]]
+    paths = {
+        Recipe.from_command_line(script, [*options, "--out", str(tmp_path / "out")]).report(job)
+        for options in runs
+    }
+    assert len(paths) == len(runs)
+    assert {path.parent for path in paths} == {tmp_path / "out"}
