@@ -74,20 +74,8 @@ def examine(
             else:
                 observation = first_standing(table, seed, reference.id).observation
             environment_prompt = system_prompt_of(env)
-        except TinkerGymError as error:
-            # Written for its user already, such as that a dataset lacks a column.
-            raise InvalidEnvironmentError(
-                f"reset(seed={seed}) of {reference.id} failed: {error.message}",
-                hint=error.hint,
-                field="environment",
-            ) from error
         except Exception as error:
-            story = traceback.format_exc()[-_TRACEBACK:].strip()
-            raise InvalidEnvironmentError(
-                f"reset(seed={seed}) of {reference.id} failed: {story}",
-                hint=f"fix this first: {type(error).__name__}",
-                field="environment",
-            ) from error
+            raise _failed_reset(error, seed, reference.id) from error
         try:
             prompt = _first_prompt(renderer, observation, system_prompt, environment_prompt)
             longest = max(longest, len(prompt))
@@ -113,6 +101,19 @@ def examine(
         "agents": [] if table is None else list(table.agents),
         "offered": [] if table is None else players_offered(table),
     }
+
+
+def _failed_reset(error: Exception, seed: int, env_id: str) -> InvalidEnvironmentError:
+    """Return what is said of an environment whose `reset` raised."""
+    if isinstance(error, TinkerGymError):
+        # Written for its user already, such as that a dataset lacks a column.
+        story, hint = error.message, error.hint
+    else:
+        story = traceback.format_exc()[-_TRACEBACK:].strip()
+        hint = f"fix this first: {type(error).__name__}"
+    return InvalidEnvironmentError(
+        f"reset(seed={seed}) of {env_id} failed: {story}", hint=hint, field="environment"
+    )
 
 
 def _first_prompt(
