@@ -350,9 +350,12 @@ class Boards:
         return SubmitReply(verdicts=verdicts)
 
     def tenant_of(self, worker_id: str) -> str | None:
-        """Return the owner whose episodes a worker that serves any job plays; None before its first."""
+        """Return the tenant whose episodes a worker that serves any job plays; None before its first."""
         with self._changed:
-            return self._owners.get(worker_id)
+            owner = self._owners.get(worker_id)
+            # After a crash a job may have workers of its own.
+            entry = self._entries.get(owner or "")
+            return owner if entry is None else entry.tenant
 
     def forget_worker(self, worker_id: str, in_calls: Sequence[str] = ()) -> int:
         """Issue the episodes of a dead worker again; returns how many.

@@ -149,7 +149,7 @@ class BaseHost(Host):
     def end_episode(self) -> None:
         """Let the environment release what it holds for one episode, because the loop ended the episode."""
         if self._holds:
-            self.call(_NO_CALL, _end_episode)
+            self.call(_NO_CALL, end_episode)
 
     def _close_environment(self) -> None:
         env, self._env = self._env, None
@@ -220,13 +220,15 @@ def stack_of(thread: threading.Thread) -> str:
 
 def end_episode_of(env: AnyEnv) -> Callable[[], None] | None:
     """Return a function that releases an environment's per-episode resources, such as a place on a server."""
-    return getattr(getattr(env, "unwrapped", env), "end_episode", None)
+    # A game on a server has it itself; a wrapper of an environment hides what it wraps.
+    return getattr(env, "end_episode", None) or getattr(getattr(env, "unwrapped", env), "end_episode", None)
 
 
-def _end_episode(env: AnyEnv) -> None:
-    end_episode = end_episode_of(env)
-    assert end_episode is not None
-    end_episode()
+def end_episode(env: AnyEnv) -> None:
+    """Release an environment's per-episode resources; it has some."""
+    release = end_episode_of(env)
+    assert release is not None
+    release()
 
 
 def system_prompt_of(env: object) -> str | None:

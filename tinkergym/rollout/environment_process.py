@@ -29,6 +29,7 @@ from tinkergym.rollout.environment_host import (
     ForwardedError,
     TakeReports,
     cut,
+    end_episode,
     end_episode_of,
     stop_reason_of,
     traceback_of,
@@ -222,7 +223,7 @@ def _serve(make: Callable[[], AnyEnv], calls: Connection, control: Connection) -
                 prompt = (getattr(env, "metadata", None) or {}).get("system_prompt")
                 value = prompt, end_episode_of(env) is not None, score_group_of(env) is not None
             elif call == "end_episode":
-                env.unwrapped.end_episode()  # type: ignore[attr-defined]
+                end_episode(env)
             elif isinstance(call, str):
                 value = getattr(env, call)(*arguments, **keywords)
             else:

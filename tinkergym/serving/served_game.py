@@ -91,6 +91,10 @@ class RemoteTable(GameTable):
         """What is known here about the game: the players that it offers."""
         return _RemoteGame(self._offered)
 
+    def end_episode(self) -> None:
+        """Give its place on the server back; the next `reset` takes one."""
+        self._env.unwrapped.end_episode()  # type: ignore[attr-defined]
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Position:
         """Begin a game there."""
         if options and TOOLS in options:

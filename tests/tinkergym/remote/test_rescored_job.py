@@ -27,6 +27,7 @@ def rescored(client, job, *, agent="agent_0"):
 @pytest.mark.parametrize("kind", ["sft", "preference"])
 def test_what_continues_a_job_renders_its_data_as_the_job_did(client, kind):
     job = client.train("board/TicTacToeVs-v0", chat_template=TEMPLATE, **SMALL)
+    job.close()
     started = getattr(rescored(client, job), kind)(steps=1)
     assert (started.spec.kind, started.spec.chat_template) == (kind, TEMPLATE)
     assert started.spec.initial_policy == job.id
@@ -34,6 +35,7 @@ def test_what_continues_a_job_renders_its_data_as_the_job_did(client, kind):
 
 def test_what_continues_a_policy_of_a_game_begins_with_it(client):
     job = client.train("board/TicTacToeVs-v0", **SMALL)
+    job.close()
     adapter = tg.LoRA(rank=2)
     agents = {"x": tg.Train(adapter=adapter), "o": tg.Train()}
     view = job.view()

@@ -9,6 +9,7 @@ from tinkergym.agent.coordinator import Position
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, RemoteAnswerError
+from tinkergym.rollout.environment_host import end_episode
 from tinkergym.rollout.game_table import PLAYERS, GameTable, seated
 from tinkergym.rollout.play import play
 from tinkergym.schema.episodes import TablePlayer
@@ -50,6 +51,18 @@ def test_scripts_play_their_seats_where_the_game_is():
         with pytest.raises(InvalidRequestError):
             there.unwrapped.check_opponent("prefect")
         there.close()
+
+
+def test_a_game_that_its_loop_ended_gives_its_place_on_the_server_back():
+    with environment_server(GAME, capacity=1) as url:
+        first, second = (
+            seated(tg.make("tinkergym/Remote-v0", url=url, token=TOKEN, hold="episode")) for _ in range(2)
+        )
+        first.reset(seed=0)
+        end_episode(first)
+        assert second.reset(seed=0).turn is not None
+        second.close()
+        first.close()
 
 
 def test_an_environment_with_one_agent_is_no_game():
