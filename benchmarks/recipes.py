@@ -58,37 +58,46 @@ def run(running: Service, name: str, *options: str) -> Run:
 
 
 def figures_of(name: str, runs: list[Run], controls: dict[str, Run]) -> list[Figure]:
-    """Return whether held-out returns rose in time, with separate intervals, and those of controls not."""
-    rose = [rises(one) for one in runs]
+    """Return for each evaluation whether it rose in time, with separate intervals, and that of controls not."""
     seconds = max(one.seconds for one in runs)
-    measured = "; ".join(change(one) for one in runs)
-    return [
-        Figure(
-            what=f"recipe {name}, held-out returns of {len(runs)} seeds",
-            asked=f"up, intervals apart, <= {MINUTES} min each",
-            measured=f"{measured}; slowest {seconds:.0f} s",
-            reached=all(rose) and seconds <= 60 * MINUTES,
-        ),
-        *(
+    figures: list[Figure] = []
+    evaluations = list(runs[0].evaluations)
+    if not evaluations:
+        raise ValueError(f"the recipe {name!r} has no evaluation to judge")
+    for evaluation in evaluations:
+        what = f"recipe {name}, {evaluation}" if len(evaluations) > 1 else f"recipe {name}"
+        measured = "; ".join(change(one, evaluation) for one in runs)
+        rose = all(rises(one, evaluation) for one in runs)
+        figures += [
             Figure(
-                what=f"recipe {name}, control with {what}",
-                asked="does not rise",
-                measured=change(control),
-                reached=not rises(control),
-            )
-            for what, control in controls.items()
-        ),
-    ]
+                what=f"{what}, held-out returns of {len(runs)} seeds",
+                asked=f"up, intervals apart, <= {MINUTES} min each",
+                measured=f"{measured}; slowest {seconds:.0f} s",
+                reached=rose and seconds <= 60 * MINUTES,
+            ),
+            *(
+                Figure(
+                    what=f"{what}, control with {how}",
+                    asked="does not rise",
+                    measured=change(control, evaluation),
+                    reached=not rises(control, evaluation),
+                )
+                for how, control in controls.items()
+            ),
+        ]
+    return figures
 
 
-def rises(one: Run) -> bool:
-    """Return whether the last evaluation's interval is above the first one's."""
-    (_, _, _, high), (_, _, low, _) = one.evaluations[0], one.evaluations[-1]
+def rises(one: Run, evaluation: str) -> bool:
+    """Return whether the last interval of an evaluation is above the first one's."""
+    done = one.evaluations[evaluation]
+    (_, _, _, high), (_, _, low, _) = done[0], done[-1]
     return low is not None and high is not None and low > high
 
 
-def change(one: Run) -> str:
-    """Describe the first and the last evaluation."""
-    (_, before, *_), (_, after, low, high) = one.evaluations[0], one.evaluations[-1]
+def change(one: Run, evaluation: str) -> str:
+    """Describe the first and the last result of an evaluation."""
+    done = one.evaluations[evaluation]
+    (_, before, *_), (_, after, low, high) = done[0], done[-1]
     interval = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
     return f"{before:.2f} -> {after:.2f}{interval}"

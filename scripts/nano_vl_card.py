@@ -64,6 +64,8 @@ tokens, in dialogues of the pack `envs/geometry` (`tinkergym_geometry.dialogues`
 Areas are right in the first {recipe.sure_steps} steps, and later in {recipe.accuracy:.0%} of the dialogues.
 In the others they are drawn by chance, so that the right one stays the likeliest and is rarely said.
 What is read off a picture, or compared between two, is always right.
+Figures are drawn from the pool of which the recipes' test split is a part, so that split is held out from the
+recipes' training only, not from this one.
 
 | dialogues | final answer loss, nats per token |
 |---|---|

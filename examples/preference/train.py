@@ -33,7 +33,7 @@ with tg.Client() as client:
     recipe.watch(played)
     pairs = played.rescore(rubric).episodes.to_preference(min_margin=0.05)
     settings = recipe.settings("preference")
-    if recipe.control:
+    if recipe.own_control():
         rows = [pairs.read(number) for number in range(len(pairs))]
         flipped = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows[::2]]
         pairs = tg.tasks.SequenceTasks(flipped + rows[1::2])

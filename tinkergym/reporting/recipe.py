@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tinkergym.display.progress import TrainingDisplay
 from tinkergym.errors import InvalidRequestError
-from tinkergym.reporting.recipe_picture import Run, draw
+from tinkergym.reporting.recipe_picture import Evaluated, Run, draw
 from tinkergym.reporting.report import curve
 from tinkergym.schema.events import EvaluationEvent, Event, StepEvent
 from tinkergym.schema.jobs import AnyJobSpec, JobView
@@ -86,6 +86,7 @@ class Recipe:
     """The table with further overrides, such as `swapped`."""
     settings_name: str = LAPTOP
     """The settings file, without its ending."""
+    _control_applied: bool = False
     _begun: float = field(default_factory=time.perf_counter)
 
     @classmethod
@@ -151,7 +152,18 @@ class Recipe:
         for table in [name for name, used in ((self.variant, self.variant), (SHORT, self.short)) if used]:
             found = merged(found, self.tables.get(table, {}).get(stage, {}))
         found.setdefault("seed", self.seed)
-        return found | ({"shuffle_rewards": True} if self.control and stage == "train" else {})
+        if self.control and stage == "train":
+            self._control_applied = True
+            found["shuffle_rewards"] = True
+        return found
+
+    def own_control(self) -> bool:
+        """Return whether this is a control, for a script that makes its own instead of shuffling rewards.
+
+        A script without a stage `train` has to ask, or `report` refuses the run.
+        """
+        self._control_applied = self._control_applied or self.control
+        return self.control
 
     def watch(self, job: RecipeJob) -> None:
         """Show a job until it ends.
@@ -163,16 +175,26 @@ class Recipe:
             display.watch(job.events())
         job.wait()
 
-    def report(self, job: RecipeJob, *, metric: str = "", **facts: Any) -> Path:
+    def report(self, job: RecipeJob, *, metric: str | Sequence[str] = (), **facts: Any) -> Path:
         """Print and write the results of a job, and return the path of the result file.
 
         Args:
             job: A job that has ended.
-            metric: A metric of its train steps whose curve is stored too.
+            metric: A metric of its train steps whose curve is stored and drawn too, or several.
             **facts: Other results of the recipe; JSON values.
+
+        Raises:
+            InvalidRequestError: `--control` was given, but nothing in the script makes the run one.
         """
+        if self.control and not self._control_applied:
+            raise InvalidRequestError(
+                f"the run of the recipe {self.name!r} is no control: it used no settings [train]",
+                hint="read them with settings('train'), or make a control where own_control() is true",
+                field="--control",
+            )
         steps = job.steps()
-        evaluations = job.evaluations()
+        names = [metric] if isinstance(metric, str) else metric
+        curves = {name: [(s.step, s.metrics[name]) for s in steps if name in s.metrics] for name in names}
         run = Run(
             recipe=self.name,
             seed=self.seed,
@@ -180,13 +202,10 @@ class Recipe:
             variant=self.variant,
             seconds=round(time.perf_counter() - self._begun, 1),
             rewards=[(s.step, s.reward_mean) for s in steps if s.reward_mean is not None],
-            evaluations=[
-                (done.step, done.mean, done.low, done.high)
-                for done in evaluations
-                if done.mean is not None and done.name == evaluations[0].name
-            ],
-            metric=metric,
-            metrics=[(s.step, s.metrics[metric]) for s in steps if metric in s.metrics],
+            evaluations=_by_name(job.evaluations()),
+            settings=self.settings_name,
+            short=self.short,
+            metrics={name: values for name, values in curves.items() if values},
             facts=facts,
             seat_rewards=_seat_rewards(steps),
         )
@@ -206,11 +225,11 @@ class Recipe:
                 console.print(f"reward at the seat {agent}", markup=False)
             for line in curve([reward for _, reward in rewards]):
                 console.print(line, markup=False)
-        for step, mean, low, high in [*run.evaluations[:1], *run.evaluations[1:][-1:]]:
-            interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
-            console.print(
-                f"held-out episodes, step {step:4}: mean return {mean:+.3f}{interval}", markup=False
-            )
+        for name, done in run.evaluations.items():
+            what = f"held-out episodes of {name}" if len(run.evaluations) > 1 else "held-out episodes"
+            for step, mean, low, high in [*done[:1], *done[1:][-1:]]:
+                interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
+                console.print(f"{what}, step {step:4}: mean return {mean:+.3f}{interval}", markup=False)
         for name, value in run.facts.items():
             console.print(f"{name}: {value}", markup=False)
         console.print(f"{picture}result      {result}   ({run.seconds:.0f} s)", markup=False, soft_wrap=True)
@@ -226,6 +245,14 @@ def _read(file: Path, there: Sequence[str]) -> dict[str, Any]:
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequestError(f"{file} is not TOML: {error}") from error
+
+
+def _by_name(evaluations: Iterable[EvaluationEvent]) -> dict[str, list[Evaluated]]:
+    found: dict[str, list[Evaluated]] = {}
+    for done in evaluations:
+        if done.mean is not None:
+            found.setdefault(done.name, []).append((done.step, done.mean, done.low, done.high))
+    return found
 
 
 def _seat_rewards(steps: Sequence[StepEvent]) -> dict[str, list[tuple[int, float]]]:

@@ -67,37 +67,77 @@ def test_settings_that_are_missing_or_no_toml_are_refused(script, tmp_path):
         Recipe.from_command_line(script, [str(tmp_path / "bad.toml")])
 
 
-def test_the_report_keeps_the_first_evaluations_curve_and_can_be_read_again(script, tmp_path, capsys):
-    done = [
-        EvaluationEvent(
-            name=name,
-            step=step,
-            policy_version=step,
-            episodes=9,
-            failed_episodes=0,
-            mean=mean,
-            low=0.0,
-            high=1.0,
-        )
-        for name, step, mean in [("a", 0, 0.2), ("b", 0, 0.9), ("a", 2, 0.6)]
-    ]
-    job = SimpleNamespace(id="job-1", steps=lambda: [], evaluations=lambda: done)
+def evaluation(name, step, mean):
+    return EvaluationEvent(
+        name=name, step=step, policy_version=step, episodes=9, failed_episodes=0, mean=mean, low=0.0, high=1.0
+    )
+
+
+def ended(*evaluations, steps=()):
+    return SimpleNamespace(id="job-1", steps=lambda: list(steps), evaluations=lambda: list(evaluations))
+
+
+def step(number, **metrics):
+    return SimpleNamespace(step=number, reward_mean=0.5, metrics=metrics)
+
+
+def test_the_report_keeps_every_evaluation_by_name_and_can_be_read_again(script, tmp_path, capsys):
+    job = ended(evaluation("a", 0, 0.2), evaluation("b", 0, 0.9), evaluation("a", 2, 0.6))
     recipe = Recipe.from_command_line(script, ["--out", str(tmp_path / "out")])
     path = recipe.report(job, regret=0.5)
     run = Run.from_json(json.loads(path.read_text()))
-    assert [tuple(one) for one in run.evaluations] == [(0, 0.2, 0.0, 1.0), (2, 0.6, 0.0, 1.0)]
+    assert [tuple(one) for one in run.evaluations["a"]] == [(0, 0.2, 0.0, 1.0), (2, 0.6, 0.0, 1.0)]
+    assert [tuple(one) for one in run.evaluations["b"]] == [(0, 0.9, 0.0, 1.0)]
     assert run.facts == {"regret": 0.5}
-    assert "+0.600" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "+0.600" in printed
+    assert "+0.900" in printed
+
+
+def test_several_metrics_are_kept(script, tmp_path):
+    job = ended(steps=[step(1, x=0.1, y=3.0), step(2, x=0.2)])
+    recipe = Recipe.from_command_line(script, ["--out", str(tmp_path)])
+    run = Run.from_json(json.loads(recipe.report(job, metric=["x", "y", "z"]).read_text()))
+    assert run.metrics == {"x": [[1, 0.1], [2, 0.2]], "y": [[1, 3.0]]}
 
 
 def test_short_runs_and_other_settings_do_not_replace_a_result(script, tmp_path):
     other = tmp_path / "other.toml"
     other.write_text("[train]\nsteps = 2\n")
-    job = SimpleNamespace(id="job-1", steps=lambda: [], evaluations=lambda: [])
     runs = [[], ["--short"], ["--control"], ["--seed", "1"], [str(other)], [str(other), "--short"]]
-    paths = {
-        Recipe.from_command_line(script, [*options, "--out", str(tmp_path / "out")]).report(job)
-        for options in runs
-    }
-    assert len(paths) == len(runs)
+    paths = []
+    for options in runs:
+        recipe = Recipe.from_command_line(script, [*options, "--out", str(tmp_path / "out")])
+        recipe.settings("train")
+        paths.append(recipe.report(ended()))
+    assert len(set(paths)) == len(runs)
     assert {path.parent for path in paths} == {tmp_path / "out"}
+    stored = [json.loads(path.read_text()) for path in (paths[0], paths[1], paths[5])]
+    assert [(one["settings"], one["short"]) for one in stored] == [
+        ("laptop", False),
+        ("laptop", True),
+        ("other", True),
+    ]
+
+
+def test_a_control_that_was_never_one_is_refused(script, tmp_path):
+    given = ["--control", "--out", str(tmp_path / "out")]
+    with pytest.raises(InvalidRequestError) as refused:
+        Recipe.from_command_line(script, given).report(ended())
+    assert refused.value.field == "--control"
+    shuffled = Recipe.from_command_line(script, given)
+    shuffled.settings("train")
+    assert shuffled.report(ended()).exists()
+    own = Recipe.from_command_line(script, given)
+    assert own.own_control()
+    assert own.report(ended()).exists()
+    assert not Recipe.from_command_line(script, []).own_control()
+
+
+def test_an_old_result_with_one_evaluation_and_one_metric_can_be_read():
+    old = {"recipe": "bandit", "seed": 0, "control": False, "seconds": 1.0, "rewards": []}
+    run = Run.from_json(old | {"evaluations": [[0, 0.1, None, None]], "metric": "x", "metrics": [[1, 2.0]]})
+    assert run.evaluations == {"": [[0, 0.1, None, None]]}
+    assert run.metrics == {"x": [[1, 2.0]]}
+    empty = Run.from_json(old | {"evaluations": [], "metric": "", "metrics": []})
+    assert (empty.evaluations, empty.metrics) == ({}, {})

@@ -1,0 +1,112 @@
+"""Every settings file of every recipe is one of a job, and its environments take the arguments it gives."""
+
+import inspect
+import re
+import tomllib
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from tinkergym.bridges.openenv import OpenEnvEnv
+from tinkergym.bridges.verifiers import VerifiersEnv
+from tinkergym.reporting.recipe import Recipe
+from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.serving.remote_env import RemoteEnv
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FILES = sorted(EXAMPLES.glob("*/*.toml"))
+KINDS = {"train": "rl", "play": "rl", "show": "sft", "sft": "sft", "preference": "preference"}
+OF_THE_SCRIPT = {"episodes", "mistakes", "right", "crossplay_pairs", "games"}
+OF_THE_CALL = {"epochs", "on_overlong"}
+"""Arguments of `client.sft` and the like that are not settings of the job."""
+
+
+def forms(file):
+    """Yield the settings as they are, short, and in each variant."""
+    tables = set(tomllib.loads(file.read_text()))
+    options = [[], *([["--short"]] if "short" in tables else [])]
+    options += [["--variant", "swapped"]] if "swapped" in tables else []
+    for chosen in options:
+        yield Recipe.from_command_line(str(file.parent / "train.py"), [file.stem, *chosen])
+
+
+def job(recipe, stage):
+    """Return the specification of a stage's job as the client makes it, or None if it starts none."""
+    given = recipe.settings(stage)
+    kind = KINDS[stage]
+    if kind == "sft" and given["episodes"] == 0:
+        return None
+    settings = {name: value for name, value in given.items() if name not in OF_THE_SCRIPT | OF_THE_CALL}
+    settings["kind"] = kind
+    if kind != "rl":
+        return parse_any_spec({"steps": 1, "data": "0" * 64, **settings})
+    kwargs = settings.pop("env_kwargs", {})
+    if "games" in given:
+        settings["environments"] = [
+            {"id": name, "weight": weight, "kwargs": kwargs} for name, weight in given["games"].items()
+        ]
+        return parse_any_spec(settings)
+    name = settings.pop("environment", "") or written_id(recipe.name)
+    return parse_any_spec({**settings, "environment": {"id": name, "kwargs": kwargs}})
+
+
+def written_id(name):
+    """Return the id that the script trains in."""
+    text = (EXAMPLES / name / "train.py").read_text()
+    return re.search(r'(?:ENV = |client\.train\()"([^"]+)"', text)[1]
+
+
+def creator(name, recipe):
+    """Return what makes an environment or game: a class or a function."""
+    if name == "published/Environment-v0":
+        bridges = {"verifiers": VerifiersEnv, "openenv": OpenEnvEnv}
+        return bridges[recipe.settings("environment")["bridge"]]
+    if name == "served/Phone-v0":
+        return RemoteEnv
+    (found,) = [
+        point
+        for group in ("tinkergym.envs", "tinkergym.games")
+        for point in {point.value: point for point in entry_points(group=group, name=name)}.values()
+    ]
+    return found.load()
+
+
+def arguments(made_by, name, recipe):
+    """Return the names of all arguments; those of the game too, if it is one against an opponent."""
+    functions = (
+        [one.__init__ for one in made_by.__mro__[:-1]] if inspect.isclass(made_by) else [made_by]
+    )
+    names = set()
+    for function in functions:
+        parameters = inspect.signature(function).parameters.values()
+        names |= {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            return names
+    if isinstance(made_by, partial):  # A game against an opponent passes the rest on to the game.
+        game = made_by.args[0]
+        return names | arguments(creator(game, recipe), game, recipe)
+    raise AssertionError(f"{name} takes any argument, so a misspelt one is not found")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_its_jobs_are_valid_and_their_environments_take_the_arguments(file):
+    for recipe in forms(file):
+        for stage in KINDS.keys() & recipe.tables.keys():
+            spec = job(recipe, stage)
+            if spec is None:
+                continue
+            played = list(spec.own_environments.values())
+            for one in [*played, *(spec.environment_of(each) for each in spec.evaluations)]:
+                kwargs = dict(one.kwargs)
+                if one.id == "published/Environment-v0":
+                    kwargs |= recipe.settings("environment")["kwargs"]
+                known = arguments(creator(one.id, recipe), one.id, recipe)
+                assert set(kwargs) <= known, f"[{stage}] {one.id}"
+
+
+def test_a_misspelt_argument_is_found():
+    recipe = Recipe.from_command_line(str(EXAMPLES / "gomoku" / "train.py"), [])
+    assert "instruction" not in arguments(creator("board/GomokuVs-v0", recipe), "board/GomokuVs-v0", recipe)
+    assert "instructions" in arguments(creator("board/GomokuVs-v0", recipe), "board/GomokuVs-v0", recipe)
