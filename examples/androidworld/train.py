@@ -13,7 +13,7 @@ from tinkergym.serving.remote_env import RemoteEnv
 recipe = Recipe.from_command_line(__file__)
 train = recipe.settings("train")
 env_id = train.pop("environment")
-# An id of this script, because evaluations with tinkergym/Remote-v0 always use the server of the training tasks.
+# An id of this script: with tinkergym/Remote-v0, evaluations always use the server of the training tasks.
 tg.register("served/Phone-v0", RemoteEnv)
 
 
