@@ -58,7 +58,7 @@ def run(running: Service, name: str, *options: str) -> Run:
 
 
 def figures_of(name: str, runs: list[Run], controls: dict[str, Run]) -> list[Figure]:
-    """Return for each evaluation whether it rose in time, with separate intervals, and that of controls not."""
+    """Return for each evaluation whether it rose in time, intervals apart, and that of controls not."""
     seconds = max(one.seconds for one in runs)
     figures: list[Figure] = []
     evaluations = list(runs[0].evaluations)

@@ -75,9 +75,7 @@ def creator(name, recipe):
 
 def arguments(made_by, name, recipe):
     """Return the names of all arguments; those of the game too, if it is one against an opponent."""
-    functions = (
-        [one.__init__ for one in made_by.__mro__[:-1]] if inspect.isclass(made_by) else [made_by]
-    )
+    functions = [one.__init__ for one in made_by.__mro__[:-1]] if inspect.isclass(made_by) else [made_by]
     names = set()
     for function in functions:
         parameters = inspect.signature(function).parameters.values()
@@ -102,8 +100,9 @@ def test_its_jobs_are_valid_and_their_environments_take_the_arguments(file):
                 kwargs = dict(one.kwargs)
                 if one.id == "published/Environment-v0":
                     kwargs |= recipe.settings("environment")["kwargs"]
-                known = arguments(creator(one.id, recipe), one.id, recipe)
-                assert set(kwargs) <= known, f"[{stage}] {one.id}"
+                if kwargs:
+                    known = arguments(creator(one.id, recipe), one.id, recipe)
+                    assert set(kwargs) <= known, f"[{stage}] {one.id}"
 
 
 def test_a_misspelt_argument_is_found():
