@@ -40,13 +40,7 @@ def demonstrations(count, mistakes):
 
 
 with tg.Client() as client:
-    show = recipe.settings("show")
-    if (episodes := show.pop("episodes")) > 0:
-        rows = list(demonstrations(episodes, show.pop("mistakes")))
-        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
-        recipe.watch(shown)
-        train["initial_policy"] = shown.id
-    job = client.train(ENV, **train)
+    job = client.train(ENV, **train, **recipe.imitate(client, demonstrations, own=["mistakes"]))
     recipe.watch(job)
     last = {one.name: (one.mean, one.low, one.high) for one in job.evaluations()}
     recipe.report(job, metric="env/unknown_commands", each_split=last)

@@ -33,12 +33,6 @@ def demonstrations(count, mistakes):
 
 
 with tg.Client() as client:
-    show = recipe.settings("show")
-    if (episodes := show.pop("episodes")) > 0:
-        rows = list(demonstrations(episodes, show.pop("mistakes")))
-        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
-        recipe.watch(shown)
-        train["initial_policy"] = shown.id
-    job = client.train(env_id, **train)
+    job = client.train(env_id, **train, **recipe.imitate(client, demonstrations, own=["mistakes"]))
     recipe.watch(job)
     recipe.report(job, metric="env/malformed_actions", environment=env_id)

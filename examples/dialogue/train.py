@@ -13,11 +13,12 @@ from tinkergym.reporting.recipe import Recipe
 
 ENV = "dialogue/SupportVs-v0"  # the agent's seat, with a scripted customer
 recipe = Recipe.from_command_line(__file__)
+train, repeat = recipe.settings("train"), recipe.settings("repeat")
 
 
-def demonstrations(count, env_kwargs, *, rng):
+def demonstrations(count):
     """Yield dialogues of an imperfect agent that mixes correct and random actions."""
-    env = tg.make(ENV, **env_kwargs).unwrapped
+    env, rng = tg.make(ENV, **repeat["env_kwargs"]).unwrapped, np.random.default_rng(recipe.seed)
 
     def act(_):
         return env.gold_action() if rng.random() < 0.7 else str(rng.choice(env.legal_actions()))
@@ -26,7 +27,7 @@ def demonstrations(count, env_kwargs, *, rng):
         yield demonstration(env, act, seed=seed)
 
 
-def pass_hat(policy, repeat):
+def pass_hat(policy):
     """Return pass^1, pass^2, ... with their intervals, from several dialogues about each case."""
     # Other cases than those of training and of its evaluations.
     scores = evaluate_repeatedly(policy, ENV, **repeat | {"seed": 2**31 + 10_000})
@@ -35,14 +36,7 @@ def pass_hat(policy, repeat):
 
 
 with tg.Client() as client:
-    show, train, repeat = (recipe.settings(stage) for stage in ("show", "train", "repeat"))
-    if (episodes := show.pop("episodes")) > 0:
-        rng = np.random.default_rng(recipe.seed)
-        rows = list(demonstrations(episodes, repeat["env_kwargs"], rng=rng))
-        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
-        recipe.watch(shown)
-        train["initial_policy"] = shown.id
-    job = client.train(train.pop("environment"), **train)
+    job = client.train(train.pop("environment"), **train, **recipe.imitate(client, demonstrations))
     recipe.watch(job)
-    before, after = (pass_hat(job.policy(version, temperature=1.0), repeat) for version in (0, None))
+    before, after = (pass_hat(job.policy(version, temperature=1.0)) for version in (0, None))
     recipe.report(job, metric="env/looked", pass_hat={"before": before, "after": after})

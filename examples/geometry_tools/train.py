@@ -22,10 +22,10 @@ def asked(observation):
     return {"role": "user", "content": [*images, {"type": "text", "text": observation["text"]}]}
 
 
-def demonstrations(count, *, rng):
+def demonstrations(count):
     """Yield episodes of an imperfect scripted player: a guess, a call, or a malformed call."""
     env = tg.make(ENV, **train["env_kwargs"] | {"data": "drawn", "swapped": False})
-    tasks = env.get_wrapper_attr("tasks")
+    tasks, rng = env.get_wrapper_attr("tasks"), np.random.default_rng(recipe.seed)
     for number in range(count):
         index = number % len(tasks)
         question, _ = env.reset(seed=number, options={"task_index": index})
@@ -42,12 +42,6 @@ def demonstrations(count, *, rng):
 
 
 with tg.Client() as client:
-    show = recipe.settings("show")
-    if (episodes := show.pop("episodes")) > 0:
-        rows = list(demonstrations(episodes, rng=np.random.default_rng(recipe.seed)))
-        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
-        recipe.watch(shown)
-        train["initial_policy"] = shown.id
-    job = client.train(ENV, **train)
+    job = client.train(ENV, **train, **recipe.imitate(client, demonstrations))
     recipe.watch(job)
     recipe.report(job, metric="env/malformed_tool_calls")

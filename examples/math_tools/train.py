@@ -15,9 +15,9 @@ recipe = Recipe.from_command_line(__file__)
 train = recipe.settings("train")
 
 
-def demonstrations(count, *, rng):
+def demonstrations(count):
     """Yield episodes of an imperfect scripted player: a guess, a call, or a malformed call."""
-    env = tg.make(ENV, **train["env_kwargs"])
+    env, rng = tg.make(ENV, **train["env_kwargs"]), np.random.default_rng(recipe.seed)
     for seed in range(count):
         question, _ = env.reset(seed=seed)
         messages = [
@@ -36,12 +36,6 @@ def demonstrations(count, *, rng):
 
 
 with tg.Client() as client:
-    show = recipe.settings("show")
-    if (episodes := show.pop("episodes")) > 0:
-        rows = list(demonstrations(episodes, rng=np.random.default_rng(recipe.seed)))
-        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
-        recipe.watch(shown)
-        train["initial_policy"] = shown.id
-    job = client.train(ENV, **train)
+    job = client.train(ENV, **train, **recipe.imitate(client, demonstrations))
     recipe.watch(job)
     recipe.report(job, metric="env/malformed_tool_calls")

@@ -40,12 +40,6 @@ def sums(count, right):
 
 
 with tg.Client() as client:
-    train, show = recipe.settings("train"), recipe.settings("show")
-    if (episodes := show.pop("episodes")) > 0:
-        rows = list(sums(episodes, show.pop("right")))
-        shown = client.sft(tg.tasks.SequenceTasks(rows), **show)
-        recipe.watch(shown)
-        train["initial_policy"] = shown.id
-    job = client.train(ENV, **train)
+    job = client.train(ENV, **recipe.settings("train"), **recipe.imitate(client, sums, own=["right"]))
     recipe.watch(job)
     recipe.report(job, bridge=chosen["bridge"], environment=str(chosen["kwargs"]))

@@ -28,24 +28,13 @@ def legal_episodes(count):
 def main():
     """Run the recipe; the processes of the environments import this module again."""
     with tg.Client() as client:
-        run(client)
-
-
-def run(client):
-    """Show legal moves, then train."""
-    show = recipe.settings("show")
-    if (episodes := show.pop("episodes")) > 0:
-        rows = tg.tasks.SequenceTasks(list(legal_episodes(episodes)))
-        shown = client.sft(rows, **show)
-        recipe.watch(shown)
-        train["initial_policy"] = shown.id
-    job = client.train(games, **train)
-    recipe.watch(job)
-    last = {
-        one.name: [round(value, 3) for value in (one.mean, one.low, one.high) if value is not None]
-        for one in job.evaluations()
-    }
-    recipe.report(job, each_game=last)
+        job = client.train(games, **train, **recipe.imitate(client, legal_episodes))
+        recipe.watch(job)
+        last = {
+            one.name: [round(value, 3) for value in (one.mean, one.low, one.high) if value is not None]
+            for one in job.evaluations()
+        }
+        recipe.report(job, each_game=last)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import argparse
 import json
 import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -20,10 +20,11 @@ from rich.console import Console
 from tinkergym.display.progress import TrainingDisplay
 from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting.recipe_picture import Evaluated, Run, draw
-from tinkergym.reporting.report import curve
+from tinkergym.reporting.report import curve, reward_curves
 from tinkergym.schema.events import EvaluationEvent, Event, StepEvent
 from tinkergym.schema.jobs import AnyJobSpec, JobView
 from tinkergym.schema.nested import merged
+from tinkergym.tasks.sequence import SequenceTasks
 
 LAPTOP = "laptop"
 """The settings file that is used if none is named."""
@@ -58,6 +59,14 @@ class RecipeJob(Protocol):
 
     def wait(self) -> JobView:
         """Wait until it ends."""
+        ...
+
+
+class RecipeClient(Protocol):
+    """What a recipe needs to imitate demonstrations, such as `tinkergym.Client`."""
+
+    def sft(self, data: SequenceTasks, **settings: Any) -> RecipeJob:
+        """Start supervised fine-tuning."""
         ...
 
 
@@ -165,6 +174,33 @@ class Recipe:
         self._control_applied = self._control_applied or self.control
         return self.control
 
+    def imitate(
+        self,
+        client: RecipeClient,
+        demonstrations: Callable[..., Iterable[Mapping[str, Any]]],
+        own: Sequence[str] = (),
+    ) -> dict[str, str]:
+        """Train on demonstrations with the settings of `show`, unless these say `episodes = 0`.
+
+        Args:
+            client: Starts the job.
+            demonstrations: Returns rows of messages, given the number of episodes.
+            own: Names of further settings of `show` that are for `demonstrations`, as keywords.
+
+        Returns:
+            The settings with which another job begins with the result.
+
+        Raises:
+            JobFailedError: The job failed. The message has the reason.
+        """
+        show = self.settings("show")
+        if (episodes := show.pop("episodes")) <= 0:
+            return {}
+        rows = demonstrations(episodes, **{name: show.pop(name) for name in own})
+        job = client.sft(SequenceTasks(list(rows)), **show)
+        self.watch(job)
+        return {"initial_policy": job.id}
+
     def watch(self, job: RecipeJob) -> None:
         """Show a job until it ends.
 
@@ -193,6 +229,7 @@ class Recipe:
                 field="--control",
             )
         steps = job.steps()
+        rewards = reward_curves(steps)
         names = [metric] if isinstance(metric, str) else metric
         curves = {name: [(s.step, s.metrics[name]) for s in steps if name in s.metrics] for name in names}
         run = Run(
@@ -201,13 +238,13 @@ class Recipe:
             control=self.control,
             variant=self.variant,
             seconds=round(time.perf_counter() - self._begun, 1),
-            rewards=[(s.step, s.reward_mean) for s in steps if s.reward_mean is not None],
+            rewards=rewards.pop("", []),
             evaluations=_by_name(job.evaluations()),
             settings=self.settings_name,
             short=self.short,
             metrics={name: values for name, values in curves.items() if values},
             facts=facts,
-            seat_rewards=_seat_rewards(steps),
+            seat_rewards=rewards,
         )
         self.out.mkdir(parents=True, exist_ok=True)
         kind = "control" if self.control else "seed"
@@ -252,12 +289,4 @@ def _by_name(evaluations: Iterable[EvaluationEvent]) -> dict[str, list[Evaluated
     for done in evaluations:
         if done.mean is not None:
             found.setdefault(done.name, []).append((done.step, done.mean, done.low, done.high))
-    return found
-
-
-def _seat_rewards(steps: Sequence[StepEvent]) -> dict[str, list[tuple[int, float]]]:
-    found: dict[str, list[tuple[int, float]]] = {}
-    for step in steps:
-        for agent, value in step.reward_means().items() if step.reward_mean is None else ():
-            found.setdefault(agent, []).append((step.step, value))
     return found

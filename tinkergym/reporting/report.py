@@ -69,8 +69,8 @@ def show(
     console = console or Console(emoji=False)
     assert isinstance(job.spec, PlayedSpec)
     steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
-    rewards = rewards_of(steps)
-    for agent, values in rewards.items():
+    rewards = {agent: [value for _, value in means] for agent, means in reward_curves(steps).items()}
+    for agent, values in (rewards or {"": []}).items():
         whose = f" at the seat {agent}" if agent else ""
         console.print(f"\n[bold]Reward of each train step{whose}[/]", highlight=False)
         for line in curve(values):
@@ -89,13 +89,13 @@ def show(
     console.print(f"play it     {play_command(job)}", markup=False, highlight=False, soft_wrap=True)
 
 
-def rewards_of(steps: Sequence[StepEvent]) -> dict[str, list[float]]:
-    """Return the mean reward of each step, by trained seat; that of a single one is ""."""
-    found: dict[str, list[float]] = {}
+def reward_curves(steps: Iterable[StepEvent]) -> dict[str, list[tuple[int, float]]]:
+    """Return each step's number and mean reward, by trained seat; that of a single one is ""."""
+    found: dict[str, list[tuple[int, float]]] = {}
     for step in steps:
         for agent, value in step.reward_means().items():
-            found.setdefault(agent, []).append(value)
-    return found or {"": []}
+            found.setdefault(agent, []).append((step.step, value))
+    return found
 
 
 def play_command(job: ReportedJob, env: str | None = None) -> str:

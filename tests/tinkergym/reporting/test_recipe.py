@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.tinkergym.reporting.jobs import step_event
 from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting.recipe import Recipe
 from tinkergym.reporting.recipe_picture import Run
@@ -78,7 +79,7 @@ def ended(*evaluations, steps=()):
 
 
 def step(number, **metrics):
-    return SimpleNamespace(step=number, reward_mean=0.5, metrics=metrics)
+    return step_event(number, number, metrics=metrics).body
 
 
 def test_the_report_keeps_every_evaluation_by_name_and_can_be_read_again(script, tmp_path, capsys):
@@ -141,3 +142,24 @@ def test_an_old_result_with_one_evaluation_and_one_metric_can_be_read():
     assert run.metrics == {"x": [[1, 2.0]]}
     empty = Run.from_json(old | {"evaluations": [], "metric": "", "metrics": []})
     assert (empty.evaluations, empty.metrics) == ({}, {})
+
+
+@pytest.mark.parametrize(("episodes", "expected"), [(0, {}), (2, {"initial_policy": "job-1"})])
+def test_demonstrations_are_imitated_if_the_settings_ask_for_any(monkeypatch, tmp_path, episodes, expected):
+    started = []
+
+    class Client:
+        def sft(self, data, **settings):
+            started.append(([data.read(number) for number in range(len(data))], settings))
+            return ended()
+
+    monkeypatch.setattr(Recipe, "watch", lambda self, job: None)
+    show = {"episodes": episodes, "mistakes": 0.5, "epochs": 3}
+    recipe = Recipe(name="r", tables={"show": show}, out=tmp_path)
+
+    def demonstrations(count, mistakes):
+        return ({"messages": [number, mistakes]} for number in range(count))
+
+    assert recipe.imitate(Client(), demonstrations, own=["mistakes"]) == expected
+    rows = [{"messages": [number, 0.5]} for number in range(2)]
+    assert started == ([(rows, {"epochs": 3, "seed": 0})] if episodes else [])
