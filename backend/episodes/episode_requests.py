@@ -131,7 +131,7 @@ def seat_plan(job_id: str, spec: JobSpec, player: SeatPlayer, seed: int, *, step
         step: Train step; it says which version a policy in training has.
     """
     policy, version, own, table, tools, trained = "", 0, spec, None, None, False
-    played: PlayedAs | None = None
+    renderer = ""
     match player:
         case Current(agent=agent, trained=trained):
             policy, version = policy_of(job_id, agent), oldest_version(step, spec.max_staleness)
@@ -143,6 +143,8 @@ def seat_plan(job_id: str, spec: JobSpec, player: SeatPlayer, seed: int, *, step
             frozen_at = PolicyRef.parse(policy).version
             assert frozen_at is not None, "it was resolved when the job was accepted"
             version = frozen_at
+            if played is not None:
+                own, renderer = _as_trained(spec, played), played.rendered_by
         case Base():
             policy = spec.model
         case Scripted(name=name):
@@ -156,18 +158,23 @@ def seat_plan(job_id: str, spec: JobSpec, player: SeatPlayer, seed: int, *, step
     return SeatPlan(
         policy=policy,
         policy_version=version,
-        model=played.rendered_by if played else own.rendered_by(job_id),
+        model=renderer or own.rendered_by(job_id),
         sampling_seed=seed,
-        sampling=Sampling(temperature=played.temperature, max_turn_tokens=played.max_turn_tokens)
-        if played
-        else own.sampling,
-        system_prompt=played.system_prompt if played else own.system_prompt,
+        sampling=own.sampling,
+        system_prompt=own.system_prompt,
         tools=tools,
-        reasoning=played.reasoning if played else spec.reasoning,
+        reasoning=own.reasoning,
         trained=trained,
         player=label_of(player),
         table=table,
     )
+
+
+def _as_trained(spec: JobSpec, played: PlayedAs) -> JobSpec:
+    """Return a job's settings for an opponent that plays as it was trained."""
+    sampling = Sampling(temperature=played.temperature, max_turn_tokens=played.max_turn_tokens)
+    own = {"sampling": sampling, "system_prompt": played.system_prompt, "reasoning": played.reasoning}
+    return spec.model_copy(update=own)
 
 
 def environment_seed(seed: int, step: int, group: int) -> int:

@@ -207,10 +207,11 @@ class TrainingDisplay:
                 "", "", f"{step.tokens_per_second:,.0f} tokens/s   {step.step_seconds:.2f} s/step"
             )
             return numbers
+        means = step.reward_means()
         for agent, rewards in self._rewards.items() or [("", dict[int, float]())]:
             numbers.add_row(
                 f"reward {agent}".rstrip(),
-                f"[bold]{_signed(step.reward_means().get(agent), 3)}[/]",
+                f"[bold]{_signed(means.get(agent), 3)}[/]",
                 Text(sparkline([rewards[number] for number in sorted(rewards)]), style="green"),
             )
         numbers.add_row(

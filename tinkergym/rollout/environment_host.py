@@ -220,8 +220,7 @@ def stack_of(thread: threading.Thread) -> str:
 
 def end_episode_of(env: AnyEnv) -> Callable[[], None] | None:
     """Return a function that releases an environment's per-episode resources, such as a place on a server."""
-    # A game on a server has it itself; a wrapper of an environment hides what it wraps.
-    return getattr(env, "end_episode", None) or getattr(getattr(env, "unwrapped", env), "end_episode", None)
+    return getattr(getattr(env, "unwrapped", env), "end_episode", None)
 
 
 def end_episode(env: AnyEnv) -> None:

@@ -92,12 +92,7 @@ class StepEvent(WireModel):
         """Return the mean return of each trained seat, by agent; that of a single one is ""."""
         if self.reward_mean is not None:
             return {"": self.reward_mean}
-        parts = [(name.split("/"), value) for name, value in self.metrics.items()]
-        return {
-            part[1]: value
-            for part, value in parts
-            if len(part) == 3 and (part[0], part[2]) == ("seat", "reward_mean")
-        }
+        return _by_agent(self.metrics, "seat", "reward_mean")
 
     def losses(self) -> dict[str, float]:
         """Return the loss of each policy, by agent; that of a job's only one is ""."""
@@ -115,11 +110,16 @@ def metric_by_policy(metrics: Mapping[str, float], name: str) -> dict[str, float
         metrics: Those of a step. The agents of a game have theirs as `policy/<agent>/<name>`.
         name: As in a job with one policy, such as `loss`.
     """
-    found = {"": metrics[name]} if name in metrics else {}
+    return ({"": metrics[name]} if name in metrics else {}) | _by_agent(metrics, "policy", name)
+
+
+def _by_agent(metrics: Mapping[str, float], kind: str, name: str) -> dict[str, float]:
+    """Return the values of the metrics `<kind>/<agent>/<name>`, by agent."""
+    found = {}
     for whole, value in metrics.items():
         start, _, rest = whole.partition("/")
         agent, _, own = rest.partition("/")
-        if start == "policy" and own == name:
+        if (start, own) == (kind, name):
             found[agent] = value
     return found
 

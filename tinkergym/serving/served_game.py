@@ -88,12 +88,8 @@ class RemoteTable(GameTable):
 
     @property
     def unwrapped(self) -> Any:
-        """What is known here about the game: the players that it offers."""
-        return _RemoteGame(self._offered)
-
-    def end_episode(self) -> None:
-        """Give its place on the server back; the next `reset` takes one."""
-        self._env.unwrapped.end_episode()  # type: ignore[attr-defined]
+        """What can be asked here about the game: the players that it offers, and its place on the server."""
+        return _RemoteGame(self._env, self._offered)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Position:
         """Begin a game there."""
@@ -127,10 +123,14 @@ class RemoteTable(GameTable):
 
 
 class _RemoteGame:
-    """Represents a remote game where its scripted players are checked."""
+    """Represents a remote game where its scripted players are checked and where its episodes end."""
 
-    def __init__(self, opponents: tuple[str, ...]) -> None:
-        self.opponents = opponents
+    def __init__(self, env: gym.Env[Any, Any], opponents: tuple[str, ...]) -> None:
+        self._env, self.opponents = env, opponents
+
+    def end_episode(self) -> None:
+        """Give its place on the server back; the next `reset` takes one."""
+        self._env.unwrapped.end_episode()  # type: ignore[attr-defined]
 
     def check_opponent(self, name: str) -> None:
         if name not in self.opponents:
