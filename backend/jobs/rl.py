@@ -33,6 +33,7 @@ from backend.jobs.step_report import (
     nothing_to_compare,
     spike_warnings,
     statistics,
+    within_limit,
 )
 from backend.jobs.train_batch import earned_by_seat
 from backend.jobs.turn_rewards import refuse_large_rewards
@@ -443,19 +444,20 @@ class RLJob(JobLoop[JobSpec]):
             sampling_seconds=seconds.sampling,
             learning_seconds=seconds.learning,
             seconds_left=context.clock.expected(spec.steps - step),
-            metrics={
-                **learned.metrics,
-                **completion_metrics(played),
-                **counted.seat_metrics,
-                **counted.environment_metrics,
-                **per_environment(spec, played),
-                **({} if self._watch is None else guard_metrics(spec, played)),
-                **(staleness_metrics(step, played) if spec.max_staleness else {}),
-                **seconds.parts,
-                "retried_episodes": float(counted.retried_episodes),
-            },
         )
-        event = event.model_copy(update={"metrics": {**event.metrics, **speed_metrics(event)}})
+        metrics = {
+            **learned.metrics,
+            **completion_metrics(played),
+            **counted.seat_metrics,
+            **counted.environment_metrics,
+            **per_environment(spec, played),
+            **({} if self._watch is None else guard_metrics(spec, played)),
+            **(staleness_metrics(step, played) if spec.max_staleness else {}),
+            **seconds.parts,
+            **speed_metrics(event),
+            "retried_episodes": float(counted.retried_episodes),
+        }
+        event = event.model_copy(update={"metrics": within_limit(metrics)})
         context.store.record_step(
             context.lease, event, sha256, facts=self._facts(step, played, learned.metrics)
         )

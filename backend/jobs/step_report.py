@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from backend.episodes.played import Played, is_lost, trained_seats
-from tinkergym.schema.events import EpisodeEvent, StepEvent, WarningEvent
+from tinkergym.schema.events import MOST_METRICS_OF_STEP, EpisodeEvent, StepEvent, WarningEvent
 from tinkergym.trajectory.trajectory import (
     COMPLETED_REASONS,
     REASON_COMES_FIRST,
@@ -123,6 +123,28 @@ def _environment_metrics(completed: Iterable[Trajectory], prefix: str) -> dict[s
     if len(sums) > len(kept):
         means[f"{prefix}env_metrics_left_out"] = float(len(sums) - len(kept))
     return {name: mean for name, mean in means.items() if math.isfinite(mean)}
+
+
+def within_limit(metrics: Mapping[str, float], most: int = MOST_METRICS_OF_STEP) -> dict[str, float]:
+    """Return a step's metrics, at most `most`; `metrics_left_out` counts the others.
+
+    Many seats, policies and environments multiply their names. Those of the whole step are kept first, then
+    those of policies and seats, then those that environments named, each in their order.
+    """
+    if len(metrics) <= most:
+        return dict(metrics)
+    kept = set(sorted(metrics, key=_rank)[: most - 1])  # Sorting is stable.
+    cut = {name: value for name, value in metrics.items() if name in kept}
+    return {**cut, "metrics_left_out": float(len(metrics) - len(cut))}
+
+
+def _rank(name: str) -> int:
+    kind, _, rest = name.partition("/")
+    if kind in {"policy", "seat"}:
+        return 1
+    if kind == "environment":
+        return 3 if "/env/" in rest else 2
+    return 4 if kind == "env" else 0
 
 
 def failure_warnings(played: Played, step: int) -> list[WarningEvent]:

@@ -15,6 +15,9 @@ from tinkergym.trajectory.trajectory import MOST_TURNS, ONLY_AGENT, AgentId
 MOST_JOBS_LISTED = 500
 """The most jobs that the service lists at once."""
 
+MOST_METRICS_OF_STEP = 1000
+"""The most metrics in the event of one train step."""
+
 
 class JobState(StrEnum):
     """The state of a job. The last three are final."""
@@ -84,7 +87,7 @@ class StepEvent(WireModel):
     learning_seconds: float
     """Time during which the learner worked."""
     seconds_left: float
-    metrics: dict[str, float] = Field({}, max_length=1000)
+    metrics: dict[str, float] = Field({}, max_length=MOST_METRICS_OF_STEP)
     """All other metrics by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max,
     env/..."""
 

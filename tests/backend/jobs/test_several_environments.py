@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.events import JobState
+from tinkergym.schema.events import MOST_METRICS_OF_STEP, JobState
 
 PAYS_ALIKE = {"id": "test/Fickle-v0", "kwargs": {"pay": 0.0}, "weight": 1}
 PAYS_WELL = {"id": "test/Fickle-v0", "kwargs": {"pay": 100.0}, "weight": 1}
@@ -41,3 +41,26 @@ def test_a_job_that_a_kill_broke_off_plays_the_same_environments_again(lab):
         after |= {request.episode_id: request.environment for request in lab.lease(job_id)}
     assert before.items() <= after.items()
     assert len({environment.model_dump_json() for environment in after.values()}) == 2
+
+
+def test_metrics_of_more_environments_than_an_event_holds_are_cut_and_the_job_goes_on(lab):
+    kwargs = [{"pay": float(-number)} for number in range(12)]
+    job_id = lab.start(
+        steps=1,
+        environment={"id": "test/Fickle-v0", "kwargs": kwargs[0]},
+        environments=[{"id": "test/Fickle-v0", "kwargs": own, "weight": 1} for own in kwargs],
+        algorithm=GRPO(group_size=2, groups_per_step=12, baseline="batch"),
+    )
+    lab.submit(job_id, [_with_many_metrics(result) for result in lab.play(lab.lease(job_id))])
+    lab.until(job_id, lambda: lab.state(job_id).final)
+    assert lab.state(job_id) is JobState.COMPLETED
+    (step,) = lab.events(job_id, "step")
+    assert len(step.metrics) == MOST_METRICS_OF_STEP
+    assert step.metrics["metrics_left_out"] > 200
+
+
+def _with_many_metrics(result):
+    (trajectory,) = result.trajectories
+    metrics = {f"m{number}": 1.0 for number in range(100)}
+    turns = [turn.model_copy(update={"metrics": metrics}) for turn in trajectory.turns]
+    return result.model_copy(update={"trajectories": [trajectory.model_copy(update={"turns": turns})]})

@@ -9,11 +9,12 @@ from backend.jobs.step_report import (
     nothing_to_compare,
     spike_warnings,
     statistics,
+    within_limit,
 )
 from tests.backend.seats import result_of, two_seats
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.events import StepEvent
+from tinkergym.schema.events import MOST_METRICS_OF_STEP, StepEvent
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 from tinkergym.testing.episodes import one_turn_episode as episode
 from tinkergym.trajectory.trajectory import StopReason, Trajectory, reason_line
@@ -182,3 +183,22 @@ def test_a_step_reports_so_many_metrics_at_most_and_counts_the_others():
     named = [name for name in counted.environment_metrics if name.startswith("env/")]
     assert len(named) + counted.environment_metrics["env_metrics_left_out"] == 360
     assert len(named) == 200
+
+
+def test_metrics_of_many_seats_and_policies_are_cut_to_what_an_event_holds_and_counted():
+    metrics = {f"env/{seat}/m{n}": 1.0 for seat in range(10) for n in range(200)}
+    metrics |= {f"seat/{seat}/reward_mean": 1.0 for seat in range(10)}
+    metrics |= {f"policy/{seat}/loss": 1.0 for seat in range(10)} | {"retried_episodes": 2.0}
+    kept = within_limit(metrics)
+    step = StepEvent.model_construct(step=1).model_copy(update={"metrics": kept})
+    assert len(kept) == MOST_METRICS_OF_STEP
+    assert kept["metrics_left_out"] == len(metrics) - (MOST_METRICS_OF_STEP - 1)
+    assert len(step.reward_means()) == len(step.losses()) == 10
+    assert kept["retried_episodes"] == 2.0
+    assert kept == within_limit(metrics)
+    assert list(kept)[:-1] == [name for name in metrics if name in kept]
+
+
+def test_metrics_that_fit_are_all_kept():
+    metrics = {f"m{number}": float(number) for number in range(MOST_METRICS_OF_STEP)}
+    assert within_limit(metrics) == metrics
