@@ -13,8 +13,6 @@ from tinkergym.errors import TinkerGymError
 from tinkergym.remote.process_end import before_the_end
 from tinkergym.rollout.play import MakeEnv, RolloutTransport, RolloutWorker
 
-_LEAVE_SECONDS = 4.0
-
 _log = logging.getLogger(__name__)
 
 
@@ -74,17 +72,18 @@ class RolloutThread:
             hint=f"the job waits; continue with Client.attach({self._job_id!r}, env=...)",
         ) from self._failure
 
-    def _leave(self) -> None:
+    def _leave(self) -> threading.Event | None:
         # Otherwise a script whose last line is `train` would end silently, and the job would not progress.
-        if self._thread.is_alive():
-            _log.warning(
-                "this script ends before %s, whose episodes it plays, so the job waits for a client (end "
-                "the script with job.wait(); continue with Client.attach(%r, env=...))",
-                self._job_id,
-                self._job_id,
-            )
-            self._stop.set()
-            self._worker.left.wait(_LEAVE_SECONDS)
+        if not self._thread.is_alive():
+            return None
+        _log.warning(
+            "this script ends before %s, whose episodes it plays, so the job waits for a client (end "
+            "the script with job.wait(); continue with Client.attach(%r, env=...))",
+            self._job_id,
+            self._job_id,
+        )
+        self._stop.set()
+        return self._worker.left
 
     def _run(self) -> None:
         try:

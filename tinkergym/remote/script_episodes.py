@@ -16,7 +16,6 @@ from tinkergym.schema.events import JobState
 from tinkergym.trajectory.trajectory import Trajectory
 
 WAIT_SECONDS = 10.0
-LEAVE_SECONDS = 4.0
 PATIENCE_SECONDS = 300.0
 """How long to try to reconnect to the service before the script gets an error."""
 
@@ -106,9 +105,9 @@ class ScriptEpisodes:
         self._closed.set()
         self._forget_the_end()
 
-    def _leave(self) -> None:
+    def _leave(self) -> threading.Event:
         self._closed.set()
-        self._left.wait(LEAVE_SECONDS)
+        return self._left
 
     def _beat(self) -> None:
         try:

@@ -8,6 +8,10 @@ import threading
 import pytest
 
 import tinkergym as tg
+from tinkergym.remote.process_end import leave_all
+from tinkergym.remote.script_episodes import ScriptEpisodes
+from tinkergym.schema.episodes import LeaseReply
+from tinkergym.schema.events import JobState
 
 pytestmark = pytest.mark.service
 
@@ -96,3 +100,28 @@ if os.fork():
 def test_a_forked_child_that_ends_hands_nothing_back_for_the_script():
     ran = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "handed back by True\n"), ran.stderr
+
+
+class Together:
+    """A service that answers a goodbye only when all of them have come."""
+
+    def __init__(self, scripts: int) -> None:
+        self.everyone = threading.Barrier(scripts)
+        self.together: list[bool] = []
+
+    def lease(self, request):
+        if request.leaving:
+            try:
+                self.everyone.wait(2.0)
+                self.together.append(True)
+            except threading.BrokenBarrierError:
+                self.together.append(False)
+        return LeaseReply(episodes=[], lost=[], job_state=JobState.RUNNING)
+
+
+def test_all_jobs_of_a_script_that_ends_are_left_at_the_same_time():
+    service = Together(5)
+    for _ in range(5):
+        ScriptEpisodes(service, heartbeat_seconds=600.0)
+    leave_all()
+    assert service.together == [True] * 5
