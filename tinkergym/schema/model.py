@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from functools import cached_property
 from types import FunctionType
 from typing import Any, get_args
 
@@ -75,18 +77,32 @@ class Choice(UserSettings):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Refuse a user's subclass that defines methods: settings are sent to the service, code is not."""
-        if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
-            return
-        decorated = cls.__pydantic_decorators__
-        # These take effect in this process.
-        checks = {*decorated.field_validators, *decorated.model_validators}
-        for name, value in vars(cls).items():
-            own = (not name.startswith("_") or name == "__call__") and name not in checks
-            if own and isinstance(value, FunctionType | property | classmethod | staticmethod):
-                raise InvalidRequestError(
-                    f"the service would ignore the method {name}(), because it receives the settings of "
-                    f"{cls.__name__}, not its code",
-                    hint="remove the method; a subclass may only change defaults",
-                    field=f"{cls.__name__}.{name}",
-                )
+        """Refuse a user's subclass that has methods: settings are sent to the service, code is not."""
+        for base in filter(_is_foreign, cls.__mro__):
+            for name, value in vars(base).items():
+                if isinstance(value, _METHODS) and not _takes_effect(cls, name):
+                    whose = "" if base is cls else f" of {base.__name__}"
+                    raise InvalidRequestError(
+                        f"the service would ignore the method {name}(){whose}, because it receives the "
+                        f"settings of {cls.__name__}, not its code",
+                        hint="remove the method, as a subclass may only change defaults; to compute losses "
+                        "or advantages yourself, write your own loop with client.create_policy() "
+                        "(docs/guides/own_loop.md)",
+                        field=f"{cls.__name__}.{name}",
+                    )
+
+
+_METHODS = FunctionType | property | cached_property | classmethod | staticmethod
+
+
+def _is_foreign(base: type) -> bool:
+    """Whether a class is the user's, not one of this package, of pydantic or of Python."""
+    package = base.__module__.partition(".")[0]
+    return package not in {__name__.partition(".")[0], "pydantic", *sys.stdlib_module_names}
+
+
+def _takes_effect(cls: type[BaseModel], name: str) -> bool:
+    """Whether a method is called in this process: pydantic's checks, and special ones such as `__repr__`."""
+    decorated = cls.__pydantic_decorators__
+    checks = {*decorated.field_validators, *decorated.model_validators}
+    return name in checks or (name.startswith("__") and name != "__call__")

@@ -1,4 +1,7 @@
+from pathlib import Path
+
 import pytest
+from pydantic import field_validator
 
 import tinkergym as tg
 from tinkergym.algorithms import PPO, RLOO
@@ -31,3 +34,44 @@ def test_a_subclass_may_change_the_defaults_of_settings():
         clip_low: float = 0.9
 
     assert parse_spec({**GOOD, "algorithm": Mine()}).algorithm.clip_low == 0.9
+
+
+class Mixin:
+    def advantages(self, rewards):
+        return rewards
+
+
+def test_a_method_of_a_mixin_is_refused_by_the_subclass_that_the_service_would_get():
+    with pytest.raises(InvalidRequestError) as refused:
+        type("Mine", (Mixin, tg.GRPO), {"__module__": "users_script"})
+    assert refused.value.field == "Mine.advantages"
+
+
+@pytest.mark.parametrize("name", ["_advantages", "_loss", "__call__"])
+def test_a_method_that_is_named_like_an_internal_one_is_refused_too(name):
+    with pytest.raises(InvalidRequestError) as refused:
+        _subclass(tg.GRPO, **{name: lambda self: 0})
+    assert refused.value.field == f"Mine.{name}"
+
+
+def test_the_refusal_of_a_method_names_what_runs_code_of_ones_own():
+    with pytest.raises(InvalidRequestError) as refused:
+        _subclass(tg.GRPO, advantages=lambda self: 0)
+    assert "client.create_policy" in refused.value.hint
+    assert Path("docs/guides/own_loop.md").exists()
+    assert "docs/guides/own_loop.md" in refused.value.hint
+
+
+def test_a_subclass_of_a_subclass_may_check_its_settings():
+    class Mine(tg.GRPO):
+        clip_low: float = 0.9
+
+        @field_validator("clip_low")
+        @classmethod
+        def _is_small(cls, value: float) -> float:
+            return min(value, 0.5)
+
+    class Again(Mine):
+        clip_high: float = 0.4
+
+    assert Again(clip_low=0.8).clip_low == 0.5
