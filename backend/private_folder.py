@@ -1,8 +1,9 @@
-"""A folder that only this user can enter, so that other users cannot reach anything below it."""
+"""Folders that other users cannot enter, or at least cannot change."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -33,3 +34,50 @@ def make_private(folder: Path) -> Path:
             f"{folder} {fault}", hint="remove it, or choose another data_dir", field="data_dir"
         ) from None
     return folder
+
+
+def refuse_changes_by_others(folder: Path) -> None:
+    """Check that only this user and root can change a folder, or replace it in one of its parents.
+
+    A shared parent with the sticky bit, such as the system's temporary folder, is safe: in it, users can only
+    rename what they own.
+
+    Raises:
+        StartError: Another user can; the hint has the command that fixes it.
+        OSError: It cannot be read.
+    """
+    folder, trusted = folder.resolve(), {os.getuid(), 0, *_unmapped_owner()}
+    for place in (folder, *folder.parents):
+        found = place.stat()
+        if found.st_uid not in trusted:
+            raise StartError(
+                f"the data folder {folder} is not safe: {place} belongs to another user (id {found.st_uid})",
+                hint=f"run `chown {os.getuid()} {shlex.quote(str(place))}`, or choose another data_dir",
+                field="data_dir",
+            )
+        shared = place != folder and found.st_mode & stat.S_ISVTX
+        if found.st_mode & _others(found, its_parent=place != folder) and not shared:
+            raise StartError(
+                f"the data folder {folder} is not safe: other users can write to {place} "
+                f"(mode {stat.S_IMODE(found.st_mode):o})",
+                hint=f"run `chmod go-w {shlex.quote(str(place))}`, or choose another data_dir",
+                field="data_dir",
+            )
+
+
+def _others(found: os.stat_result, *, its_parent: bool) -> int:
+    """Return the mode bits that let other users write.
+
+    Many systems give each user a group of their own, and create folders that this group can write to.
+    """
+    own_group = its_parent and found.st_gid == os.getgid()
+    return stat.S_IWOTH if own_group else stat.S_IWOTH | stat.S_IWGRP
+
+
+def _unmapped_owner() -> set[int]:
+    """Return the id that a container without the machine's users shows for them, its root among them."""
+    try:
+        everyone = Path("/proc/self/uid_map").read_text("ascii").split() == ["0", "0", str(2**32 - 1)]
+        return set() if everyone else {int(Path("/proc/sys/kernel/overflowuid").read_text("ascii"))}
+    except (OSError, ValueError):  # Not Linux.
+        return set()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backend.config import LONGEST_RUN_DIR, ServiceConfig
 from backend.errors import StartError
-from backend.private_folder import make_private
+from backend.private_folder import make_private, refuse_changes_by_others
 from backend.store.place import database_file
 from tinkergym.errors import StorageFullError
 
@@ -23,8 +23,8 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
     """Create the folder and lock it and its database against other services until the block ends.
 
     Raises:
-        StartError: It cannot be written, another service runs on it, or other users can reach the folder for
-            sockets.
+        StartError: It cannot be written, another service runs on it, or other users can change it or reach
+            the folder for sockets.
         StorageFullError: Its disk has less than `min_free_bytes` left.
     """
     _refuse_long_temporary_folder(config.run_dir)
@@ -135,6 +135,7 @@ def _make(config: ServiceConfig) -> None:
     try:
         for folder in (config.data_dir, config.jobs_dir, config.log_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        refuse_changes_by_others(config.data_dir)
         make_private(config.run_dir)
         with tempfile.TemporaryFile(dir=config.data_dir):
             pass

@@ -1,10 +1,12 @@
 import os
+import shlex
 import stat
+import subprocess
 
 import pytest
 
 from backend.errors import StartError
-from backend.private_folder import make_private
+from backend.private_folder import make_private, refuse_changes_by_others
 
 
 def test_a_new_folder_is_entered_by_its_owner_only_whatever_its_parents_are(tmp_path):
@@ -40,3 +42,48 @@ def test_a_folder_of_another_user_is_refused(tmp_path):
     os.chown(tmp_path / "theirs", 65534, 65534)
     with pytest.raises(StartError, match="not a folder of this user"):
         make_private(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o722, 0o770, 0o1777, 0o702])
+def test_a_folder_that_others_can_change_is_refused_with_the_command_that_fixes_it(tmp_path, mode):
+    folder = tmp_path / "our data"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(StartError) as caught:
+        refuse_changes_by_others(folder)
+    assert caught.value.field == "data_dir"
+    subprocess.run(shlex.split(caught.value.hint.split("`")[1]), check=True)
+    refuse_changes_by_others(folder)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o703])
+def test_a_folder_that_others_can_replace_in_its_parent_is_refused_by_the_parent(tmp_path, mode):
+    parent = tmp_path / "parent"
+    (parent / "between" / "ours").mkdir(parents=True)
+    parent.chmod(mode)
+    with pytest.raises(StartError) as caught:
+        refuse_changes_by_others(parent / "between" / "ours")
+    assert f"chmod go-w {parent}`" in caught.value.hint
+
+
+def test_a_folder_in_a_shared_one_whose_users_can_only_rename_their_own_is_accepted(tmp_path):
+    shared = tmp_path / "shared"
+    (shared / "ours").mkdir(parents=True)
+    shared.chmod(0o1777)
+    refuse_changes_by_others(shared / "ours")
+
+
+def test_a_parent_that_the_users_own_group_can_write_to_is_accepted(tmp_path):
+    (tmp_path / "ours").mkdir()
+    tmp_path.chmod(0o770)
+    refuse_changes_by_others(tmp_path / "ours")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
+@pytest.mark.parametrize("given", ["parent", "parent/ours"])
+def test_a_folder_that_another_user_owns_or_contains_is_refused(tmp_path, given):
+    (tmp_path / "parent" / "ours").mkdir(parents=True)
+    os.chown(tmp_path / given, 12345, 12345)
+    with pytest.raises(StartError) as caught:
+        refuse_changes_by_others(tmp_path / "parent" / "ours")
+    assert f"chown 0 {tmp_path / given}`" in caught.value.hint

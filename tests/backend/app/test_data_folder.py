@@ -26,3 +26,12 @@ def test_a_folder_and_a_database_belong_to_one_service_at_a_time(tmp_path, secon
     assert error.value.field == field
     with claimed(other):
         pass
+
+
+def test_no_service_starts_on_a_folder_that_other_users_can_write_to(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o777)
+    with pytest.raises(StartError) as error, claimed(ServiceConfig(data_dir=tmp_path / "data")):
+        pass
+    assert error.value.field == "data_dir"
+    assert f"chmod go-w {tmp_path / 'data'}" in error.value.hint
