@@ -14,6 +14,7 @@ from typing import Literal
 
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.record_check import images_of, require_sound
+from backend.episodes.worker_end import WorkerEnd
 from backend.errors import LeaseLostError
 from backend.learner.sequences import TokenLimits
 from tinkergym.errors import EnvironmentCrashedError, StorageFullError, TinkerGymError
@@ -357,7 +358,7 @@ class Boards:
             entry = self._entries.get(owner or "")
             return owner if entry is None else entry.tenant
 
-    def forget_worker(self, worker_id: str, in_calls: Sequence[str] = ()) -> int:
+    def forget_worker(self, worker_id: str, in_calls: Sequence[str] = (), *, end: WorkerEnd = "died") -> int:
         """Issue the episodes of a dead worker again; returns how many.
 
         Its id is not served while a call of it may still wait; its replacement has another id.
@@ -365,7 +366,10 @@ class Boards:
         Args:
             worker_id: The worker that is gone.
             in_calls: Episodes that were inside a call of their environment at that time. Only their jobs can
-                be the cause, and use separate processes from now on. If there are none, all are suspects.
+                be the cause, and use separate processes from now on. If there are none, all are suspects of
+                its death.
+            end: How it ended. If the scheduler ended it, that is not a crash: no job is the cause of one that
+                was not needed, and only a job in a call can be the cause of one that was silent.
         """
         with self._changed:
             self._workers.pop(worker_id, None)
@@ -378,7 +382,8 @@ class Boards:
             for job_id, entry in self._entries.items():
                 lost = entry.board.forget_worker(worker_id)
                 total += lost
-                if not (job_id in suspects if suspects else lost > 0):
+                blamed = job_id in suspects if suspects or end == "silent" else lost > 0
+                if end == "not_needed" or not blamed:
                     continue
                 self._crashing[entry.tenant, entry.environment] = None
                 while len(self._crashing) > _CRASHING_REMEMBERED:

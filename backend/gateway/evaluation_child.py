@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from backend.machine_paths import MachinePaths
 from backend.processes.one_question import one_question
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.evaluation.evaluate import PolicyEpisode, make_once, play_policy
@@ -28,6 +29,7 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
     Raises:
         TinkerGymError: The environment is unknown or cannot be created, or there is no such policy.
     """
+    paths = MachinePaths(None)
     is_game = make_once(make_environment, wanted.environment)
     with Connection(url, token=key, patience_seconds=30.0) as connection:
         policy = Policy(
@@ -57,7 +59,8 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
             cut=Cut(top_p=wanted.top_p, top_k=wanted.top_k),
             max_concurrent=_MOST_CONCURRENT,
         ):
-            yield EvaluationLine(episode_id=episode_id, trajectory=trajectory, is_game=is_game)
+            shown = paths.hidden_in_trajectory(trajectory)
+            yield EvaluationLine(episode_id=episode_id, trajectory=shown, is_game=is_game)
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ from backend.config import ServiceConfig
 from backend.gateway.event_chains import EventChains
 from backend.gateway.event_tail import EventTail
 from backend.gateway.key_watch import KeyWatch
-from backend.gateway.machine_paths import MachinePaths
 from backend.gateway.missing import Missing
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.waiting_leases import WaitingLeases
+from backend.machine_paths import MachinePaths
 from backend.store.images import ImageRoom
 from backend.store.store import Store
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from typing import Annotated
 
 from anyio import CapacityLimiter, to_thread
@@ -14,6 +15,7 @@ from backend.admission.models import require_offered
 from backend.gateway.bodies import Tenant, body_of, describes, key_of
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.shown import disk_is_full, shown_to
+from backend.store.parts import lost_pools, pool_part
 from backend.store.store import TenantStore
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
@@ -26,6 +28,9 @@ router = APIRouter(prefix="/v1")
 
 _SCHEDULER_SECONDS = 5.0
 """Seconds without a heartbeat, which is sent every second."""
+
+_PRIVATE_POOL = "pool"
+"""The pool of a model that the service does not list."""
 
 
 class ModelList(WireModel):
@@ -108,13 +113,16 @@ async def _renderer(request: Request, tenant: TenantStore, model: str, template:
 
 def _health(parts: GatewayParts, key: str) -> HealthView:
     missing = parts.missing.look(_missing(parts), parts.clock())
-    memory: dict[str, int] = {}
+    owner, memory = False, dict[str, int]()
     with suppress(TinkerGymError):  # The missing part is the database.
-        # A loaded model may be a folder of the owner, whose name is private.
         tenant_id = parts.store.keys.tenant_of(key) if key else None
-        if tenant_id is not None and parts.store.tenant(tenant_id).is_local_owner:
+        owner = tenant_id is not None and parts.store.tenant(tenant_id).is_local_owner
+        if owner:
             pools = parts.store.service().pools(parts.clock(), max_age=parts.config.lease_seconds)
             memory = {pool.model: pool.memory_bytes for pool in pools if pool.memory_bytes}
+    if not owner:
+        # A loaded model may be a folder of the owner, whose name is private.
+        missing = _named(missing, {pool_part(model) for model in parts.config.models})
     return HealthView(
         status="degraded" if missing else "ok",
         version=__version__,
@@ -124,15 +132,33 @@ def _health(parts: GatewayParts, key: str) -> HealthView:
     )
 
 
+def _named(missing: dict[str, float], offered: set[str]) -> dict[str, float]:
+    """Return missing parts without the names of models that the service does not list."""
+    shown: dict[str, float] = {}
+    for name, since in missing.items():
+        public = name in offered or not lost_pools([name])
+        known_as = name if public else _PRIVATE_POOL
+        shown[known_as] = min(since, shown.get(known_as, since))
+    return shown
+
+
 def _missing(parts: GatewayParts) -> list[str]:
-    now = parts.clock()
+    now, most = parts.clock(), parts.config.lease_seconds
     service = parts.store.service()
     try:
-        age = service.parts(now).get("scheduler")
-        alive = {pool.model for pool in service.pools(now, max_age=parts.config.lease_seconds)}
+        seen = service.parts(now)
+        known = service.pools(now, max_age=inf)
+        alive = {pool.model for pool in service.pools(now, max_age=most)}
     except TinkerGymError:
         return ["database"]
     full = ["disk"] if disk_is_full(parts.config) else []
-    silent = age is None or age > min(_SCHEDULER_SECONDS, parts.config.lease_seconds)
-    missing = ["scheduler"] if silent else []
-    return full + missing + [f"pool:{model}" for model in parts.config.preload if model not in alive]
+    age = seen.get("scheduler")
+    silent = age is None or age > min(_SCHEDULER_SECONDS, most)
+    # Those that the scheduler lost and replaces, and those that are silent, which it has not seen yet.
+    lost = sorted(lost_pools(seen) | {pool.model for pool in known})
+    wanted = dict.fromkeys([*parts.config.preload, *lost])
+    return (
+        full
+        + (["scheduler"] if silent else [])
+        + [pool_part(model) for model in wanted if model not in alive]
+    )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from backend.config import ServiceConfig
-from backend.gateway.machine_paths import MachinePaths
 from backend.gateway.parts import parts_of
+from backend.machine_paths import MachinePaths
 from backend.store.store import TenantStore
 from tinkergym.schema.events import (
     CheckpointEvent,

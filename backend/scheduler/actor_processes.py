@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backend.config import ServiceConfig
+from backend.episodes.worker_end import WorkerEnd
 from backend.processes.children import die_with_parent, spare_the_collector
 from backend.scheduler.workers import PoolAddress, WorkerPool
 
@@ -60,10 +61,10 @@ class PoolProcess:
         if self._worker is not None:
             self._worker.start_job(job_id)
 
-    def env_worker_ended(self, worker_id: str) -> None:
+    def env_worker_ended(self, worker_id: str, end: WorkerEnd) -> None:
         """Issue a dead environment worker's episodes again."""
         if self._worker is not None:
-            self._worker.env_worker_ended(worker_id)
+            self._worker.env_worker_ended(worker_id, end)
 
     def env_worker_report(self) -> Any:
         """Return an `EnvWorkerReport`, or None before the start has finished."""
@@ -92,6 +93,7 @@ class EnvWorkerProcess:
         """Play until the process ends."""
         from backend.environments import judges, opponent_models
         from backend.environments.tokens import EnvTokens
+        from backend.machine_paths import MachinePaths
         from backend.workers.env_worker import run_env_worker
         from backend.workers.environments import environment_maker
 
@@ -108,6 +110,7 @@ class EnvWorkerProcess:
                 max_episodes=config.episodes_per_worker,
                 stall_seconds=config.environment_stall_seconds,
                 make_env=environment_maker(config.environment_urls, EnvTokens(config.tokens_dir)),
+                hide=MachinePaths(config).hidden_in_trajectory,
             )
         finally:
             self._ended.set()

@@ -30,6 +30,7 @@ from backend.scheduler.workers import (
     PoolReady,
     WorkerPool,
 )
+from backend.store.parts import lost_pools, pool_part
 from backend.store.store import HeldJob, QueuedJob, ServiceStore
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, TinkerGymError
 from tinkergym.schema.events import ErrorView, JobState
@@ -124,6 +125,8 @@ class Scheduler:
         self._touched_at = 0.0
         self._tokens = EnvTokens(config.tokens_dir)
         self._swept_at = 0.0
+        self._lost = lost_pools(store.parts(clock()))
+        """Models whose pool died, and is being replaced."""
         self._ticked_at, self._ticked_at_monotonic = clock(), monotonic()
         self._looked_until = self._ticked_at_monotonic
         """When the last tick ended, by the monotonic clock."""
@@ -159,6 +162,7 @@ class Scheduler:
         self._weigh_pools(now)
         self._end_idle_pools({job.worker_id for job in held}, {job.model for job in waiting}, now)
         self._start_pools([job.model for job in waiting], now)
+        self._forget_lost({job.model for job in waiting}, now)
         self._mind_env_workers(now)
         self._place(waiting, held, now)
         self._explain_queue(queued, held)
@@ -215,6 +219,7 @@ class Scheduler:
             if process.kind == "env_worker" and process.pool_id in self._pools:
                 self._pools[process.pool_id].env_workers.add(process.worker_id)
         for pool_id in known.keys() - self._pools.keys():
+            self._lose(known[pool_id].model)
             self._bury(pool_id, known[pool_id].url, "the service was restarted")
 
     def _note(self, change: Change, now: float) -> None:
@@ -229,14 +234,15 @@ class Scheduler:
                 pool = self._pools[pool_id]
                 _log.warning("pool %s of %s ended: %s", pool_id, pool.address.model, error or "process died")
                 self._workers.end_pool(pool_id)
+                self._lose(pool.address.model)
                 self._bury(pool_id, pool.address.url, _DIED)
                 if not pool.ready:
                     self._start_failed(pool.address.model, error)
                 del self._pools[pool_id]
-            case EnvWorkerEnded(pool_id=pool_id, worker_id=worker_id) if pool_id in self._pools:
-                _log.warning("environment worker %s ended", worker_id)
+            case EnvWorkerEnded(pool_id=pool_id, worker_id=worker_id, end=end) if pool_id in self._pools:
+                _log.warning("environment worker %s ended: %s", worker_id, end)
                 self._pools[pool_id].env_workers.discard(worker_id)
-                self._workers.env_worker_ended(pool_id, worker_id)
+                self._workers.env_worker_ended(pool_id, worker_id, end)
             case EnvWorkersSeen(pool_id=pool_id, owners=owners, wanted=wanted) if pool_id in self._pools:
                 pool = self._pools[pool_id]
                 pool.owners, pool.seen_at = dict(owners), now
@@ -283,6 +289,7 @@ class Scheduler:
             if pool.ready and pool_id not in alive and pool.ready_at <= since:
                 _log.warning("pool %s fell silent", pool_id)
                 self._workers.end_pool(pool_id)
+                self._lose(pool.address.model)
                 self._bury(pool_id, pool.address.url, _SILENT)
                 del self._pools[pool_id]
 
@@ -302,6 +309,20 @@ class Scheduler:
         _log.info("pool %s of %s %s", pool_id, self._pools[pool_id].address.model, why)
         self._workers.end_pool(pool_id)
         self._bury(pool_id, self._pools.pop(pool_id).address.url, "its worker was ended")
+
+    def _lose(self, model: str) -> None:
+        """Report to /v1/health that a pool is missing, until another is ready or none is needed."""
+        self._lost.add(model)
+        self._store.touch_part(pool_part(model), self._clock())
+
+    def _forget_lost(self, queued_models: set[str], now: float) -> None:
+        if not self._lost:
+            return
+        ready = {pool.address.model for pool in self._pools.values() if pool.ready}
+        wanted = {*self._config.preload, *queued_models, *self._store.wanted_pools(now)}
+        for model in [model for model in self._lost if model in ready or model not in wanted]:
+            self._store.forget_part(pool_part(model))
+            self._lost.discard(model)
 
     def _bury(self, pool_id: str, url: str, reason: str) -> None:
         self._store.remove_pool(pool_id)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from backend.config import ServiceConfig
+from backend.episodes.worker_end import WorkerEnd
 from backend.errors import RankLostError
 from backend.scheduler import early_worker
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, SchedulerProcess
@@ -140,6 +141,8 @@ class RayWorkers:
         self._env_workers: dict[str, tuple[str, Any]] = {}
         self._pids: dict[str, int] = {}
         """Pools and environment workers, by their ids."""
+        self._silent: set[str] = set()
+        """Environment workers that were ended because they hang."""
         self._asked_at = 0.0
         self._watched: dict[Any, tuple[str, str]] = {}
         """Ray's reference -> (kind, id): it resolves when the event happens or the process dies."""
@@ -238,7 +241,9 @@ class RayWorkers:
                 pool_id, actor = self._env_workers.pop(who)
                 self._pids.pop(who, None)  # as above
                 self._kill(who, actor)  # Its process still exists if it ended with an exception.
-                found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who))
+                end: WorkerEnd = "silent" if who in self._silent else "died"
+                self._silent.discard(who)
+                found.append(EnvWorkerEnded(pool_id=pool_id, worker_id=who, end=end))
         return found
 
     def memory(self) -> dict[str, int]:
@@ -255,21 +260,22 @@ class RayWorkers:
         """Tell a ready pool to take a job."""
         self._pools[pool_id].start_job.remote(job_id)
 
-    def env_worker_ended(self, pool_id: str, worker_id: str) -> None:
+    def env_worker_ended(self, pool_id: str, worker_id: str, end: WorkerEnd) -> None:
         """Tell a pool that an environment worker is dead."""
         if pool_id in self._pools:
-            self._pools[pool_id].env_worker_ended.remote(worker_id)
+            self._pools[pool_id].env_worker_ended.remote(worker_id, end)
 
     def end_env_worker(self, pool_id: str, worker_id: str) -> None:
         """Kill an environment worker that is no longer needed, without a report."""
         _, actor = self._env_workers.pop(worker_id, ("", None))
         self._kill(worker_id, actor)
-        self.env_worker_ended(pool_id, worker_id)
+        self.env_worker_ended(pool_id, worker_id, "not_needed")
 
     def _kill_silent(self, worker_ids: Sequence[str]) -> None:
         for worker_id in worker_ids:
             if worker_id in self._env_workers:
                 _log.warning("environment worker %s hangs", worker_id)
+                self._silent.add(worker_id)
                 self._kill(worker_id, self._env_workers[worker_id][1])
 
     def end_pool(self, pool_id: str) -> None:
@@ -278,6 +284,7 @@ class RayWorkers:
         for worker_id, (served, actor) in list(self._env_workers.items()):
             if served == pool_id:
                 del self._env_workers[worker_id]
+                self._silent.discard(worker_id)
                 self._kill(worker_id, actor)
 
     def _kill(self, process_id: str, actor: Any) -> None:

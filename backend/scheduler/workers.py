@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from backend.episodes.worker_end import WorkerEnd
 from tinkergym.errors import TinkerGymError
 
 
@@ -42,6 +43,7 @@ class EnvWorkerEnded:
 
     pool_id: str
     worker_id: str
+    end: WorkerEnd = "died"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class WorkerPool(Protocol):
         """Tell a ready pool to take a job; it acquires the lease itself, and does not report if it cannot."""
         ...
 
-    def env_worker_ended(self, pool_id: str, worker_id: str) -> None:
+    def env_worker_ended(self, pool_id: str, worker_id: str, end: WorkerEnd) -> None:
         """Tell a pool that an environment worker is dead, so that its episodes are issued again at once."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.dialects.sqlite import insert
@@ -11,6 +11,18 @@ from backend.store.database import Database
 from backend.store.records import PoolRecord, RefusedPool
 from backend.store.tables import parts, pools, refused_pools, wanted_pools
 from tinkergym.schema.events import ErrorView
+
+_POOL = "pool:"
+
+
+def pool_part(model: str) -> str:
+    """Return the name under which a lost pool of a model is recorded as a part of the service."""
+    return _POOL + model
+
+
+def lost_pools(parts: Iterable[str]) -> set[str]:
+    """Return the models whose pool is recorded as lost."""
+    return {name.removeprefix(_POOL) for name in parts if name.startswith(_POOL)}
 
 
 class PartStore:

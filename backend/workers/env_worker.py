@@ -6,6 +6,7 @@ The same `RolloutWorker` as in a client's process; only the address differs. Imp
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from backend import worker_url
@@ -17,8 +18,27 @@ from tinkergym.remote.transport import Connection
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.play import RolloutWorker
+from tinkergym.schema.episodes import SubmitReply, SubmitRequest
+from tinkergym.trajectory.trajectory import Trajectory
 
 _LOOK_SECONDS = 0.05
+
+
+class _HidingTransport(HttpRolloutTransport):
+    """Submits results without what their owner may not see."""
+
+    def __init__(
+        self, connection: Connection, routes: Routes, hide: Callable[[Trajectory], Trajectory]
+    ) -> None:
+        super().__init__(connection, routes)
+        self._hide = hide
+
+    def submit(self, request: SubmitRequest) -> SubmitReply:
+        results = [
+            result.model_copy(update={"trajectories": [self._hide(one) for one in result.trajectories]})
+            for result in request.results
+        ]
+        return super().submit(request.model_copy(update={"results": results}))
 
 
 def run_env_worker(
@@ -30,6 +50,7 @@ def run_env_worker(
     max_episodes: int,
     stall_seconds: float,
     make_env: MakeEnv = make_playable,
+    hide: Callable[[Trajectory], Trajectory] = lambda trajectory: trajectory,
     stop: threading.Event | None = None,
 ) -> None:
     """Lease, play and submit episodes until `stop` is set; waits for a pool that does not respond yet.
@@ -45,6 +66,7 @@ def run_env_worker(
         max_episodes: The most episodes at once.
         stall_seconds: How long an environment may block the interpreter.
         make_env: Creates environments.
+        hide: Removes from a trajectory what its owner may not see of this machine.
         stop: Ends it.
     """
     stop = stop or threading.Event()
@@ -58,7 +80,7 @@ def run_env_worker(
             return
     connection = Connection(url, token=token)
     worker = RolloutWorker(
-        HttpRolloutTransport(connection, Routes.of_pool(worker_id=worker_id)),
+        _HidingTransport(connection, Routes.of_pool(worker_id=worker_id), hide),
         make_env=make_env,
         max_episodes=max_episodes,
         register=CallRegister(files.calls),

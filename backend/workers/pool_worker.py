@@ -27,6 +27,7 @@ from backend.engines.protocol import Deliver, SamplingEngine
 from backend.episodes.boards import Boards, EnvWorkerReport
 from backend.episodes.captured import CapturedTokens
 from backend.episodes.lockstep import LockstepGate
+from backend.episodes.worker_end import WorkerEnd
 from backend.errors import SERVICE_LOG, RankLostError, StartError
 from backend.jobs.another_attempt import NOT_TAKEN_UP, RANK_LOST, begin_again
 from backend.jobs.job_context import JobContext
@@ -176,13 +177,15 @@ class PoolWorker:
             self._forget_job(job_id)
             self._begin_again(lease, error)
 
-    def env_worker_ended(self, worker_id: str) -> None:
+    def env_worker_ended(self, worker_id: str, end: WorkerEnd = "died") -> None:
         """Issue the episodes of a dead environment worker again."""
         files = EnvWorkerFiles(self._config.run_dir, worker_id)
         in_calls = episodes_in_calls(files.calls)
         if in_calls:
-            _log.warning("environment worker %s died in calls of %s %s", worker_id, in_calls, files.stall())
-        self._boards.forget_worker(worker_id, in_calls)
+            _log.warning(
+                "environment worker %s ended (%s) in calls of %s %s", worker_id, end, in_calls, files.stall()
+            )
+        self._boards.forget_worker(worker_id, in_calls, end=end)
         files.remove()
 
     def env_worker_report(self) -> EnvWorkerReport:

@@ -23,6 +23,7 @@ from tinkergym.serving.protocol import QUESTIONS, Frame, Message, encode, error_
 from tinkergym.spaces import space_to_json
 from tinkergym.user_code.quoting import quoted
 from tinkergym.user_code.scalars import finite_number
+from tinkergym.user_code.tracebacks import with_relative_paths
 
 AnyEnv = gym.Env[Any, Any]
 
@@ -82,7 +83,8 @@ def raised(call: str, error: BaseException) -> TinkerGymError:
 
 
 def failed(call: str, what: str, story: str) -> TinkerGymError:
-    """Return the error for a failed call with its traceback."""
+    """Return the error for a failed call with its traceback, which names no folders of this machine."""
+    story = with_relative_paths(story)
     if len(story) > _MOST_TRACEBACK:
         half = _MOST_TRACEBACK // 2
         story = f"{story[:half]}\n... {len(story) - 2 * half} characters left out ...\n{story[-half:]}"

@@ -15,6 +15,7 @@ from tinkergym.rollout.environment_process import EnvironmentProcess, ProcessHos
 from tinkergym.serving.playing import failed, play
 from tinkergym.serving.protocol import Frame, Message, encode, error_message
 from tinkergym.serving.values import Blob
+from tinkergym.user_code.tracebacks import with_relative_paths
 
 _MOST_KEPT = 256
 """Requests up to this length are stored; of longer ones, only the hash."""
@@ -141,7 +142,7 @@ class Session:
     def give_up(self) -> None:
         """Respond to the hanging call with an error, and abandon its environment."""
         assert self._answer is not None
-        where = self.host.where()
+        where = with_relative_paths(self.host.where())
         at = f"; it is here:\n{where.rstrip()}" if where else ""
         error = EnvironmentTimeoutError(
             f"{self._op} did not return within the server's {self._step_timeout:g} s{at}",

@@ -321,6 +321,27 @@ def test_only_a_job_that_was_in_a_call_is_blamed_for_a_workers_death_and_gets_pr
         boards.wait("job-1", 1, 0.0)
 
 
+def test_a_worker_that_was_ended_because_it_was_not_needed_is_no_crash_of_any_job(boards):
+    Job(boards, "job-1")
+    for number in range(MOST_WORKER_DEATHS):
+        given = boards.lease(ask(worker_id=f"env-{number}")).episodes
+        lost = boards.forget_worker(f"env-{number}", [given[0].episode_id], end="not_needed")
+        assert lost == len(given) == 4
+    assert {one.executor for one in boards.lease(ask(worker_id="last")).episodes} == {"thread"}
+    assert not boards.take_crash("job-1")
+    assert boards.wait("job-1", 1, 0.0) == "waiting"
+
+
+def test_only_a_job_in_a_call_is_blamed_for_a_worker_that_was_ended_because_it_was_silent(boards):
+    Job(boards, "job-1")
+    given = boards.lease(ask(worker_id="outside")).episodes
+    assert boards.forget_worker("outside", end="silent") == len(given) == 4
+    assert not boards.take_crash("job-1")
+    given = boards.lease(ask(worker_id="inside")).episodes
+    boards.forget_worker("inside", [given[0].episode_id], end="silent")
+    assert boards.take_crash("job-1")
+
+
 def test_the_next_job_in_an_environment_that_crashed_begins_in_processes_of_its_own(boards):
     Job(boards, "job-1", owner="eve", environment="eve/Crash-v0")
     given = boards.lease(ask(worker_id="dead")).episodes

@@ -2,6 +2,8 @@ import time
 
 import pytest
 
+from backend.store.parts import pool_part
+
 pytestmark = pytest.mark.service
 
 
@@ -27,6 +29,29 @@ def test_the_service_says_what_it_waits_for_and_since_when(gateway, client, star
     again = client.get("/v1/health").json()
     assert again["waiting_for"] == ["scheduler", "pool:nano"]
     assert again["missing_since"]["scheduler"] > health["missing_since"]["scheduler"]
+
+
+def test_a_pool_that_died_is_missing_until_another_is_ready_whether_or_not_it_is_preloaded(
+    gateway, client, owner, start_pool
+):
+    start_pool()
+    service = gateway.store.service()
+    service.touch_part("scheduler", now=time.time())
+    for model in ("nano", "/home/ada/model"):
+        service.touch_part(pool_part(model), now=time.time())
+    # That of nano is there again. The name of a folder is the owner's business.
+    assert client.get("/v1/health").json()["waiting_for"] == ["pool"]
+    assert owner.get("/v1/health").json()["waiting_for"] == ["pool:/home/ada/model"]
+    service.forget_part(pool_part("/home/ada/model"))
+    assert client.get("/v1/health").json()["status"] == "ok"
+
+
+def test_a_pool_that_is_silent_is_missing_before_the_scheduler_has_seen_it(gateway, owner, start_pool):
+    start_pool()
+    service = gateway.store.service()
+    service.touch_part("scheduler", now=time.time())
+    service.register_pool("pool-2", "other", "http://127.0.0.1:1", "token", time.time() - 3600.0)
+    assert owner.get("/v1/health").json()["waiting_for"] == ["pool:other"]
 
 
 def test_only_the_owner_of_the_machine_is_told_what_models_take(gateway, client, owner, start_pool):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend.config import ServiceConfig
-from backend.gateway.machine_paths import MachinePaths
+from backend.machine_paths import MachinePaths
 from tinkergym.errors import InvalidEnvironmentError
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, ErrorView, JobState, WarningEvent
 

@@ -53,7 +53,7 @@ class ScriptedWorkers:
     def start_job(self, pool_id: str, job_id: str) -> None:
         self.started.append((pool_id, job_id))
 
-    def env_worker_ended(self, pool_id: str, worker_id: str) -> None:
+    def env_worker_ended(self, pool_id: str, worker_id: str, end: str) -> None:
         self.told.append((pool_id, worker_id))
 
     def end_env_worker(self, pool_id: str, worker_id: str) -> None:

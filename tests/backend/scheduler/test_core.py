@@ -7,6 +7,7 @@ import pytest
 from backend.environments.tokens import EnvTokens
 from backend.errors import ConfigError, StartError
 from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, PoolEnded, PoolReady, Running
+from backend.store.parts import lost_pools
 from backend.worker_url import socket_path
 from tinkergym.errors import ServiceUnavailableError, UnknownModelError
 from tinkergym.schema.events import CheckpointEvent, JobState
@@ -697,3 +698,33 @@ def test_a_model_that_is_not_preloaded_has_environment_workers_only_around_its_j
     small.submit(model="a")
     small.scheduler.tick()
     assert list(small.workers.env_workers.values()) == [pool]
+
+
+@pytest.mark.parametrize("end", ["died", "fell silent"])
+def test_a_pool_that_is_being_replaced_is_a_lost_part_until_the_next_is_ready(make_world, end):
+    world = make_world(preload=[])
+    job_id = world.submit(model="small")
+    pool_id = world.pool("small")
+    world.scheduler.tick()
+    world.acquire(job_id, pool_id)
+    if end == "died":
+        world.workers.news.append(PoolEnded(pool_id=pool_id))
+        world.scheduler.tick()
+    else:
+        world.pass_time(world.config.lease_seconds + 2.0)
+    assert lost_pools(world.service.parts(world.clock.now)) == {"small"}
+    world.new_scheduler()  # Another one knows it too.
+    world.pool("small")
+    world.scheduler.tick()
+    assert lost_pools(world.service.parts(world.clock.now)) == set()
+
+
+def test_a_pool_that_died_when_nobody_needed_it_is_not_missed(make_world):
+    world = make_world(preload=[])
+    job_id = world.submit(model="small")
+    pool_id = world.pool("small")
+    world.scheduler.tick()
+    world.store.tenant("ada").request_cancel(job_id)
+    world.workers.news.append(PoolEnded(pool_id=pool_id))
+    world.scheduler.tick()
+    assert lost_pools(world.service.parts(world.clock.now)) == set()

@@ -7,11 +7,14 @@ import threading
 from collections import deque
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 from backend.config import ServiceConfig
+from backend.machine_paths import MachinePaths
 from backend.worker_url import new_url
 from backend.workers.endpoint import PoolEndpoint
+from backend.workers.env_worker import run_env_worker
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.environments import make_environment
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
@@ -167,3 +170,38 @@ def test_by_an_environment_worker_in_a_ray_actor(expected, pool, tmp_path_factor
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert service.results == expected
+
+
+class Broken(gym.Env):
+    observation_space = action_space = gym.spaces.Text(10)
+
+    def reset(self, *, seed=None, options=None):
+        raise OSError(f"{Path(__file__).parent}/words.txt is gone")
+
+
+@pytest.mark.parametrize("pool", ["unix"], indirect=True)
+def test_what_an_environment_raised_is_handed_in_without_folders_of_the_services_machine(
+    pool, tmp_path, monkeypatch
+):
+    service, url = pool
+    # It would end this process.
+    monkeypatch.setattr("backend.workers.env_worker.end_on_stall", lambda *_: None)
+    stop, paths = threading.Event(), MachinePaths(ServiceConfig(data_dir=tmp_path))
+    facts = {"url": url, "token": TOKEN, "worker_id": "w", "run_dir": tmp_path, "stall_seconds": 60.0}
+    worker = threading.Thread(
+        target=run_env_worker,
+        kwargs={
+            **facts,
+            "max_episodes": 8,
+            "make_env": lambda _: Broken(),
+            "hide": paths.hidden_in_trajectory,
+            "stop": stop,
+        },
+    )
+    worker.start()
+    assert service.all_done.wait(60)
+    stop.set()
+    worker.join()
+    errors = {trajectory.error for trajectory in service.results.values()}
+    assert all('File "tests/backend/workers/test_env_worker.py"' in error for error in errors)
+    assert not [error for error in errors if str(Path(__file__).parents[3]) in error]

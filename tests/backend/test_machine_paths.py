@@ -1,6 +1,8 @@
 from backend.config import ServiceConfig
-from backend.gateway.machine_paths import MachinePaths
+from backend.machine_paths import MachinePaths
 from tinkergym.errors import UnknownModelError
+from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.trajectory.trajectory import StopReason
 
 
 def test_folders_of_the_machine_are_named_and_not_told(tmp_path):
@@ -21,3 +23,18 @@ def test_an_error_keeps_its_type_and_fields(tmp_path):
     assert str(tmp_path) in error.message
     harmless = UnknownModelError("gone")
     assert paths.hidden_in_error(harmless) is harmless
+
+
+def test_the_error_of_an_episode_names_files_by_their_package_and_no_folder_of_the_machine(tmp_path):
+    paths = MachinePaths(ServiceConfig(data_dir=tmp_path / "data"))
+    error = f'Traceback\n  File "{__file__}", line 3, in step\nOSError: {tmp_path}/data/x and /etc/words'
+    failed = one_turn_episode().model_copy(
+        update={"error": error, "stop_reason": StopReason.ENVIRONMENT_ERROR}
+    )
+    told = paths.hidden_in_trajectory(failed).error
+    assert told == (
+        'Traceback\n  File "tests/backend/test_machine_paths.py", line 3, in step\n'
+        "OSError: <DATA>/x and /etc/words"
+    )
+    sound = one_turn_episode()
+    assert paths.hidden_in_trajectory(sound) is sound
