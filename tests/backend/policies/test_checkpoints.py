@@ -8,11 +8,22 @@ from backend.store.place import database_file
 from tinkergym.schema.events import JobState
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
+def with_two_checkpoints(lab):
+    """Return a job that has finished with its second checkpoint.
+
+    The episodes of its steps are discarded last: the next worker would learn from those that are left, and
+    not play the step again.
+    """
     job_id = lab.start(steps=3, checkpoint_every=1)
     lab.play_step(job_id)
     lab.play_step(job_id)
     lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    lab.until(job_id, lambda: not lab.service.stored_episodes(job_id, 2))
+    return job_id
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
+    job_id = with_two_checkpoints(lab)
     newest = Path(lab.events(job_id, "checkpoint")[-1].path)
     (newest / "optimizer.safetensors").write_bytes(b"rust")
     lab.replace_pool()
@@ -22,10 +33,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
 
 
 def test_a_checkpoint_that_a_killed_worker_was_about_to_replace_is_resumed_from(lab):
-    job_id = lab.start(steps=3, checkpoint_every=1)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    job_id = with_two_checkpoints(lab)
     lab.close_pool()
     newest = Path(lab.events(job_id, "checkpoint")[-1].path)
     newest.rename(newest.with_name(f".replaced-{newest.name}"))
@@ -36,10 +44,7 @@ def test_a_checkpoint_that_a_killed_worker_was_about_to_replace_is_resumed_from(
 
 
 def test_a_checkpoint_that_another_worker_wrote_over_is_passed_over(lab):
-    job_id = lab.start(steps=3, checkpoint_every=1)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    job_id = with_two_checkpoints(lab)
     older, newer = (Path(event.path) for event in lab.events(job_id, "checkpoint"))
     shutil.rmtree(newer)
     shutil.copytree(older, newer)
@@ -109,10 +114,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(lab):
 
 
 def test_checkpoints_are_read_where_the_data_folder_is_now(lab):
-    job_id = lab.start(steps=3, checkpoint_every=1)
-    lab.play_step(job_id)
-    lab.play_step(job_id)
-    lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 2)
+    job_id = with_two_checkpoints(lab)
     lab.close_pool()
     with sqlite3.connect(database_file(lab.config.store_url)) as database:
         database.execute("update checkpoints set view = json_set(view, '$.path', '/elsewhere')")
