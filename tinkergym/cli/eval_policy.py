@@ -7,13 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinkergym.errors import (
-    InvalidRequestError,
-    NotFoundError,
-    PolicyVersionGoneError,
-    ServiceUnreachableError,
-    UnknownModelError,
-)
+from tinkergym.cli.named_policy import named_policy
+from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
 from tinkergym.evaluation.baselines import POLICIES
 from tinkergym.evaluation.evaluate import make_once
 from tinkergym.evaluation.sampled_runs import Wanted, play_with_model, play_with_text
@@ -23,9 +18,6 @@ from tinkergym.schema.sampling import Cut
 
 if TYPE_CHECKING:
     from tinkergym.evaluation.records import EpisodeRecord
-    from tinkergym.remote.client import Client
-    from tinkergym.remote.job import Job
-    from tinkergym.remote.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +75,6 @@ def _of_service(
 ) -> PolicySource:
     from tinkergym.remote.client import Client
 
-    ref = PolicyRef.parse(name, field="--policy") if PolicyRef.is_meant(name) else None
     try:
         client = stack.enter_context(Client())
     except ServiceUnreachableError as error:
@@ -92,15 +83,14 @@ def _of_service(
             f"{error.message}",
             hint=error.hint,
         ) from None
-    sampling = {"temperature": 0.0, **sampling}
-    policy = _of_model(client, name, sampling) if ref is None else _of_job(client, ref, sampling)
+    policy = named_policy(client, name, {"temperature": 0.0, **sampling}, others=POLICIES)
     make_env = environment.make
     if make_env is not None:
         make_once(make_env, environment.ref)
     return PolicySource(
         name=policy.name if policy.version is None else f"{policy.name}@{policy.version}",
         settings={
-            "policy": name if ref is None else policy.name,
+            "policy": policy.name if PolicyRef.is_meant(name) else name,
             "policy_version": policy.version,
             "model": policy.model,
             "temperature": policy.temperature,
@@ -114,40 +104,3 @@ def _of_service(
             policy, environment.ref, make_env, wanted, temperature=policy.temperature
         ),
     )
-
-
-def _of_model(client: Client, name: str, sampling: Mapping[str, Any]) -> Policy:
-    try:
-        return client.policy(name, **sampling)
-    except UnknownModelError as error:
-        raise InvalidRequestError(
-            f"{name!r} is not a policy: neither {', '.join(POLICIES)}, nor one of your jobs, nor a model "
-            f"of the service: {error.message}",
-            hint=f"`tinkergym jobs` lists your jobs; {error.hint}",
-            field="--policy",
-        ) from None
-
-
-def _of_job(client: Client, ref: PolicyRef, sampling: Mapping[str, Any]) -> Policy:
-    try:
-        job_id, version, agent = client.trained_policy(ref)
-        job = client.job(job_id)
-    except NotFoundError as error:
-        raise InvalidRequestError(
-            f"{str(ref)!r} is not a policy: {error.message}", hint=error.hint, field="--policy"
-        ) from None
-    # Resolve the newest version now, not at each episode: the job may still be training.
-    version = job.view().policy_version if version is None else version
-    return policy_of(job, version, {**sampling, "agent": agent})
-
-
-def policy_of(job: Job, version: int | None, sampling: Mapping[str, Any]) -> Policy:
-    """Return a job's policy; `sampling` may name its agent.
-
-    Raises:
-        NotFoundError: The version is not available.
-    """
-    try:
-        return job.policy(version, **sampling)
-    except PolicyVersionGoneError as error:
-        raise NotFoundError(error.message, hint=error.hint, field="--policy") from None

@@ -57,3 +57,5 @@ def export(
     )
     if done.without_tokenizer:
         out.print(f"without tokenizer: {done.without_tokenizer}", markup=False, soft_wrap=True)
+    if done.without_tools:
+        out.print(f"the system prompt lacks the tools: {done.without_tools}", markup=False, soft_wrap=True)

@@ -99,7 +99,7 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
     out.print(f"{view.job_id}: {view.state}, step {view.step} of {view.spec.steps}", highlight=False)
     if view.reason:
         out.print(f"reason: {view.reason}", markup=False, highlight=False, soft_wrap=True)
-    if view.state is JobState.WAITING_FOR_CLIENT and isinstance(view.spec, PlayedSpec):
+    if view.state is JobState.WAITING_FOR_CLIENT:
         out.print(f"play on: {how_to_play_on(view)}", markup=False, highlight=False, soft_wrap=True)
     if view.error is not None:
         out.print(f"error: {view.error.message}", markup=False, highlight=False, soft_wrap=True)

@@ -15,16 +15,15 @@ from rich.markup import escape
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
-from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.messages import Message, messages_text, observation_messages, system, user
 from tinkergym.trajectory.parts import content_text
 
 if TYPE_CHECKING:
     from tinkergym.agent.renderer import Renderer
-    from tinkergym.remote.client import Client
-    from tinkergym.remote.policy import Policy
     from tinkergym.rollout.environment_host import AnyEnv
     from tinkergym.rollout.local_environment import Environment
+    from tinkergym.schema.seat_tools import SeatTools
 
 MOST_STEPS = 1000
 """An episode is abandoned after this many steps."""
@@ -116,13 +115,20 @@ def play(
         if policy is None:
             _episodes(table_of(_ask_for_action, prompt=None), seeds, as_json=as_json)
             return
+        from tinkergym.cli.named_policy import named_policy
         from tinkergym.remote.client import Client
 
         with Client() as client:
-            player = _player(client, policy, {"seed": seed, **sampling})
+            player = named_policy(client, policy, {"seed": seed, **sampling})
             player.environment_prompt = system_prompt_of(made)
             seated = not watch and _take_opponents_seat(made, as_json=as_json)
-            table = table_of(player.act, prompt=player.system_prompt, reset=player.reset, seated=seated)
+            table = table_of(
+                player.act,
+                prompt=player.system_prompt,
+                reset=player.reset,
+                policy_tools=player.tools,
+                seated=seated,
+            )
             _episodes(table, seeds, as_json=as_json)
     except (KeyboardInterrupt, EOFError) as left:
         (err if as_json else out).print("\nleft the game")
@@ -175,33 +181,6 @@ def _refuse_at_a_seat(given: Mapping[str, object]) -> None:
             )
 
 
-def _player(client: Client, policy: str, sampling: dict[str, Any]) -> Policy:
-    from tinkergym.cli.eval_policy import policy_of
-    from tinkergym.schema.policy_refs import PolicyRef
-
-    if not PolicyRef.is_meant(policy):
-        return _untrained(client, policy, sampling)
-    ref = PolicyRef.parse(policy, field="--policy")
-    try:
-        job_id, version, agent = client.trained_policy(ref)
-        job = client.job(job_id)
-    except NotFoundError as error:
-        error.field = "--policy"
-        raise
-    return policy_of(job, version, {**sampling, "agent": agent})
-
-
-def _untrained(client: Client, model: str, sampling: dict[str, Any]) -> Policy:
-    try:
-        return client.policy(model, **sampling)
-    except UnknownModelError as error:
-        raise NotFoundError(
-            f"{model!r} is not the id of a job or policy, or a model of the service",
-            hint=f"see `tinkergym jobs`; {error.hint}",
-            field="--policy",
-        ) from None
-
-
 def _take_opponents_seat(env: AnyEnv, *, as_json: bool) -> bool:
     """Let the user answer for the opponent; return False if the environment has no replaceable opponent."""
     # Offered by environments whose opponent can be anything that reads and answers text.
@@ -234,6 +213,8 @@ class _Table:
     renderer: Renderer | None = None
     """Shows messages as a model's chat template renders them."""
     reset: Callable[[], None] = lambda: None
+    policy_tools: SeatTools | None = None
+    """Tools that the policy was trained with."""
     seated: bool = False
     """Whether the user takes the opponent's seat, and so is shown the game on their turn."""
 
@@ -273,10 +254,13 @@ class _Table:
         from tinkergym.agent.tool_turns import offered_tools
         from tinkergym.messages import opening_messages
         from tinkergym.rollout.environment_host import system_prompt_of
+        from tinkergym.rollout.table_tools import with_offer
 
         shown, tools = offered_tools(_messages(observation))
         messages = opening_messages(
-            shown, job_prompt=self.prompt, environment_prompt=system_prompt_of(self.env)
+            shown,
+            job_prompt=self.prompt,
+            environment_prompt=with_offer(system_prompt_of(self.env), self.policy_tools),
         )
         if self.renderer is not None:
             renderer = self.renderer.with_tools(tools)

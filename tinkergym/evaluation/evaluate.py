@@ -30,6 +30,7 @@ from tinkergym.rollout.executors import made
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import describe
 from tinkergym.rollout.play import play
+from tinkergym.rollout.table_tools import with_seat_tools
 from tinkergym.schema.checks import require_cut, require_temperature
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine
 from tinkergym.schema.job_spec import EnvironmentRef, Limits
@@ -403,6 +404,9 @@ def play_policy(
         )
         for episode_id, episode in episodes.items()
     ]
+    tools = getattr(policy, "tools", None)
+    if tools is not None:
+        make_env = with_seat_tools(make_env, tools)
     sampler = policy.sampler()
     try:
         for result in play(

@@ -281,6 +281,7 @@ class _Room:
             system_prompt=policy.system_prompt,
             reasoning=getattr(policy, "reasoning", "keep"),
             structured=getattr(policy, "structured", None),
+            tools=getattr(policy, "tools", None),
             agent=agent,
             seat=number,
             is_game=True,

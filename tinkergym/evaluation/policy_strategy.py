@@ -18,6 +18,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import TinkerGymError, from_wire
 from tinkergym.evaluation.evaluate import EvaluablePolicy
 from tinkergym.evaluation.exploitability import Situation
+from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 
@@ -101,6 +102,7 @@ def _logprobs(
     policy: EvaluablePolicy, situations: Mapping[int, Situation], environment_prompt: str | None
 ) -> dict[tuple[int, str], float]:
     renderer = policy.renderer
+    environment_prompt = with_offer(environment_prompt, getattr(policy, "tools", None))
     requests: list[SampleRequest] = []
     lengths: dict[str, tuple[int, str, int]] = {}
     for number, situation in situations.items():

@@ -23,6 +23,7 @@ from tinkergym.errors import (
     ConflictError,
     InternalServiceError,
     InvalidRequestError,
+    InvalidToolError,
     MissingExtraError,
     NotFoundError,
     TinkerGymError,
@@ -30,8 +31,9 @@ from tinkergym.errors import (
 )
 from tinkergym.remote.api import Api
 from tinkergym.remote.target_files import writing_to
+from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.views import EXPORT_FILE, RendererBundle
 
 _MANIFEST = "manifest.json"
@@ -51,6 +53,8 @@ class Exported:
     bytes: int
     without_tokenizer: str = ""
     """Why the tokenizer is missing, if it is."""
+    without_tools: str = ""
+    """Why the system prompt in `tinkergym.json` lacks the description of the policy's tools, if it does."""
 
 
 def export_policy(
@@ -98,10 +102,16 @@ def export_policy(
         if merges:
             _merge(folder, model, base, str(manifest.get("model_fingerprint", "")))
         without_tokenizer = _add_tokenizer(api, model, spec.chat_template, folder)
-        origin = {"job_id": job_id, "policy_version": checkpoint.policy_version, "base_model": model}
+        without_tools = ""
+        origin: dict[str, Any] = {
+            "job_id": job_id,
+            "policy_version": checkpoint.policy_version,
+            "base_model": model,
+        }
         if isinstance(spec, PlayedSpec):
             # Other programs need this to prompt the policy as in training.
-            origin |= {"system_prompt": spec.effective_prompt, "reasoning": spec.reasoning}
+            prompt, tools, without_tools = _prompt_of(spec, checkpoint.agent)
+            origin |= {"system_prompt": prompt, "reasoning": spec.reasoning, **tools}
         (folder / EXPORT_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         is_adapter = (folder / _ADAPTER_FILE).exists()
         size = sum(path.stat().st_size for path in folder.iterdir())
@@ -111,7 +121,22 @@ def export_policy(
         is_adapter=is_adapter,
         bytes=size,
         without_tokenizer=without_tokenizer,
+        without_tools=without_tools,
     )
+
+
+def _prompt_of(spec: PlayedSpec, agent: str) -> tuple[str | None, dict[str, Any], str]:
+    """Return a policy's system prompt, the settings of its tools, and why the prompt lacks them."""
+    tools = spec.tools_of(agent) if isinstance(spec, JobSpec) else None
+    if tools is None:
+        return spec.effective_prompt, {}, ""
+    settings = {"tools": tools.model_dump(mode="json")}
+    if spec.system_prompt is not None:  # It replaces the description.
+        return spec.system_prompt, settings, ""
+    try:
+        return with_offer(spec.environment_prompt, tools), settings, ""
+    except InvalidToolError as error:
+        return spec.environment_prompt, settings, str(error)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ The conversation is kept here, token for token, by the same `AgentLoop` as in tr
 from __future__ import annotations
 
 import uuid
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ from tinkergym.messages import Observation
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.checks import require_count, require_cut, require_temperature
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
 from tinkergym.schema.job_spec import (
@@ -41,6 +43,7 @@ from tinkergym.schema.job_spec import (
 from tinkergym.schema.jobs import JobView
 from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.sampling import Cut, SampleRequest
+from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.schema.structured import Structured, require_structured
 from tinkergym.trajectory.trajectory import StopReason
 
@@ -83,6 +86,7 @@ class Policy:
         structured: Structured | None = None,
         renderer: Renderer | None = None,
         chat_template: str = "",
+        tools: SeatTools | None = None,
     ) -> None:
         """Wrap a policy. Users get one from `Job.policy` or `Client.policy`.
 
@@ -105,6 +109,7 @@ class Policy:
                 needs a service with `engine=vllm`.
             renderer: The model's renderer, if already loaded.
             chat_template: Replaces the model's own.
+            tools: Tools that it calls before it answers; see `act`.
 
         Raises:
             InvalidRequestError: `temperature`, `top_p` or `top_k` is out of range, or `structured` is
@@ -121,6 +126,8 @@ class Policy:
         cut = require_cut(top_p, top_k)
         self.top_p, self.top_k = cut.top_p, cut.top_k
         self._renderer, self.chat_template = renderer, chat_template
+        self.tools = tools
+        self._own_toolbox: SeatToolbox | None = None
         self._loop: AgentLoop | None = None
         self._pending: SampleRequest | None = None
         self._id = uuid.uuid4().hex[:12]
@@ -157,6 +164,7 @@ class Policy:
                 "system_prompt": spec.system_prompt,
                 "reasoning": spec.reasoning,
                 "environment_prompt": spec.environment_prompt,
+                "tools": spec.tools_of(trained) if isinstance(spec, JobSpec) else None,
             }
         return cls(
             api,
@@ -209,6 +217,7 @@ class Policy:
             structured=self.structured,
             renderer=self._renderer,
             chat_template=self.chat_template,
+            tools=self.tools,
         )
 
     @property
@@ -235,6 +244,12 @@ class Policy:
         Raises:
             TinkerGymError: The service refused it, or it broke off.
         """
+        if self.tools is not None:
+            raise InvalidRequestError(
+                f"{self.name} was trained with tools, which the service cannot offer in {environment.id}",
+                hint="install the environment's pack here, so that this process plays the episodes",
+                field="environment",
+            )
         missing = {episode.episode_id for episode in episodes}
         wanted = EvaluationRequest(
             environment=environment,
@@ -277,6 +292,8 @@ class Policy:
     def act(self, observation: Observation) -> str:
         """Act on an observation: the first of an episode, or the response to the last action.
 
+        A policy that was trained with tools calls them here, as often as it likes, before it answers.
+
         Args:
             observation: Text, messages, or a mapping of them; see `tinkergym.messages`.
 
@@ -287,14 +304,20 @@ class Policy:
             PromptTooLongError: The first observation leaves no room for a completion in the model's context.
             EpisodeProtocolError: The conversation has reached a limit; see `reset`.
             ServiceUnavailableError: Sampling failed; calling again with the same observation is safe.
+            InvalidToolError: A tool that it was trained with is not installed here.
         """
         if self._pending is None:  # Otherwise the last attempt to sample failed, and this is a retry.
             self._pending = self._hear(observation)
-        completion = ask(self._api.connection, self._pending)
-        self._pending = None
-        self.last_version = completion.policy_version
-        assert self._loop is not None
-        return self._loop.receive(completion)
+        while True:
+            completion = ask(self._api.connection, self._pending)
+            self._pending = None
+            self.last_version = completion.policy_version
+            assert self._loop is not None
+            action = self._loop.receive(completion)
+            called = None if self.tools is None else self._toolbox(self.tools).called(self.name, action)
+            if called is None:
+                return action
+            self._pending = self._hear(called.observation)
 
     def evaluate(
         self,
@@ -336,8 +359,13 @@ class Policy:
     def _hear(self, observation: Observation) -> SampleRequest:
         first = self._loop is None
         if self._loop is None:
+            prompt = self.environment_prompt
+            if self.tools is not None:
+                toolbox = self._toolbox(self.tools)
+                toolbox.begin()
+                prompt = toolbox.prompt(prompt)
             self._loop = AgentLoop(self.renderer, self._plan())
-            request = self._loop.begin(observation, environment_prompt=self.environment_prompt)
+            request = self._loop.begin(observation, environment_prompt=prompt)
         else:
             request = self._loop.stepped(observation, 0.0, False, False)
         if request is not None:
@@ -352,6 +380,12 @@ class Policy:
             f"the conversation has reached its {reason}{f': {error}' if error else ''}",
             hint="if a new episode has begun, call policy.reset() before its first act()",
         )
+
+    def _toolbox(self, settings: SeatTools) -> SeatToolbox:
+        if self._own_toolbox is None:
+            self._own_toolbox = SeatToolbox(settings)
+            weakref.finalize(self, self._own_toolbox.close)
+        return self._own_toolbox
 
     def _plan(self) -> EpisodePlan:
         # The 1 separates given seeds from counted ones.

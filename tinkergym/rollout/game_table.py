@@ -135,10 +135,7 @@ class GameTable:
 
     def _prompts(self) -> dict[str, str]:
         own = system_prompt_of(self._game)
-        return {
-            agent: f"{own}\n\n{toolbox.offer}" if own else toolbox.offer
-            for agent, toolbox in self._toolboxes.items()
-        }
+        return {agent: toolbox.prompt(own) for agent, toolbox in self._toolboxes.items()}
 
     def _seated(
         self, players: Mapping[str, tuple[TablePlayer, int]], seed: int | None

@@ -1,11 +1,21 @@
-"""Tools at a game's table: an agent may call some before it moves, invisibly to other agents."""
+"""Tools at a game's table: an agent may call some before it moves, invisibly to other agents.
+
+A policy that was trained with them has them wherever it acts, in an environment with one agent too.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any, cast
+
+import gymnasium as gym
 
 from tinkergym.agent.coordinator import Standing
 from tinkergym.errors import InvalidToolError
+from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
+from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.tools.collection import by_name, named_tools
 from tinkergym.tools.definition import Tool, named
@@ -39,8 +49,11 @@ class SeatToolbox:
         self._runner = ToolRunner(
             tools, settings.syntax, max_calls=settings.max_calls, timeout_seconds=settings.timeout_seconds
         )
-        self.offer = describe_tools(list(tools.values()), settings.syntax, max_calls=settings.max_calls)
-        """The description for the agent, added after the game's own system prompt."""
+        self._offer = describe_tools(list(tools.values()), settings.syntax, max_calls=settings.max_calls)
+
+    def prompt(self, own: str | None) -> str:
+        """Return the game's own system prompt, followed by the description of the tools."""
+        return f"{own}\n\n{self._offer}" if own else self._offer
 
     def begin(self) -> None:
         """Start a game with all calls left."""
@@ -69,3 +82,62 @@ class SeatToolbox:
         """Close the tools that were created for it."""
         for tool in self._made:
             tool.close()
+
+
+def with_offer(own: str | None, settings: SeatTools | None) -> str | None:
+    """Return a game's own system prompt with the description of an agent's tools, if it has any.
+
+    Raises:
+        InvalidToolError: A tool is not installed here.
+    """
+    if settings is None:
+        return own
+    with closing(SeatToolbox(settings)) as toolbox:
+        return toolbox.prompt(own)
+
+
+def with_seat_tools(
+    make_env: Callable[[EnvironmentRef], AnyEnv], settings: SeatTools
+) -> Callable[[EnvironmentRef], AnyEnv]:
+    """Return a function that makes environments with one agent, who has the tools of a game's agent."""
+    # Not a nested function: it must be picklable for environments in their own processes.
+    return partial(_made_with_tools, make_env, settings)
+
+
+def _made_with_tools(
+    make_env: Callable[[EnvironmentRef], AnyEnv], settings: SeatTools, ref: EnvironmentRef
+) -> AnyEnv:
+    return ToolSeat(make_env(ref), settings)
+
+
+class ToolSeat(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment with one agent who has the tools of a game's agent, and sees them as at a table."""
+
+    def __init__(self, env: AnyEnv, settings: SeatTools) -> None:
+        """Find the tools.
+
+        Raises:
+            InvalidToolError: A tool is not installed here.
+        """
+        super().__init__(env)
+        self._toolbox = SeatToolbox(settings)
+        self.metadata = {**env.metadata, "system_prompt": self._toolbox.prompt(system_prompt_of(env))}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode with all calls left."""
+        self._toolbox.begin()
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Run the calls of an action, or pass it on."""
+        standing = self._toolbox.called("", action)
+        if standing is None:
+            return self.env.step(action)
+        return standing.observation, 0.0, False, False, cast("dict[str, Any]", standing.info)
+
+    def close(self) -> None:
+        """Close the environment, and the tools."""
+        self._toolbox.close()
+        super().close()

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from tinkergym.schema.chat_templates import MOST_CHARACTERS
 from tinkergym.schema.job_spec import Reasoning
 from tinkergym.schema.model import WireModel
+from tinkergym.schema.seat_tools import SeatTools
 
 ProcessorFile = Literal["processor_config.json", "preprocessor_config.json"]
 """In the folder of a model with image support: how its processor represents them."""
@@ -23,6 +24,8 @@ class TrainedWith(WireModel):
     system_prompt: str | None = None
     """The job's system prompt, or the environment's."""
     reasoning: Reasoning = "keep"
+    tools: SeatTools | None = None
+    """Tools of the policy's seat; the system prompt describes them."""
 
 
 class ImageSizing(WireModel):
@@ -125,7 +128,9 @@ class HealthView(WireModel):
     status: Literal["ok", "degraded"]
     version: str
     waiting_for: list[str] = Field([], max_length=1000)
-    """Unavailable parts: `scheduler`, `pool:nano`, ..."""
+    """Unavailable parts: `scheduler`, `pool:nano`, ... A pool is missing while it should be loaded from the
+    start, and from its end until another is ready or no job needs it. Only the local owner sees the names of
+    models that the service does not list; for others these are `pool`."""
     missing_since: dict[str, float] = {}
     """For each of them, since when, in Unix seconds."""
     memory: dict[str, int] = {}

@@ -311,6 +311,7 @@ def _seats(view: JobView, spec: JobSpec | DistillationSpec, index: int) -> dict[
                 "policy": policies.get(agent, ""),
                 "table": tables.get(agent),
                 "trained": agent in policies,
+                "tools": spec.tools_of(spec.policy_at(agent)) if agent in policies else None,
             }
         )
         for agent in spec.agents

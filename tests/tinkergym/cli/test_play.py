@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,20 @@ def test_a_version_that_cannot_be_played_is_a_name_that_there_is_not(run, servic
     run("train", BOARD, "--steps", "1")
     result = run(*command, BOARD, "--policy", "job-1@50")
     assert (result.exit_code, "error: --policy: version 50 of job-1" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "name", ["nanno", "job-99", "job-99@4", "job-1/black", "policy-9", "job-1@best", "job-1@x"]
+)
+def test_a_name_that_there_is_not_is_refused_alike_by_all_commands(run, service, name):
+    run("train", BOARD, "--steps", "1")
+    said = []
+    for command in (["play", BOARD], ["eval", BOARD, "--tasks", "1"]):
+        result = run(*command, "--policy", name, "--json")
+        error = json.loads(result.stdout.splitlines()[-1])["error"]
+        said.append((result.exit_code, error["type"], error["field"], error["hint"]))
+    assert said[0] == said[1]
+    assert said[0][0] == 2
 
 
 def test_the_system_prompt_that_the_policy_reads_is_shown(run, service):

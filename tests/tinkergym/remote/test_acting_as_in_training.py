@@ -9,9 +9,13 @@ from typer.testing import CliRunner
 import tinkergym as tg
 from tinkergym.cli.main import app
 from tinkergym.errors import InvalidRequestError
+from tinkergym.evaluation.exploitability import GameTree
+from tinkergym.evaluation.matches import Match, Player, play_matches
+from tinkergym.evaluation.policy_strategy import policy_strategy
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.job_spec import Sampling
+from tinkergym.schema.job_spec import EnvironmentRef, Sampling
 from tinkergym.schema.views import TrainedWith
+from tinkergym.testing import byte_bundle
 from tinkergym.wrappers import SystemPrompt, ToolCalling, TrainRemotely, Verbalize
 
 
@@ -195,3 +199,93 @@ def test_the_environments_own_prompt_is_no_setting(client):
     with pytest.raises(InvalidRequestError) as refused:
         client.train(Countdown, steps=1, environment_prompt="mine")
     assert refused.value.field == "environment_prompt"
+
+
+GAME = "games/Nim-v0"
+TOOL = "tests.tinkergym.rollout.tools_of_seats:double"
+CALL = '<tool_call>{"name": "double", "arguments": {"number": 4}}</tool_call>'
+SEATS = ("player_0", "player_1")
+
+
+def calls_first(prompt):
+    """Call the tool before each move, where there is one."""
+    waits = "</tool_response>" not in prompt.rpartition("<|im_start|>user")[2]
+    return CALL if "# Tools" in prompt and waits else "1"
+
+
+@pytest.fixture
+def with_seat_tools(start_service):
+    """A job whose first player has a tool, its service, and the prompts of its episodes."""
+    service = start_service(calls_first)
+    service.bundle = byte_bundle(context_length=16_384)
+    prompts = Prompts(service)
+    with tg.Client() as client:
+        job = client.train(
+            GAME,
+            steps=1,
+            rollout="client",
+            agents={"player_0": tg.Train(tools=[TOOL]), "player_1": tg.Train()},
+            algorithm=tg.GRPO(group_size=2, groups_per_step=2),
+            sampling=Sampling(max_turn_tokens=200),
+        )
+        job.wait()
+        yield job, service, prompts, prompts.new()
+
+
+def test_a_policy_that_was_trained_with_tools_reads_the_same_wherever_it_acts(with_seat_tools):
+    job, _, prompts, in_training = with_seat_tools
+    renderer = job.policy(agent="player_0").renderer
+    assert any("</tool_response>" in renderer.decode(one) for one in in_training)
+    policies = {agent: job.policy(agent=agent).copy() for agent in SEATS}
+    game = tg.make_game(GAME)
+    for seed in (1000, 1001):
+        game.reset(seed=seed)
+        for policy in policies.values():
+            policy.reset()
+        for agent in game.agent_iter():
+            observation, _, terminated, truncated, _ = game.last()
+            game.step(None if terminated or truncated else policies[agent].act(observation))
+    assert prompts.new() == in_training
+    players = {agent: Player(name=agent, plays=policy, temperature=0.0) for agent, policy in policies.items()}
+    play_matches([Match(seats=players, seed=seed) for seed in (1000, 1001)], EnvironmentRef(id=GAME))
+    assert prompts.new() == in_training
+
+
+@pytest.mark.parametrize("way", ["evaluate", "play", "exploitability"])
+def test_a_policy_is_offered_its_tools_where_another_plays_its_opponent(with_seat_tools, way):
+    job, _, prompts, in_training = with_seat_tools
+    policy = job.policy(agent="player_0")
+    if way == "evaluate":
+        result = policy.evaluate("games/NimVs-v0", episodes=2, seed=1000)
+        assert [one.turns[0].action for one in result.completed] == [CALL, CALL]
+    elif way == "play":
+        watched = ["play", "games/NimVs-v0", "--policy", f"{job.id}/player_0", "--watch"]
+        done = CliRunner().invoke(app, watched)
+        assert (done.exit_code, "# Tools" in done.output) == (0, True), done.output
+    else:
+        situations = [one for one in GameTree(tg.make_game(GAME)).situations if one.agent == "player_0"]
+        policy_strategy(policy, situations[:1])
+    offer = policy.renderer.decode(min(in_training, key=len)).partition("<|im_end|>")[0]
+    assert "# Tools" in offer
+    asked = [policy.renderer.decode(one) for one in prompts.new()]
+    assert asked
+    assert all(one.startswith(offer) for one in asked)
+
+
+def test_an_export_has_the_tools_of_its_policy_and_is_offered_them(with_seat_tools, tmp_path):
+    job, service, prompts, in_training = with_seat_tools
+    manifest = json.dumps({"files": {}}).encode()
+    service.files = {"manifest.json": manifest}
+    facts = {"path": "/there", "sha256": "", "files": {"manifest.json": len(manifest)}}
+    view = CheckpointView(step=1, policy_version=1, agent="player_0", **facts)
+    service.jobs.get(job.id).checkpoints.append(view)
+    job.export(tmp_path / "there", agent="player_0")
+    written = json.loads((tmp_path / "there" / "tinkergym.json").read_text())
+    kept = {name: written[name] for name in TrainedWith.model_fields}
+    service.bundle = service.bundle.model_copy(update={"trained_with": TrainedWith.model_validate(kept)})
+    with tg.Client() as client:
+        policy = client.policy("/exported", max_turn_tokens=200)
+        game = tg.make_game(GAME)
+        game.reset(seed=1000)
+        assert policy.act(game.last()[0]) == "1"
+    assert prompts.new() <= in_training
