@@ -56,11 +56,13 @@ class Admission:
         if isinstance(spec, WrittenDataSpec):
             datasets.check(catalog, config.uploads, config.images, tenant, spec)
             remote_environments.check_evaluations(spec, config)
-            self.job_check.check_evaluations(spec)
+            if not spec.client_plays_evaluations:
+                self.job_check.check_evaluations(spec)
             return spec, {}
         found = self.job_check.check(remote_environments.allowed(spec, config))
         if spec.rollout == "server":
-            spec = spec.model_copy(update={"environment_prompt": found.environment_prompt})
+            recorded = {"environment_prompt": found.environment_prompt, "environment_data": found.data}
+            spec = spec.model_copy(update=recorded)
             spec = with_group_rewards(spec, pays_groups=found.group_rewards)
         if isinstance(spec, JobSpec):
             spec = _seated(spec, found.agents, found.offered)
@@ -78,7 +80,7 @@ def refuse_unplayed(spec: AnyJobSpec, config: ServiceConfig) -> None:
             "env_workers",
             field="rollout",
         )
-    if isinstance(spec, WrittenDataSpec) and spec.evaluate:
+    if isinstance(spec, WrittenDataSpec) and spec.evaluate and not spec.client_plays_evaluations:
         raise InvalidRequestError(
             "this service does not play episodes, so it cannot evaluate the job",
             hint="leave out evaluate, or ask the operator to raise env_workers",

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -72,9 +72,9 @@ class Preflight:
         if spec.rollout != "server":
             refuse_long_prompt(1, spec, bundle.context_length)
             return Checked()
-        found: list[Checked] = []
-        for environment in spec.own_environments.values():
-            found.append(self._seen_first(_alone(spec, environment)))
+        found: dict[str, Checked] = {}
+        for name, environment in spec.own_environments.items():
+            found[name] = self._seen_first(_alone(spec, environment))
         self.check_evaluations(spec)
         return _together(found)
 
@@ -189,12 +189,14 @@ def _alone(spec: PlayedSpec, environment: EnvironmentRef) -> PlayedSpec:
     return spec.model_copy(update={"environment": environment, "environments": []})
 
 
-def _together(found: Sequence[Checked]) -> Checked:
+def _together(by_name: Mapping[str, Checked]) -> Checked:
     """Combine the facts of several environments: a prompt only if they have the same."""
+    found = list(by_name.values())
     prompts = {one.environment_prompt for one in found}
     return Checked(
         packs={name: version for one in found for name, version in one.packs.items()},
         environment_prompt=prompts.pop() if len(prompts) == 1 else None,
+        data={name: sha256 for name, one in by_name.items() for sha256 in one.data.values()},
         group_rewards=any(one.group_rewards for one in found),
         # A game is the only environment of its job.
         agents=found[0].agents,

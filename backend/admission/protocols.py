@@ -46,6 +46,8 @@ class Checked:
     """Versions of the packs that the job will use."""
     environment_prompt: str | None = None
     """The environment's own system prompt."""
+    data: dict[str, str] = field(default_factory=dict)
+    """Hashes of the tasks of environments that draw from a dataset, by name; see `environment_data`."""
     group_rewards: bool = False
     """Whether it scores the episodes of a group together."""
     agents: list[str] = field(default_factory=list)

@@ -55,7 +55,8 @@ def check_evaluations(spec: EvaluatedSpec, config: ServiceConfig) -> None:
     for evaluation in spec.evaluate:
         ref = EnvironmentRef(id=spec.name_of(evaluation), kwargs=evaluation.env_kwargs)
         judges.refuse_key(ref)
-        if not isinstance(spec, PlayedSpec) or spec.rollout == "server":
+        plays = spec.rollout == "server" if isinstance(spec, PlayedSpec) else not evaluation.is_local
+        if plays:
             judges.check_listed(ref, config.judge_urls)
 
 

@@ -23,7 +23,7 @@ from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavaila
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import PlayedSpec
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs import JobView, WrittenDataSpec
 from tinkergym.schema.model import MOST_RESULTS
 from tinkergym.schema.parsing import parse_json
 
@@ -89,6 +89,8 @@ def _job_of_clients(
     parts: GatewayParts, tenant: TenantStore, job_id: str
 ) -> tuple[JobView, PoolRecord | None]:
     job, pool = job_and_pool(parts, tenant, job_id)
+    if isinstance(job.spec, WrittenDataSpec) and job.spec.client_plays_evaluations:
+        return job, pool
     if not isinstance(job.spec, PlayedSpec):
         raise ConflictError(f"{job_id} trains on a dataset and does not play episodes")
     if job.spec.rollout == "server":

@@ -22,8 +22,8 @@ from tinkergym.schema.certificate import (
     PublishFacts,
     RunFacts,
     StepFacts,
+    data_of,
 )
-from tinkergym.schema.jobs import WrittenDataSpec
 
 router = APIRouter(prefix="/v1/jobs")
 
@@ -38,8 +38,6 @@ def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
     shown = shown_to(request, tenant)
     job = tenant.get_job(job_id)
     steps = _read(StepFacts, tenant.facts(job_id, "step"))
-    spec = job.spec
-    data = {"data": spec.data, "eval_data": spec.eval_data} if isinstance(spec, WrittenDataSpec) else {}
     checkpoints = tenant.checkpoint_facts(job_id)
     found = RunFacts(
         job=shown.job(job),
@@ -58,7 +56,7 @@ def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
             read=partial(tenant.events_after, job_id),
             shown=shown.event,
         ),
-        data={name: sha256 for name, sha256 in data.items() if sha256 is not None},
+        data=data_of(job.spec),
     )
     # Serialized here, in a thread: those of a long run are megabytes.
     return Response(found.model_dump_json(), media_type="application/json")

@@ -12,6 +12,7 @@ from backend.jobs.completions import speed_metrics
 from backend.jobs.dataset import Record, WrittenData, WrittenSequence, batch_numbers, read
 from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
+from backend.jobs.job_control import ClientSilentError
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.schedule import learning_rate
 from backend.jobs.step_report import spike_warnings
@@ -85,9 +86,24 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
             self._evaluations.begin(self._done_step)
         while not self._evaluations.collect(wait_seconds=_LOOK_SECONDS):
             context.control.check()
+            self._look_for_client()
         done = f"step {self._done_step} of {spec.steps} is done"
         reason = self._evaluations.stop_reason
         context.store.set_state(context.lease, JobState.COMPLETED, f"{done}: {reason}" if reason else done)
+
+    def _look_for_client(self) -> None:
+        """Give the job's place up if the client that plays its last evaluations is away.
+
+        Raises:
+            ClientSilentError: It was silent for too long.
+        """
+        context = self._context
+        if self._evaluations.client_silence() > context.client_place_seconds:
+            raise ClientSilentError(
+                f"training is done; waits for a client that plays the evaluations, which was silent for "
+                f"{context.client_place_seconds:g} s. Attach with "
+                f"Client.attach({context.job_id!r}, env=...)"
+            )
 
     def _clean_up(self) -> None:
         self._evaluations.close()

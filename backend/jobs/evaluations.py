@@ -46,6 +46,7 @@ class Evaluations:
         self._wanted = context.spec.evaluations
         self._played = context.spec if isinstance(context.spec, PlayedSpec) else None
         """How the job's own episodes are played; these are played the same way."""
+        self._by_client = context.spec.client_plays_evaluations
         self._board = f"{context.job_id}/evaluate"
         self._pending: dict[int, list[int]] = {}
         """By step, its running evaluations, in order."""
@@ -73,7 +74,7 @@ class Evaluations:
             self._board,
             EpisodeBoard(lease_seconds=context.lease_seconds, ahead=_ALL_STEPS),
             lambda step, results: None,
-            for_server_workers=played is None or played.rollout == "server",
+            for_server_workers=played.rollout == "server" if played else not self._by_client,
             limits=self._first.limits,
             owner=context.lease.tenant_id,
             environment=context.spec.environment_of(self._wanted[0]).id,
@@ -147,6 +148,10 @@ class Evaluations:
             context.boards.forget_step(self._board, step)
             self._keep_checkpoints()
         return True
+
+    def client_silence(self) -> float:
+        """Return for how long no client that plays the evaluations was heard from; 0 if none needs to."""
+        return self._context.boards.silent_seconds(self._board) if self._by_client and self._pending else 0.0
 
     def _record(self, step: int, wanted: EvaluateEvery, played: Played) -> None:
         context = self._context

@@ -140,3 +140,26 @@ def test_a_jobs_episodes_train_further_as_they_are_and_under_another_reward(job,
     found = job.rescore(lambda episode: -len(episode.answers[0]))
     assert found.summary["episodes"] == len(episodes.filter(completed=True))
     assert found.sft(best_of=2, **settings).wait().state == "completed"
+
+
+class Quiz(tg.SingleTurnEnv):
+    tasks = tg.tasks.SequenceTasks([{"question": f"{n} + 1?"} for n in range(4)])
+
+    def ask(self, options):
+        return self.tasks.choose(self.np_random, options)[1]["question"]
+
+    def score(self, answer):
+        return float(len(answer))
+
+
+def test_the_tasks_of_an_environment_are_pinned_by_their_hash(client, tmp_path):
+    job = client.train(Quiz, **SETTINGS)
+    job.wait(warn=False)
+    written = job.certificate(tmp_path)
+    assert list(written.certificate.facts.data.values()) == [Quiz.tasks.fingerprint]
+    assert verdicts(written)["data_pinned"] == "holds"
+    document = json.loads(written.json.read_text())
+    for name in document["facts"]["data"]:
+        document["facts"]["data"][name] = "0" * 64
+    written.json.write_text(json.dumps(document))
+    assert any("data_pinned" in problem for problem in verify(written.json).problems)

@@ -1,5 +1,6 @@
 """Evaluation on the way, as a script sees it: played by the service, and by the client."""
 
+import gymnasium as gym
 import pytest
 from typer.testing import CliRunner
 
@@ -79,3 +80,19 @@ def test_an_environment_that_the_service_cannot_make_is_refused_at_once(client):
             "board/TicTacToeVs-v0", steps=2, evaluate=tg.EvaluateEvery(1, env_kwargs={"opponent": "nobody"})
         )
     assert refused.value.field == "evaluate"
+
+
+def test_a_job_on_a_dataset_is_evaluated_in_the_scripts_own_environment(client):
+    rows = tg.tasks.SequenceTasks([{"prompt": "?", "completion": "no"}] * 4)
+    own = tg.EvaluateEvery(2, Short, episodes=3)
+    job = client.sft(rows, steps=2, batch_size=2, evaluate=own)
+    job.wait(warn=False)
+    assert [(one.step, one.episodes, one.failed_episodes) for one in job.evaluations()] == [
+        (0, 3, 0),
+        (2, 3, 0),
+    ]
+    with client.attach(job.id, env=Short) as attached:
+        assert attached.view().state == "completed"
+    with pytest.raises(tg.TinkerGymError) as refused:
+        client.attach(job.id, env=gym.Env)
+    assert refused.value.field == "env"

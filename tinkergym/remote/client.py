@@ -19,7 +19,7 @@ from tinkergym.errors import (
     VersionMismatchError,
 )
 from tinkergym.registration.environments import make_environment
-from tinkergym.remote import discovery
+from tinkergym.remote import client_evaluations, discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
 from tinkergym.remote.datasets import written_job
@@ -48,7 +48,7 @@ from tinkergym.rollout.local_environment import (
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt, with_group_rewards
 from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, JobView, PreferenceLoss
+from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, JobView, PreferenceLoss, WrittenDataSpec
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.schema.policy_refs import PolicyRef
@@ -219,7 +219,7 @@ class Client:
             ignore=ignore,
             settings=given,
         )
-        return self.submit(spec).report_to(*callbacks)
+        return self._train_written(spec, settings.get("evaluate")).report_to(*callbacks)
 
     def preference(
         self,
@@ -277,7 +277,7 @@ class Client:
             ignore=ignore,
             settings={**given, **settings},
         )
-        return self.submit(spec).report_to(*callbacks)
+        return self._train_written(spec, settings.get("evaluate")).report_to(*callbacks)
 
     def distill(
         self,
@@ -422,7 +422,8 @@ class Client:
 
         Args:
             job_id: From `Job.id` or `tinkergym jobs`.
-            env: The environment's class or function, if the job was started with one; or a list.
+            env: The environment's class or function, if the job was started with one; or a list. For a job on
+                a dataset, those of its evaluations; without it they are not played here.
             report_to: Trackers that receive the steps they do not have yet, as in `Job.report_to`.
 
         Raises:
@@ -435,6 +436,11 @@ class Client:
     def _attached(self, job_id: str, env: EnvSources | Sequence[EnvSource] | None) -> Job:
         view = self._api.job(job_id)
         spec = view.spec
+        if isinstance(spec, WrittenDataSpec) and spec.client_plays_evaluations:
+            if env is None:  # Only to watch: the evaluations wait.
+                return Job(self._api, view)
+            make_env = client_evaluations.maker_of(env if isinstance(env, list | tuple) else [env], spec)
+            return Job(self._api, view) if view.state.final else self._play_here(view, make_env)
         if not isinstance(spec, PlayedSpec) or spec.rollout != "client":
             if env is not None:
                 raise InvalidRequestError(
@@ -572,6 +578,7 @@ class Client:
             **sampling,
             system_prompt=trained_with.system_prompt if system_prompt is None else system_prompt,
             reasoning=trained_with.reasoning,
+            tools=trained_with.tools,
             environment_prompt=environment_prompt,
             chat_template=template,
         )
@@ -627,18 +634,33 @@ class Client:
             )
         spec = spec.with_environments(lambda one: without_token(one) if one.id == REMOTE_ID else one)
         seen = check_environments(environment.make, spec, self._api.renderer(spec.model, spec.chat_template))
-        spec = spec.model_copy(update={"environment_prompt": seen.system_prompt})
+        recorded = {"environment_prompt": seen.system_prompt, "environment_data": dict(seen.data)}
+        spec = spec.model_copy(update=recorded)
         spec = with_group_rewards(spec, pays_groups=seen.pays_groups)
         if isinstance(spec, JobSpec) and spec.plays_game:
             spec = spec.seated(seen.agents, seen.offered)
         return self._play_here(self.submit(spec).view(), environment.make)
 
+    def _train_written(self, spec: WrittenDataSpec, evaluate: object) -> Job:
+        if not spec.client_plays_evaluations:
+            return self.submit(spec)
+        make_env = client_evaluations.maker_of(client_evaluations.sources_in(evaluate), spec)
+        client_evaluations.check(make_env, spec, self._api.renderer(spec.model, spec.chat_template))
+        job = self.submit(spec)
+        view = job.view()
+        played = isinstance(view.spec, WrittenDataSpec) and view.spec.client_plays_evaluations
+        return self._play_here(view, make_env) if played else job
+
     def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:
-        transport = self.rollout_transport(view.job_id)
-        assert isinstance(view.spec, JobSpec | DistillationSpec)
+        transport, spec = self.rollout_transport(view.job_id), view.spec
+        if isinstance(spec, WrittenDataSpec):
+            episodes = client_evaluations.most_at_once(spec)
+        else:
+            assert isinstance(spec, JobSpec | DistillationSpec)
+            episodes = spec.episodes_per_step
         # One more than a step has, so a request for episodes is always open. When this process is killed, the
         # service sees it break and gives the episodes to the next client instead of waiting for the leases.
-        at_once = min(MOST_EPISODES_AT_ONCE, view.spec.episodes_per_step) + 1
+        at_once = min(MOST_EPISODES_AT_ONCE, episodes) + 1
         thread = RolloutThread(transport, make_env, job_id=view.job_id, max_episodes=at_once)
         thread.start()
         return Job(self._api, view, rollout=thread)

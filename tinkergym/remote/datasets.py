@@ -18,7 +18,7 @@ from tinkergym.remote.template_file import with_template_read
 from tinkergym.schema.checks import nothing_left
 from tinkergym.schema.data import DataKind, DataView
 from tinkergym.schema.job_spec import LoRA
-from tinkergym.schema.jobs import AnyJobSpec, WrittenDataSpec
+from tinkergym.schema.jobs import WrittenDataSpec
 from tinkergym.schema.parsing import parse_any_spec
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def written_job(
     answers: Answers,
     ignore: Sequence[str] = (),
     settings: Mapping[str, Any],
-) -> AnyJobSpec:
+) -> WrittenDataSpec:
     """Check everything, upload the data, and return the complete specification of the job.
 
     Raises:
@@ -105,7 +105,9 @@ def written_job(
     batch_size = given.get("batch_size", max(1, min(_BATCH_SIZE, left)))
     if steps is None:
         steps = max(1, math.ceil((1.0 if epochs is None else epochs) * left / batch_size))
-    return parse_any_spec({**draft, "batch_size": batch_size, "steps": steps})
+    spec = parse_any_spec({**draft, "batch_size": batch_size, "steps": steps})
+    assert isinstance(spec, WrittenDataSpec)
+    return spec
 
 
 def _tell_of_dropped(field: str, ready: PreparedData, renderer: Renderer) -> None:

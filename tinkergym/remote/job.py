@@ -44,7 +44,7 @@ from tinkergym.schema.events import (
     UpdateEvent,
     WarningEvent,
 )
-from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.job_spec import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec, JobView
 from tinkergym.schema.parsing import update_request
 from tinkergym.schema.steering import settings_now
@@ -752,14 +752,17 @@ def raise_for(view: JobView) -> JobView:
 
 def how_to_play_on(view: JobView) -> str:
     """Return the command or call that plays the episodes of a waiting job."""
-    from tinkergym.rollout.local_environment import LOCAL
+    from tinkergym.schema.names import LOCAL
 
-    assert isinstance(view.spec, PlayedSpec)
-    if view.spec.rollout == "script":
+    spec = view.spec
+    if not isinstance(spec, EvaluatedSpec):
+        return f"Client.training_policy({view.job_id!r})"
+    if isinstance(spec, PlayedSpec) and spec.rollout == "script":
         return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
+    played = list(spec.own_environments.values()) or [spec.environment_of(one) for one in spec.evaluate]
     own = "".join(
         f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}"
-        for env_id in dict.fromkeys(one.id for one in view.spec.own_environments.values())
+        for env_id in dict.fromkeys(one.id for one in played)
         if env_id.startswith(LOCAL)
     )
     return f"tinkergym jobs attach {view.job_id}{own}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.plan import EpisodePlan
@@ -25,7 +26,11 @@ from tinkergym.rubrics.group import score_group_of
 from tinkergym.schema.checks import refuse_long_prompt, scripted_players, shown_first
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.views import RendererBundle
+from tinkergym.tasks.pinned import data_sha256
 from tinkergym.trajectory.trajectory import StopReason
+
+_HASH_SECONDS = 10.0
+"""How long the tasks of an environment are read for their hash; with more data a job has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class Seen:
     """All agents of a game."""
     offered: tuple[str, ...] = ()
     """Names of the players that a game offers."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Hashes of the tasks of environments that draw from a dataset, by name."""
 
 
 def check_environments(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundle) -> Seen:
@@ -48,15 +55,17 @@ def check_environments(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBund
     Returns:
         For several, their system prompt if it is the same. Several environments cannot be games.
     """
-    found = [
-        check_environment(
+    own = {
+        name: check_environment(
             make_env, spec.model_copy(update={"environment": environment, "environments": []}), bundle
         )
-        for environment in spec.own_environments.values()
-    ]
+        for name, environment in spec.own_environments.items()
+    }
+    found = list(own.values())
     prompts = {one.system_prompt for one in found}
     return replace(
         found[0],
+        data={name: sha256 for name, one in own.items() for sha256 in one.data.values()},
         system_prompt=prompts.pop() if len(prompts) == 1 else None,
         pays_groups=any(one.pays_groups for one in found),
     )
@@ -83,7 +92,12 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
                 raise
         prompt = system_prompt_of(env)
         if table is None:
-            return Seen(system_prompt=prompt, pays_groups=score_group_of(env) is not None)
+            sha256 = data_sha256(env, seconds=_HASH_SECONDS)
+            return Seen(
+                system_prompt=prompt,
+                pays_groups=score_group_of(env) is not None,
+                data={} if sha256 is None else {spec.environment.id: sha256},
+            )
         offered = tuple(players_offered(table))
         return Seen(system_prompt=prompt, agents=table.agents, offered=offered)
     finally:

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from tinkergym.schema.certificate import AgreementFacts, Certificate, Check, RunFacts, StepFacts
+from tinkergym.schema.certificate import AgreementFacts, Certificate, Check, RunFacts, StepFacts, data_of
 from tinkergym.schema.job_spec import JobSpec, LoRA, PlayedSpec
 from tinkergym.schema.jobs import WrittenDataSpec
 from tinkergym.schema.policy_calls import PolicySpec
@@ -44,8 +44,10 @@ def checks_of(facts: RunFacts) -> list[Check]:
     spec = facts.job.spec
     if isinstance(spec, PlayedSpec):
         checks += [_tokens(facts), _episodes(facts, spec)]
+        if spec.environment_data:
+            checks.append(_of_the_job(facts, _tasks(facts, spec)))
     if isinstance(spec, WrittenDataSpec):
-        checks.append(_data(facts))
+        checks.append(_of_the_job(facts, _data(facts)))
     return checks
 
 
@@ -221,15 +223,36 @@ def _adds_up(step: StepFacts, wanted: int | None) -> bool:
     )
 
 
+def _tasks(facts: RunFacts, spec: PlayedSpec) -> Check:
+    """Check that the tasks of every environment with data have a hash."""
+    unknown = sorted(name for name, sha256 in spec.environment_data.items() if not sha256)
+    if unknown:
+        text = f"the tasks of {_some(unknown)} were not hashed in time"
+        return Check(name="data_pinned", verdict="not_shown", text=text)
+    text = f"tasks as they were when the job was submitted: {_hashes(facts)}"
+    return Check(name="data_pinned", verdict="holds", text=text)
+
+
 def _data(facts: RunFacts) -> Check:
-    names = ", ".join(f"{name} {sha256[:12]}" for name, sha256 in sorted(facts.data.items()))
     records = sum(one.records for one in facts.steps)
     known = bool(facts.steps) and all(one.records_sha256 for one in facts.steps)
     return Check(
         name="data_pinned",
         verdict="holds" if known else "not_shown",
-        text=f"{records:,} records of {names}; the token ids of each step are pinned by a hash",
+        text=f"{records:,} records of {_hashes(facts)}; the token ids of each step are pinned by a hash",
     )
+
+
+def _of_the_job(facts: RunFacts, check: Check) -> Check:
+    """Return the check of the data; it fails if the hashes are not those of the job."""
+    if facts.data == data_of(facts.job.spec):
+        return check
+    text = f"the hashes of the data differ from those in the job's settings: {_hashes(facts) or 'none'}"
+    return check.model_copy(update={"verdict": "fails", "text": text})
+
+
+def _hashes(facts: RunFacts) -> str:
+    return ", ".join(f"{name} {sha256[:12]}" for name, sha256 in sorted(facts.data.items()))
 
 
 def _tokens_of(agreements: list[AgreementFacts]) -> str:

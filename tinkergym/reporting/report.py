@@ -17,11 +17,11 @@ from tinkergym.display.curves import condense
 from tinkergym.display.progress import BLOCKS
 from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.evaluation.statistics import share_interval
-from tinkergym.rollout.local_environment import LOCAL
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
 from tinkergym.schema.job_spec import PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.names import LOCAL
 
 CURVE_ROWS = 8
 CURVE_COLUMNS = 60

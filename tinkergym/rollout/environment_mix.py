@@ -66,7 +66,7 @@ class EnvironmentMix:
     def make(self) -> MakeEnv:
         """How this process creates them, if all are known here."""
         assert not self.unknown_here
-        return _one_of([(one.ref, one.make) for one in self.environments if one.make is not None])
+        return one_of([(one.ref, one.make) for one in self.environments if one.make is not None])
 
 
 def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> EnvironmentMix:
@@ -128,7 +128,7 @@ def makers_of(env: EnvSources | Sequence[EnvSource] | None, spec: PlayedSpec) ->
             field="env",
         )
     try:
-        return _one_of([(ref, for_job(sources.get(ref.id), ref)) for ref in refs])
+        return one_of([(ref, for_job(sources.get(ref.id), ref)) for ref in refs])
     except UnknownEnvironmentError as error:
         error.hint = "pass its class with all of the job's environments: attach(job_id, env=[MyEnv, ...])"
         raise
@@ -144,7 +144,8 @@ def _source(one: Any) -> Any:
     return one[0] if isinstance(one, tuple | list) and one else one
 
 
-def _one_of(parts: Sequence[tuple[EnvironmentRef, MakeEnv]]) -> MakeEnv:
+def one_of(parts: Sequence[tuple[EnvironmentRef, MakeEnv]]) -> MakeEnv:
+    """Return a function that creates the environment that a request names, of several or the only one."""
     if len(parts) == 1:
         return parts[0][1]
     return MakeOneOf({_key(ref): make for ref, make in parts})

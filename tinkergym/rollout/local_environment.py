@@ -5,7 +5,6 @@ The service only gets a name. The class, its code and its data stay in the proce
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,16 +22,13 @@ from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.schema.jobs import InstalledPack
-from tinkergym.schema.names import REMOTE_ID
+from tinkergym.schema.names import LOCAL, REMOTE_ID, local_id
 from tinkergym.schema.parsing import environment_ref
 
 EnvSource = str | type[AnyEnv] | Callable[..., AnyEnv]
 
 _TAKING_TURNS = {"hold": "episode", "busy_seconds": 30.0}
 """The default for environments on a server, which may have fewer places than there are episodes."""
-
-LOCAL = "local/"
-"""Prefix of ids for classes and functions that a script passes; packs cannot register such ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +78,7 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
             hint="pass an environment id, a gymnasium.Env class, or a function that creates one",
             field="environment",
         )
-    name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(env, "__name__", type(env).__name__)) or "environment"
-    return Environment(ref=environment_ref(f"{LOCAL}{name}-v0", settings), make=_factory(env))
+    return Environment(ref=environment_ref(local_id(env), settings), make=_factory(env))
 
 
 def _how_to_hand_over(env: AnyEnv) -> str:

@@ -11,7 +11,8 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from tinkergym.schema.events import CheckpointView, JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.jobs import AnyJobSpec, JobView, WrittenDataSpec
 from tinkergym.schema.model import WireModel
 
 MOST_FACTS = 10_000_000
@@ -167,7 +168,7 @@ class RunFacts(WireModel):
     checkpoints: list[CheckpointFacts] = Field([], max_length=MOST_FACTS)
     events: EventsFacts
     data: dict[str, str] = {}
-    """SHA-256 of datasets by setting."""
+    """SHA-256 of datasets, by setting or by the environment that draws its tasks from it; see `data_of`."""
 
     @property
     def state(self) -> JobState:
@@ -201,3 +202,13 @@ class Certificate(WireModel):
     """Files of the bundle; empty for a certificate without one."""
     sha256: str = ""
     """Hash of this document with this field empty. It detects damage, not forgery."""
+
+
+def data_of(spec: AnyJobSpec) -> dict[str, str]:
+    """Return the hashes of a job's data: of its datasets, or of its environments' tasks."""
+    if isinstance(spec, WrittenDataSpec):
+        found = {"data": spec.data, "eval_data": spec.eval_data}
+        return {name: sha256 for name, sha256 in found.items() if sha256 is not None}
+    if isinstance(spec, PlayedSpec):
+        return {name: sha256 for name, sha256 in spec.environment_data.items() if sha256}
+    return {}

@@ -29,6 +29,10 @@ def refuse_environment_prompt(settings: Mapping[str, Any]) -> None:
             hint="set system_prompt, which replaces the environment's",
             field="environment_prompt",
         )
+    if "environment_data" in settings:
+        raise InvalidRequestError(
+            "is read from the environment and cannot be set", hint="leave it out", field="environment_data"
+        )
     if "group_rewards" in settings:
         raise InvalidRequestError(
             "it is read from the environment",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, PrivateAttr
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.model import Choice
+from tinkergym.schema.names import LOCAL, local_id
 from tinkergym.schema.opponents import FixedPlayer
 from tinkergym.trajectory.trajectory import AgentId
 
@@ -59,11 +60,12 @@ class EvaluateEvery(Choice):
     """End the job when this many evaluations in a row were no better than the best one before them."""
     target: float | None = None
     """End the job when the mean return is at least this."""
+    _source: Callable[..., Any] | None = PrivateAttr(None)
 
     def __init__(
         self,
         steps: int | None = None,
-        environment: str | None = None,
+        environment: str | type[Any] | Callable[..., Any] | None = None,
         /,
         *,
         split: str | None = None,
@@ -74,7 +76,8 @@ class EvaluateEvery(Choice):
 
         Args:
             steps: Train steps between evaluations.
-            environment: The id of an environment other than the job's.
+            environment: The id of an environment other than the job's. For SFT and preference jobs also a
+                class or function: its episodes are played in the process that passes it.
             split: Short for `env_kwargs={"split": ...}`.
             env_kwargs: For the environment's constructor; JSON values.
             **settings: Any other field: episodes, seed, temperature, name, patience, target.
@@ -82,9 +85,12 @@ class EvaluateEvery(Choice):
         Raises:
             InvalidRequestError: A setting is invalid. The message says which, why and what to do.
         """
+        source = environment
+        if callable(environment):
+            environment = local_id(environment)
         if environment is not None and not isinstance(environment, str):
             raise InvalidRequestError(
-                f"pass another environment by its id, not as {type(environment).__name__}",
+                f"pass another environment by its id or class, not as {type(environment).__name__}",
                 hint="leave it out to play the job's own environment, with split= or env_kwargs= for other "
                 "arguments",
                 field="EvaluateEvery.environment",
@@ -94,9 +100,21 @@ class EvaluateEvery(Choice):
         if env_kwargs is not None or split is not None:
             settings["env_kwargs"] = dict(env_kwargs or {}) | ({} if split is None else {"split": split})
         super().__init__(**settings)
+        if callable(source):
+            self._source = source
 
     # As in `Choice`: nested settings are validated without this.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @property
+    def source(self) -> Callable[..., Any] | None:
+        """The class or function that was passed; it never leaves this process."""
+        return self._source
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it names a class or function of a script, which the service cannot play."""
+        return self.environment.startswith(LOCAL)
 
     def is_due(self, step: int, *, last: int) -> bool:
         """Whether the version of a step is evaluated.

@@ -269,8 +269,15 @@ class EvaluatedSpec(TrainingSpec):
         own = self.own_environments
         for one in self.evaluations:
             if not own and not one.environment:
+                raise ValueError("evaluate must name an environment, because this job plays none itself")
+            if own and one.is_local and one.environment not in {ref.id for ref in own.values()}:
                 raise ValueError(
-                    "evaluate must name an environment of the service, because this job plays none itself"
+                    "evaluate must name the job's own environment or one of the service, because the workers "
+                    "that play this job have no other"
+                )
+            if not own and one.is_local != self.evaluate[0].is_local:
+                raise ValueError(
+                    "evaluate mixes environments of the script and of the service; use one kind in a job"
                 )
             if one.environment == REMOTE_ID or "://" in one.environment:
                 raise ValueError("evaluate must name an environment of the service, not an address")
@@ -296,6 +303,11 @@ class EvaluatedSpec(TrainingSpec):
                 f"{', '.join(map(repr, names)) or 'those in evaluate'}"
             )
         return self
+
+    @property
+    def client_plays_evaluations(self) -> bool:
+        """Whether the job plays no episodes but those of its evaluations, and a client plays them."""
+        return not self.own_environments and any(one.is_local for one in self.evaluate)
 
     def agent_of(self, evaluation: EvaluateEvery) -> str:
         """Return the agent whose policy an evaluation measures; empty if the job trains one policy."""
@@ -353,6 +365,11 @@ class PlayedSpec(EvaluatedSpec):
     environment_prompt: str | None = None
     """The environment's own prompt, recorded by whichever side creates the environment first, client or
     service. So the policy gets the same prompt as in training where the environment is not available."""
+    environment_data: dict[str, Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]] = Field(
+        {}, max_length=MOST_ENVIRONMENTS
+    )
+    """SHA-256 of the tasks of each environment that draws from a dataset, by its name; recorded likewise.
+    Empty if they could not be hashed in time."""
     reasoning: Reasoning = "keep"
     """Whether later turns see the `<think>...</think>` of earlier completions. If it is dropped, a new
     segment begins."""

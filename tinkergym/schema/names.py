@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 REMOTE_ID: Final = "tinkergym/Remote-v0"
 """The environment that connects to an environment server."""
 
+LOCAL: Final = "local/"
+"""Prefix of ids for classes and functions that a script passes; packs cannot register such ids."""
+
 TOKEN_VARIABLE: Final = "TINKERGYM_ENV_TOKEN"
+
+
+def local_id(source: object) -> str:
+    """Return the id of a class or function that a script passes as an environment."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(source, "__name__", type(source).__name__))
+    return f"{LOCAL}{name or 'environment'}-v0"

@@ -68,7 +68,12 @@ def with_tasks(metadata: Mapping[str, Any], tasks: TaskSource) -> dict[str, Any]
 
 def tasks_of(env: gym.Env[Any, Any]) -> TaskSource | None:
     """Return the tasks of an environment, wrapped or not; None if it has none, or several."""
+    found = sources_of(env)
+    return found[0] if len(found) == 1 else None
+
+
+def sources_of(env: gym.Env[Any, Any]) -> list[TaskSource]:
+    """Return all task sources of an environment, wrapped or not."""
     inner = env.unwrapped
     kept = [value for holder in (inner, *type(inner).__mro__) for value in vars(holder).values()]
-    found = {id(value): value for value in kept if isinstance(value, TaskSource)}
-    return next(iter(found.values())) if len(found) == 1 else None
+    return list({id(value): value for value in kept if isinstance(value, TaskSource)}.values())

@@ -22,10 +22,10 @@ from tinkergym.remote.script_game import ScriptGame
 from tinkergym.remote.script_job import ScriptJob
 from tinkergym.remote.template_file import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
-from tinkergym.rollout.local_environment import LOCAL
 from tinkergym.rollout.seat_check import check_players, check_seats, players_offered
 from tinkergym.schema.checks import scripted_players
 from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.trajectory.trajectory import StopReason
 

@@ -22,6 +22,8 @@ class Odd(gym.Env):
 
     def __init__(self, how="well", length=5):
         self.how, self.length = how, length
+        if how == "quiz":
+            self.tasks = tg.tasks.SequenceTasks([{"question": "?" * length}])
         if how == "raises_when_made":
             raise RuntimeError("no licence found")
 

@@ -14,6 +14,7 @@ from tinkergym.errors import (
     UnknownModelError,
 )
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Limits, Sampling, Train
+from tinkergym.tasks import SequenceTasks
 
 pytestmark = pytest.mark.service
 
@@ -25,6 +26,16 @@ def preflight():
 
 def test_of_a_sound_environment_the_packs_version_and_the_system_prompt_are_known(pack, preflight):
     assert preflight.check(spec()) == Checked(packs={"odd": "0.3"}, environment_prompt="s" * 10)
+
+
+def test_the_tasks_of_each_environment_are_hashed(pack, preflight):
+    data = preflight.check(spec(how="quiz")).data
+    assert data == {"odd/Odd-v0": SequenceTasks([{"question": "?????"}]).fingerprint}
+    parts = [{"id": "odd/Odd-v0", "kwargs": {"how": "quiz", "length": n}, "weight": 1} for n in (5, 6)]
+    both = JobSpec(environments=parts, model="bytes", steps=1, sampling=Sampling(max_turn_tokens=4))
+    several = preflight.check(both).data
+    assert several.keys() == {f"odd/Odd-v0[how=quiz,length={n}]" for n in (5, 6)}
+    assert len(set(several.values())) == 2
 
 
 def test_an_unknown_environment_is_refused_with_what_is_meant_and_what_else_to_do(pack, preflight):

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.backend.lab import Fickle
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError
+from tinkergym.rollout.play import play
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
 from tinkergym.schema.events import JobState
@@ -173,7 +176,7 @@ def test_wrong_settings_are_named():
         with pytest.raises(InvalidRequestError):
             EvaluateEvery(**settings)
     with pytest.raises(InvalidRequestError) as refused:
-        EvaluateEvery(1, object)
+        EvaluateEvery(1, object())
     assert refused.value.field == "EvaluateEvery.environment"
 
 
@@ -187,6 +190,84 @@ def test_a_job_on_written_data_is_evaluated_in_an_environment_that_it_names(lab,
         (2, "held out", 3),
         (3, "held out", 3),
     ]
+
+
+class Own(Fickle):
+    """An environment of a script, unknown to the service."""
+
+
+def play_here(lab, job_id):
+    """Play the open episodes of a job in the script's environment; return how many there were."""
+    requests = lab.lease(job_id, wait_seconds=0.0)
+    assert {request.environment.id for request in requests} <= {"local/Own-v0"}
+    if requests:
+        transport = lab.transport(job_id)
+        sampler, renderer = transport.sampler(), Renderer.from_bundle(transport.renderer("nano"))
+        played = play(requests, sampler=sampler, renderer=renderer, make_env=lambda ref: Own(**ref.kwargs))
+        lab.submit(job_id, list(played))
+        sampler.close()
+    return len(requests)
+
+
+ROWS = [{"prompt": "?", "completion": "yes"}] * 4
+
+
+def test_evaluations_in_a_clients_environment_wait_for_it_and_training_does_not(lab, written):
+    own = EvaluateEvery(1, Own, episodes=2, env_kwargs={"pay": 2.0})
+    job_id = written.start("sft", ROWS, steps=3, keep_checkpoints=1, evaluate=own)
+    lab.until(job_id, lambda: lab.service.job(job_id).step == 3)
+    # A worker of the service gets none of them.
+    assert lab.lease("", worker_id="env-1", wait_seconds=0.0) == []
+    assert (evaluations(lab, job_id), lab.state(job_id)) == ([], JobState.RUNNING)
+    lab.until(job_id, lambda: play_here(lab, job_id) is not None and lab.state(job_id).final)
+    assert lab.state(job_id) is JobState.COMPLETED
+    done = evaluations(lab, job_id)
+    assert [(one.step, one.policy_version, one.name, one.episodes) for one in done] == [
+        (step, step, "local/Own-v0", 2) for step in range(4)
+    ]
+
+
+def test_a_trained_job_whose_evaluations_wait_for_a_client_gives_its_place_up_and_loses_nothing(
+    make_lab, written_in
+):
+    lab = make_lab("parked", client_place_seconds=1.0)
+    job_id = written_in(lab).start("sft", ROWS, steps=2, evaluate=EvaluateEvery(2, Own, episodes=2))
+    lab.until(job_id, lambda: not lab.service.held_jobs())
+    view = lab.tenant.get_job(job_id)
+    assert (view.state, view.step) == (JobState.WAITING_FOR_CLIENT, 2)
+    assert job_id in view.reason
+
+    def attached():
+        if not lab.service.held_jobs():  # Also if it gave its place up again.
+            lab.service.client_came(job_id)
+            lab.pool.start_job(job_id)
+        play_here(lab, job_id)
+        return lab.state(job_id).final
+
+    lab.until(job_id, attached)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert [one.step for one in evaluations(lab, job_id)] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "sft", "data": "0" * 64, "evaluate": [EvaluateEvery(1, Own), EvaluateEvery(1, "a/B-v0")]},
+        {"kind": "rl", "environment": {"id": "test/Fickle-v0"}, "evaluate": EvaluateEvery(1, Own)},
+    ],
+    ids=["mixed", "of another"],
+)
+def test_an_environment_of_the_script_that_nobody_could_play_is_refused(settings):
+    with pytest.raises(InvalidRequestError) as refused:
+        parse_any_spec({"steps": 3, **settings})
+    assert refused.value.field.startswith("evaluate") or "evaluate" in refused.value.message
+
+
+def test_the_class_stays_in_the_process_and_its_name_is_sent():
+    own = EvaluateEvery(1, Own)
+    assert (own.source, own.environment) == (Own, "local/Own-v0")
+    assert "source" not in own.model_dump_json()
+    assert EvaluateEvery.model_validate_json(own.model_dump_json()).source is None
 
 
 def test_a_job_on_written_data_that_names_no_environment_is_refused():

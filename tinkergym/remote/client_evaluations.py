@@ -1,0 +1,91 @@
+"""Evaluations of a job on a dataset in an environment of the script, whose episodes this process plays.
+
+The service gets a name and arguments. Without a client the episodes wait, and training continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinkergym.errors import InvalidRequestError, TinkerGymError, UnknownEnvironmentError
+from tinkergym.remote.preflight import check_environment
+from tinkergym.rollout.environment_mix import one_of
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.rollout.local_environment import describe, for_job
+from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.schema.views import RendererBundle
+
+Source = Callable[..., Any]
+
+
+def sources_in(evaluate: object) -> list[Source]:
+    """Return the classes and functions in a script's setting `evaluate`."""
+    given = evaluate if isinstance(evaluate, list | tuple) else [evaluate]
+    return [one.source for one in given if isinstance(one, EvaluateEvery) and one.source is not None]
+
+
+def maker_of(sources: Sequence[Source], spec: WrittenDataSpec) -> MakeEnv:
+    """Return how to create the environments of a job's evaluations.
+
+    Args:
+        sources: Their classes or functions.
+        spec: The job's settings.
+
+    Raises:
+        InvalidRequestError: One of `sources` is not evaluated by the job, or two have the same name.
+        UnknownEnvironmentError: The class of an evaluation is missing.
+    """
+    by_id: dict[str, Source] = {}
+    for source in sources:
+        name = describe(source).ref.id
+        if by_id.setdefault(name, source) is not source:
+            raise InvalidRequestError(
+                f"two different environments have the name {name}", hint="rename one", field="evaluate"
+            )
+    refs = _played_here(spec)
+    strangers = sorted(by_id.keys() - {ref.id for ref in refs})
+    if strangers:
+        raise InvalidRequestError(
+            f"the job is not evaluated in {', '.join(strangers)}",
+            hint=f"it is evaluated in {', '.join(dict.fromkeys(ref.id for ref in refs)) or 'none of yours'}",
+            field="env",
+        )
+    try:
+        return one_of([(ref, for_job(by_id.get(ref.id), ref)) for ref in refs])
+    except UnknownEnvironmentError as error:
+        error.hint = "pass the class or function: attach(job_id, env=MyEnv), or a list of several"
+        raise
+
+
+def check(make_env: MakeEnv, spec: WrittenDataSpec, bundle: RendererBundle) -> None:
+    """Create and reset each environment once, before anything is started.
+
+    Raises:
+        TinkerGymError: It cannot be played; the field is `evaluate`.
+    """
+    for ref in _played_here(spec):
+        played = JobSpec(
+            environment=ref,
+            steps=1,
+            model=spec.model,
+            chat_template=spec.chat_template,
+            sampling=spec.sampling,
+            rollout="client",
+        )
+        try:
+            check_environment(make_env, played, bundle)
+        except TinkerGymError as error:
+            error.field = "evaluate"
+            raise
+
+
+def most_at_once(spec: WrittenDataSpec) -> int:
+    """Return the largest number of episodes of one evaluation."""
+    return max(one.episodes for one in spec.evaluate)
+
+
+def _played_here(spec: WrittenDataSpec) -> list[EnvironmentRef]:
+    return [spec.environment_of(one) for one in spec.evaluate if one.is_local]
