@@ -27,7 +27,7 @@ def sources_in(evaluate: object) -> list[Source]:
     return [one.source for one in given if isinstance(one, EvaluateEvery) and one.source is not None]
 
 
-def maker_of(sources: Sequence[Source], spec: WrittenDataSpec) -> MakeEnv:
+def maker_of(sources: Sequence[Any], spec: WrittenDataSpec) -> MakeEnv:
     """Return how to create the environments of a job's evaluations.
 
     Args:
@@ -38,7 +38,7 @@ def maker_of(sources: Sequence[Source], spec: WrittenDataSpec) -> MakeEnv:
         InvalidRequestError: One of `sources` is not evaluated by the job, or two have the same name.
         UnknownEnvironmentError: The class of an evaluation is missing.
     """
-    by_id: dict[str, Source] = {}
+    by_id: dict[str, Any] = {}
     for source in sources:
         name = describe(source).ref.id
         if by_id.setdefault(name, source) is not source:
