@@ -47,7 +47,7 @@ def measure() -> list[Figure]:
                     seed=seed,
                 )
                 seconds.append(followed(job)[1])
-                versions = [0, *(view.policy_version for view in job.checkpoints())]
+                versions = sorted({0, *(view.policy_version for view in job.checkpoints())})
                 curves[name].append([_score(job, version) for version in versions])
                 if len(seconds) == 1:
                     _draw_matches(job)

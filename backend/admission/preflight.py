@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from backend.config import CONFIG_VARIABLE, GatewayLimits
 from backend.processes.bounded_pipes import communicate
 from tinkergym.errors import (
     InvalidEnvironmentError,
-    PromptTooLongError,
+    InvalidRequestError,
     ServiceUnavailableError,
     TinkerGymError,
     UnknownEnvironmentError,
@@ -66,11 +66,11 @@ class Preflight:
                 its first prompt and a completion exceed the model's context, or the job asks for a longer
                 context than the model's.
         """
-        bundle = self._catalog.renderer(spec.model, spec.chat_template)
-        refuse_wide_context(spec, bundle.context_length)
+        for agent, own in shown_first(spec).items():
+            with _named(agent):
+                self._check_room(own)
         # With another rollout the environment is a class in the client, and its id is only a name.
         if spec.rollout != "server":
-            refuse_long_prompt(1, spec, bundle.context_length)
             return Checked()
         found: dict[str, Checked] = {}
         for name, environment in spec.own_environments.items():
@@ -84,13 +84,15 @@ class Preflight:
         checked = self._probe(spec, self._catalog.renderer(spec.model, spec.chat_template)).checked
         for agent, own in shown.items():
             bundle = self._catalog.renderer(own.model, own.chat_template)
-            try:
+            with _named(agent):
                 refuse_long_prompt(self._probe(own, bundle).prompt_tokens, own, bundle.context_length)
-            except PromptTooLongError as error:
-                if agent:
-                    error.field = f"agents.{agent}"
-                raise
         return checked
+
+    def _check_room(self, spec: PlayedSpec) -> None:
+        """Refuse what cannot fit into the context of a seat's own model, whatever its prompt is."""
+        context_length = self._catalog.renderer(spec.model, spec.chat_template).context_length
+        refuse_wide_context(spec, context_length)
+        refuse_long_prompt(1, spec, context_length)
 
     def check_evaluations(self, spec: EvaluatedSpec) -> None:
         """Create and reset the environments in which the service will evaluate a job.
@@ -187,6 +189,17 @@ class Preflight:
 def _alone(spec: PlayedSpec, environment: EnvironmentRef) -> PlayedSpec:
     """Return the job as if this were its only environment."""
     return spec.model_copy(update={"environment": environment, "environments": []})
+
+
+@contextmanager
+def _named(agent: str) -> Iterator[None]:
+    """Name the seat in what is refused."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        if agent:
+            error.field = f"agents.{agent}"
+        raise
 
 
 def _together(by_name: Mapping[str, Checked]) -> Checked:

@@ -54,7 +54,9 @@ class BoardEntry:
     for_server_workers: bool
     """Whether workers that serve any job may have these episodes."""
     limits: TokenLimits
-    """Limits of the trained model."""
+    """Limits of the job's base model."""
+    other_limits: Mapping[str, TokenLimits] = field(default_factory=dict)
+    """Limits of further base models that play some seats, by name."""
     state: JobState = JobState.RUNNING
     last_contact: float = field(default=0.0)
     """When a worker of this job was last heard from, on the boards' clock."""
@@ -135,6 +137,7 @@ class Boards:
         *,
         for_server_workers: bool,
         limits: TokenLimits,
+        other_limits: Mapping[str, TokenLimits] | None = None,
         owner: str = "",
         environment: str = "",
         background: bool = False,
@@ -146,7 +149,8 @@ class Boards:
             board: Its episodes.
             save: Makes results durable.
             for_server_workers: Whether workers that serve any job may play these.
-            limits: Limits of the model.
+            limits: Limits of the job's base model.
+            other_limits: Limits of further base models that play some seats, by name.
             owner: The tenant.
             environment: Id of the episodes' environment.
             background: Whether they are issued after all training episodes.
@@ -157,6 +161,7 @@ class Boards:
                 save,
                 for_server_workers,
                 limits,
+                dict(other_limits or {}),
                 last_contact=self._clock(),
                 owner=owner,
                 tenant=owner,
@@ -500,9 +505,10 @@ class Boards:
             if entry is None:
                 return ["stale"] * len(batch)
             entry.last_contact = self._clock()
+            seats = [_other_seats(entry, result) for result in batch]
         # Before the lock is taken again: long records take milliseconds.
-        for result in batch:
-            require_sound(result, entry.limits)
+        for result, own in zip(batch, seats, strict=True):
+            require_sound(result, entry.limits, seats=own)
             self._require_images(entry.tenant, images_of(result))
         with self._changed:
             if self._entries.get(job_id) is not entry:
@@ -558,3 +564,9 @@ class Boards:
 
 def _job_of(episode_id: str) -> str:
     return episode_id.split(":", 1)[0]
+
+
+def _other_seats(entry: BoardEntry, result: EpisodeResult) -> dict[str, TokenLimits]:
+    """Return the limits of the seats of an episode that another base model than the job's own played."""
+    models = entry.board.models_of(result).items() if entry.other_limits else ()
+    return {agent: entry.other_limits[model] for agent, model in models if model in entry.other_limits}

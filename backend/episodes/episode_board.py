@@ -192,6 +192,11 @@ class EpisodeBoard:
             default=0,
         )
 
+    def models_of(self, result: EpisodeResult) -> dict[str, str]:
+        """Return the model at each seat of an episode, by agent; nothing if it is not on this board."""
+        slot = self._slots.get(result.episode_id)
+        return {} if slot is None else {agent: seat.model for agent, seat in slot.request.seats.items()}
+
     def step_of(self, result: EpisodeResult) -> int:
         """Return the step of an episode of this board."""
         return self._slots[result.episode_id].request.step

@@ -6,7 +6,7 @@ outside all turns would have no version, and a turn without tokens would still b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from backend.learner.sequences import TokenLimits, image_fault, left_out_image
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError
@@ -14,29 +14,33 @@ from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.trajectory.trajectory import Segment, Trajectory, Turn
 
 
-def require_sound(result: EpisodeResult, limits: TokenLimits) -> None:
+def require_sound(
+    result: EpisodeResult, limits: TokenLimits, *, seats: Mapping[str, TokenLimits] | None = None
+) -> None:
     """Refuse a record whose turns do not cover exactly the sampled tokens, or with invalid token ids.
 
     Args:
         result: As submitted by a client.
-        limits: Limits of the trained model.
+        limits: Limits of the job's base model.
+        seats: Limits of the seats that a policy on another base model played, by agent.
 
     Raises:
         InvalidRequestError: The record is inconsistent. The message says where.
         UnsupportedPartError: It has an image that the model does not support.
     """
     for trajectory in result.trajectories:
+        own = (seats or {}).get(trajectory.agent, limits)
         for segment in trajectory.segments:
             ids = segment.token_ids
-            if wrong := image_fault(segment.images, ids, limits) or left_out_image(
-                segment.images, ids, segment.loss_mask, limits
+            if wrong := image_fault(segment.images, ids, own) or left_out_image(
+                segment.images, ids, segment.loss_mask, own
             ):
                 raise UnsupportedPartError(
                     f"agent {trajectory.agent!r}'s record of episode {result.episode_id}: {wrong}",
                     hint="submit what AgentLoop.trajectory() returned, with the images that were shown",
                     field="results.trajectories",
                 )
-        wrong = _of_tokens(trajectory, limits) or _of_turns(trajectory)
+        wrong = _of_tokens(trajectory, own) or _of_turns(trajectory)
         if wrong:
             raise InvalidRequestError(
                 f"agent {trajectory.agent!r}'s record of episode {result.episode_id} is inconsistent: "

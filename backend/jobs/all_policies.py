@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pydantic import JsonValue
 
 from backend.jobs.learn_phase import Learned
-from backend.learner.sequences import TokenLimits
 from backend.policies.parity import Prompt
 from backend.policies.trained_policy import TakenWeights, TrainedPolicy
 from backend.store.facts import Fact
@@ -25,17 +24,6 @@ class AllPolicies:
     def __init__(self, policies: Mapping[str, TrainedPolicy]) -> None:
         """Take the job's policies, by agent."""
         self._policies = policies
-
-    @property
-    def limits(self) -> TokenLimits:
-        """The limits of the underlying models; of several, the largest, since each plays other seats."""
-        known = [policy.limits for policy in self._policies.values()]
-        lengths = [one.context_length for one in known if one.context_length is not None]
-        return TokenLimits(
-            vocabulary=max(one.vocabulary for one in known),
-            context_length=max(lengths) if len(lengths) == len(known) else None,
-            images=next((one.images for one in known if one.images is not None), None),
-        )
 
     def take_weights(self) -> Taken:
         """Copy the current weights, and start hashing them."""

@@ -15,6 +15,7 @@ from backend.jobs.job_control import JobControl
 from backend.jobs.run_facts import RunNotes
 from backend.jobs.running_baselines import RunningBaselines
 from backend.jobs.step_clock import StepClock
+from backend.learner.sequences import TokenLimits
 from backend.policies.call_bell import CallBell
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.blobs import Blobs
@@ -37,6 +38,8 @@ class JobContext(Generic[SpecT_co]):
     store: ServiceStore
     policies: Mapping[str, TrainedPolicy]
     """The trained policies, by agent; the agent of a single policy is ""."""
+    limits: TokenLimits
+    """Of the job's base model. A policy on another model has its own."""
     boards: Boards
     bell: CallBell
     """Rings when a call of a policy arrived or was done."""
@@ -77,6 +80,16 @@ class JobContext(Generic[SpecT_co]):
         """The policy of a job that trains one."""
         (policy,) = self.policies.values()
         return policy
+
+    @property
+    def other_limits(self) -> dict[str, TokenLimits]:
+        """The limits of the other base models of the job, by name."""
+        models = {agent: self.spec.for_agent(agent).model for agent in self.policies}
+        return {
+            models[agent]: policy.limits
+            for agent, policy in self.policies.items()
+            if models[agent] != self.spec.model
+        }
 
     @property
     def parity_threshold(self) -> float:

@@ -119,7 +119,8 @@ class RLJob(JobLoop[JobSpec]):
             ),
             self._save_episodes,
             for_server_workers=spec.rollout == "server",
-            limits=self._policies.limits,
+            limits=context.limits,
+            other_limits=context.other_limits,
             owner=context.lease.tenant_id,
             environment="+".join(sorted({one.id for one in spec.own_environments.values()})),
         )

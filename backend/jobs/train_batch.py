@@ -99,7 +99,7 @@ def train_batch(
             divergence, metrics["kl"] = _divergence(spec, trajectories, found)
     if isinstance(spec.algorithm, PPO):
         if spec.shuffle_rewards:
-            _shuffle(rewards, counted, np.random.default_rng([spec.seed, step, _SHUFFLE]))
+            _shuffle(spec, step, rewards, counted, _strata(spec, seats))
         credited, judged = _token_credits(
             spec,
             spec.algorithm,
@@ -117,7 +117,7 @@ def train_batch(
         known = baselines or RunningBaselines()
         expected = [known.value(seat, spec.algorithm.decay) for seat in seats]
         if spec.shuffle_rewards:
-            _shuffle(rewards, counted, np.random.default_rng([spec.seed, step, _SHUFFLE]))
+            _shuffle(spec, step, rewards, counted, _strata(spec, seats))
         credited, judged = _against_before(trajectories, rewards, expected, counted)
     else:
         _take_off(spec, divergence, trajectories, rewards)
@@ -295,14 +295,21 @@ def _token_credits(
     return dict(credited), metrics
 
 
-def _shuffle(rewards: list[list[float]], counted: list[bool], shuffle: np.random.Generator) -> None:
-    """Permute the rewards of all trained turns, in place."""
-    turns = [
-        (episode, k) for episode, some in enumerate(rewards) if counted[episode] for k in range(len(some))
-    ]
-    permuted = shuffle.permutation([rewards[episode][k] for episode, k in turns])
-    for (episode, k), reward in zip(turns, permuted.tolist(), strict=True):
-        rewards[episode][k] = reward
+def _shuffle(
+    spec: JobSpec, step: int, rewards: list[list[float]], counted: list[bool], strata: list[int]
+) -> None:
+    """Permute the rewards of all trained turns in place, those of each environment and seat separately."""
+    shuffle = np.random.default_rng([spec.seed, step, _SHUFFLE])
+    for kind in sorted(set(strata)):
+        turns = [
+            (episode, k)
+            for episode, some in enumerate(rewards)
+            if counted[episode] and strata[episode] == kind
+            for k in range(len(some))
+        ]
+        permuted = shuffle.permutation([rewards[episode][k] for episode, k in turns])
+        for (episode, k), reward in zip(turns, permuted.tolist(), strict=True):
+            rewards[episode][k] = reward
 
 
 def _learned(spec: JobSpec, trajectory: Trajectory, number: int) -> npt.NDArray[np.bool_]:

@@ -66,8 +66,8 @@ def group_advantages(
             baseline, plus 1e-6; `none` does not, because that gives more weight to tasks that are nearly
             always or never solved. `batch_std` divides the result by its sample standard deviation over the
             whole batch (its mean there is already 0).
-        shuffle: A control experiment: first permute the completed episodes' returns, which makes them
-            meaningless.
+        shuffle: A control experiment: first permute the completed episodes' returns among comparable ones,
+            which makes them meaningless.
         strata: [N], equal for comparable returns, such as those of one environment: batch-wide operations
             then apply to each kind separately. None: all are comparable.
 
@@ -78,12 +78,13 @@ def group_advantages(
         GRPO, arXiv:2402.03300; without the division, Dr. GRPO, arXiv:2503.20783; leave-one-out, RLOO,
         arXiv:2402.14740; over the batch, REINFORCE++, arXiv:2501.03262.
     """
-    earned, done = _checked(returns, groups, completed, shuffle)
+    earned, done = _checked(returns, groups, completed)
+    kinds = _kinds(strata, len(earned))
+    _permute(earned, done, kinds, shuffle)
     group_ids = np.asarray(groups)
     values = np.zeros(len(earned))
     included = np.zeros(len(earned), dtype=bool)
     broken = 0
-    kinds = _kinds(strata, len(earned))
     for peers in _peers(group_ids, baseline, kinds):
         members = peers[done[peers]]
         if len(members) < 2:  # a single value is its own mean: there is nothing to learn from
@@ -143,13 +144,14 @@ def turn_advantages(
         raise InvalidRequestError("a completed episode has no turn", field="turn_returns")
     flat = [value for turns in turn_returns for value in turns]
     episode_of = np.repeat(np.arange(len(lengths)), lengths)
-    earned, turn_done = _checked(flat, episode_of.tolist(), done[episode_of].tolist(), shuffle)
+    earned, turn_done = _checked(flat, episode_of.tolist(), done[episode_of].tolist())
+    kinds = _kinds(strata, len(done))
+    _permute(earned, turn_done, kinds[episode_of], shuffle)
     turn_number = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(length) for length in lengths)])
     group_ids = np.asarray(groups)
 
     values, compared = np.zeros(len(earned)), np.zeros(len(earned), dtype=bool)
     included, broken, lone = np.zeros(len(done), dtype=bool), 0, 0
-    kinds = _kinds(strata, len(done))
     for peers in _peers(group_ids, baseline, kinds):
         if done[peers].sum() < 2:
             broken += 1
@@ -184,7 +186,6 @@ def _checked(
     returns: Sequence[float],
     groups: Sequence[int],
     completed: Sequence[bool],
-    shuffle: np.random.Generator | None,
 ) -> tuple[FloatArray, BoolArray]:
     if not len(returns) == len(groups) == len(completed):
         raise InvalidRequestError("returns, groups and completed must have the same length", field="returns")
@@ -194,9 +195,22 @@ def _checked(
         raise InvalidRequestError(
             "a completed episode's return is not finite", hint="mark the episode as failed", field="returns"
         )
-    if shuffle is not None:
-        earned[done] = shuffle.permutation(earned[done])
     return earned, done
+
+
+def _permute(
+    earned: FloatArray,
+    done: BoolArray,
+    kinds: npt.NDArray[np.int64],
+    shuffle: np.random.Generator | None,
+) -> None:
+    """Permute the completed values of each kind in place, for the control experiment.
+
+    Across kinds, a seat could earn what only another one can, and learn that its games went well or badly.
+    """
+    for kind in np.unique(kinds) if shuffle is not None else ():
+        members = np.flatnonzero(done & (kinds == kind))
+        earned[members] = shuffle.permutation(earned[members])
 
 
 def _kinds(strata: Sequence[int] | None, episodes: int) -> npt.NDArray[np.int64]:

@@ -437,6 +437,7 @@ class PoolWorker:
             spec=spec,
             store=self._store,
             policies=policies,
+            limits=self._learner.current().limits,
             boards=self._boards,
             bell=self._bell,
             control=self._pulses[job_id].control,

@@ -20,6 +20,10 @@ def test_write_an_environment_runs_from_top_to_bottom(reader):
     reader.follow(DOCS / "guides" / "environments.md")
 
 
+def test_parallel_games_runs_from_top_to_bottom(reader):
+    reader.follow(DOCS / "guides" / "parallel_games.md")
+
+
 @pytest.mark.slow
 def test_publish_a_pack_really_builds_installs_and_finds_it(reader):
     reader.follow(DOCS / "guides" / "packs.md")

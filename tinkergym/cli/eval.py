@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from tinkergym.cli.console import INTERRUPTED, err, out
+from tinkergym.cli.eval_games import USUAL_PAIRS, GameOptions, evaluate_game, refuse_of_games
 from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
 
@@ -74,12 +75,35 @@ _Crossplay = Annotated[
         "means versions of that job and random.",
     ),
 ]
+_Others = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLAYER,PLAYER,...",
+        help="With --crossplay, in a game for three or more: who takes seats that neither of two can. "
+        "(default: the first listed player that can)",
+    ),
+]
+_Exploitability = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POLICY,POLICY,...",
+        help="For a small game: what a best response wins against each of these, exactly. A policy is JOB_ID "
+        "(all stored versions), JOB_ID@40, MODEL or random.",
+    ),
+]
+_Greedy = Annotated[
+    bool,
+    typer.Option(
+        "--greedy", help="With --exploitability: of play at temperature 0, in games of any size it can visit."
+    ),
+]
 _Pairs = Annotated[int, typer.Option(help="With --crossplay: seeds per pair of players.", min=1)]
-_USUAL_PAIRS = 50
 _Png = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="With --crossplay: write the matrix as a picture, and the ratings next to it."
+        metavar="FILE",
+        help="With --crossplay: write the matrix as a picture, and the ratings next to it. With "
+        "--exploitability: write it as a picture.",
     ),
 ]
 _OutFile = Annotated[
@@ -105,7 +129,10 @@ def evaluate(
     most_turns: _MostTurns = 200,
     out_file: _OutFile = None,
     crossplay: _Crossplay = None,
-    pairs: _Pairs = _USUAL_PAIRS,
+    others: _Others = None,
+    pairs: _Pairs = USUAL_PAIRS,
+    exploitability: _Exploitability = None,
+    greedy: _Greedy = False,
     png: _Png = None,
     env_setting: EnvironmentSettings = None,
     as_json: AsJson = False,
@@ -117,20 +144,20 @@ def evaluate(
     `tinkergym replay` shows the episodes in one.
 
     With --crossplay the players of a game play each other: prints a matrix of mean returns, and ratings.
+    With --exploitability a best response to each policy of a small game is computed; nothing is sampled.
 
     Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID --temperature 1 -n 16 --k 1,4,16
     """
-    if crossplay is not None:
-        from tinkergym.cli.eval_crossplay import CrossplayOptions, evaluate_crossplay
-
-        refused = {"--policy": policy != "random", "--samples": samples != 1, "--tasks": tasks is not None}
-        refused |= {"--by-index": by_index, "--out": out_file is not None, "--top-p": top_p is not None}
-        refused |= {"--top-k": top_k is not None, "--max-turn-tokens": max_turn_tokens is not None}
-        how: dict[str, Any] = {"pairs": pairs, "seed": seed, "temperature": temperature, "png": png}
-        options = CrossplayOptions(players=crossplay, as_json=as_json, **how)
-        evaluate_crossplay(env, env_setting or [], options, [name for name in refused if refused[name]])
+    matches: dict[str, Any] = {"crossplay": crossplay, "others": others, "pairs": pairs, "seed": seed}
+    best: dict[str, Any] = {"exploitability": exploitability, "greedy": greedy, "png": png}
+    of_games = GameOptions(**matches, **best, temperature=temperature, as_json=as_json)
+    if of_games.wanted:
+        unused = {"--policy": policy != "random", "--samples": samples != 1, "--tasks": tasks is not None}
+        unused |= {"--by-index": by_index, "--out": out_file is not None, "--top-p": top_p is not None}
+        unused |= {"--top-k": top_k is not None, "--max-turn-tokens": max_turn_tokens is not None}
+        evaluate_game(env, env_setting or [], of_games, unused)
         return
-    _refuse_of_crossplay(png, pairs)
+    refuse_of_games(of_games)
     from tinkergym.cli.eval_policy import given, open_policy
     from tinkergym.cli.settings import find_environment, parse_settings
     from tinkergym.evaluation.baselines import POLICIES
@@ -152,12 +179,8 @@ def evaluate(
         settings |= {"seed": seed, "by_index": by_index, **source.settings}
         records = _recorded(source, asked, settings, out_file)
     scores = Scores(records, success=success)
-    if as_json:
-        emit({"settings": settings, **scores.to_json(ks)})
-    else:
-        _print(scores, ks, f"{env}, policy {source.name}{_how(source.settings)}", out_file)
-    if not scores.completed:
-        raise typer.Exit(1)
+    what = f"{env}, policy {source.name}{_how(source.settings)}"
+    _report(scores, ks, what, out_file, {"settings": settings} if as_json else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +214,6 @@ def _recorded(
         records = [record for record in there if record.key in keys]
         _play(source.play(wanted), records, writer, len(keys))
     return records
-
-
-def _refuse_of_crossplay(png: Path | None, pairs: int) -> None:
-    from tinkergym.errors import InvalidRequestError
-
-    if png is not None or pairs != _USUAL_PAIRS:
-        raise InvalidRequestError("needs --crossplay", field="--pairs" if png is None else "--png")
 
 
 def _play(
@@ -303,6 +319,18 @@ def _numbers(text: str, *, at_most: int) -> list[int]:
             field="--k",
         )
     return found
+
+
+def _report(
+    scores: Scores, ks: Sequence[int], what: str, out_file: Path | None, as_json: dict[str, Any] | None
+) -> None:
+    """Print the scores, or emit them with `as_json`."""
+    if as_json is not None:
+        emit({**as_json, **scores.to_json(ks)})
+    else:
+        _print(scores, ks, what, out_file)
+    if not scores.completed:
+        raise typer.Exit(1)
 
 
 def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) -> None:

@@ -27,6 +27,7 @@ class CrossplayOptions:
     """The command line's options."""
 
     players: str
+    others: str
     pairs: int
     seed: int
     temperature: float | None
@@ -54,21 +55,28 @@ def evaluate_crossplay(
         raise InvalidRequestError(
             "cannot be used with --crossplay", hint="leave it out; --pairs says how many games", field=name
         )
-    names = [name.strip() for name in options.players.split(",") if name.strip()]
+    names, fill = _names(options.players), _names(options.others)
     reference = environment_ref(env, parse_settings(settings))
     game = make_playable(reference)
     with ExitStack() as stack:
         stack.callback(game.close)
-        players = _players(names, game, options.temperature, stack)
+        players, others = _players(names, fill, game, options.temperature, stack)
         try:
-            found = crossplay(players, reference, pairs=options.pairs, seed=options.seed)
+            found = crossplay(players, reference, pairs=options.pairs, seed=options.seed, others=others)
         except KeyboardInterrupt:
             err.print("\nstopped; nothing is stored", highlight=False)
             raise typer.Exit(INTERRUPTED) from None
     _show(found, reference, options)
 
 
-def _players(names: Sequence[str], game: Any, temperature: float | None, stack: ExitStack) -> list[Player]:
+def _names(given: str) -> list[str]:
+    return [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _players(
+    names: Sequence[str], fill: Sequence[str], game: Any, temperature: float | None, stack: ExitStack
+) -> tuple[list[Player], list[Player]]:
+    """Return the players, and those for seats that two of them leave free."""
     from tinkergym.evaluation.matches import Player
     from tinkergym.remote.game_players import find_player, is_offered, versions_named
 
@@ -76,13 +84,20 @@ def _players(names: Sequence[str], game: Any, temperature: float | None, stack: 
         raise InvalidRequestError(
             "needs a game for several players", hint="`tinkergym envs` lists games", field="--crossplay"
         )
-    if all(is_offered(game, name) for name in names):
-        return [Player(name=name, plays=name) for name in names]
-    api = stack.enter_context(_client(game, names))._api
+    if len(game.possible_agents) == 2 and fill:
+        raise InvalidRequestError(
+            "two players take all seats of a game for two", hint="leave it out", field="--others"
+        )
+    if all(is_offered(game, name) for name in (*names, *fill)):
+        players, others = ([Player(name=name, plays=name) for name in some] for some in (names, fill))
+        return players, others
+    api = stack.enter_context(_client(game, (*names, *fill)))._api
+    others = [find_player(api, name, game, temperature=temperature) for name in fill]
     if len(names) == 1 and PolicyRef.is_meant(names[0]) and "@" not in names[0]:
         versions = versions_named(api, names[0], temperature=temperature)
-        return [*versions, *(Player(name=name, plays=name) for name in ("random",) if is_offered(game, name))]
-    return [find_player(api, name, game, temperature=temperature) for name in names]
+        scripts = [Player(name=name, plays=name) for name in ("random",) if is_offered(game, name)]
+        return [*versions, *scripts], others
+    return [find_player(api, name, game, temperature=temperature) for name in names], others
 
 
 def _client(game: Any, names: Sequence[str]) -> Client:

@@ -38,15 +38,25 @@ _PolicyName = Annotated[
     ),
 ]
 _Seat = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         metavar="AGENT",
-        help="In a game for several players: the seat that you take. --policy plays the others: JOB_ID@40, "
-        "JOB_ID/AGENT@40, a model, or a player of the game, such as random. (default: the game's first)",
+        help="In a game for several players: the seat that you take; repeatable. --policy plays the others: "
+        "JOB_ID@40, JOB_ID/AGENT@40, a model, or a player of the game, such as random. (default: the game's "
+        "first)",
+    ),
+]
+_Players = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--player",
+        metavar="AGENT=PLAYER",
+        help="In a game for several players: who plays this seat, named as for --policy; repeatable.",
     ),
 ]
 _Watch = Annotated[
-    bool, typer.Option("--watch", help="Only watch the policy, even if you could play against it.")
+    bool,
+    typer.Option("--watch", help="Only watch, even if you could play against the policy or take a seat."),
 ]
 _Temperature = Annotated[
     float | None, typer.Option(help="Sampling temperature of the policy. (default: as in training)", min=0)
@@ -66,6 +76,7 @@ def play(
     *,
     policy: _PolicyName = None,
     seat: _Seat = None,
+    player: _Players = None,
     watch: _Watch = False,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the first episode; later ones count up.", min=0)] = 0,
@@ -84,19 +95,16 @@ def play(
 
     Example: tinkergym play board/TicTacToeVs-v0 --policy JOB_ID
     Example: tinkergym play board/Gomoku-v0 --seat white --policy JOB_ID/black@40
+    Example: tinkergym play tabletop/LiarsDice-v0 --seat player_0 --player player_1=JOB_ID/player_1@40
     """
-    if seat is not None:
-        from tinkergym.cli.play_seat import play_seat
+    if seat or player or (watch and _is_game(env)):
+        from tinkergym.cli.play_seat import Seating, play_seat
 
-        _refuse_at_a_seat({"watch": watch, "top_p": top_p, "top_k": top_k, "raw": raw})
-        seeds = range(seed, seed + episodes)
-        how: dict[str, Any] = {
-            "seat": seat,
-            "opponent": policy,
-            "temperature": temperature,
-            "as_json": as_json,
-        }
-        play_seat(env, env_setting or [], seeds=seeds, **how)
+        _refuse_at_a_seat({"watch": watch and bool(seat), "top_p": top_p, "top_k": top_k, "raw": raw})
+        if not seat and not watch:
+            _refuse_without_a_seat(env)
+        seating = Seating(seats=seat or [], players=player or [], policy=policy, temperature=temperature)
+        play_seat(env, env_setting or [], seating, seeds=range(seed, seed + episodes), as_json=as_json)
         return
     from tinkergym.cli.settings import find_environment, given, parse_settings
     from tinkergym.rollout.environment_host import system_prompt_of
@@ -153,13 +161,17 @@ def _renderer(model: str) -> Renderer:
     return Renderer.from_bundle(find_bundle(model))
 
 
-def _refuse_without_a_seat(env: str) -> None:
+def _is_game(env: str) -> bool:
     from tinkergym.registration.games import is_game
 
-    if is_game(env):
+    return is_game(env)
+
+
+def _refuse_without_a_seat(env: str) -> None:
+    if _is_game(env):
         raise InvalidRequestError(
             f"{env} has several seats; choose one",
-            hint="add --seat AGENT; or play the id with Vs against an opponent",
+            hint="add --seat AGENT, or --watch to take none; or play the id with Vs against an opponent",
             field="--seat",
         )
 

@@ -1,7 +1,8 @@
 """Cross-play: every player plays every other in mirrored games. Gives a matrix of returns, and ratings.
 
 Two games of the same seed with seats swapped are a pair, so that neither seat nor chance favours anyone. A
-policy that was trained for one seat plays that seat only: the same seeds against the same players.
+policy that was trained for one seat plays that seat only: the same seeds against the same players. In a game
+for three or more, others take the seats that neither of two such policies can play.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Cell:
     wins: int
     draws: int
     losses: int
-    """Finished games in which the row's player earned more than the others, as much, or less."""
+    """Finished games in which the row's player earned more than the column's, as much, or less."""
     forfeits_won: int
     forfeits_lost: int
     """Games that ended with an illegal move, by the other or by the row's player."""
@@ -70,12 +71,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encounter:
-    """A game of a row's player, who has one seat, against a column's, who has the others."""
+    """A game of a row's player, who has one seat, against a column's, who has all others that it can play."""
 
     row: int
     column: int
     agent: str
     """The seat of the row's player."""
+    rivals: tuple[str, ...]
+    """The seats of the column's player."""
     result: MatchResult
 
     @property
@@ -85,13 +88,12 @@ class Encounter:
 
     @property
     def lead(self) -> float:
-        """How much more it earned than the others on average."""
-        others = [paid for agent, paid in self.result.returns.items() if agent != self.agent]
-        return self.own_return - math.fsum(others) / len(others)
+        """How much more it earned than the column's player, on average over that one's seats."""
+        return self.own_return - math.fsum(self.result.returns[one] for one in self.rivals) / len(self.rivals)
 
     @property
     def score(self) -> float:
-        """1 if the row's player earned more than the others on average, 0.5 if as much, 0 if less."""
+        """1 if the row's player earned more than the column's on average, 0.5 if as much, 0 if less."""
         return _sign(self.lead)
 
 
@@ -103,6 +105,8 @@ class CrossPlay:
     players: tuple[Player, ...]
     encounters: tuple[Encounter, ...]
     seeds: range
+    others: tuple[Player, ...] = ()
+    """Who played seats that neither of two players could take."""
     _cells: dict[tuple[int, int], list[Encounter]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -162,6 +166,7 @@ class CrossPlay:
                 {"name": one.name, "step": one.step, "seats": None if one.seats is None else list(one.seats)}
                 for one in self.players
             ],
+            "others": [one.name for one in self.others],
             "seeds": [self.seeds.start, self.seeds.stop - 1],
             "cells": [cell.to_json() for cell in cells if cell is not None],
         }
@@ -189,10 +194,12 @@ class CrossPlay:
     def _pairs(self) -> Iterator[tuple[tuple[int, int], list[Encounter]]]:
         """Yield the games of two players with one seed: a pair, whatever the number of seats."""
         found: dict[tuple[int, int, int], list[Encounter]] = {}
+        seen: set[tuple[int, int, int]] = set()
         for one in self.encounters:
-            # With two players each game is in the matrix twice, from both sides.
-            if one.row == one.column or (len(one.result.match.seats) == 2 and one.row > one.column):
+            # A game with one seat for each of two players is in the matrix twice, from both sides.
+            if (one.column, one.row, id(one.result)) in seen:
                 continue
+            seen.add((one.row, one.column, id(one.result)))
             found.setdefault((one.row, one.column, one.result.match.seed), []).append(one)
         for (row, column, _), games in found.items():
             yield (row, column), games
@@ -204,6 +211,7 @@ def crossplay(
     *,
     pairs: int = 50,
     seed: int = 0,
+    others: Sequence[Player] = (),
     game_kwargs: Mapping[str, Any] | None = None,
     make_game: Any = make_playable,
     max_concurrent: int = 64,
@@ -217,6 +225,8 @@ def crossplay(
         pairs: Seeds per matchup. Each is played once per assignment of seats: in a game for two, twice with
             the seats swapped.
         seed: The first of the seeds.
+        others: In a game for three or more, they take the seats that neither of two players can play: each
+            the first that can. Without one, the first of `players` that can play any seat does.
         game_kwargs: The game's settings.
         make_game: Creates it from its reference.
         max_concurrent: Games played at once.
@@ -232,30 +242,39 @@ def crossplay(
     agents = tuple(getattr(made, "possible_agents", ()))
     made.close()
     seeds = range(seed, seed + pairs)
-    meetings = list(_meetings(players, agents))
+    listed = {one.name: one for one in players}
+    fill = [listed.get(one.name, one) for one in others] + [one for one in players if one.seats is None]
+    meetings = list(_meetings(players, agents, fill))
     if not meetings:
         raise InvalidRequestError(
-            "no two of the players can play each other: all are bound to the same seat",
-            hint="add a player for the other seats, such as random",
+            "no two of the players can play each other: no player is left for some seats",
+            hint="add a player that can take any seat, such as random",
             field="players",
         )
-    matches = [Match(seats=seats, seed=number) for _, _, _, seats in meetings for number in seeds]
+    # Of two policies that are bound to a seat, each is the row of the same games.
+    seatings = {one.key: one.seats for one in meetings}
+    matches = [Match(seats=seats, seed=number) for seats in seatings.values() for number in seeds]
     results = play_matches(
         matches, reference, make_game=make_game, max_concurrent=max_concurrent, progress=progress
     )
-    encounters: list[Encounter] = []
-    for index, result in enumerate(results):
-        row, column, agent, _ = meetings[index // pairs]
-        encounters.append(Encounter(row=row, column=column, agent=agent, result=result))
-        if len(agents) == 2 and row != column:
-            other = next(name for name in agents if name != agent)
-            encounters.append(Encounter(row=column, column=row, agent=other, result=result))
+    played = {key: results[number * pairs :][:pairs] for number, key in enumerate(seatings)}
+    encounters = [
+        Encounter(row=one.row, column=one.column, agent=one.agent, rivals=one.rivals, result=result)
+        for one in meetings
+        for result in played[one.key]
+    ]
     if all(one.end is GameEnd.FAILED for one in results):
         raise TinkerGymError(
             f"all {len(results)} games failed; the first: {results[0].error}",
             hint="fix what the error names and play again",
         )
-    return CrossPlay(game=reference.id, players=tuple(players), encounters=tuple(encounters), seeds=seeds)
+    return CrossPlay(
+        game=reference.id,
+        players=tuple(players),
+        encounters=tuple(encounters),
+        seeds=seeds,
+        others=tuple(others),
+    )
 
 
 def _check(players: Sequence[Player], pairs: int) -> None:
@@ -269,18 +288,37 @@ def _check(players: Sequence[Player], pairs: int) -> None:
         raise InvalidRequestError(f"{twice!r} is listed twice as a player", field="players")
 
 
-def _meetings(
-    players: Sequence[Player], agents: Sequence[str]
-) -> Iterator[tuple[int, int, str, dict[str, Player]]]:
-    """Yield row, column, the row's seat, and who plays which seat."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meeting:
+    """A row's player at one seat, and a column's at others."""
+
+    row: int
+    column: int
+    agent: str
+    rivals: tuple[str, ...]
+    seats: Mapping[str, Player]
+    """Who plays which agent."""
+
+    @property
+    def key(self) -> tuple[tuple[str, int], ...]:
+        """Equal for two meetings whose games are the same."""
+        return tuple(sorted((agent, id(player)) for agent, player in self.seats.items()))
+
+
+def _meetings(players: Sequence[Player], agents: Sequence[str], fill: Sequence[Player]) -> Iterator[_Meeting]:
+    """Yield every way in which two players can meet; `fill` takes the seats that neither can."""
     for row, one in enumerate(players):
         for column, other in enumerate(players):
-            if row == column or (len(agents) == 2 and row > column):
-                continue
-            for agent in agents:
-                rest = [name for name in agents if name != agent]
-                if one.can_play(agent) and all(map(other.can_play, rest)):
-                    yield row, column, agent, {agent: one, **dict.fromkeys(rest, other)}
+            for agent in agents if row != column else ():
+                if not one.can_play(agent):
+                    continue
+                rivals = tuple(name for name in agents if name != agent and other.can_play(name))
+                taken = {agent: one, **dict.fromkeys(rivals, other)}
+                for name in agents:
+                    if name not in taken and (free := [each for each in fill if each.can_play(name)]):
+                        taken[name] = free[0]
+                if rivals and len(taken) == len(agents):
+                    yield _Meeting(row=row, column=column, agent=agent, rivals=rivals, seats=taken)
 
 
 def _cell(row: str, column: str, own: Sequence[Encounter]) -> Cell:

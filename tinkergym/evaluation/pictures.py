@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,16 +80,38 @@ def draw_ratings(path: Path, ratings: Sequence[_Rating], versions: Sequence[_Rat
 
 
 def draw_lines(
-    path: Path, steps: Sequence[int], lines: dict[str, Sequence[float]], *, label: str, title: str = ""
+    path: Path,
+    steps: Sequence[int],
+    lines: Mapping[str, Sequence[float]],
+    *,
+    levels: Mapping[str, float],
+    label: str,
+    title: str,
 ) -> Path:
-    """Draw figures over train steps, such as an exploitability."""
+    """Draw figures over train steps, such as an exploitability, and levels that have no step."""
     figure, axes = _figure(6.4, 4.0)
     for name, values in lines.items():
         axes.plot(steps, values, marker="o", label=name)
+    for name, value in levels.items():
+        axes.axhline(value, linestyle="--", linewidth=1, color="grey")
+        axes.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), fontsize=8)
+    axes.set_ylim(bottom=0)
     axes.set_xlabel("train step")
     axes.set_ylabel(label)
     axes.set_title(title, fontsize=9)
     axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+    return _saved(figure, path)
+
+
+def draw_bars(path: Path, values: Mapping[str, float], *, label: str, title: str) -> Path:
+    """Draw one figure of each of several players."""
+    figure, axes = _figure(6.4, 0.45 * len(values) + 1.5)
+    axes.barh(list(values), list(values.values()), color=_BLUE)
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", labelsize=8)
+    axes.set_xlabel(label)
+    axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.3)
     return _saved(figure, path)
 

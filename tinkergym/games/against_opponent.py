@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRequestError
 from tinkergym.games.illegal import quoted_action
+from tinkergym.games.parallel import with_turns
 from tinkergym.messages import observation_text
 
 _SEATS = ("first", "second", "seed")
@@ -48,7 +49,7 @@ class AgainstOpponent(gym.Env[str, str]):
         """Set up the environment.
 
         Args:
-            aec_env: The game. This environment takes ownership of it.
+            aec_env: The game, AEC or parallel. This environment takes ownership of it.
             opponent: A player of the game by name, such as `random`, or an object with `act(observation) ->
                 str`, which sees what an agent in its seat sees. By default the game's first. In a game for
                 more than two it plays all other seats.
@@ -58,7 +59,7 @@ class AgainstOpponent(gym.Env[str, str]):
         Raises:
             InvalidRequestError: A setting is invalid; see `field`.
         """
-        self.aec_env = aec_env
+        self.aec_env = aec_env = with_turns(aec_env)
         self.render_mode = render_mode
         self._table: Any = aec_env.unwrapped
         self._agents: list[str] = list(getattr(aec_env, "possible_agents", ()))

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from tinkergym.errors import (
     TinkerGymError,
     UnknownEnvironmentError,
 )
+from tinkergym.games.parallel import with_turns
 from tinkergym.games.text_game import TextGame
 from tinkergym.registration import environments as registration
 from tinkergym.registration.arguments import argument_hint
@@ -62,7 +63,13 @@ class _RegisteredAec:
     def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
         module, _, attribute = self.name.partition(":")
         make = getattr(importlib.import_module(module), attribute)
-        return make(**{**self.kwargs, "on_illegal": on_illegal, "render_mode": render_mode, **settings})
+        taken = _parameters(make)
+        chosen = {"on_illegal": on_illegal, "render_mode": render_mode}
+        for name, value in chosen.items():
+            if value is not None and not _takes(taken, name):
+                raise InvalidRequestError(f"{self.name} has no {name}", hint="leave it out", field=name)
+        chosen = {name: value for name, value in chosen.items() if _takes(taken, name)}
+        return make(**{**self.kwargs, **chosen, **settings})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,7 @@ class _FromPack:
         if not hasattr(made, "possible_agents"):
             raise InvalidEnvironmentError(
                 f"{self.claim.target} of {self.claim.distribution} returned a {type(made).__name__}",
-                hint="return a TextGame or a PettingZoo AEC environment",
+                hint="return a TextGame or a PettingZoo environment",
                 field="environment",
             )
         if on_illegal is not None and "on_illegal" not in taken:
@@ -155,15 +162,15 @@ def register_aec(
     *,
     kwargs: dict[str, Any] | None = None,
 ) -> None:
-    """Register a PettingZoo AEC environment with `make_game`. It is imported when it is first created.
+    """Register a PettingZoo environment with `make_game`, AEC or parallel. It is imported when first created.
 
     Its observations must be text, or mappings with text under `text`. It is not registered with `make`: use
     `AgainstOpponent` to make a Gymnasium environment of it.
 
     Args:
         id: `namespace/Name-v0`.
-        entry_point: `module:attribute` of its constructor, called with `on_illegal` and `render_mode`, which
-            are None unless set, and with the settings.
+        entry_point: `module:attribute` of its constructor, called with the settings, and with `on_illegal`
+            and `render_mode`, which are None unless set, if it has such parameters.
         kwargs: Default settings; only JSON values.
 
     Raises:
@@ -184,7 +191,9 @@ def make_game(
     render_mode: str | None = None,
     **settings: Any,
 ) -> AECEnv:
-    """Create a game as a PettingZoo AEC environment, from a pack or from `register_game`.
+    """Create a game as a PettingZoo AEC environment, from a pack, `register_game` or `register_aec`.
+
+    A parallel environment is converted: see `parallel_games.md`.
 
     Args:
         id: The registered id.
@@ -195,7 +204,7 @@ def make_game(
     Raises:
         UnknownEnvironmentError: There is no game with this id.
     """
-    made: AECEnv = _find(id).create(on_illegal, render_mode, settings)
+    made: AECEnv = with_turns(_find(id).create(on_illegal, render_mode, settings))
     return made
 
 
@@ -235,11 +244,15 @@ def make_against_opponent(
     return AgainstOpponent(aec_env, opponent=opponent, seat=seat, render_mode=render_mode)
 
 
-def _parameters(make: Callable[..., Any]) -> Collection[str]:
+def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(make).parameters
     except (TypeError, ValueError):  # For a function that is not written in Python.
-        return ()
+        return {}
+
+
+def _takes(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
+    return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def _refuse_another(id: str, name: str) -> None:  # noqa: A002 - as above

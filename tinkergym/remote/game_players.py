@@ -13,6 +13,7 @@ from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec, Share
 from tinkergym.schema.policy_refs import PolicyRef, policy_of
 
 if TYPE_CHECKING:
+    from tinkergym.evaluation.exploitability_curve import Lineup
     from tinkergym.schema.jobs import JobView
 
 _OF_ONE_SEAT = frozenset({"opponent", "seat"})
@@ -47,6 +48,40 @@ def find_player(api: Api, reference: str, game: Any, *, temperature: float | Non
     if version not in {0, view.policy_version, *found.kept}:
         raise _gone(ref.whose, version, [0, *found.kept, view.policy_version])
     return version_player(api, view, version, agent=found.agent, temperature=temperature)
+
+
+def find_seats(
+    api: Api, reference: str, game: Any, agents: Sequence[str], *, temperature: float | None = None
+) -> dict[str, Player]:
+    """Return who plays each of some seats. A job that trains several policies plays each with its own.
+
+    Args:
+        api: The service that has the policies and models.
+        reference: As for `find_player`.
+        game: A PettingZoo game, for the names that it offers.
+        agents: The seats.
+        temperature: Sampling temperature of a policy; None is as in training, or 1 for a model.
+
+    Raises:
+        InvalidRequestError: As `find_player`, or the job has no policy for one of the seats.
+        NotFoundError: There is no such policy of yours.
+    """
+    whose, at, version = reference.partition("@")
+    if whose.startswith("job-") and "/" not in whose:
+        spec = api.job(whose).spec
+        if isinstance(spec, JobSpec) and "" not in spec.trained_agents:
+            found: dict[str, Player] = {}
+            for agent in agents:
+                if agent not in spec.learning_seats:
+                    raise InvalidRequestError(
+                        f"{whose} trained {', '.join(spec.learning_seats)}, not {agent}",
+                        hint=f"name who plays {agent}",
+                        field="players",
+                    )
+                own = f"{policy_of(whose, spec.policy_at(agent))}{at}{version}"
+                found[agent] = find_player(api, own, game, temperature=temperature)
+            return found
+    return dict.fromkeys(agents, find_player(api, reference, game, temperature=temperature))
 
 
 def is_offered(game: Any, name: str) -> bool:
@@ -110,6 +145,70 @@ def version_players(
         chosen = _spread(there, most) if versions is None else sorted(set(versions))
         found += [version_player(api, view, one, agent=agent, temperature=temperature) for one in chosen]
     return found
+
+
+def version_lineups(
+    api: Api, view: JobView, agents: Sequence[str], *, versions: Sequence[int] | None = None
+) -> list[Lineup]:
+    """Return versions of a job's policies that play all seats together.
+
+    Args:
+        api: The API of its service.
+        view: The job.
+        agents: The game's agents.
+        versions: Their numbers; None means all that every policy has stored.
+
+    Raises:
+        NotFoundError: A version is not stored.
+        InvalidRequestError: The job trained no policy for one of the seats.
+    """
+    from tinkergym.evaluation.exploitability_curve import Lineup
+
+    trained = view.spec.trained_agents if isinstance(view.spec, JobSpec) else ("",)
+    if versions is None:
+        kept = [{0, *api.find_policy(policy_of(view.job_id, own)).kept} for own in trained]
+        versions = sorted(set.intersection(*kept) | {view.policy_version})
+    lineups = []
+    for version in versions:
+        players = version_players(api, view, versions=[version])
+        policies: dict[str, Any] = {  # no scripts are among them
+            agent: next((one.plays for one in players if one.can_play(agent)), None) for agent in agents
+        }
+        without = next((agent for agent in agents if policies[agent] is None), None)
+        if without is not None:
+            raise InvalidRequestError(
+                f"{view.job_id} trained no policy for {without}",
+                hint="a best response needs one for each seat",
+                field="agents",
+            )
+        lineups.append(Lineup(name=f"{view.job_id}@{version}", policies=policies, step=version))
+    return lineups
+
+
+def lineup_named(api: Api, reference: str, game: Any) -> Lineup:
+    """Return the policies that a reference names, at all seats of a game.
+
+    Args:
+        api: The service that has the policies and models.
+        reference: `job-ID@40`; a job that trains several policies plays each seat with its own. Or a model.
+        game: A PettingZoo game.
+
+    Raises:
+        InvalidRequestError: It is none of these, or has no policy for one of the seats.
+        NotFoundError: There is no such policy of yours.
+    """
+    from tinkergym.evaluation.exploitability_curve import Lineup
+
+    found = find_seats(api, reference, game, game.possible_agents)
+    for agent, player in found.items():
+        if not player.can_play(agent) or player.policy is None:
+            raise InvalidRequestError(
+                f"{reference} has no policy for {agent}",
+                hint="name a job that trained all seats, as JOB_ID@40, a model, or random",
+                field="players",
+            )
+    policies = {agent: player.policy for agent, player in found.items() if player.policy is not None}
+    return Lineup(name=reference, policies=policies)
 
 
 def versions_named(api: Api, reference: str, *, temperature: float | None = None) -> list[Player]:

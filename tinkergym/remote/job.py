@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tinkergym.datasets.stored_episodes import StoredEpisodes
     from tinkergym.evaluation.crossplay import CrossPlay
     from tinkergym.evaluation.exploitability import Exploitability
+    from tinkergym.evaluation.exploitability_curve import ExploitabilityCurve
     from tinkergym.evaluation.ratings import Ratings
     from tinkergym.evaluation.rescore import NewReward
     from tinkergym.remote.certificates import WrittenCertificate
@@ -413,6 +414,7 @@ class Job:
         versions: Sequence[int] | None = None,
         *,
         against: Sequence[str] = ("random",),
+        others: Sequence[str] = (),
         game: str | None = None,
         pairs: int = 50,
         seed: int = 0,
@@ -425,8 +427,10 @@ class Job:
             versions: Versions of each policy; None means the first, the newest, and up to three with a
                 checkpoint.
             against: Further players: players of the game, such as `random`; `job-ID@40`; models.
+            others: In a game for three or more, players as in `against` for the seats that neither of two
+                policies can take, each the first that can. Without one, the first of `against` that can.
             game: The game, if the job did not train in it; None uses the job's.
-            pairs: Seeds per matchup, each played twice with the seats swapped.
+            pairs: Seeds per matchup, each played once per assignment of seats.
             seed: The first seed.
             temperature: Sampling temperature of the policies; None is as in training.
             progress: Show on stderr how many games have ended; None does so only on a terminal.
@@ -443,9 +447,14 @@ class Job:
         reference = game_of(view, game)
         players = version_players(self._api, view, versions=versions, temperature=temperature)
         table = make_playable(reference)
-        players += [find_player(self._api, name, table, temperature=temperature) for name in against]
+        further, fill = (
+            [find_player(self._api, name, table, temperature=temperature) for name in names]
+            for names in (against, others)
+        )
         table.close()
-        return crossplay(players, reference, pairs=pairs, seed=seed, progress=progress)
+        return crossplay(
+            [*players, *further], reference, pairs=pairs, seed=seed, others=fill, progress=progress
+        )
 
     def ratings(self, *, anchor: str | None = None, **how: Any) -> Ratings:
         """Rate versions of the job's policies. Plays new games; `how` is as for `crossplay`.
@@ -472,26 +481,34 @@ class Job:
             InvalidRequestError: The game is too large, or its chance events cannot be enumerated.
             NotFoundError: The version is not stored.
         """
-        from tinkergym.evaluation.exploitability import GameTree
-        from tinkergym.evaluation.greedy_play import greedy_exploitability
-        from tinkergym.evaluation.policy_strategy import greedy_choice, policy_strategy
+        view = self.view()
+        chosen = view.policy_version if version is None else version
+        curve = self.exploitability_curve([chosen], game=game, greedy=greedy)
+        return curve.measured[0].found
+
+    def exploitability_curve(
+        self, versions: Sequence[int] | None = None, *, game: str | None = None, greedy: bool = False
+    ) -> ExploitabilityCurve:
+        """Compute the exploitability of several versions, and of the average of their strategies.
+
+        Args:
+            versions: Versions of each policy; None means all that are stored.
+            game: As for `exploitability`.
+            greedy: As for `exploitability`.
+
+        Raises:
+            InvalidRequestError: As for `exploitability`.
+            NotFoundError: A version is not stored.
+        """
+        from tinkergym.evaluation.exploitability_curve import exploitability_curve
         from tinkergym.registration.games import make_playable
-        from tinkergym.remote.game_players import game_of, version_players
-        from tinkergym.rollout.environment_host import system_prompt_of
+        from tinkergym.remote.game_players import game_of, version_lineups
 
         view = self.view()
-        table = make_playable(game_of(view, game))
-        chosen = view.policy_version if version is None else version
-        players = version_players(self._api, view, versions=[chosen])
-        policies: Any = {  # no scripts are among them
-            agent: next(one.plays for one in players if one.can_play(agent))
-            for agent in table.possible_agents
-        }
-        prompt = system_prompt_of(table)
-        if greedy:
-            return greedy_exploitability(table, greedy_choice(policies, environment_prompt=prompt))
-        tree = GameTree(table)
-        return tree.exploitability(policy_strategy(policies, tree.situations, environment_prompt=prompt))
+        reference = game_of(view, game)
+        table = make_playable(reference)
+        lineups = version_lineups(self._api, view, table.possible_agents, versions=versions)
+        return exploitability_curve(table, lineups, name=reference.id, greedy=greedy)
 
     def checkpoints(self, *, agent: str = "") -> list[CheckpointView]:
         """List the stored checkpoints, oldest first.

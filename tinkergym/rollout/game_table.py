@@ -13,6 +13,7 @@ import gymnasium as gym
 
 from tinkergym.agent.coordinator import Position, Standing
 from tinkergym.errors import InvalidEnvironmentError
+from tinkergym.games.parallel import with_turns
 from tinkergym.rollout.environment_host import system_prompt_of
 from tinkergym.rollout.external_player import ReadSecret
 from tinkergym.rollout.table_players import SeatedPlayer, acting_failed, seat_player
@@ -60,11 +61,7 @@ class GameTable:
                 A parallel one is converted: its agents act one after the other without seeing each other's
                 actions.
         """
-        if not hasattr(game, "agent_iter"):
-            from pettingzoo.utils.conversions import parallel_to_aec
-
-            game = parallel_to_aec(game)
-        self._game = game
+        self._game = game = with_turns(game)
         self._owed: dict[str, Any] = {}
         self._players: dict[str, tuple[TablePlayer, SeatedPlayer]] = {}
         """Who plays the agents that no policy plays."""

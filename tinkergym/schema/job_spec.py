@@ -524,7 +524,8 @@ class JobSpec(PlayedSpec):
     """Interval in steps at which the KL to the initial policy is estimated for a job without a KL penalty, as
     the metric `kl`; 0 disables it. None is 10, but 0 if a second model would have to be loaded for it."""
     shuffle_rewards: bool = False
-    """A control experiment: permute the returns within each step, so that nothing can be learned."""
+    """A control experiment: permute the returns within each step, those of each environment and seat
+    separately, so that nothing can be learned."""
     max_staleness: int = Field(0, ge=0, le=8)
     """How many versions may lie between the policy that sampled a token and the one that trains on it. 0 is
     synchronous: a step's episodes begin when the previous step is done. With more, episodes are played up to

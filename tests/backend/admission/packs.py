@@ -78,6 +78,8 @@ class Catalog:
     def renderer(self, model, chat_template=""):
         if model == "nano-vl":
             return load_renderer_bundle(model, Path(PACKAGED_MODELS[model]))
+        if model == "short":
+            return byte_bundle(context_length=100)
         if model != "bytes":
             raise UnknownModelError(f"unknown model {model!r}", field="model")
         return byte_bundle(context_length=200)

@@ -84,6 +84,24 @@ def test_a_longer_context_than_the_model_has_is_refused_by_name(preflight):
     assert caught.value.field == "limits.max_context_tokens"
 
 
+@pytest.mark.parametrize("rollout", ["client", "server"])
+@pytest.mark.parametrize(
+    ("limits", "max_turn_tokens"), [(Limits(max_context_tokens=150), 10), (Limits(), 150)]
+)
+def test_each_seat_has_to_fit_into_the_context_of_its_own_model(preflight, rollout, limits, max_turn_tokens):
+    job = of_game(["x", "o"]).model_copy(
+        update={
+            "rollout": rollout,
+            "limits": limits,
+            "sampling": Sampling(max_turn_tokens=max_turn_tokens),
+            "agents": {"x": Train(), "o": Train(model="short")},
+        }
+    )
+    with pytest.raises(InvalidRequestError, match="short") as caught:
+        preflight.check(job)
+    assert caught.value.field == "agents.o"
+
+
 def test_an_unknown_model_is_refused_before_any_environment_is_made(preflight):
     with pytest.raises(UnknownModelError):
         preflight.check(spec(model="gpt-9"))

@@ -10,6 +10,7 @@ from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.episode_requests import step_requests
 from backend.errors import LeaseLostError
 from backend.learner.sequences import TokenLimits
+from tests.backend.seats import result_of, two_seats
 from tinkergym.errors import (
     EnvironmentCrashedError,
     InvalidRequestError,
@@ -20,7 +21,7 @@ from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 from tinkergym.testing.episodes import one_turn_episode
-from tinkergym.trajectory.trajectory import StopReason, Trajectory
+from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory
 
 LIMITS = TokenLimits(vocabulary=256, context_length=64)
 
@@ -35,6 +36,10 @@ def result(request: EpisodeRequest) -> EpisodeResult:
         seed=request.seed,
     )
     return EpisodeResult(episode_id=request.episode_id, lease_id=request.lease_id, trajectories=[trajectory])
+
+
+def unanswered(tokens: int) -> Segment:
+    return Segment(token_ids=[1] * tokens, loss_mask=[False] * tokens, sampling_logprobs=[None] * tokens)
 
 
 def ask(most: int = 10, wait: float = 0.0, worker_id: str = "w", renew: tuple[str, ...] = ()) -> LeaseRequest:
@@ -229,6 +234,39 @@ def test_a_repeated_result_is_answered_when_the_first_is_durable_and_stored_itse
             assert isinstance(first.exception(), ServiceUnavailableError)
             assert repeated.result() == ["accepted"] * 4
     assert saved == ([4] if first_is_stored else [4, 4])
+
+
+def test_each_seat_of_a_game_is_bounded_by_the_context_of_its_own_model(boards):
+    def played(request: EpisodeRequest, **tokens: int) -> EpisodeResult:
+        long = {agent: unanswered(count) for agent, count in tokens.items()}
+        return result_of(
+            request,
+            *(
+                result(request).trajectories[0].model_copy(update={"agent": agent, "segments": [segment]})
+                for agent, segment in long.items()
+            ),
+        )
+
+    job = Job(boards, "job-1")
+    boards.close("job-1")
+    short = TokenLimits(vocabulary=256, context_length=10)
+    boards.open(
+        "job-1", job.board, job.save, for_server_workers=True, limits=LIMITS, other_limits={"short": short}
+    )
+    boards.step_recorded("job-1", 0)
+    algorithm = GRPO(group_size=2, groups_per_step=1)
+    spec = JobSpec(environment=EnvironmentRef(id="board/TicTacToe-v0"), steps=3, algorithm=algorithm)
+    requests = []
+    for request in step_requests("job-1", spec, 2):
+        seated = two_seats(request)
+        other = {"o": seated.seats["o"].model_copy(update={"model": "short"})}
+        requests.append(seated.model_copy(update={"seats": {**seated.seats, **other}}))
+    boards.post("job-1", 2, requests)
+    first, second = [one for one in boards.lease(ask()).episodes if one.step == 2]
+    reply = boards.submit(SubmitRequest(worker_id="w", results=[played(first, x=64, o=10)]), "job-1")
+    assert reply.verdicts == ["accepted"]
+    with pytest.raises(InvalidRequestError, match=r"agent 'o'.*context of 10"):
+        boards.submit(SubmitRequest(worker_id="w", results=[played(second, x=64, o=11)]), "job-1")
 
 
 def test_a_result_whose_job_ends_before_the_step_before_is_recorded_is_not_kept(boards):

@@ -75,6 +75,20 @@ def test_turns_that_cover_the_sampled_tokens_are_sound(segments, turns):
     require_sound(record(segments, turns), LIMITS)
 
 
+def test_a_seat_is_bounded_by_the_model_that_played_it():
+    long = record(["." * 20 + "x"], [(0, 20, 21)])
+    (trajectory,) = long.trajectories
+    both = long.model_copy(
+        update={"trajectories": [trajectory.model_copy(update={"agent": agent}) for agent in "xo"]}
+    )
+    longer = TokenLimits(vocabulary=100, context_length=21)
+    with pytest.raises(InvalidRequestError, match="agent 'x'"):
+        require_sound(both, LIMITS, seats={"o": longer})
+    with pytest.raises(InvalidRequestError, match="agent 'o'"):
+        require_sound(both, longer, seats={"o": LIMITS})
+    require_sound(both, LIMITS, seats={"x": longer, "o": longer})
+
+
 @pytest.mark.parametrize(
     ("segments", "turns", "words"),
     [

@@ -11,7 +11,7 @@ from backend.jobs.train_batch import train_batch
 from backend.learner.value_loss import ValueLoss
 from tests.backend.jobs.played_episodes import batch, episode, half, job, never
 from tests.backend.seats import result_of, two_seats
-from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus
+from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus, RunningBaseline
 from tinkergym.schema.job_spec import Limits
 from tinkergym.trajectory.parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment, StopReason
@@ -45,8 +45,10 @@ def seated(agent, trajectory):
     return trajectory.model_copy(update={"agent": agent})
 
 
-def two_seat_batch(*pairs, policies=("job-1", "job-1"), policy=None, algorithm=GRPO, values=never):
-    spec = job(algorithm(group_size=len(pairs), groups_per_step=1))
+def two_seat_batch(
+    *pairs, policies=("job-1", "job-1"), policy=None, algorithm=GRPO, values=never, **settings
+):
+    spec = job(algorithm(group_size=len(pairs), groups_per_step=1), **settings)
     requests = [two_seats(request, policies) for request in step_requests("job-1", spec, 1)]
     played = [
         (request, result_of(request, seated("x", x), seated("o", o)))
@@ -89,6 +91,20 @@ def test_ppo_whitens_the_advantages_of_each_seat_for_itself():
     for own in (found.sequences[:2], found.sequences[2:]):
         advantages = np.concatenate([np.asarray(one.advantage)[one.loss_mask] for one in own])
         assert abs(advantages.mean()) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "algorithm", [GRPO, partial(GRPO, credit="turn"), RunningBaseline, partial(PPO, whiten_advantages=False)]
+)
+def test_the_control_experiment_permutes_what_each_seat_earned_separately(algorithm):
+    # `x` wins every game and `o` loses it: permuted across seats, `x` would be told that it lost some.
+    won, lost = (episode((reward, 1, "stop")) for reward in (1.0, -1.0))
+    for seed in range(4):
+        settings = {"algorithm": algorithm, "values": expecting(0.0), "seed": seed}
+        plain, shuffled = (
+            two_seat_batch(*[(won, lost)] * 6, **settings, shuffle_rewards=on) for on in (False, True)
+        )
+        assert [s.advantage for s in shuffled.sequences] == [s.advantage for s in plain.sequences]
 
 
 def test_a_policy_learns_from_its_own_seats_only():

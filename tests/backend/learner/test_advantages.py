@@ -75,6 +75,21 @@ def test_shuffling_permutes_only_completed_returns_and_repeats_with_its_seed():
     assert shuffled(1)[18:].tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("how", ["episodes", "turns"])
+def test_shuffling_does_not_mix_what_cannot_be_compared(how):
+    returns, groups, strata = [*range(10), *range(100, 110)], [0] * 10 + [1] * 10, [7] * 10 + [3] * 10
+    settings = {"shuffle": np.random.default_rng(1), "strata": strata}
+    if how == "episodes":
+        values = group_advantages(returns, groups, [True] * 20, **settings).values
+    else:
+        turns, _ = turn_advantages([[one] for one in returns], groups, [True] * 20, **settings)
+        values = np.concatenate(turns)
+    expected = [one - 4.5 for one in range(10)]
+    for own in (values[:10], values[10:]):
+        assert own.tolist() != expected
+        assert sorted(own) == expected
+
+
 def test_no_episode_at_all_gives_no_advantage():
     assert group_advantages([], [], []).values.tolist() == []
     assert group_advantages([], [], [], baseline="batch").values.tolist() == []

@@ -32,6 +32,54 @@ def test_a_hidden_move_is_not_shown_before_the_round_is_over(tg_run):
     assert not re.search("^(rock|paper|scissors)$", before, re.MULTILINE)
 
 
+DICE = "tabletop/LiarsDice-v0"
+
+
+def test_seats_of_three_are_given_to_the_user_and_to_named_players(tg_run):
+    run = tg_run(
+        *(
+            "play",
+            DICE,
+            "--seat",
+            "player_1",
+            "--player",
+            "player_2=cautious",
+            "--policy",
+            "random",
+            "--json",
+        ),
+        typed="liar\n" * 40,
+    )
+    assert run.exit_code == 0
+    reset, *_, end = [json.loads(line) for line in run.stdout.splitlines()]
+    assert reset["players"] == {"player_2": "cautious", "player_0": "random"}
+    assert reset["seat"] == "player_1"
+    assert set(end["returns"]) == {"player_0", "player_1", "player_2"}
+
+
+def test_two_people_share_a_terminal(tg_run):
+    seats = ("--seat", "player_0", "--seat", "player_1")
+    run = tg_run("play", GAME, *seats, "--json", typed="1\n" * 40)
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    assert lines[0]["players"] == {}
+    moves = [line["seat"] for line in lines if line["event"] == "your_move"]
+    assert moves == [f"player_{number % 2}" for number in range(len(moves))]
+    assert set(lines[-1]["observations"]) == {"player_0", "player_1"}
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_who_takes_no_seat_watches_every_move(tg_run, as_json):
+    run = tg_run("play", DICE, "--watch", "--policy", "random", *(["--json"] if as_json else []))
+    assert run.exit_code == 0
+    if as_json:
+        events = [json.loads(line) for line in run.stdout.splitlines()]
+        assert events[0]["players"] == dict.fromkeys(("player_0", "player_1", "player_2"), "random")
+        assert {event["event"] for event in events[1:-1]} == {"action"}
+        assert {event["seat"] for event in events[1:-1]} > {"player_0"}
+    else:
+        assert "returns: player_0" in run.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
@@ -39,6 +87,11 @@ def test_a_hidden_move_is_not_shown_before_the_round_is_over(tg_run):
         ([], "--seat"),
         (["--seat", "player_0", "--watch"], "--watch"),
         (["--seat", "player_0", "--temperature", "1"], "--temperature"),
+        (["--seat", "player_0", "--player", "player_1"], "--player"),
+        (["--seat", "player_0", "--player", "player_0=random"], "--player"),
+        (["--seat", "player_0", "--player", "player_7=random"], "--player"),
+        (["--player", "player_1=random"], "--seat"),
+        (["--seat", "player_0", "--player", "player_1=random", "--policy", "random"], "--policy"),
     ],
 )
 def test_what_makes_no_sense_at_a_seat_is_refused_by_name(tg_run, arguments, field):

@@ -126,6 +126,42 @@ def test_with_three_players_each_takes_every_seat_against_two_of_the_other():
     assert found.ratings()["cautious"].low > 0
 
 
+DICE, SEATS = "tabletop/LiarsDice-v0", ("player_0", "player_1", "player_2")
+
+
+def bound(*seats, plays="cautious"):
+    """A policy for one seat of three each, as a job trains them."""
+    return [Player(name=f"job-1/{seat}@9", plays=plays, seats=(seat,), step=9) for seat in seats]
+
+
+def test_policies_of_one_seat_of_three_meet_while_another_takes_the_seat_that_is_left():
+    found = crossplay([*bound("player_0", "player_1"), *scripted("random")], DICE, pairs=5)
+    one, other, rest = found.names
+    for row, column in ((one, other), (other, one)):
+        assert found.cell(row, column).games == 5
+    own = [each for each in found.encounters if (each.row, each.column) == (0, 1)]
+    assert {agent: player.name for agent, player in own[0].result.match.seats.items()} == dict(
+        zip(SEATS, (one, other, rest), strict=True)
+    )
+    # Only the other policy is a rival; what a third player earns says nothing about the two.
+    assert all(each.rivals == ("player_1",) for each in own)
+    returns = [each.result.returns for each in own]
+    assert [each.lead for each in own] == [paid["player_0"] - paid["player_1"] for paid in returns]
+    assert found.cell(one, rest).games == 5
+    # Each game is rated once, though it is in the matrix from both sides.
+    assert sum(rating.pairs for rating in found.ratings().ratings) <= 2 * 3 * 5
+
+
+def test_the_seat_that_is_left_goes_to_the_first_of_the_others_that_can_take_it():
+    third = bound("player_2", plays="random")
+    found = crossplay(bound("player_0", "player_1"), DICE, pairs=2, others=[*third, *scripted("cautious")])
+    assert {each.result.match.seats["player_2"].name for each in found.encounters} == {"job-1/player_2@9"}
+    assert found.to_json()["others"] == ["job-1/player_2@9", "cautious"]
+    with pytest.raises(InvalidRequestError) as refused:
+        crossplay(bound("player_0", "player_1"), DICE, pairs=2)
+    assert refused.value.field == "players"
+
+
 def test_partners_who_earn_the_same_are_rated_alike():
     found = crossplay(scripted("random", "code"), "tabletop/Signals-v0", pairs=20)
     assert found.cell("random", "code").mean_return == found.cell("code", "random").mean_return

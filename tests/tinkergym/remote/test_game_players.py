@@ -7,12 +7,13 @@ import pytest
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.registration.games import make_game
-from tinkergym.remote.game_players import find_player, game_of, version_players, versions_named
+from tinkergym.remote.game_players import find_player, find_seats, game_of, version_players, versions_named
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
 from tinkergym.schema.jobs import JobView
+from tinkergym.schema.opponents import Scripted
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 
@@ -70,6 +71,23 @@ def test_a_reference_names_a_version_that_is_kept_or_the_newest():
     assert find_player(api, "perfect", game).plays == "perfect"
 
 
+def test_a_job_that_trains_several_policies_plays_each_seat_with_its_own():
+    view = job_of(NIM, player_0=Train(), player_1=Train())
+    api, game = StubApi(view, [4]), make_game("games/Nim-v0")
+    found = find_seats(api, "job-1@4", game, game.possible_agents)
+    assert {agent: one.name for agent, one in found.items()} == {
+        "player_0": "job-1/player_0@4",
+        "player_1": "job-1/player_1@4",
+    }
+    shared = StubApi(job_of(NIM, player_0=Train(), player_1=SharedWith(agent="player_0")), [4])
+    assert {one.name for one in find_seats(shared, "job-1@4", game, game.possible_agents).values()} == {
+        "job-1/player_0@4"
+    }
+    one_seat = StubApi(job_of(NIM, player_0=Train(), player_1=Scripted(name="random")), [4])
+    with pytest.raises(InvalidRequestError):
+        find_seats(one_seat, "job-1@4", game, game.possible_agents)
+
+
 def test_a_job_of_one_seat_against_an_opponent_is_compared_in_the_game_itself():
     vs = EnvironmentRef(id="games/NimVs-v0", kwargs={"opponent": "perfect", "on_illegal": "random"})
     found = game_of(job_of(vs))
@@ -86,3 +104,13 @@ def test_a_jobs_exploitability_is_that_of_its_policies(monkeypatch):
     found = Job(StubApi(view, [3]), view).exploitability(3)
     # To the stub every action is equally probable.
     assert found.exploitability == pytest.approx(11 / 24)
+    curve = Job(StubApi(view, [3]), view).exploitability_curve()
+    assert [(one.name, one.step) for one in curve.measured] == [(f"job-1@{n}", n) for n in (0, 3, 9)]
+    assert curve.averages == pytest.approx(dict.fromkeys((0, 3, 9), 11 / 24))
+
+
+def test_a_job_without_a_policy_for_a_seat_has_no_exploitability(monkeypatch):
+    view = job_of(EnvironmentRef(id="tabletop/KuhnPoker-v0"), first=Train(), second=Scripted(name="honest"))
+    with pytest.raises(InvalidRequestError) as refused:
+        Job(StubApi(view, [3]), view).exploitability(3)
+    assert refused.value.field == "agents"
