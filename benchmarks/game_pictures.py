@@ -45,8 +45,15 @@ def _cooperative(details: dict[str, Any]) -> tuple[dict[str, Curves], str]:
 
 
 def _kuhn(details: dict[str, Any]) -> tuple[dict[str, Curves], str]:
-    curve = (details["versions"], details["exploitability"])
-    return {"tabletop/KuhnPoker-v0": {"self-play": curve}}, "exact exploitability, chips per game"
+    curves = {
+        name: (details["versions"], details[key])
+        for name, key in (
+            ("newest version", "exploitability"),
+            ("average of the versions", "average_strategy"),
+        )
+        if key in details
+    }
+    return {"tabletop/KuhnPoker-v0": curves}, "exact exploitability, chips per game"
 
 
 def _self_play(details: dict[str, Any]) -> tuple[dict[str, Curves], str]:
