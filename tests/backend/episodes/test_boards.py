@@ -247,22 +247,25 @@ def test_each_seat_of_a_game_is_bounded_by_the_context_of_its_own_model(boards):
             ),
         )
 
-    job = Job(boards, "job-1")
-    boards.close("job-1")
-    short = TokenLimits(vocabulary=256, context_length=10)
+    short, board = TokenLimits(vocabulary=256, context_length=10), EpisodeBoard(lease_seconds=30.0)
     boards.open(
-        "job-1", job.board, job.save, for_server_workers=True, limits=LIMITS, other_limits={"short": short}
+        "job-1",
+        board,
+        lambda step, results: None,
+        for_server_workers=True,
+        limits=LIMITS,
+        other_limits={"short": short},
     )
     boards.step_recorded("job-1", 0)
     algorithm = GRPO(group_size=2, groups_per_step=1)
     spec = JobSpec(environment=EnvironmentRef(id="board/TicTacToe-v0"), steps=3, algorithm=algorithm)
     requests = []
-    for request in step_requests("job-1", spec, 2):
+    for request in step_requests("job-1", spec, 1):
         seated = two_seats(request)
         other = {"o": seated.seats["o"].model_copy(update={"model": "short"})}
         requests.append(seated.model_copy(update={"seats": {**seated.seats, **other}}))
-    boards.post("job-1", 2, requests)
-    first, second = [one for one in boards.lease(ask()).episodes if one.step == 2]
+    boards.post("job-1", 1, requests)
+    first, second = boards.lease(ask()).episodes
     reply = boards.submit(SubmitRequest(worker_id="w", results=[played(first, x=64, o=10)]), "job-1")
     assert reply.verdicts == ["accepted"]
     with pytest.raises(InvalidRequestError, match=r"agent 'o'.*context of 10"):

@@ -21,6 +21,8 @@ class Parity(ParallelEnv):
     render_mode = None
     possible_agents = ["a", "b", "c"]  # noqa: RUF012 - as above
 
+    opponents = ("low", "high")
+
     def __init__(self, rounds=2):
         self.rounds = rounds
 
