@@ -20,6 +20,7 @@ from backend.errors import ConfigError
 from backend.store.blobs import Blobs, LocalBlobs
 from backend.store.place import default_url
 from tinkergym.errors import InvalidRequestError
+from tinkergym.images.files import MOST_BYTES, MOST_PIXELS
 from tinkergym.network.chat_endpoint import origin_list
 from tinkergym.schema.parsing import parse
 
@@ -69,10 +70,11 @@ class GatewayLimits(Settings):
     """Time for one evaluation."""
     data_bytes: int = Field(4 * 2**30, ge=1024)
     """Datasets that one tenant may keep on the service's disk, for SFT and preference jobs."""
-    image_bytes: int = Field(4 * 2**20, ge=1024)
-    """Largest image file. At most `body_bytes`."""
-    image_pixels: int = Field(16_000_000, ge=1)
-    """Most pixels of an image: height times width."""
+    image_bytes: int = Field(MOST_BYTES, ge=1024, le=MOST_BYTES)
+    """Largest image file. At most `body_bytes`. It can be lowered, but not raised: clients and
+    environments refuse larger ones themselves."""
+    image_pixels: int = Field(MOST_PIXELS, ge=1, le=MOST_PIXELS)
+    """Most pixels of an image: height times width. It can be lowered, but not raised."""
     images_bytes: int = Field(4 * 2**30, ge=1024)
     """Images that one tenant may keep on the service's disk. When all its jobs have finished, images older
     than an hour are deleted to make room for new ones."""

@@ -54,7 +54,8 @@ class Admission:
         if isinstance(spec, PolicySpec):
             return spec, {}
         if isinstance(spec, WrittenDataSpec):
-            datasets.check(catalog, config.uploads, config.images, tenant, spec)
+            most_images = config.limits.prompt_images
+            datasets.check(catalog, config.uploads, config.images, tenant, spec, most_images=most_images)
             remote_environments.check_evaluations(spec, config)
             if not spec.client_plays_evaluations:
                 self.job_check.check_evaluations(spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.admission.image_bounds import refuse_many_images
 from backend.admission.protocols import ModelCatalog
 from backend.store.blobs import Blobs
 from backend.store.images import Images
@@ -14,14 +15,22 @@ from tinkergym.schema.jobs import SFTSpec, WrittenDataSpec
 
 
 def check(
-    catalog: ModelCatalog, uploaded: Blobs, images_sent: Blobs, tenant: TenantStore, spec: WrittenDataSpec
+    catalog: ModelCatalog,
+    uploaded: Blobs,
+    images_sent: Blobs,
+    tenant: TenantStore,
+    spec: WrittenDataSpec,
+    *,
+    most_images: int,
 ) -> None:
     """Check that the data exists, has the right kind, and fits the model.
+
+    `most_images` is the limit for one sequence.
 
     Raises:
         NotFoundError: It was never uploaded by this tenant.
         InvalidDataError: It is of another kind, or longer than the model's context.
-        InvalidRequestError: A batch is larger than the data.
+        InvalidRequestError: A batch is larger than the data, or a sequence has too many images.
     """
     bundle = catalog.renderer(spec.model, spec.chat_template)
     uploads = Uploads(uploaded, tenant.tenant_id)
@@ -46,6 +55,7 @@ def check(
                     hint="choose a vision-language model such as nano-vl",
                     field=field,
                 )
+            refuse_many_images(uploads.most_images(data_id), most_images, field=field)
             Images(images_sent, tenant.tenant_id).require(images)
     records = uploads.view(spec.data).records
     left = records - spec.held_out_records(records)

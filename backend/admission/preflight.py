@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from backend.admission.image_bounds import refuse_many_images
 from backend.admission.protocols import Checked, ModelCatalog
 from backend.config import CONFIG_VARIABLE, GatewayLimits
 from backend.processes.bounded_pipes import communicate
@@ -44,6 +45,7 @@ _LAST_WORDS = 1500
 @dataclass(frozen=True, slots=True)
 class _Probe:
     prompt_tokens: int
+    prompt_images: int
     checked: Checked
 
 
@@ -63,8 +65,8 @@ class Preflight:
 
         Raises:
             InvalidRequestError: The model or the environment is unknown, the environment cannot be started,
-                its first prompt and a completion exceed the model's context, or the job asks for a longer
-                context than the model's.
+                its first prompt has too many images or, with a completion, exceeds the model's context, or
+                the job asks for a longer context than the model's.
         """
         for agent, own in shown_first(spec).items():
             with _named(agent):
@@ -85,7 +87,7 @@ class Preflight:
         for agent, own in shown.items():
             bundle = self._catalog.renderer(own.model, own.chat_template)
             with _named(agent):
-                refuse_long_prompt(self._probe(own, bundle).prompt_tokens, own, bundle.context_length)
+                self._refuse_large_prompt(own, bundle)
         return checked
 
     def _check_room(self, spec: PlayedSpec) -> None:
@@ -114,10 +116,15 @@ class Preflight:
                         steps=1,
                         sampling=spec.sampling,
                     )
-                refuse_long_prompt(self._probe(played, bundle).prompt_tokens, played, bundle.context_length)
+                self._refuse_large_prompt(played, bundle)
             except TinkerGymError as error:
                 error.field = "evaluate"
                 raise
+
+    def _refuse_large_prompt(self, spec: PlayedSpec, bundle: RendererBundle) -> None:
+        probe = self._probe(spec, bundle)
+        refuse_many_images(probe.prompt_images, self._limits.prompt_images, field="environment")
+        refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
 
     def _probe(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:
         agents, game = _agents_of(spec), _game_settings(spec)
@@ -183,7 +190,7 @@ class Preflight:
             ) from None
         if "error" in answer:
             raise from_wire(answer["error"])
-        return _Probe(answer.pop("prompt_tokens"), Checked(**answer))
+        return _Probe(answer.pop("prompt_tokens"), answer.pop("prompt_images"), Checked(**answer))
 
 
 def _alone(spec: PlayedSpec, environment: EnvironmentRef) -> PlayedSpec:

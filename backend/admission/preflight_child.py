@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.processes.one_question import one_question
+from tinkergym.agent.image_text import hashes_of
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.tool_turns import offered_tools, require_calls_readable
 from tinkergym.core import refuse_unfinished
@@ -52,7 +53,7 @@ def examine(
     self_play: bool = False,
     scripted: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
-    """Return the length of the longest first prompt, in tokens, the pack's version, and the system prompt.
+    """Return the longest first prompt's tokens and images, the pack's version, and the system prompt.
 
     For a game, also its agents and its players.
 
@@ -68,7 +69,7 @@ def examine(
     else:
         check_players(table, scripted)
     renderer = Renderer.from_bundle(bundle)
-    longest = 0
+    longest = most_images = 0
     environment_prompt = None
     for seed in _SEEDS:
         try:
@@ -80,8 +81,8 @@ def examine(
         except Exception as error:
             raise _failed_reset(error, seed, reference.id) from error
         try:
-            prompt = _first_prompt(renderer, observation, system_prompt, environment_prompt)
-            longest = max(longest, len(prompt))
+            tokens, images = _first_prompt(renderer, observation, system_prompt, environment_prompt)
+            longest, most_images = max(longest, tokens), max(most_images, images)
         except InvalidImageError as error:
             raise InvalidImageError(
                 f"{reference.id}: {error.message}", hint=error.hint, field="environment"
@@ -99,6 +100,7 @@ def examine(
     pack = pack_of(reference.id)
     return {
         "prompt_tokens": longest,
+        "prompt_images": most_images,
         "packs": {pack.name: pack.version} if pack else {},
         "environment_prompt": environment_prompt,
         "data": {} if sha256 is None else {reference.id: sha256},
@@ -123,14 +125,14 @@ def _failed_reset(error: Exception, seed: int, env_id: str) -> InvalidEnvironmen
 
 def _first_prompt(
     renderer: Renderer, observation: Any, system_prompt: str | None, environment_prompt: str | None
-) -> list[int]:
+) -> tuple[int, int]:
+    """Return how many tokens and images the policy would see."""
     shown, tools = offered_tools(messages_to_answer(observation))
     if tools:
         renderer = renderer.with_tools(tools)
         require_calls_readable(renderer)
-    return renderer.start(
-        opening_messages(shown, job_prompt=system_prompt, environment_prompt=environment_prompt)
-    )
+    messages = opening_messages(shown, job_prompt=system_prompt, environment_prompt=environment_prompt)
+    return len(renderer.start(messages)), len(hashes_of(messages))
 
 
 def main() -> None:

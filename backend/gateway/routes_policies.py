@@ -13,6 +13,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
+from backend.admission.image_bounds import refuse_many_images
 from backend.gateway.bodies import Tenant, body_of, describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
@@ -29,6 +30,7 @@ from tinkergym.schema.policy_calls import (
     PolicyCallsView,
     PolicySpec,
     images_in,
+    most_images_in,
 )
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.views import PolicyView
@@ -84,6 +86,8 @@ async def call_policy(
         # Another tenant's policy is treated like one that does not exist.
         await run_in_threadpool(tenant.find_policy, PolicyRef.parse(wanted.call.policy))
     if images := images_in(wanted.call):
+        most = parts.config.limits.prompt_images
+        refuse_many_images(most_images_in(wanted.call), most, field="call.sequences.images")
         await run_in_threadpool(Images(parts.config.images, tenant.tenant_id).require, images)
     most_bytes = parts.config.limits.calls_bytes
     add = partial(parts.store.policy_calls().add, most_bytes=most_bytes)

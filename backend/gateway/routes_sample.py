@@ -16,6 +16,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from backend.admission.image_bounds import refuse_many_images
 from backend.admission.in_flight import Batch
 from backend.admission.sampling_bounds import refuse_too_many_logprobs
 from backend.gateway.bodies import Tenant, body_of, describes, key_of
@@ -40,7 +41,8 @@ async def sample(
     if len({wanted.request_id for wanted in batch.requests}) < len(batch.requests):
         raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
     refuse_too_many_logprobs(batch.requests)
-    _refuse_many_images(batch.requests, parts.config.limits.prompt_images)
+    for wanted in batch.requests:
+        refuse_many_images(len(wanted.images), parts.config.limits.prompt_images, field="requests.images")
     policies = {wanted.policy for wanted in batch.requests}
     if len(policies) <= _FEW_POLICIES:
         chosen = pools_at_hand(parts, tenant, policies)
@@ -72,16 +74,6 @@ async def sample(
         await stack.aclose()
         raise
     return LinesResponse(_lines(sources, flying), count, stack)
-
-
-def _refuse_many_images(requests: list[SampleRequest], most: int) -> None:
-    for wanted in requests:
-        if len(wanted.images) > most:
-            raise InvalidRequestError(
-                f"a prompt has {len(wanted.images)} images, more than the limit of {most}",
-                hint="use fewer, or ask the operator to raise limits.prompt_images",
-                field="requests.images",
-            )
 
 
 def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:

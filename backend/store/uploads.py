@@ -42,6 +42,8 @@ class ChunkSummary(WireModel):
     largest_token_id: int
     images: list[str] = Field([])
     """Hashes of the images in its records."""
+    most_images: int
+    """Most images of one sequence."""
 
 
 class StoredSet(WireModel):
@@ -198,11 +200,15 @@ class Uploads:
         Raises:
             NotFoundError: It was never completed, or is another tenant's.
         """
-        return {
-            sha256
-            for chunk in set(self._stored(data_id).chunks)
-            for sha256 in ChunkSummary.model_validate_json(self._blobs.get(_summary(chunk))).images
-        }
+        return {sha256 for summary in self._summaries(data_id) for sha256 in summary.images}
+
+    def most_images(self, data_id: str) -> int:
+        """Return the most images that one sequence of a set has.
+
+        Raises:
+            NotFoundError: It was never completed, or is another tenant's.
+        """
+        return max(summary.most_images for summary in self._summaries(data_id))
 
     def records(self, data_id: str) -> Iterator[list[TokenSequence]]:
         """Read a set chunk by chunk.
@@ -221,6 +227,10 @@ class Uploads:
                     f"the uploaded chunk {sha256} differs from what was written", hint="start the job again"
                 )
             yield from DataChunk.model_validate_json(body).records
+
+    def _summaries(self, data_id: str) -> Iterator[ChunkSummary]:
+        for chunk in set(self._stored(data_id).chunks):
+            yield ChunkSummary.model_validate_json(self._blobs.get(_summary(chunk)))
 
     def used_bytes(self) -> int:
         """Return the size of all chunks and sets."""
@@ -284,4 +294,5 @@ def summarise(chunk: DataChunk, size: int) -> ChunkSummary:
         longest=max(len(sequence.token_ids) for sequence in sequences),
         largest_token_id=max(max(sequence.token_ids) for sequence in sequences),
         images=sorted({image.sha256 for sequence in sequences for image in sequence.images}),
+        most_images=max(len(sequence.images) for sequence in sequences),
     )

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 import torch
 from pydantic import JsonValue
 
+from backend.admission.image_bounds import refuse_many_images
 from backend.catalog.model_check import refuse_unfit
 from backend.catalog.models import load_renderer_bundle, resolve_model
 from backend.compute.device_lock import DeviceLock, compute_alone, send_helpers_home
@@ -244,6 +245,9 @@ class PoolWorker:
             try:
                 self._refuse_part_of_the_distribution_in_training(request, job_id)
                 if request.images:
+                    # Environment workers ask here directly, not through the gateway.
+                    most = self._config.limits.prompt_images
+                    refuse_many_images(len(request.images), most, field="images")
                     tenant = self._tenant_of(request, job_id)
                     self._require_images(tenant, [image.sha256 for image in request.images])
                 resolved = served.directory.resolve_for(

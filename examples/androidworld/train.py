@@ -35,4 +35,4 @@ def demonstrations(count, mistakes):
 with tg.Client() as client:
     job = client.train(env_id, **train, **recipe.imitate(client, demonstrations, own=["mistakes"]))
     recipe.watch(job)
-    recipe.report(job, metric="env/malformed_actions", environment=env_id)
+    recipe.report(job, metric=["env/success", "env/malformed_actions"], environment=env_id)

@@ -44,4 +44,4 @@ def demonstrations(count):
 with tg.Client() as client:
     job = client.train(ENV, **train, **recipe.imitate(client, demonstrations))
     recipe.watch(job)
-    recipe.report(job, metric="env/malformed_tool_calls")
+    recipe.report(job, metric=["env/correct", "env/tool_calls", "env/malformed_tool_calls"])

@@ -30,11 +30,7 @@ def main():
     with tg.Client() as client:
         job = client.train(games, **train, **recipe.imitate(client, legal_episodes))
         recipe.watch(job)
-        last = {
-            one.name: [round(value, 3) for value in (one.mean, one.low, one.high) if value is not None]
-            for one in job.evaluations()
-        }
-        recipe.report(job, each_game=last)
+        recipe.report(job)
 
 
 if __name__ == "__main__":

@@ -15,5 +15,4 @@ with tg.Client() as client:
     # Starts, newest versions and the random player against each other, seats swapped.
     games = job.crossplay(pairs=pairs)
     print(games)
-    last = {one.name: (one.mean, one.low, one.high) for one in job.evaluations()}
-    recipe.report(job, each_seat=last, crossplay=games.to_json())
+    recipe.report(job, crossplay=games.to_json())

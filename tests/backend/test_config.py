@@ -14,6 +14,8 @@ from backend.errors import ConfigError
         (["port=99999"], "port", "65535"),
         (["lease_seconds=3"], "lease_seconds", "twice heartbeat_seconds"),
         (["limits.body_byte=9"], "limits.body_byte", "did you mean limits.body_bytes"),
+        (["limits.image_bytes=4194305"], "limits.image_bytes", "4194304"),
+        (["limits.image_pixels=16000001"], "limits.image_pixels", "16000000"),
         (["port.x=3"], "port", "integer"),
         (["idle_policies=0"], "idle_policies", "1"),
         (["port=1", "port.x=3"], "port.x", "is not a section"),

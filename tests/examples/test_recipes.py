@@ -13,11 +13,22 @@ import pytest
 import tinkergym as tg
 from benchmarks.common import service
 from tinkergym.remote import policy as remote_policy
+from tinkergym.reporting.recipe import Recipe
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPES = sorted(path.parent.name for path in EXAMPLES.glob("*/train.py"))
 ONE_SEAT = {"bandit", "math_lora", "math_tools", "geometry", "geometry_tools", "gomoku", "dialogue"}
 """Recipes whose environment can be played here as well, with one policy."""
+FACTS = {
+    "dialogue": lambda facts: (
+        set(facts["pass_hat"]) == {"before", "after"} and all(facts["pass_hat"].values())
+    ),
+    "math_lora": lambda facts: facts["same_answer_in_peft"] is True,
+    "preference": lambda facts: facts["pairs"] > 0,
+    "sft_rl": lambda facts: isinstance(facts["first_move"], str),
+    "two_agent_gomoku": lambda facts: bool(facts["crossplay"]),
+}
+"""What else a recipe reports, and what must be true of it even in its short form."""
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +54,18 @@ def prepare(name, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_short_form_runs_to_its_report(running, monkeypatch, tmp_path, name):
     prepare(name, monkeypatch, tmp_path)
-    for variable, value in running.environment.items():
-        monkeypatch.setenv(variable, value)
-    script = EXAMPLES / name / "train.py"
-    monkeypatch.setattr(sys, "argv", [str(script), "--short", "--out", str(tmp_path)])
-    runpy.run_path(str(script), run_name="__main__")
-    (result,) = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    asked = []
+    report = Recipe.report
+
+    def noting(recipe, job, *, metric=(), **facts):
+        asked.extend([metric] if isinstance(metric, str) else metric)
+        return report(recipe, job, metric=metric, **facts)
+
+    monkeypatch.setattr(Recipe, "report", noting)
+    result = run(running, monkeypatch, tmp_path, name, "--short")
     assert result["recipe"] == name
+    assert list(result["metrics"]) == asked
+    assert FACTS.get(name, lambda facts: True)(result["facts"])
     assert result["short"] is True
     assert result["evaluations"]
     for done in result["evaluations"].values():
@@ -59,6 +75,25 @@ def test_the_short_form_runs_to_its_report(running, monkeypatch, tmp_path, name)
     if name in ONE_SEAT:
         with tg.Client() as client:
             check_that_all_read_the_same_token_ids(client.job(result["job"]), monkeypatch)
+
+
+@pytest.mark.service
+def test_a_control_is_run_with_shuffled_rewards_and_says_that_it_is_one(running, monkeypatch, tmp_path):
+    result = run(running, monkeypatch, tmp_path, "bandit", "--short", "--control")
+    assert result["control"] is True
+    with tg.Client() as client:
+        assert client.job(result["job"]).spec.shuffle_rewards is True
+
+
+def run(running, monkeypatch, folder, name, *options):
+    """Run a recipe's script and return its result."""
+    for variable, value in running.environment.items():
+        monkeypatch.setenv(variable, value)
+    script = EXAMPLES / name / "train.py"
+    monkeypatch.setattr(sys, "argv", [str(script), *options, "--out", str(folder)])
+    runpy.run_path(str(script), run_name="__main__")
+    (result,) = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return result
 
 
 def check_that_all_read_the_same_token_ids(job, monkeypatch):

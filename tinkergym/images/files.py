@@ -16,7 +16,8 @@ from tinkergym.errors import InvalidImageError, MissingExtraError
 FORMATS = ("PNG", "JPEG", "WEBP")
 MOST_BYTES = 4 << 20
 MOST_PIXELS = 16_000_000
-"""The defaults of the service's `limits.image_bytes` and `limits.image_pixels`; fixed here."""
+"""The largest image anywhere. An operator can lower them for a service, as `limits.image_bytes` and
+`limits.image_pixels`, but not raise them: images are also checked where there is no service."""
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _QUICK = 1
 """PNG compression level; higher ones take several times as long and save little."""
@@ -83,7 +84,7 @@ def check_image(
     if len(data) > most_bytes:
         raise InvalidImageError(
             f"an image file has {len(data)} bytes, more than the limit of {most_bytes}",
-            hint="make it smaller, or ask the operator to raise limits.image_bytes",
+            hint=_smaller("limits.image_bytes", is_lowered=most_bytes < MOST_BYTES),
         )
     with opened(data) as picture:
         width, height = picture.size
@@ -117,7 +118,7 @@ def opened(data: bytes | bytearray) -> Any:
     except pillow.DecompressionBombError as error:
         raise InvalidImageError(
             f"an image has too many pixels: {error}",
-            hint="make it smaller; the service's limits.image_pixels is the maximum",
+            hint=f"make it smaller; {MOST_PIXELS:,} pixels are the maximum",
         ) from error
     except Exception as error:
         raise _broken(error) from error
@@ -149,8 +150,12 @@ def _refuse_many_pixels(size: tuple[int, int], most: int) -> None:
     if size[0] * size[1] > most:
         raise InvalidImageError(
             f"an image has {size[0]} x {size[1]} pixels, more than the limit of {most}",
-            hint="make it smaller, or ask the operator to raise limits.image_pixels",
+            hint=_smaller("limits.image_pixels", is_lowered=most < MOST_PIXELS),
         )
+
+
+def _smaller(setting: str, *, is_lowered: bool) -> str:
+    return f"make it smaller, or ask the operator to raise {setting}" if is_lowered else "make it smaller"
 
 
 def _broken(error: Exception) -> InvalidImageError:

@@ -146,6 +146,13 @@ def images_in(call: PolicyCall) -> list[str]:
     return list(dict.fromkeys(image.sha256 for own in call.sequences for image in own.images))
 
 
+def most_images_in(call: PolicyCall) -> int:
+    """Return the most images that one of a call's sequences has."""
+    if not isinstance(call, ForwardBackward | Logprobs):
+        return 0
+    return max((len(own.images) for own in call.sequences), default=0)
+
+
 class NumberedCall(WireModel):
     """The body of `POST /v1/policies/{policy_id}/calls`. Once acknowledged, it takes effect exactly once."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -64,23 +63,40 @@ def made_games(folder: Path, wanted: Wanted) -> Path:
     catalogue = packaged()
     told = {"generator": VERSION, "made_from": catalogue.version, **asdict(wanted)}
     told = json.loads(json.dumps(told))
-    if folder.exists():
-        if _manifest(folder).get("wanted") == told:
-            return folder
-        raise InvalidRequestError(
-            f"{folder} already exists and contains other games", hint="name a new folder", field="folder"
-        )
+    if _holds(folder, told):
+        return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-        games = _Maker(wanted, catalogue).make(Path(made))
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        made = Path(place) / "games"
+        made.mkdir()
+        games = _Maker(wanted, catalogue).make(made)
         manifest = {
             "what": "made by tinkergym; not ALFWorld's official games",
             "wanted": told,
             "games": games,
         }
-        (Path(made) / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        shutil.copytree(made, folder)
+        (made / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        try:
+            made.rename(folder)
+        except OSError:
+            if not _holds(folder, told):  # else another process has made them meanwhile
+                raise
     return folder
+
+
+def _holds(folder: Path, wanted: dict[str, Any]) -> bool:
+    """Whether a folder contains these games.
+
+    Raises:
+        InvalidRequestError: It contains something else.
+    """
+    if not folder.exists():
+        return False
+    if _manifest(folder).get("wanted") == wanted:
+        return True
+    raise InvalidRequestError(
+        f"{folder} already exists and contains other games", hint="name a new folder", field="folder"
+    )
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tinkergym_androidworld.environment import PhoneEnv, instance_seed
 from tinkergym_androidworld.fake_device import FakeDevice
-from tinkergym_androidworld.fake_phone import TASKS, FakePhone
+from tinkergym_androidworld.fake_phone import TASKS, FakePhone, parameters_of
 
 import tinkergym as tg
 from tinkergym.errors import EnvironmentInfrastructureError, EpisodeProtocolError, InvalidRequestError
@@ -113,6 +113,25 @@ def test_the_splits_have_other_parameters_of_the_same_kinds():
     assert not {row["seed"] for row in train} & {row["seed"] for row in test}
     # The seed of AndroidWorld's own suite.
     assert test[0]["seed"] == instance_seed(30, test[0]["task"], 0)
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_the_splits_divide_the_parameters_of_each_kind(task):
+    train, test = (parameters_of(task, split) for split in ("train", "test"))
+    assert train
+    assert test
+    assert not [one for one in train if one in test]
+    assert len(train) + len(test) == len(TASKS[task].parameters())
+
+
+def test_no_goal_of_the_test_split_is_one_of_the_training_split():
+    goals = {"train": set(), "test": set()}
+    for split, shown in goals.items():
+        env = make(FAKE, tasks=["FakeOpenApp"], split=split, combinations=64)
+        for index in range(64):
+            shown.add(env.reset(options={"task_index": index})[0].splitlines()[0])
+    assert goals["train"]
+    assert not goals["train"] & goals["test"]
 
 
 def test_the_screen_is_an_image_on_request():

@@ -8,12 +8,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from typing import Any
 
-from tinkergym_androidworld.environment import PhoneEnv
+from tinkergym_androidworld.environment import PhoneEnv, Split
 from tinkergym_androidworld.fake_device import APPS, FakeAction, FakeDevice, as_text
 
 _NAMES = ("Ada", "Bob", "Eve", "Kim", "Leo", "Mia")
+_HELD_OUT = 4
+"""One of so many parameter sets of a kind is the test split's."""
 
 
 class FakeTask:
@@ -23,13 +27,13 @@ class FakeTask:
     template = ""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
-        """Store the result of `draw`."""
+        """Store one of `parameters`."""
         self.params = dict(params)
 
     @classmethod
-    def draw(cls, rng: random.Random) -> dict[str, Any]:
-        """Return parameters."""
-        raise NotImplementedError(f"{cls.__name__} needs a method draw(rng)")
+    def parameters(cls) -> list[dict[str, Any]]:
+        """Return all parameter sets that there are."""
+        raise NotImplementedError(f"{cls.__name__} needs a method parameters()")
 
     @property
     def goal(self) -> str:
@@ -59,9 +63,10 @@ class FakeSetSwitch(FakeTask):
     template = "On the fake phone, turn {switch} {on_or_off}."
 
     @classmethod
-    def draw(cls, rng: random.Random) -> dict[str, Any]:
-        """Draw the switch and its new state."""
-        return {"switch": rng.choice(["Wi-Fi", "Bluetooth"]), "on_or_off": rng.choice(["on", "off"])}
+    def parameters(cls) -> list[dict[str, Any]]:
+        """Return both switches with both states."""
+        sets = product(["Wi-Fi", "Bluetooth"], ["on", "off"])
+        return [{"switch": switch, "on_or_off": state} for switch, state in sets]
 
     def initialize_task(self, env: FakeDevice) -> None:
         """Set it to the opposite."""
@@ -79,12 +84,12 @@ class FakeSetSwitch(FakeTask):
 class FakeOpenApp(FakeTask):
     """Open an app."""
 
-    template = "On the fake phone, open {app}."
+    template = "On the fake phone, {verb} {app}."
 
     @classmethod
-    def draw(cls, rng: random.Random) -> dict[str, Any]:
-        """Draw the app."""
-        return {"app": rng.choice(APPS)}
+    def parameters(cls) -> list[dict[str, Any]]:
+        """Return each app with each word for opening it, so that no app is left to the test split alone."""
+        return [{"app": app, "verb": verb} for app, verb in product(APPS, ["open", "start", "show"])]
 
     def is_successful(self, env: FakeDevice) -> float:
         """Check the open app."""
@@ -101,9 +106,9 @@ class FakeReadBattery(FakeTask):
     template = "On the fake phone, how full is the battery, in percent?"
 
     @classmethod
-    def draw(cls, rng: random.Random) -> dict[str, Any]:
-        """Draw the charge."""
-        return {"battery": rng.randint(1, 99)}
+    def parameters(cls) -> list[dict[str, Any]]:
+        """Return every charge."""
+        return [{"battery": charge} for charge in range(1, 100)]
 
     def initialize_task(self, env: FakeDevice) -> None:
         """Set the charge."""
@@ -126,9 +131,9 @@ class FakeAddContact(FakeTask):
     template = "On the fake phone, add a contact: {name}, {number}."
 
     @classmethod
-    def draw(cls, rng: random.Random) -> dict[str, Any]:
-        """Draw a name and a number."""
-        return {"name": rng.choice(_NAMES), "number": str(rng.randint(100, 999))}
+    def parameters(cls) -> list[dict[str, Any]]:
+        """Return each name with each number of three digits."""
+        return [{"name": name, "number": str(number)} for name, number in product(_NAMES, range(100, 1000))]
 
     def is_successful(self, env: FakeDevice) -> float:
         """Check for the contact."""
@@ -143,6 +148,15 @@ class FakeAddContact(FakeTask):
 TASKS: dict[str, type[FakeTask]] = {
     kind.__name__: kind for kind in (FakeAddContact, FakeOpenApp, FakeReadBattery, FakeSetSwitch)
 }
+
+
+@cache
+def parameters_of(kind: str, split: Split) -> Sequence[dict[str, Any]]:
+    """Return a kind's parameter sets in a split. None is in both, however few there are."""
+    every = TASKS[kind].parameters()
+    random.Random(kind).shuffle(every)
+    held_out = max(1, len(every) // _HELD_OUT)
+    return every[:held_out] if split == "test" else every[held_out:]
 
 
 def click(text: str) -> Callable[[FakeDevice], FakeAction]:
@@ -165,6 +179,7 @@ class FakePhone:
     """The phone and its tasks."""
 
     name: str = "the fake phone"
+    split: Split = "train"
     device: FakeDevice | None = None
 
     def task_names(self) -> Sequence[str]:
@@ -173,8 +188,7 @@ class FakePhone:
 
     def task(self, name: str, seed: int) -> FakeTask:
         """Return a task."""
-        kind = TASKS[name]
-        return kind(kind.draw(random.Random(seed)))
+        return TASKS[name](random.Random(seed).choice(parameters_of(name, self.split)))
 
     def action(self, fields: Mapping[str, Any]) -> FakeAction:
         """Return an action."""
@@ -197,15 +211,24 @@ class FakePhone:
 class FakePhoneEnv(PhoneEnv):
     """Operate a fake phone: AndroidWorld's interface, and four small tasks that are not AndroidWorld's."""
 
-    def __init__(self, *, combinations: int = 16, image_size: tuple[int, int] = (160, 96), **settings: Any):
+    def __init__(
+        self,
+        *,
+        split: Split = "train",
+        combinations: int = 16,
+        image_size: tuple[int, int] = (160, 96),
+        **settings: Any,
+    ):
         """Choose the tasks and what is shown; see `PhoneEnv`.
 
         Args:
+            split: `train` or `test`, which share no parameter set.
             combinations: Number of parameter sets per kind.
             image_size: Height and width of screenshots.
             settings: Arguments of `PhoneEnv`.
         """
-        super().__init__(FakePhone(), combinations=combinations, image_size=image_size, **settings)
+        phone = FakePhone(split=split)
+        super().__init__(phone, split=split, combinations=combinations, image_size=image_size, **settings)
         self._way: list[Callable[[FakeDevice], FakeAction]] = []
         self._done: list[str] = []
 

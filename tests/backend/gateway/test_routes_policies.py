@@ -48,6 +48,15 @@ def test_a_job_with_a_loop_takes_no_calls_and_an_ended_policy_takes_none_more(cl
     assert send(client, calls, 1, PUBLISH).status_code == 409
 
 
+def test_a_sequence_with_too_many_images_is_refused(client, calls):
+    images = [{"sha256": "0" * 64, "start": place, "end": place + 1} for place in range(65)]
+    sequence = {"token_ids": [1] * 66, "loss_mask": [False] * 65 + [True], "images": images}
+    answer = send(client, calls, 1, {"op": "forward_backward", "loss": "linear", "sequences": [sequence]})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "call.sequences.images")
+    assert "limits.prompt_images" in answer.json()["error"]["hint"]
+    assert client.get(calls).json()["last_seq"] == 0
+
+
 def test_nobody_loads_another_tenants_policy(gateway, client, calls, spec):
     with gateway.client("bob") as bob:
         theirs = bob.post("/v1/jobs", json=spec).json()["job_id"]

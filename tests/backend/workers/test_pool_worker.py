@@ -171,6 +171,19 @@ def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
     assert "engine=transformers does not support" in messages["other"]
 
 
+def test_a_prompt_with_too_many_images_is_refused_also_from_the_services_own_workers(lab):
+    job_id = lab.start()
+    images = [{"sha256": "0" * 64, "start": place, "end": place + 1} for place in range(65)]
+    found = []
+    asked = SampleRequest(
+        request_id="r", session_id="lease", policy=job_id, prompt_ids=[1] * 70, max_tokens=1, images=images
+    )
+    lab.pool.sample([asked], found.extend)
+    (answer,) = found
+    assert (answer.error.type, answer.error.field) == ("InvalidRequestError", "images")
+    assert "limits.prompt_images" in answer.error.hint
+
+
 def test_another_models_renderer_is_not_here(lab):
     with pytest.raises(NotFoundError, match="serves 'nano'"):
         lab.transport("").renderer("gpt")

@@ -1,0 +1,82 @@
+"""The folder of made games is there whole or not at all; neither the package nor the engine is needed."""
+
+import json
+
+import pytest
+from tinkergym_alfworld import make_games
+from tinkergym_alfworld.catalogue import Catalogue
+from tinkergym_alfworld.games import MANIFEST
+from tinkergym_alfworld.make_games import Wanted, made_games
+
+from tinkergym.errors import InvalidRequestError
+
+CATALOGUE = Catalogue(
+    version="a catalogue for tests",
+    holds={},
+    openable=frozenset(),
+    containers=frozenset(),
+    affords={},
+    rooms_for={},
+    seen=[],
+    unseen=[],
+)
+NO_GAMES = Wanted(train=0, valid=0)
+
+
+class Engine:
+    """Does something when the games are being made."""
+
+    def __init__(self, meanwhile):
+        meanwhile()
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def while_making(monkeypatch):
+    monkeypatch.setattr(make_games, "refuse_missing_packages", lambda: None)
+    monkeypatch.setattr(make_games, "packaged", lambda: CATALOGUE)
+
+    def set_to(meanwhile):
+        monkeypatch.setattr(make_games, "EngineProcess", lambda **_: Engine(meanwhile))
+
+    set_to(lambda: None)
+    return set_to
+
+
+def test_games_that_another_process_made_meanwhile_are_used(while_making, tmp_path):
+    folder = tmp_path / "games"
+
+    def other_process():
+        while_making(lambda: None)
+        made_games(folder, NO_GAMES)
+
+    while_making(other_process)
+    assert made_games(folder, NO_GAMES) == folder
+    assert json.loads((folder / MANIFEST).read_text())["wanted"]["train"] == 0
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_other_games_that_appeared_meanwhile_are_not_taken_for_these(while_making, tmp_path):
+    folder = tmp_path / "games"
+
+    def other_process():
+        folder.mkdir()
+        (folder / "something").write_text("else")
+
+    while_making(other_process)
+    with pytest.raises(InvalidRequestError) as caught:
+        made_games(folder, NO_GAMES)
+    assert caught.value.field == "folder"
+    assert [path.name for path in folder.iterdir()] == ["something"]
+
+
+def test_a_failure_leaves_no_folder(while_making, tmp_path):
+    def fails():
+        raise RuntimeError("no engine")
+
+    while_making(fails)
+    with pytest.raises(RuntimeError, match="no engine"):
+        made_games(tmp_path / "games", NO_GAMES)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,74 @@
+"""`limits.prompt_images` is one limit, whichever way the images come."""
+
+import hashlib
+from types import SimpleNamespace
+
+import pytest
+
+from backend.admission import datasets
+from backend.admission.image_bounds import refuse_many_images
+from backend.admission.preflight import Preflight
+from backend.config import GatewayLimits
+from backend.store.blobs import LocalBlobs
+from backend.store.images import Images
+from backend.store.uploads import Uploads
+from tests.backend.admission.packs import Catalog, spec
+from tests.backend.vlm import picture
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.data import DataChunk, DataManifest
+from tinkergym.schema.jobs import SFTSpec
+
+ROOM = {"most_bytes": 10**6, "most_pixels": 10**6, "most_in_all": 10**7, "may_forget": False}
+
+
+def test_as_many_images_as_the_limit_are_no_more():
+    refuse_many_images(3, 3, field="images")
+    with pytest.raises(InvalidRequestError) as caught:
+        refuse_many_images(4, 3, field="images")
+    assert caught.value.field == "images"
+    assert "limits.prompt_images" in caught.value.hint
+
+
+@pytest.mark.service
+def test_a_first_prompt_with_too_many_images_is_refused_before_the_job_starts(pack):
+    preflight = Preflight(Catalog(), GatewayLimits(job_check_seconds=20, prompt_images=2))
+    preflight.check(spec(how="many", length=2, model="nano-vl"))
+    with pytest.raises(InvalidRequestError) as caught:
+        preflight.check(spec(how="many", length=3, model="nano-vl"))
+    assert caught.value.field == "environment"
+    assert "limits.prompt_images" in caught.value.hint
+
+
+def test_a_dataset_with_too_many_images_in_a_sequence_is_refused(tmp_path):
+    blobs = LocalBlobs(tmp_path)
+    tenant = SimpleNamespace(tenant_id="ada")
+    data_id = uploaded(blobs, images=[1, 3])
+    job = SFTSpec(model="nano-vl", data=data_id, steps=1, batch_size=1)
+    datasets.check(Catalog(), blobs, blobs, tenant, job, most_images=3)
+    with pytest.raises(InvalidRequestError) as caught:
+        datasets.check(Catalog(), blobs, blobs, tenant, job, most_images=2)
+    assert caught.value.field == "data"
+    assert "limits.prompt_images" in caught.value.hint
+
+
+def uploaded(blobs, images):
+    """Store a set whose sequences have these numbers of images, and return its id."""
+    kept, uploads = Images(blobs, "ada"), Uploads(blobs, "ada")
+    files = [picture(number) for number in range(max(images))]
+    for file in files:
+        kept.add(file.sha256, file.data, **ROOM)
+    chunks = [chunk(files[:count]) for count in images]
+    for body in chunks:
+        uploads.add_chunk(hashlib.sha256(body).hexdigest(), body, most_bytes=10**6)
+    names = [hashlib.sha256(body).hexdigest() for body in chunks]
+    return uploads.complete(DataManifest(kind="sft", chunks=names), most_bytes=10**6).data_id
+
+
+def chunk(files):
+    spans = [{"sha256": file.sha256, "start": place, "end": place + 1} for place, file in enumerate(files)]
+    sequence = {
+        "token_ids": [1] * (len(files) + 1),
+        "trained": [[len(files), len(files) + 1]],
+        "images": spans,
+    }
+    return DataChunk(kind="sft", records=[[sequence]]).model_dump_json().encode()
