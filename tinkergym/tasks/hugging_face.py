@@ -115,7 +115,7 @@ class HuggingFaceTasks(TaskSource):
         except Exception as error:
             raise InvalidRequestError(
                 f"the dataset {self.name} cannot be opened: {type(error).__name__}: {error}",
-                hint="check its name and split; without a network, use a folder written by save_to_disk",
+                hint="check name, config and split; without a network, use a folder written by save_to_disk",
                 field="path",
             ) from error
 

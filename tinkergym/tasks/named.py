@@ -32,10 +32,12 @@ def named_tasks(
             `openai/gsm8k`, if `TINKERGYM_HUB_DATA=1` is set.
         shipped: The pack's own data.
         split: Which split.
-        config: The hub's configuration name; in a folder, the one below it with this name, if there is one.
+        config: The hub's configuration name. In a folder, the one below it with this name; one without such
+            folders has a single configuration, whatever it is called.
 
     Raises:
-        InvalidRequestError: There is no such dataset here, or the name leads out of the folder.
+        InvalidRequestError: There is no such dataset or configuration here, or the name leads out of the
+            folder.
     """
     own = os.environ.get(DATA_FOLDER, "")
     for folder in (shipped, Path(own) if own else None):
@@ -65,10 +67,35 @@ def _open(path: Path, split: str | None, config: str | None) -> TaskSource:
     if path.is_file():
         return ParquetTasks(path, split=split) if path.suffix == ".parquet" else JsonlTasks(path, split=split)
     # A dataset downloaded from the hub keeps its files in a folder for each configuration, or in `data`.
-    of_config = _inside(path, config) if config else None
-    for folder in filter(None, (of_config, path, path / "data")):
+    chosen = _of_config(path, config)
+    for folder in (chosen, chosen / "data"):
         if any(folder.glob("*.jsonl")):
             return JsonlTasks(folder, split=split)
         if any(folder.glob("*.parquet")):
             return ParquetTasks(folder, split=split)
-    return HuggingFaceTasks(path, split=split, config=config)
+    return HuggingFaceTasks(chosen, split=split, config=config if chosen == path else None)
+
+
+def _of_config(path: Path, config: str | None) -> Path:
+    """Return the folder of a configuration: a dataset's own if it has only one.
+
+    Raises:
+        InvalidRequestError: There are several, and none of this name.
+    """
+    named = _inside(path, config) if config else None
+    if named is not None and named.is_dir():
+        return named
+    configs = sorted(folder.name for folder in path.iterdir() if folder.name != "data" and _has_files(folder))
+    if configs and (config or not (_has_files(path) or _has_files(path / "data"))):
+        raise InvalidRequestError(
+            f"the dataset {path.name!r} has no config {config!r}"
+            if config
+            else f"which config of the dataset {path.name!r}?",
+            hint=f"choose one of {', '.join(configs)}",
+            field="config",
+        )
+    return path
+
+
+def _has_files(folder: Path) -> bool:
+    return any(file.suffix in (".jsonl", ".parquet") for file in folder.glob("*.*"))

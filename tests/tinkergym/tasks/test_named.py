@@ -52,6 +52,17 @@ def test_a_dataset_downloaded_from_the_hub_keeps_its_files_in_folders(folder):
     assert named_tasks("geometry3k", split="train", config="main").read(0) == {"question": "data"}
 
 
+@pytest.mark.parametrize("config", ["mian", "..", None])
+def test_without_the_right_configuration_the_error_names_all(folder, config):
+    for below in ("main", "socratic"):
+        (folder / "data" / "gsm8k" / below).mkdir(parents=True)
+        (folder / "data" / "gsm8k" / below / "train.jsonl").write_text("{}\n")
+    with pytest.raises(InvalidRequestError) as refused:
+        named_tasks("gsm8k", split="train", config=config)
+    assert refused.value.field == "config"
+    assert "main, socratic" in refused.value.hint
+
+
 @pytest.mark.parametrize("config", ["..", "../other", "/etc"])
 def test_a_configuration_does_not_lead_out_of_the_dataset(folder, config):
     other = folder / "other"
