@@ -9,14 +9,14 @@ from verifiers.types import Record
 class Count(MultiTurnEnv):
     """Say 1, 2 and 3."""
 
-    def __init__(self, *, tools=False, rewrites=False, groups=False, max_turns=-1):
+    def __init__(self, *, tools=False, rewrites=False, groups=False, held_out=True, max_turns=-1):
         rows = [
             {"prompt": [{"role": "user", "content": f"count from {start}"}], "start": start}
             for start in (1, 4)
         ]
         super().__init__(
             rows,
-            rows[1:],
+            rows[1:] if held_out else None,
             Rubric(self.score, has_group_rewards=groups),
             system_prompt="Count.",
             max_turns=max_turns,

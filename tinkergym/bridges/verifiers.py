@@ -34,6 +34,8 @@ from tinkergym.user_code.quoting import quoted
 Split = Literal["train", "eval"]
 _NAME = re.compile(r"[\w./:@-]{1,200}")
 _QUESTION_SECONDS = 60.0
+_DATASET_SECONDS = 600.0
+"""For a question that may load a dataset."""
 
 
 class VerifiersTasks(TaskSource):
@@ -74,7 +76,7 @@ class VerifiersTasks(TaskSource):
 
     def _ask(self, do: str) -> Answer:
         process = process_for(self._environment, self._arguments)
-        return process.ask(do, split=self.split, timeout_seconds=10 * _QUESTION_SECONDS)
+        return process.ask(do, split=self.split, timeout_seconds=_DATASET_SECONDS)
 
 
 class VerifiersEnv(gym.Env[list[Message], str]):
@@ -123,7 +125,7 @@ class VerifiersEnv(gym.Env[list[Message], str]):
         self._environment, self._arguments = environment, dict(arguments or {})
         self._syntax, self._seconds = tool_syntax, step_timeout_seconds
         self.tasks = VerifiersTasks(environment, self._arguments, split)
-        about = self._process().ask("about", timeout_seconds=_QUESTION_SECONDS)
+        about = self._process().ask("about", split=split, timeout_seconds=_DATASET_SECONDS)
         _refuse(environment, about, split)
         self._prompt = str(about["system_prompt"])
         told = "\n\n".join(filter(None, [self._prompt, _offered(about["tools"], tool_syntax)]))
@@ -264,7 +266,7 @@ def _refuse(environment: str, about: Answer, split: str) -> None:
             hint="each episode needs a single policy and its own reward; choose another environment",
             field="environment",
         )
-    if split not in about["splits"]:
+    if not about["has_split"]:
         raise InvalidRequestError(
             f"{environment} has no {split} dataset",
             hint="its tasks depend on its arguments; pass different arguments for evaluation",

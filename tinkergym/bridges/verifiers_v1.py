@@ -43,12 +43,12 @@ class V1Environment:
         self._asks: dict[str, Any] = {}
         self._ready: asyncio.Future[str] | None = None
 
-    def about(self) -> dict[str, Any]:
+    def about(self, split: str) -> dict[str, Any]:
         """Describe it; prompts and tools belong to the tasks."""
         return {
             "system_prompt": "",
             "tools": [],
-            "splits": ["train"],
+            "has_split": split == "train",
             "refused": "it has several agents" if len(self._roles) != 1 else "",
         }
 

@@ -31,7 +31,6 @@ TRUNCATED = frozenset(
     }
 )
 """verifiers' stop conditions that are limits rather than the end of a task."""
-_WATCH_SECONDS = 1.0
 
 
 def make_client(ask: Any) -> Any:
@@ -92,14 +91,14 @@ class LegacyEnvironment:
     def __init__(self, made: Any) -> None:
         self._made = made
 
-    def about(self) -> dict[str, Any]:
-        """Describe it."""
+    def about(self, split: str) -> dict[str, Any]:
+        """Describe it, and say whether it has a split."""
         compares = bool(getattr(self._made, "requires_group_rollouts", False))
         refused = "its rubric compares rollouts of a group with each other" if compares else ""
         return {
             "system_prompt": getattr(self._made, "system_prompt", None) or "",
             "tools": [plain(tool) for tool in getattr(self._made, "tool_defs", None) or []],
-            "splits": ["train", "eval"],
+            "has_split": split == "train" or self._holds_out(),
             "refused": refused if callable(getattr(self._made, "rollout", None)) else "it has no rollout()",
         }
 
@@ -118,6 +117,13 @@ class LegacyEnvironment:
             await self._made.rubric.score_rollout(state)
             await self._made.rubric.cleanup(state)
         return outcome(state)
+
+    def _holds_out(self) -> bool:
+        # Without an eval dataset, get_eval_dataset() returns the training tasks.
+        build = getattr(self._made, "build_eval_dataset", None)
+        if callable(build):
+            build()
+        return getattr(self._made, "eval_dataset", None) is not None
 
 
 class Episode:
@@ -189,16 +195,22 @@ def load(name: str, arguments: dict[str, Any]) -> Any:
     import verifiers
 
     if is_taskset(name):
-        # Next to this file, whose folder is not on the path, because it contains a different verifiers.py.
-        spec = importlib.util.spec_from_file_location(
-            "verifiers_v1", Path(__file__).with_name("verifiers_v1.py")
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        v1 = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(v1)
-        return v1.V1Environment(name, arguments)
+        return own_module("bridges/verifiers_v1.py").V1Environment(name, arguments)
     return LegacyEnvironment(verifiers.load_environment(name, **arguments))
+
+
+def own_module(path: str) -> Any:
+    """Import a file of tinkergym, which is not installed here.
+
+    This file's folder is not on the path, because it contains a different verifiers.py.
+    """
+    file = Path(__file__).parents[1] / path
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def is_taskset(name: str) -> bool:
@@ -223,9 +235,9 @@ class Worker:
         self._episodes: dict[str, Episode] = {}
         self._rows: dict[str, Any] = {}
 
-    async def about(self) -> dict[str, Any]:
-        """Describe the environment."""
-        return dict(self.environment.about())
+    async def about(self, split: str) -> dict[str, Any]:
+        """Describe the environment. Whether it has a split may only be known once that is loaded."""
+        return dict(await asyncio.to_thread(self.environment.about, split))
 
     async def rows(self, split: str) -> dict[str, Any]:
         """Return the number of rows in a split."""
@@ -300,23 +312,11 @@ def write(answers: Any, answer: dict[str, Any]) -> None:
     answers.flush()
 
 
-def end_with_parent() -> None:
-    """Exit when the parent process has ended, whatever the environment is doing."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent's end", daemon=True).start()
-
-
 def main() -> None:
     """Run the process: the arguments are the environment's name and its arguments as JSON."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # the environment's output is not a response
-    end_with_parent()
+    own_module("user_code/parent_watch.py").end_with_parent()
     try:
         worker = Worker(sys.argv[1], json.loads(sys.argv[2]))
     except Exception as error:  # packages raise arbitrary errors

@@ -1,1 +1,1 @@
-"""Values returned and errors raised by users' code: numbers, coroutines, and errors as text."""
+"""Values returned and errors raised by users' code: numbers, coroutines, errors as text, and processes."""

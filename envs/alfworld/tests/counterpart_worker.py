@@ -7,7 +7,9 @@ import json
 import os
 import threading
 
-from tinkergym_alfworld.worker import end_with_parent, serve, streams
+from tinkergym_alfworld.worker import serve, streams
+
+from tinkergym.user_code.parent_watch import end_with_parent
 
 
 class Counterpart:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-import time
 import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
-_WATCH_SECONDS = 1.0
+from tinkergym.user_code.parent_watch import end_with_parent
 
 
 class Engine:
@@ -80,18 +78,6 @@ def serve(engine: Any, questions: TextIO, answers: TextIO) -> None:
             }
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
-
-
-def end_with_parent() -> None:
-    """Exit when the parent process has ended, whatever the engine is doing."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent's end", daemon=True).start()
 
 
 def streams() -> tuple[TextIO, TextIO]:

@@ -51,9 +51,14 @@ class MultiTurnEnv:
         """Return the rows for training."""
         return Dataset(self.rows)
 
+    @property
+    def eval_dataset(self):
+        """The others, if there are any."""
+        return None if self.eval_rows is None else Dataset(self.eval_rows)
+
     def get_eval_dataset(self):
-        """Return the others."""
-        return Dataset(self.eval_rows)
+        """Return the others; as in verifiers, those for training if there are none."""
+        return self.eval_dataset or self.get_dataset()
 
     def env_response(self, messages, state):
         """Return the environment's next messages, or nothing at the end."""

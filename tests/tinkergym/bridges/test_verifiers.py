@@ -59,6 +59,13 @@ def test_an_episode_is_the_environments_own():
     env.close()
 
 
+def test_without_an_eval_dataset_the_training_tasks_are_not_taken_for_one():
+    with pytest.raises(InvalidRequestError, match="no eval dataset") as caught:
+        VerifiersEnv("counterpart-env", arguments={"held_out": False}, split="eval")
+    assert caught.value.field == "split"
+    assert len(VerifiersEnv("counterpart-env", arguments={"held_out": False}).tasks) == 2
+
+
 def test_the_environments_own_limit_truncates():
     env = count(max_turns=2)
     env.reset(seed=0)
