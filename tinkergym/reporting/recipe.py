@@ -242,7 +242,7 @@ class Recipe:
             evaluations=_by_name(job.evaluations()),
             settings=self.settings_name,
             short=self.short,
-            metrics={name: values for name, values in curves.items() if values},
+            metrics=curves,
             facts=facts,
             seat_rewards=rewards,
         )
@@ -267,6 +267,8 @@ class Recipe:
             for step, mean, low, high in [*done[:1], *done[1:][-1:]]:
                 interval = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
                 console.print(f"{what}, step {step:4}: mean return {mean:+.3f}{interval}", markup=False)
+        for name in [name for name, values in run.metrics.items() if not values]:
+            console.print(f"{name}: no train step has this metric", markup=False)
         for name, value in run.facts.items():
             console.print(f"{name}: {value}", markup=False)
         console.print(f"{picture}result      {result}   ({run.seconds:.0f} s)", markup=False, soft_wrap=True)

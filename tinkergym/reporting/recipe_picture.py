@@ -62,7 +62,7 @@ def draw(runs: Sequence[Run], path: Path) -> str:
         from matplotlib.figure import Figure
     except ImportError:
         return ""
-    metrics = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    metrics = list(dict.fromkeys(name for run in runs for name, values in run.metrics.items() if values))
     figure = Figure(figsize=(7, 4 + 2 * len(metrics)), layout="constrained")
     heights = [2, *(1 for _ in metrics)]
     returns, *panels = figure.subplots(1 + len(metrics), squeeze=False, height_ratios=heights)[:, 0]

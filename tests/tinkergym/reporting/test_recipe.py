@@ -95,11 +95,12 @@ def test_the_report_keeps_every_evaluation_by_name_and_can_be_read_again(script,
     assert "+0.900" in printed
 
 
-def test_several_metrics_are_kept(script, tmp_path):
+def test_several_metrics_are_kept_and_one_that_no_step_has_is_named(script, tmp_path, capsys):
     job = ended(steps=[step(1, x=0.1, y=3.0), step(2, x=0.2)])
     recipe = Recipe.from_command_line(script, ["--out", str(tmp_path)])
     run = Run.from_json(json.loads(recipe.report(job, metric=["x", "y", "z"]).read_text()))
-    assert run.metrics == {"x": [[1, 0.1], [2, 0.2]], "y": [[1, 3.0]]}
+    assert run.metrics == {"x": [[1, 0.1], [2, 0.2]], "y": [[1, 3.0]], "z": []}
+    assert "z: no train step" in capsys.readouterr().out
 
 
 def test_short_runs_and_other_settings_do_not_replace_a_result(script, tmp_path):
