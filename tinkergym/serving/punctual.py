@@ -67,7 +67,7 @@ class PunctualHead(PunctualReader, H11Protocol):
         super().__init__(*args, **kwargs)
         self._head_timer: asyncio.TimerHandle | None = None
         self._upgraded = False
-        self._came_at = self.loop.time()
+        self._idle_since = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected: from now on it must send something."""
@@ -80,17 +80,25 @@ class PunctualHead(PunctualReader, H11Protocol):
         self._watch_head()
 
     def _made_room(self) -> bool:
-        """Close the oldest other connection without a complete head; False if there is none."""
-        waiting = [other for other in self.connections if isinstance(other, PunctualHead) and other._head_due]
-        oldest = min((other for other in waiting if other is not self), key=_came_at, default=None)
-        if oldest is not None:
-            oldest.transport.abort()
-        return oldest is not None
+        """Close another connection without a request in progress; False if there is none.
+
+        First those that never sent a request, then those between two requests, longest idle first.
+        """
+        idle = [other for other in self.connections if isinstance(other, PunctualHead) and other._is_idle]
+        longest = min((other for other in idle if other is not self), key=_spared, default=None)
+        if longest is not None:
+            longest.transport.abort()
+        return longest is not None
 
     def data_received(self, data: bytes) -> None:
         """Some bytes arrived; check whether they complete a header."""
         super().data_received(data)
         self._watch_head()
+
+    def on_response_complete(self) -> None:
+        """A response is complete: until the next request, the connection is idle."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         """The header is complete; the WebSocket protocol handles the rest."""
@@ -103,9 +111,10 @@ class PunctualHead(PunctualReader, H11Protocol):
         super().connection_lost(exc)
 
     @property
-    def _head_due(self) -> bool:
-        """Whether its first header is still incomplete."""
-        return self.cycle is None and not self._upgraded and not self.transport.is_closing()
+    def _is_idle(self) -> bool:
+        """Whether it has no request in progress, and no response left to send."""
+        left = self.transport.is_closing() or self.transport.get_write_buffer_size() > 0
+        return self._between_requests and not left
 
     @property
     def _between_requests(self) -> bool:
@@ -128,5 +137,5 @@ class PunctualHead(PunctualReader, H11Protocol):
             self.transport.close()
 
 
-def _came_at(connection: PunctualHead) -> float:
-    return connection._came_at
+def _spared(connection: PunctualHead) -> tuple[bool, float]:
+    return connection.cycle is not None, connection._idle_since

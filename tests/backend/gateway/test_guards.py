@@ -118,16 +118,46 @@ def test_a_request_may_take_longer_than_its_head_was_allowed_to(client, spec):
     assert client.post(f"/v1/jobs/{job_id}/episodes/lease", json=lease).status_code == 200
 
 
-def test_connections_have_a_limit_and_who_is_beyond_it_is_told(gateway):
+def test_connections_have_a_limit_and_who_is_beyond_it_is_told(gateway, client, spec):
     most = gateway.config.limits.connections
+    # One key has at most half of them in use.
     with ExitStack() as stack:
+        bob = stack.enter_context(gateway.client("bob"))
+        streams = {
+            name: one.post("/v1/jobs", json=spec).json()["job_id"]
+            for name, one in (("ada", client), ("bob", bob))
+        }
         opened = []
-        for _ in range(most):
+        for name, job_id in list(streams.items()) * (most // 2):
             opened.append(stack.enter_context(gateway.connect()))
-            opened[-1].sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert b"200 OK" in one_answer(opened[-1])
+            opened[-1].sendall(
+                f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: x\r\n"
+                f"Authorization: Bearer {gateway.keys[name]}\r\n\r\n".encode()
+            )
+            assert b"200 OK" in opened[-1].recv(17)
         opened.append(stack.enter_context(gateway.connect()))
         assert answer_of(opened[-1]) == (503, "ServiceUnavailableError")
+
+
+def test_connections_between_two_requests_make_room_the_longest_idle_first(gateway, client):
+    most = gateway.config.limits.connections
+    ask = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with ExitStack() as stack:
+        idle = []
+        for _ in range(most + 1):
+            idle.append(stack.enter_context(gateway.connect()))
+            idle[-1].sendall(ask)
+            assert b"200 OK" in one_answer(idle[-1])
+        assert idle[0].recv(1000) == b""
+        # Asking again, the second is no longer the longest idle.
+        idle[1].sendall(ask)
+        assert b"200 OK" in one_answer(idle[1])
+        late = stack.enter_context(gateway.connect())
+        late.sendall(ask)
+        assert b"200 OK" in one_answer(late)
+        assert idle[2].recv(1000) == b""
+        idle[1].sendall(ask)
+        assert b"200 OK" in one_answer(idle[1])
 
 
 def test_connections_that_ask_nothing_keep_out_nobody_who_does(gateway, client):
