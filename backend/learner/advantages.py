@@ -208,7 +208,9 @@ def _permute(
 
     Across kinds, a seat could earn what only another one can, and learn that its games went well or badly.
     """
-    for kind in np.unique(kinds) if shuffle is not None else ():
+    if shuffle is None:
+        return
+    for kind in np.unique(kinds):
         members = np.flatnonzero(done & (kinds == kind))
         earned[members] = shuffle.permutation(earned[members])
 

@@ -83,7 +83,7 @@ def _of_service(
             f"{error.message}",
             hint=error.hint,
         ) from None
-    policy = named_policy(client, name, {"temperature": 0.0, **sampling}, others=POLICIES)
+    policy = named_policy(client, name, {"temperature": 0.0, **sampling}, others=list(POLICIES))
     make_env = environment.make
     if make_env is not None:
         make_once(make_env, environment.ref)

@@ -127,14 +127,14 @@ def play(
         from tinkergym.remote.client import Client
 
         with Client() as client:
-            player = named_policy(client, policy, {"seed": seed, **sampling})
-            player.environment_prompt = system_prompt_of(made)
+            playing = named_policy(client, policy, {"seed": seed, **sampling})
+            playing.environment_prompt = system_prompt_of(made)
             seated = not watch and _take_opponents_seat(made, as_json=as_json)
             table = table_of(
-                player.act,
-                prompt=player.system_prompt,
-                reset=player.reset,
-                policy_tools=player.tools,
+                playing.act,
+                prompt=playing.system_prompt,
+                reset=playing.reset,
+                policy_tools=playing.tools,
                 seated=seated,
             )
             _episodes(table, seeds, as_json=as_json)

@@ -48,7 +48,15 @@ from tinkergym.rollout.local_environment import (
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt, with_group_rewards
 from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, JobView, PreferenceLoss, WrittenDataSpec
+from tinkergym.schema.jobs import (
+    AnyJobSpec,
+    DistillationSpec,
+    JobView,
+    PreferenceLoss,
+    PreferenceSpec,
+    SFTSpec,
+    WrittenDataSpec,
+)
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.schema.policy_refs import PolicyRef
@@ -641,7 +649,7 @@ class Client:
             spec = spec.seated(seen.agents, seen.offered)
         return self._play_here(self.submit(spec).view(), environment.make)
 
-    def _train_written(self, spec: WrittenDataSpec, evaluate: object) -> Job:
+    def _train_written(self, spec: SFTSpec | PreferenceSpec, evaluate: object) -> Job:
         if not spec.client_plays_evaluations:
             return self.submit(spec)
         make_env = client_evaluations.maker_of(client_evaluations.sources_in(evaluate), spec)

@@ -18,7 +18,7 @@ from tinkergym.remote.template_file import with_template_read
 from tinkergym.schema.checks import nothing_left
 from tinkergym.schema.data import DataKind, DataView
 from tinkergym.schema.job_spec import LoRA
-from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.schema.jobs import PreferenceSpec, SFTSpec
 from tinkergym.schema.parsing import parse_any_spec
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def written_job(
     answers: Answers,
     ignore: Sequence[str] = (),
     settings: Mapping[str, Any],
-) -> WrittenDataSpec:
+) -> SFTSpec | PreferenceSpec:
     """Check everything, upload the data, and return the complete specification of the job.
 
     Raises:
@@ -80,7 +80,7 @@ def written_job(
     if eval_data is not None:
         draft["eval_data"] = "0" * 64
     checked = parse_any_spec(draft, _ARGUMENTS[kind])
-    assert isinstance(checked, WrittenDataSpec)
+    assert isinstance(checked, SFTSpec | PreferenceSpec)
 
     renderer = Renderer.from_bundle(api.renderer(model, checked.chat_template))
     ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong, ignore=ignore)
@@ -106,7 +106,7 @@ def written_job(
     if steps is None:
         steps = max(1, math.ceil((1.0 if epochs is None else epochs) * left / batch_size))
     spec = parse_any_spec({**draft, "batch_size": batch_size, "steps": steps})
-    assert isinstance(spec, WrittenDataSpec)
+    assert isinstance(spec, SFTSpec | PreferenceSpec)
     return spec
 
 

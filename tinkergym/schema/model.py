@@ -92,7 +92,7 @@ class Choice(UserSettings):
                     )
 
 
-_METHODS = FunctionType | property | cached_property | classmethod | staticmethod
+_METHODS = (FunctionType, property, cached_property, classmethod, staticmethod)
 
 
 def _is_foreign(base: type) -> bool:
