@@ -13,6 +13,7 @@ import pytest
 import tinkergym as tg
 from benchmarks.common import service
 from tinkergym.remote import policy as remote_policy
+from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPES = sorted(path.parent.name for path in EXAMPLES.glob("*/train.py"))
@@ -87,11 +88,14 @@ def run(running, monkeypatch, folder, name, *options):
 
 def check_that_all_read_the_same_token_ids(job, monkeypatch):
     """Training, evaluation and inference begin an episode of one seed with the same prompt."""
-    episode = next(one for one in job.episodes(first_step=1, last_step=1) if one.agent in ("", "black"))
-    environment, policy = episode.environment, job.policy(temperature=0, agent=episode.agent)
+    episode = next(
+        one for one in job.episodes(first_step=1, last_step=1) if one.agent in (ONLY_AGENT, "black")
+    )
+    environment, alone = episode.environment, episode.agent == ONLY_AGENT
+    policy = job.policy(temperature=0, agent="" if alone else episode.agent)
     in_training = first_prompt(episode.trajectory)
     assert in_inference(policy, opening(environment, episode), monkeypatch) == in_training
-    if not episode.agent:
+    if alone:
         evaluation = policy.evaluate(
             environment.id, env_kwargs=environment.kwargs, episodes=1, seed=episode.seed, progress=False
         )
@@ -104,7 +108,7 @@ def first_prompt(trajectory):
 
 def opening(environment, episode):
     """What the policy that begins is shown."""
-    if episode.agent:
+    if episode.agent != ONLY_AGENT:
         game = tg.make_game(environment.id, **environment.kwargs)
         game.reset(seed=episode.seed)
         return game.observe(episode.agent)
