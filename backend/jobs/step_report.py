@@ -26,6 +26,8 @@ _WARNINGS_PER_STEP = 5
 _LONGEST_TEXT = 4000
 """Characters of a traceback or of one message of a transcript in an event."""
 
+MOST_METRICS_OF_LOOP = MOST_METRICS_OF_STEP - 2
+"""The journal adds the job's usage so far: its hours and tokens."""
 MOST_STEP_METRICS = 200
 """Environment metrics in one step's event; those of the most episodes are kept, the others counted."""
 
@@ -125,7 +127,7 @@ def _environment_metrics(completed: Iterable[Trajectory], prefix: str) -> dict[s
     return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
-def within_limit(metrics: Mapping[str, float], most: int = MOST_METRICS_OF_STEP) -> dict[str, float]:
+def within_limit(metrics: Mapping[str, float], most: int = MOST_METRICS_OF_LOOP) -> dict[str, float]:
     """Return a step's metrics, at most `most`; `metrics_left_out` counts the others.
 
     Many seats, policies and environments multiply their names. Those of the whole step are kept first, then
