@@ -107,7 +107,6 @@ def play(
         play_seat(env, env_setting or [], seating, seeds=range(seed, seed + episodes), as_json=as_json)
         return
     from tinkergym.cli.settings import find_environment, given, parse_settings
-    from tinkergym.rollout.environment_host import system_prompt_of
     from tinkergym.rollout.local_environment import describe
 
     _refuse_without_a_seat(env)
@@ -123,27 +122,42 @@ def play(
         if policy is None:
             _episodes(table_of(_ask_for_action, prompt=None), seeds, as_json=as_json)
             return
-        from tinkergym.cli.named_policy import named_policy
-        from tinkergym.remote.client import Client
-
-        with Client() as client:
-            playing = named_policy(client, policy, {"seed": seed, **sampling})
-            playing.environment_prompt = system_prompt_of(made)
-            seated = not watch and _take_opponents_seat(made, as_json=as_json)
-            table = table_of(
-                playing.act,
-                prompt=playing.system_prompt,
-                reset=playing.reset,
-                policy_tools=playing.tools,
-                seated=seated,
-            )
-            _episodes(table, seeds, as_json=as_json)
+        _policy_plays(policy, {"seed": seed, **sampling}, made, table_of, seeds, watch=watch, as_json=as_json)
     except (KeyboardInterrupt, EOFError) as left:
         (err if as_json else out).print("\nleft the game")
         if isinstance(left, KeyboardInterrupt):
             raise typer.Exit(INTERRUPTED) from None
     finally:
         made.close()
+
+
+def _policy_plays(
+    name: str,
+    sampling: dict[str, Any],
+    made: Any,
+    table_of: Callable[..., Any],
+    seeds: range,
+    *,
+    watch: bool,
+    as_json: bool,
+) -> None:
+    """Let a policy play, or play against it if it can take the seat of the environment's opponent."""
+    from tinkergym.cli.named_policy import named_policy
+    from tinkergym.remote.client import Client
+    from tinkergym.rollout.environment_host import system_prompt_of
+
+    with Client() as client:
+        player = named_policy(client, name, sampling)
+        player.environment_prompt = system_prompt_of(made)
+        seated = not watch and _take_opponents_seat(made, as_json=as_json)
+        table = table_of(
+            player.act,
+            prompt=player.system_prompt,
+            reset=player.reset,
+            policy_tools=player.tools,
+            seated=seated,
+        )
+        _episodes(table, seeds, as_json=as_json)
 
 
 def _made(described: Environment, env: str) -> Any:
