@@ -12,7 +12,8 @@ BOARD = "board/TicTacToeVs-v0"
 
 
 def test_a_job_that_failed_ends_the_command_with_its_reason(run, service):
-    run("train", BOARD, "--steps", "1", "--rollout", "client", "--detach")
+    # So many that it cannot be over: it may be played until the command has ended.
+    run("train", BOARD, "--steps", "1000", "--rollout", "client", "--detach")
     service.jobs.end(
         "job-1", JobState.FAILED, error=ErrorView(type="X", message="it fell over", hint="mend it")
     )
