@@ -48,14 +48,15 @@ def check(
                 hint="shorten or drop such records, or choose a model with a longer context",
                 field=field,
             )
-        if images := uploads.images(data_id):
+        images, most = uploads.images(data_id)
+        if images:
             if bundle.images is None:
                 raise InvalidDataError(
                     f"it contains {len(images)} images, but {spec.model!r} supports only text",
                     hint="choose a vision-language model such as nano-vl",
                     field=field,
                 )
-            refuse_many_images(uploads.most_images(data_id), most_images, field=field)
+            refuse_many_images(most, most_images, field=field)
             Images(images_sent, tenant.tenant_id).require(images)
     records = uploads.view(spec.data).records
     left = records - spec.held_out_records(records)

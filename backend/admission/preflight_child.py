@@ -35,7 +35,7 @@ from tinkergym.rollout.seat_check import (
 from tinkergym.rubrics.group import score_group_of
 from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.schema.views import RendererBundle
-from tinkergym.tasks.pinned import data_sha256
+from tinkergym.tasks.pinned import named_hash
 
 _SEEDS = (0, 1, 2, 3)
 """First prompts differ in length; the longest of this many counts."""
@@ -95,7 +95,7 @@ def examine(
                 hint=NOT_IN_WORDS,
                 field="environment",
             ) from error
-    sha256 = None if table is not None else data_sha256(env, seconds=_HASH_SECONDS)
+    data = {} if table is not None else named_hash(reference.id, env, seconds=_HASH_SECONDS)
     env.close()
     pack = pack_of(reference.id)
     return {
@@ -103,7 +103,7 @@ def examine(
         "prompt_images": most_images,
         "packs": {pack.name: pack.version} if pack else {},
         "environment_prompt": environment_prompt,
-        "data": {} if sha256 is None else {reference.id: sha256},
+        "data": data,
         "group_rewards": table is None and score_group_of(env) is not None,
         "agents": [] if table is None else list(table.agents),
         "offered": [] if table is None else players_offered(table),

@@ -194,21 +194,19 @@ class Uploads:
         """
         return self._stored(data_id).view
 
-    def images(self, data_id: str) -> set[str]:
-        """Return the hashes of the images in a set.
+    def images(self, data_id: str) -> tuple[set[str], int]:
+        """Return the hashes of the images in a set, and the most that one of its sequences has.
 
         Raises:
             NotFoundError: It was never completed, or is another tenant's.
         """
-        return {sha256 for summary in self._summaries(data_id) for sha256 in summary.images}
-
-    def most_images(self, data_id: str) -> int:
-        """Return the most images that one sequence of a set has.
-
-        Raises:
-            NotFoundError: It was never completed, or is another tenant's.
-        """
-        return max(summary.most_images for summary in self._summaries(data_id))
+        every: set[str] = set()
+        most = 0
+        for chunk in set(self._stored(data_id).chunks):
+            summary = ChunkSummary.model_validate_json(self._blobs.get(_summary(chunk)))
+            every.update(summary.images)
+            most = max(most, summary.most_images)
+        return every, most
 
     def records(self, data_id: str) -> Iterator[list[TokenSequence]]:
         """Read a set chunk by chunk.
@@ -227,10 +225,6 @@ class Uploads:
                     f"the uploaded chunk {sha256} differs from what was written", hint="start the job again"
                 )
             yield from DataChunk.model_validate_json(body).records
-
-    def _summaries(self, data_id: str) -> Iterator[ChunkSummary]:
-        for chunk in set(self._stored(data_id).chunks):
-            yield ChunkSummary.model_validate_json(self._blobs.get(_summary(chunk)))
 
     def used_bytes(self) -> int:
         """Return the size of all chunks and sets."""

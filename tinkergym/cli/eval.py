@@ -12,7 +12,8 @@ import typer
 from rich.markup import escape
 
 from tinkergym.cli.console import INTERRUPTED, err, out
-from tinkergym.cli.eval_games import USUAL_PAIRS, GameOptions, evaluate_game, refuse_of_games
+from tinkergym.cli.eval_games import evaluate_game, refuse_of_games
+from tinkergym.cli.game_options import USUAL_PAIRS, GameOptions
 from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tinkergym.cli.console import INTERRUPTED, err, out
+from tinkergym.cli.game_options import GameOptions, names_in, require_several
 from tinkergym.cli.json_output import emit
 from tinkergym.errors import InvalidRequestError, MissingExtraError, ServiceUnreachableError
 from tinkergym.schema.policy_refs import PolicyRef
@@ -22,21 +22,8 @@ if TYPE_CHECKING:
     from tinkergym.schema.job_spec import EnvironmentRef
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossplayOptions:
-    """The command line's options."""
-
-    players: str
-    others: str
-    pairs: int
-    seed: int
-    temperature: float | None
-    png: Path | None
-    as_json: bool
-
-
 def evaluate_crossplay(
-    env: str, settings: Sequence[str], options: CrossplayOptions, refused: Sequence[str]
+    env: str, settings: Sequence[str], options: GameOptions, refused: Sequence[str]
 ) -> None:
     """Play, print the matrix and the ratings, and draw them.
 
@@ -55,7 +42,7 @@ def evaluate_crossplay(
         raise InvalidRequestError(
             "cannot be used with --crossplay", hint="leave it out; --pairs says how many games", field=name
         )
-    names, fill = _names(options.players), _names(options.others)
+    names, fill = names_in(options.crossplay), names_in(options.others)
     reference = environment_ref(env, parse_settings(settings))
     game = make_playable(reference)
     with ExitStack() as stack:
@@ -69,10 +56,6 @@ def evaluate_crossplay(
     _show(found, reference, options)
 
 
-def _names(given: str) -> list[str]:
-    return [name.strip() for name in given.split(",") if name.strip()]
-
-
 def _players(
     names: Sequence[str], fill: Sequence[str], game: Any, temperature: float | None, stack: ExitStack
 ) -> tuple[list[Player], list[Player]]:
@@ -80,10 +63,7 @@ def _players(
     from tinkergym.evaluation.matches import Player
     from tinkergym.remote.game_players import find_player, is_offered, versions_named
 
-    if len(game.possible_agents) < 2:
-        raise InvalidRequestError(
-            "needs a game for several players", hint="`tinkergym envs` lists games", field="--crossplay"
-        )
+    require_several(game, "--crossplay")
     if len(game.possible_agents) == 2 and fill:
         raise InvalidRequestError(
             "two players take all seats of a game for two", hint="leave it out", field="--others"
@@ -114,7 +94,7 @@ def _client(game: Any, names: Sequence[str]) -> Client:
         ) from None
 
 
-def _show(found: CrossPlay, reference: EnvironmentRef, options: CrossplayOptions) -> None:
+def _show(found: CrossPlay, reference: EnvironmentRef, options: GameOptions) -> None:
     ratings = found.ratings()
     pictures: list[Path] = []
     if options.png is not None:

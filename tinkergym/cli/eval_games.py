@@ -3,37 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
+from tinkergym.cli.game_options import GameOptions
 from tinkergym.errors import InvalidRequestError
-
-USUAL_PAIRS = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GameOptions:
-    """The command line's options for games."""
-
-    crossplay: str | None
-    others: str | None
-    pairs: int
-    exploitability: str | None
-    greedy: bool
-    png: Path | None
-    seed: int
-    temperature: float | None
-    as_json: bool
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a game is to be evaluated this way."""
-        return self.crossplay is not None or self.exploitability is not None
-
-    @property
-    def of_crossplay(self) -> dict[str, bool]:
-        """Which options were given that only apply to cross-play."""
-        return {"--pairs": self.pairs != USUAL_PAIRS, "--others": self.others is not None}
 
 
 def evaluate_game(env: str, settings: Sequence[str], given: GameOptions, unused: Mapping[str, bool]) -> None:
@@ -45,8 +17,8 @@ def evaluate_game(env: str, settings: Sequence[str], given: GameOptions, unused:
         given: The options for games.
         unused: Other options, and whether they were given; they do not apply here.
     """
-    from tinkergym.cli.eval_crossplay import CrossplayOptions, evaluate_crossplay
-    from tinkergym.cli.eval_exploitability import ExploitabilityOptions, evaluate_exploitability
+    from tinkergym.cli.eval_crossplay import evaluate_crossplay
+    from tinkergym.cli.eval_exploitability import evaluate_exploitability
 
     if given.exploitability is not None:
         unused = {
@@ -55,22 +27,10 @@ def evaluate_game(env: str, settings: Sequence[str], given: GameOptions, unused:
             "--crossplay": given.crossplay is not None,
             "--temperature": given.temperature is not None,
         }
-        best = ExploitabilityOptions(
-            policies=given.exploitability, greedy=given.greedy, png=given.png, as_json=given.as_json
-        )
-        evaluate_exploitability(env, settings, best, [name for name in unused if unused[name]])
+        evaluate_exploitability(env, settings, given, [name for name in unused if unused[name]])
         return
     _refuse_without("--exploitability", {"--greedy": given.greedy})
-    matches = CrossplayOptions(
-        players=given.crossplay or "",
-        others=given.others or "",
-        pairs=given.pairs,
-        seed=given.seed,
-        temperature=given.temperature,
-        png=given.png,
-        as_json=given.as_json,
-    )
-    evaluate_crossplay(env, settings, matches, [name for name in unused if unused[name]])
+    evaluate_crossplay(env, settings, given, [name for name in unused if unused[name]])
 
 
 def refuse_of_games(given: GameOptions) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinkergym.errors import InvalidRequestError, TinkerGymError, UnknownEnvironmentError
+from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.remote.preflight import check_environment
-from tinkergym.rollout.environment_mix import one_of
+from tinkergym.rollout.environment_mix import makers_from
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.rollout.local_environment import describe, for_job
+from tinkergym.rollout.local_environment import describe
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 from tinkergym.schema.jobs import WrittenDataSpec
@@ -46,18 +46,14 @@ def maker_of(sources: Sequence[Any], spec: WrittenDataSpec) -> MakeEnv:
                 f"two different environments have the name {name}", hint="rename one", field="evaluate"
             )
     refs = _played_here(spec)
-    strangers = sorted(by_id.keys() - {ref.id for ref in refs})
-    if strangers:
-        raise InvalidRequestError(
-            f"the job is not evaluated in {', '.join(strangers)}",
-            hint=f"it is evaluated in {', '.join(dict.fromkeys(ref.id for ref in refs)) or 'none of yours'}",
-            field="env",
-        )
-    try:
-        return one_of([(ref, for_job(by_id.get(ref.id), ref)) for ref in refs])
-    except UnknownEnvironmentError as error:
-        error.hint = "pass the class or function: attach(job_id, env=MyEnv), or a list of several"
-        raise
+    own = ", ".join(dict.fromkeys(ref.id for ref in refs))
+    return makers_from(
+        by_id,
+        refs,
+        refused="the job is not evaluated in",
+        known=f"it is evaluated in {own or 'none of yours'}",
+        missing="pass the class or function: attach(job_id, env=MyEnv), or a list of several",
+    )
 
 
 def check(make_env: MakeEnv, spec: WrittenDataSpec, bundle: RendererBundle) -> None:

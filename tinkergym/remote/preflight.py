@@ -26,11 +26,8 @@ from tinkergym.rubrics.group import score_group_of
 from tinkergym.schema.checks import refuse_long_prompt, scripted_players, shown_first
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 from tinkergym.schema.views import RendererBundle
-from tinkergym.tasks.pinned import data_sha256
+from tinkergym.tasks.pinned import named_hash
 from tinkergym.trajectory.trajectory import StopReason
-
-_HASH_SECONDS = 10.0
-"""How long the tasks of an environment are read for their hash; with more data a job has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +89,10 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
                 raise
         prompt = system_prompt_of(env)
         if table is None:
-            sha256 = data_sha256(env, seconds=_HASH_SECONDS)
             return Seen(
                 system_prompt=prompt,
                 pays_groups=score_group_of(env) is not None,
-                data={} if sha256 is None else {spec.environment.id: sha256},
+                data=named_hash(spec.environment.id, env),
             )
         offered = tuple(players_offered(table))
         return Seen(system_prompt=prompt, agents=table.agents, offered=offered)

@@ -66,7 +66,7 @@ class EnvironmentMix:
     def make(self) -> MakeEnv:
         """How this process creates them, if all are known here."""
         assert not self.unknown_here
-        return one_of([(one.ref, one.make) for one in self.environments if one.make is not None])
+        return _one_of([(one.ref, one.make) for one in self.environments if one.make is not None])
 
 
 def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> EnvironmentMix:
@@ -120,17 +120,38 @@ def makers_of(env: EnvSources | Sequence[EnvSource] | None, spec: PlayedSpec) ->
     given = [] if env is None else [env] if isinstance(env, str) or not isinstance(env, Sequence) else env
     sources = {describe(_source(one)).ref.id: _source(one) for one in given}
     refs = list(spec.own_environments.values())
+    return makers_from(
+        sources,
+        refs,
+        refused="the job does not play",
+        known=f"it plays {', '.join(spec.own_environments)}",
+        missing="pass its class with all of the job's environments: attach(job_id, env=[MyEnv, ...])",
+    )
+
+
+def makers_from(
+    sources: Mapping[str, Any], refs: Sequence[EnvironmentRef], *, refused: str, known: str, missing: str
+) -> MakeEnv:
+    """Return how to create environments that a job names.
+
+    Args:
+        sources: The classes and functions that were passed, by id.
+        refs: The environments.
+        refused: What is said of sources that are not among them, before their names.
+        known: The hint for those.
+        missing: The hint for an environment that is known neither here nor from `sources`.
+
+    Raises:
+        InvalidRequestError: `sources` has one that is not among `refs`.
+        UnknownEnvironmentError: One of the environments is not known in this process.
+    """
     strangers = sorted(sources.keys() - {ref.id for ref in refs})
     if strangers:
-        raise InvalidRequestError(
-            f"the job does not play {', '.join(strangers)}",
-            hint=f"it plays {', '.join(spec.own_environments)}",
-            field="env",
-        )
+        raise InvalidRequestError(f"{refused} {', '.join(strangers)}", hint=known, field="env")
     try:
-        return one_of([(ref, for_job(sources.get(ref.id), ref)) for ref in refs])
+        return _one_of([(ref, for_job(sources.get(ref.id), ref)) for ref in refs])
     except UnknownEnvironmentError as error:
-        error.hint = "pass its class with all of the job's environments: attach(job_id, env=[MyEnv, ...])"
+        error.hint = missing
         raise
 
 
@@ -144,8 +165,7 @@ def _source(one: Any) -> Any:
     return one[0] if isinstance(one, tuple | list) and one else one
 
 
-def one_of(parts: Sequence[tuple[EnvironmentRef, MakeEnv]]) -> MakeEnv:
-    """Return a function that creates the environment that a request names, of several or the only one."""
+def _one_of(parts: Sequence[tuple[EnvironmentRef, MakeEnv]]) -> MakeEnv:
     if len(parts) == 1:
         return parts[0][1]
     return MakeOneOf({_key(ref): make for ref, make in parts})

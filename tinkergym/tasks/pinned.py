@@ -12,6 +12,12 @@ from tinkergym.tasks.grid import sources_of
 from tinkergym.tasks.source import TaskSource
 
 
+def named_hash(name: str, env: gym.Env[Any, Any], *, seconds: float = 10.0) -> dict[str, str]:
+    """Return `data_sha256` under the environment's name; nothing if it has no tasks."""
+    sha256 = data_sha256(env, seconds=seconds)
+    return {} if sha256 is None else {name: sha256}
+
+
 def data_sha256(env: gym.Env[Any, Any], *, seconds: float) -> str | None:
     """Return the SHA-256 of an environment's tasks; of several sources together.
 

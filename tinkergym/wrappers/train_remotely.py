@@ -28,11 +28,8 @@ from tinkergym.schema.checks import refuse_environment_prompt
 from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, PlayedSpec
 from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import parse_spec
-from tinkergym.tasks.pinned import data_sha256
+from tinkergym.tasks.pinned import named_hash
 from tinkergym.trajectory.trajectory import StopReason
-
-_HASH_SECONDS = 10.0
-"""How long the tasks of the environment are read for their hash."""
 
 DEFAULT_STEPS = 100
 """A script's own loop often ends early; the job then stays and can be continued."""
@@ -143,7 +140,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                     **with_template_read(settings),
                     "rollout": "script",
                     "environment_prompt": self._environment_prompt,
-                    "environment_data": _data_of(env),
+                    "environment_data": named_hash(_environment_of(env)["id"], env),
                 }
             )
             self.job = self._client.submit(self._spec)
@@ -356,11 +353,6 @@ def _environment_of(env: gym.Env[Any, Any]) -> dict[str, Any]:
         return {"id": f"{LOCAL}{type(env.unwrapped).__name__}-v0"}
     kwargs = {key: value for key, value in env.spec.kwargs.items() if _is_json(value)}
     return {"id": env.spec.id, "kwargs": kwargs}
-
-
-def _data_of(env: gym.Env[Any, Any]) -> dict[str, str]:
-    sha256 = data_sha256(env, seconds=_HASH_SECONDS)
-    return {} if sha256 is None else {_environment_of(env)["id"]: sha256}
 
 
 def _is_json(value: object) -> bool:
