@@ -27,7 +27,7 @@ def health():
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Route)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield answer, f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

@@ -27,6 +27,8 @@ def serve_stream():
             await send({"type": "http.response.start", "status": 200, "headers": []})
             while not gone.done():
                 await send({"type": "http.response.body", "body": bytes(2**16), "more_body": True})
+                # Once the client is gone, `send` returns at once: without this, nothing else would ever run.
+                await asyncio.sleep(0)
             ended.set()
 
         listener = socket.create_server(("127.0.0.1", 0))
@@ -42,6 +44,7 @@ def serve_stream():
     for server, thread in servers:
         server.should_exit = True
         thread.join(timeout=20)
+        assert not thread.is_alive()  # it would take a core from all tests that follow
 
 
 def test_who_reads_nothing_of_an_answer_is_hung_up_on(serve_stream):
