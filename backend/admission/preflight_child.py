@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.processes.one_question import one_question
-from tinkergym.agent.image_text import hashes_of
+from tinkergym.agent.image_placeholders import hashes_of
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.tool_turns import offered_tools, require_calls_readable
 from tinkergym.core import refuse_unfinished

@@ -8,7 +8,8 @@ from pydantic import JsonValue
 
 from backend.jobs.learn_phase import Learned
 from backend.policies.parity import Prompt
-from backend.policies.trained_policy import TakenWeights, TrainedPolicy
+from backend.policies.publishing import TakenWeights
+from backend.policies.trained_policy import TrainedPolicy
 from backend.store.facts import Fact
 
 Taken = Mapping[str, TakenWeights]

@@ -11,7 +11,7 @@ import time
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError, PausedError
 from backend.jobs.job_loop import JobLoop
-from backend.jobs.publish_check import PublishCheck
+from backend.jobs.own_loop_parity import PublishCheck
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals, TokenLimits, TrainSequence, left_out_image
 from backend.learner.sft_loss import LikelihoodLoss

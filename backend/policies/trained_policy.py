@@ -7,13 +7,12 @@ may train several.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from backend.compute.weights import PolicyWeights, hash_aside
+from backend.compute.weights import hash_aside
 from backend.learner.learner import Learner, PolicyBatch
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.sequences import BatchTotals, FloatArray, TokenLimits, TrainSequence
@@ -23,25 +22,12 @@ from backend.policies import parity
 from backend.policies.bound import Bound
 from backend.policies.checkpoints import PolicyCheckpoints
 from backend.policies.frozen_policy import FrozenPolicy
+from backend.policies.publishing import TakenWeights, publish
 from backend.policies.step_change import StepChange
 from backend.policies.teacher import open_teacher
 from backend.policies.witness import MOST_COMPARED, PolicyWitness
-from tinkergym.errors import ParityError
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.policy_calls import PolicySpec
-
-
-@dataclass(frozen=True, slots=True)
-class TakenWeights:
-    """The policy's weights at one moment."""
-
-    weights: PolicyWeights
-    hashed: Future[str]
-
-    @property
-    def sha256(self) -> str:
-        """Their hash; waits for it."""
-        return self.hashed.result()
 
 
 class TrainedPolicy:
@@ -172,7 +158,7 @@ class TrainedPolicy:
         return TakenWeights(weights, hash_aside(weights))
 
     def publish(self, version: int, taken: TakenWeights, *, let_finish: bool = False) -> None:
-        """Publish a version to the engine, and check that it arrived.
+        """Publish a version to the engine, and check that it arrived; see `publishing`.
 
         Args:
             version: Its number.
@@ -182,15 +168,8 @@ class TrainedPolicy:
         Raises:
             ParityError: Other weights arrived.
         """
-        arrived = self._engine.publish(self.id, version, taken.weights, let_finish=let_finish)
-        sha256, loaded = taken.sha256, self._engine.loaded().get(self.id)
-        if loaded != version or arrived != sha256:
-            raise ParityError(
-                f"version {version} of the policy was published with hash {sha256[:12]}, but the engine "
-                f"holds version {loaded} and was given {arrived[:12]}",
-                hint="report this with the job's log",
-            )
-        self.witness.published(version, taken.weights, sha256)
+        publish(self._engine, self.id, version, taken, let_finish=let_finish)
+        self.witness.published(version, taken.weights, taken.sha256)
 
     def recorded_sha256(self, version: int) -> str | None:
         """Return the hash that an earlier attempt recorded for a version; None if there is none."""

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from tinkergym.agent.call_grammar import CallGrammar, grammar_of
 from tinkergym.agent.growth import ASKED, Reply, grows
-from tinkergym.agent.image_text import (
+from tinkergym.agent.image_placeholders import (
     ImageTemplate,
     counts_of,
     expanded,

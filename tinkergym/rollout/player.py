@@ -26,6 +26,7 @@ from tinkergym.rollout.environment_host import AnyEnv, Host, Report
 from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
 from tinkergym.rollout.game_table import PLAYERS, TOOLS
 from tinkergym.rollout.group_scores import WaitingGroup, group_key
+from tinkergym.rollout.hanging_calls import is_overdue, late_text, overdue_text
 from tinkergym.rollout.host_pool import HostPool
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView
@@ -265,8 +266,7 @@ class EpisodePlayer:
         limit = episode.plan.limits.step_timeout_seconds
         if report.seconds > limit:
             # Not every executor can interrupt a call, and a report may arrive before the deadline is checked.
-            text = f"{call} returned after {report.seconds:.3g} s, not within {limit:g} s"
-            episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
+            episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, late_text(call, report.seconds, limit))
             self._finish(episode)
         elif report.error:
             episode.loop.fail(report.stop_reason, report.error)
@@ -331,12 +331,10 @@ class EpisodePlayer:
         for hosts in self._hosts.values():
             hosts.look_after()
         for episode in list(self._episodes.values()):
-            seconds = episode.plan.limits.step_timeout_seconds
-            if episode.call and now >= episode.call_ends_at + episode.host.waited_seconds():
+            if episode.call and is_overdue(episode.host, episode.call_ends_at, now):
                 episode.hosts.took(episode.host, episode.call, math.inf)
-                where = episode.host.where().rstrip()
-                text = f"{episode.call} did not return within {seconds} s"
-                text += f"; it is here:\n{where}" if where else ""
+                limit = episode.plan.limits.step_timeout_seconds
+                text = overdue_text(episode.host, episode.call, limit)
                 episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
                 self._finish(episode)
             elif episode.loop.state is AgentState.GENERATING and now >= episode.ends_at:
@@ -345,7 +343,7 @@ class EpisodePlayer:
                 )
                 self._finish(episode)
         for call_id, scoring in list(self._scoring.items()):
-            if now >= scoring.ends_at + scoring.host.waited_seconds():
+            if is_overdue(scoring.host, scoring.ends_at, now):
                 del self._scoring[call_id]
                 scoring.hosts.discard(scoring.host, hangs=True)
                 text = "score_group did not return within limits.step_timeout_seconds per episode"

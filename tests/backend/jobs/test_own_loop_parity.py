@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from backend.jobs.publish_check import PublishCheck
+from backend.jobs.own_loop_parity import PublishCheck
 from backend.learner.sequences import TrainSequence
 from tinkergym.trajectory.parts import ImageSpan
 

@@ -2,7 +2,7 @@ import pytest
 
 from tests.backend.vlm import NANO_VL, PIXELS, renderer
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.image_text import MARK, expanded
+from tinkergym.agent.image_placeholders import MARK, expanded
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import TemplateError
