@@ -56,7 +56,7 @@ from backend.workers.engine_choice import make_engine
 from backend.workers.env_worker_files import EnvWorkerFiles
 from backend.workers.guest_models import GuestModels, ServedModel
 from backend.workers.heartbeat import Heartbeat, Pulse
-from backend.workers.rest import Rest
+from backend.workers.idle_memory import Rest
 from tinkergym.errors import InternalServiceError, InvalidRequestError, NotFoundError, TinkerGymError
 from tinkergym.rollout.call_register import episodes_in_calls
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest

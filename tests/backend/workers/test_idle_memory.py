@@ -8,7 +8,7 @@ import pytest
 
 from backend.compute.memory import give_memory_back
 from backend.policies.pool_learner import PoolLearner
-from backend.workers.rest import Rest
+from backend.workers.idle_memory import Rest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.sampling import SampleRequest
 
