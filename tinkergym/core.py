@@ -97,7 +97,9 @@ class TextEnv(gym.Env[str, str]):
     def reply(self, action: str) -> tuple[str, float, bool] | tuple[str, float, bool, dict[str, Any]]:
         """Return (observation, reward, terminated) for an action, and optionally an info dict.
 
-        Numbers under `info["metrics"]` become metrics of the job.
+        Numbers under `info["metrics"]` become metrics of the job. The reward must be a finite number of at
+        most 1e12 in size, otherwise the episode ends as `invalid_reward`; an exception ends it as
+        `environment_error`. Neither counts as a reward of 0.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method reply(action)")
 
@@ -141,7 +143,11 @@ class SingleTurnEnv(TextEnv):
         raise NotImplementedError(f"{type(self).__name__} needs a method ask(options)")
 
     def score(self, answer: str) -> Scored | Awaitable[Scored]:
-        """Return the answer's reward, and optionally named metrics; may be an `async def`."""
+        """Return the answer's reward, and optionally named metrics; may be an `async def`.
+
+        The reward is a finite number, as in `TextEnv.reply`. Raise `InvalidRewardError` if the answer cannot
+        be scored; the episode is then dropped, not scored with 0.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a method score(answer)")
 
     def start(self, options: Options) -> str:

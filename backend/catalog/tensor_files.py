@@ -158,7 +158,7 @@ def _beginning(path: Path, most_bytes: int) -> bytes:
 
 def _header(path: Path, size: int) -> tuple[int, Any]:
     if not path.is_file():
-        raise ValueError("it is not a regular file")  # to open a pipe would wait for whoever writes to it
+        raise ValueError("it is not a regular file")  # Opening a pipe would wait for its writer.
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > size - 8:

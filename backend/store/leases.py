@@ -336,7 +336,7 @@ def _queue_again_or_end(
 
     If it should pause, it pauses, no matter why the worker lost it. `columns` change in the same update.
     """
-    if row.cancel_requested:  # nobody would take it from the queue
+    if row.cancel_requested:  # No worker would take it from the queue.
         body = StateEvent(state=JobState.CANCELLED, reason="cancelled", attempt=row.attempt)
         _finish(connection, row, now, body)
         return False

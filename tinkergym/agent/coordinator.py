@@ -172,7 +172,7 @@ class Coordinator:
     def fail(self, stop_reason: StopReason, error: str = "") -> None:
         """End the episode for an external reason. A second end is ignored.
 
-        A failure belongs to the acting seat, unless a player that is no policy failed. A limit of turns or
+        A failure belongs to the acting seat, unless a player without a policy failed. A limit of turns or
         tokens cuts the episode off for all.
         """
         if self._state is AgentState.TERMINATED:

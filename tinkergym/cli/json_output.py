@@ -64,7 +64,7 @@ def keep_stdout_until_the_end() -> None:
 
     Environments may print when the interpreter ends, or in threads until then.
     """
-    global _is_last_command  # noqa: PLW0603 - said once, by whoever started the process
+    global _is_last_command  # noqa: PLW0603 - set once, by the module that starts the process
     _is_last_command = True
 
 

@@ -65,7 +65,11 @@ class EvaluablePolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Evaluation:
-    """Episodes of one policy, in the order of their seeds."""
+    """Episodes of one policy, in the order of their seeds.
+
+    Returns are undiscounted sums of rewards. All figures are of the completed episodes; `evaluate` raises if
+    there are none.
+    """
 
     trajectories: tuple[Trajectory, ...]
     is_game: bool = False
@@ -73,7 +77,7 @@ class Evaluation:
 
     @property
     def completed(self) -> list[Trajectory]:
-        """The episodes whose return is valid. All figures are theirs; the others are `failed`."""
+        """The episodes whose return is valid; the others are `failed`."""
         return [trajectory for trajectory in self.trajectories if trajectory.completed]
 
     @property

@@ -1,6 +1,6 @@
 """SharedTable: a game in which scripts play some seats and policies play the others.
 
-It keeps its own account of every seat's return and of illegal moves, whoever plays.
+It counts every seat's return and illegal moves, for scripts and policies alike.
 """
 
 from __future__ import annotations

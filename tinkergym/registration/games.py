@@ -203,6 +203,8 @@ def make_game(
 
     Raises:
         UnknownEnvironmentError: There is no game with this id.
+        InvalidEnvironmentError: It cannot be created; the cause has the traceback.
+        InvalidRequestError: The game has no `on_illegal` or `render_mode`.
     """
     made: AECEnv = with_turns(_find(id).create(on_illegal, render_mode, settings))
     return made

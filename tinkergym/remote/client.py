@@ -465,14 +465,14 @@ class Client:
         return Job(self._api, self._api.job(job_id))
 
     def find_policy(self, reference: str) -> PolicyView:
-        """Say which policy a reference names, which of its versions, and which versions are kept.
+        """Resolve a reference: which policy and version it names, and which versions are kept.
 
         Args:
             reference: `job-...` or `policy-...`, perhaps with `@40`, `@step:40`, `@best` or `@latest`.
 
         Raises:
-            NotFoundError: there is no such policy of yours, or that version is not kept.
-            InvalidRequestError: it is not a reference.
+            NotFoundError: There is no such policy of yours, or that version is not kept.
+            InvalidRequestError: It is not a reference.
         """
         return self._api.find_policy(str(PolicyRef.parse(reference, field="reference")))
 
@@ -482,7 +482,7 @@ class Client:
         The version is None for the newest, and the agent empty if it is not named and not needed.
 
         Raises:
-            NotFoundError: there is no such policy of yours, or no such version.
+            NotFoundError: There is no such policy of yours, or no such version.
         """
         return self._api.trained_policy(reference)
 

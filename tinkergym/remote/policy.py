@@ -292,7 +292,7 @@ class Policy:
     def act(self, observation: Observation) -> str:
         """Act on an observation: the first of an episode, or the response to the last action.
 
-        A policy that was trained with tools calls them here, as often as it likes, before it answers.
+        A policy that was trained with tools calls them here before it answers, up to their `max_calls`.
 
         Args:
             observation: Text, messages, or a mapping of them; see `tinkergym.messages`.
@@ -343,6 +343,9 @@ class Policy:
             top_k: As in `Job.policy`.
             env_kwargs: Arguments of the environment.
             progress: Show on stderr how many episodes have ended; None does so only on a terminal.
+
+        Raises:
+            TinkerGymError: As for `tinkergym.evaluate`.
         """
         return evaluate(
             self,

@@ -224,7 +224,7 @@ class Recipe:
         """
         if self.control and not self._control_applied:
             raise InvalidRequestError(
-                f"the run of the recipe {self.name!r} is no control: it used no settings [train]",
+                f"--control had no effect on the recipe {self.name!r}, which used no settings [train]",
                 hint="read them with settings('train'), or make a control where own_control() is true",
                 field="--control",
             )

@@ -77,8 +77,8 @@ class WandbTracker:
     def end(self, state: JobState | None) -> None:
         """Wait until everything is sent. A run that continues can be resumed.
 
-        Notes behind the last point get a row of their own once the job has ended; before, whoever goes on is
-        told of them again.
+        Notes after the last point get their own row once the job has ended. Before that, the next process
+        that reports the job sends them.
         """
         if state is not None and (left := self._waiting.taken()):
             self._run.log(left, step=self._last_step + 1, commit=True)

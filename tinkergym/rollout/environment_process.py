@@ -115,7 +115,7 @@ class EnvironmentProcess:
         try:
             prompt, holds, pays_groups = self._ask("make", (), {})
         except BaseException:
-            self._end()  # and whoever wants to may try again
+            self._end()  # The caller may try again.
             raise
         self.metadata = {} if prompt is None else {"system_prompt": prompt}
         if holds:

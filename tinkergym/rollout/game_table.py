@@ -159,7 +159,7 @@ class GameTable:
         self._act(action)
 
     def _note_end(self, standing: Standing) -> None:
-        """For a table that keeps an account: the game is over for an agent, whoever played it."""
+        """Note that the game is over for an agent; for tables that count returns."""
 
     def _position(self) -> Position:
         game, moves_here = self._game, 0

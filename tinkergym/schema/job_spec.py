@@ -37,6 +37,7 @@ class LoRA(Choice):
 
     kind: Literal["lora"] = "lora"
     rank: int = Field(8, ge=1, le=512)
+    """Rank of the two factors of each adapted layer."""
     alpha: float = Field(16.0, gt=0, le=1e6)
     """The adapter's output is scaled by `alpha / rank`."""
     rslora: bool = False
@@ -67,6 +68,7 @@ class Sampling(Choice):
     """How completions are sampled during training."""
 
     temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)
+    """Logits are divided by it, in the engine and in the learner."""
     max_turn_tokens: int = Field(64, ge=1)
     """Most sampled tokens per completion."""
 
@@ -128,6 +130,7 @@ class Limits(Choice):
     """Limits at which an episode is cut off."""
 
     max_turns: int = Field(64, ge=1)
+    """Completions per episode; in a game, of each seat."""
     max_episode_tokens: int | None = Field(None, ge=1)
     """Sampled tokens of all turns together; None means that only the context limits them."""
     max_context_tokens: int | None = Field(None, ge=1)
@@ -136,6 +139,7 @@ class Limits(Choice):
     step_timeout_seconds: float = Field(60.0, gt=0, le=LONGEST_SECONDS)
     """Time limit for one `reset` or `step` of the environment."""
     episode_timeout_seconds: float = Field(3600.0, gt=0, le=LONGEST_SECONDS)
+    """Time limit for a whole episode, from when a worker starts to play it."""
 
 
 Reasoning = Literal["keep", "drop"]

@@ -41,10 +41,10 @@ class StopReason(StrEnum):
     SEAT_FAILED = "seat_failed"
     """Another seat of the game failed; `error` says which and why."""
     OPPONENT_FAILED = "opponent_failed"
-    """A player that is no policy, such as an external model, did not act; `error` names the seat."""
+    """A player without a policy, such as an external model, did not act; `error` names the seat."""
     GAME_TIMEOUT = "game_timeout"
-    """As `episode_timeout`, in a game: the seat whose turn it was is to blame as little as the others, and
-    none of them is trained on."""
+    """As `episode_timeout`, in a game. It ends for all seats and none is trained on: the seat whose turn it
+    was did not use up the time alone."""
     ABANDONED = "abandoned"
     """The caller called `reset` or `close` in the middle of the episode."""
     TOO_STALE = "too_stale"
@@ -76,8 +76,8 @@ FAILED_REASONS = frozenset(
         StopReason.GAME_TIMEOUT,
     }
 )
-"""Failures. Such an episode may be played again. An abandoned episode was not wanted any more, and one that
-is too stale did not fail."""
+"""Failures. Such an episode may be played again. Abandoned and too stale episodes are not failures: nothing
+went wrong in them."""
 
 
 REASON_COMES_FIRST = frozenset(

@@ -122,9 +122,11 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             self.job = self._client.job(job_id)
             known = self.job.spec
             if not isinstance(known, JobSpec) or known.rollout != "script":
-                how = f"rollout={known.rollout!r}" if isinstance(known, PlayedSpec) else "nobody"
+                how = (
+                    f"has rollout={known.rollout!r}" if isinstance(known, PlayedSpec) else "plays no episodes"
+                )
                 raise InvalidRequestError(
-                    f"the episodes of {job_id} are played by {how}",
+                    f"{job_id} {how}, so a script's own loop cannot continue it",
                     hint="use Client.attach",
                     field="job_id",
                 )

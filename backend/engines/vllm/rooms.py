@@ -24,7 +24,7 @@ class Rooms:
     """A lock shared by all who want the same room; first come, first served between rooms."""
 
     def __init__(self, enter: Callable[[int], Awaitable[None]], *, room: int) -> None:
-        """Start in `room`; `enter` is awaited before another room is used, with nobody inside."""
+        """Start in `room`; `enter` is awaited before another room is used, while none is occupied."""
         self._enter = enter
         self._room: int | None = room
         self._inside = 0
@@ -34,7 +34,7 @@ class Rooms:
 
     @contextmanager
     def join(self) -> Iterator[int | None]:
-        """Enter the current room without queueing and return it; None if nobody may enter."""
+        """Enter the current room without queueing and return it; None if it is closed."""
         if self._alone or self._moving is not None or self._room is None:
             yield None
             return
@@ -47,7 +47,7 @@ class Rooms:
 
     @asynccontextmanager
     async def hold(self, room: int, *, alone: bool = False) -> AsyncIterator[None]:
-        """Wait for a turn in `room`; with `alone` nobody else is inside."""
+        """Wait for a turn in `room`; with `alone` no other caller is inside."""
         waiter = _Waiter(room, alone, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         self._admit()
