@@ -5,7 +5,6 @@ The service gets names, arguments and weights; how each is created stays in this
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import Environment, EnvSource, describe, for_job
 from tinkergym.schema.job_spec import EnvironmentRef, PlayedSpec
+from tinkergym.schema.names import REMOTE_ID
 
 Weighted = tuple[EnvSource, float] | tuple[EnvSource, float, Mapping[str, Any]]
 EnvSources = EnvSource | Sequence[Weighted]
@@ -25,7 +25,9 @@ HOW_TO_WEIGH = 'write [("pack/Easy-v0", 0.7), ("pack/Hard-v0", 0.3, {"size": 9})
 
 @dataclass(frozen=True, slots=True)
 class MakeOneOf:
-    """Creates the environment that a request names.
+    """Creates the environment that a request names, with the arguments of the request.
+
+    Evaluations add arguments of their own to those of the job's environments, so arguments select none.
 
     A class, not a nested function: it must be picklable for environments in their own processes.
     """
@@ -73,7 +75,8 @@ def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> En
     """Resolve what the user passed.
 
     Raises:
-        InvalidRequestError: It is neither an environment nor a list of environments with weights.
+        InvalidRequestError: It is neither an environment nor a list of environments with weights, or two
+            classes or functions in it have the same name.
     """
     if isinstance(env, str) or not isinstance(env, Sequence):
         return EnvironmentMix(environments=[describe(env, kwargs)], weights=[1.0])
@@ -86,6 +89,13 @@ def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> En
             "there is no environment in the list", hint=HOW_TO_WEIGH, field="environments"
         )
     parts = [_part(one) for one in env]
+    by_id: dict[str, EnvSource] = {}
+    for source, _, _ in parts:
+        name = describe(source).ref.id if callable(source) else ""
+        if name and by_id.setdefault(name, source) is not source:
+            raise InvalidRequestError(
+                f"two different environments have the name {name}", hint="rename one", field="environments"
+            )
     return EnvironmentMix(
         environments=[describe(source, own) for source, _, own in parts],
         weights=[weight for _, weight, _ in parts],
@@ -172,6 +182,5 @@ def _one_of(parts: Sequence[tuple[EnvironmentRef, MakeEnv]]) -> MakeEnv:
 
 
 def _key(ref: EnvironmentRef) -> str:
-    # A server's token stays in this process, and is in no request.
-    kwargs = {name: value for name, value in ref.kwargs.items() if name != "token"}
-    return json.dumps([ref.id, kwargs], sort_keys=True)
+    # Each environment server has a token of its own, which stays in this process and is in no request.
+    return f"{ref.id} {ref.kwargs.get('url')}" if ref.id == REMOTE_ID else ref.id

@@ -38,6 +38,39 @@ def test_each_is_made_in_its_own_way():
     assert [(type(env.unwrapped), env.unwrapped.size) for env in made] == [(Echo, 3), (Echo, 4), (Other, 1)]
 
 
+def test_an_evaluation_with_arguments_of_its_own_is_made_like_the_environment_that_it_names():
+    mix = describe_mix([(Echo, 0.5, {"size": 3}), (Other, 0.5)])
+    evaluate = [tg.EvaluateEvery(1, env_kwargs={"size": 7})]
+    spec = job_of(mix, evaluate=evaluate)
+    played = [spec.environment_of(one) for one in spec.evaluations]
+    for make in (mix.make, makers_of([Echo, Other], spec)):
+        made = [make(ref).unwrapped for ref in played]
+        assert [(type(env), env.size) for env in made] == [(Echo, 7), (Other, 7)]
+
+
+def test_each_environment_server_gets_its_own_token(monkeypatch):
+    urls = ["ws://127.0.0.1:8001", "ws://127.0.0.1:8002"]
+    mix = describe_mix([(url, 0.5, {"token": f"token-of-{url}", "split": "train"}) for url in urls])
+    made = []
+    monkeypatch.setattr("tinkergym.rollout.local_environment.make_environment", made.append)
+    for url in urls:
+        mix.make(EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": url, "split": "test"}))
+    assert [ref.kwargs["token"] for ref in made] == [f"token-of-{url}" for url in urls]
+    assert {ref.kwargs["split"] for ref in made} == {"test"}
+
+
+def test_two_classes_of_one_name_are_refused():
+    def namesake():
+        class Echo(tg.SingleTurnEnv):
+            pass
+
+        return Echo
+
+    with pytest.raises(InvalidRequestError) as caught:
+        describe_mix([(Echo, 0.5, {"size": 3}), (namesake(), 0.5)])
+    assert caught.value.field == "environments"
+
+
 def test_classes_are_known_here_only():
     assert describe_mix([(Echo, 0.5), ("bandit/Bandit-v0", 0.5)]).only_here
     assert describe_mix("nobody/Registers-v0").unknown_here == "nobody/Registers-v0"
