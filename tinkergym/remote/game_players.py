@@ -38,22 +38,15 @@ def find_player(api: Api, reference: str, game: Any, *, temperature: float | Non
         return Player(name=reference, plays=reference)
     if not PolicyRef.is_meant(reference):
         return _model_player(api, reference, temperature)
-    ref = PolicyRef.parse(reference, field="players")
-    # The newest version may not have been saved, so ask the service only for the policy.
-    found = api.find_policy(ref.whose if ref.version is not None else reference)
-    view = api.job(found.job_id)
-    version = ref.version if ref.version is not None else found.version
-    if version is None:
-        version = view.policy_version
-    if version not in {0, view.policy_version, *found.kept}:
-        raise _gone(ref.whose, version, [0, *found.kept, view.policy_version])
-    return version_player(api, view, version, agent=found.agent, temperature=temperature)
+    return _policy_player(api, reference, temperature)
 
 
 def find_seats(
     api: Api, reference: str, game: Any, agents: Sequence[str], *, temperature: float | None = None
 ) -> dict[str, Player]:
     """Return who plays each of some seats. A job that trains several policies plays each with its own.
+
+    The job is asked for once, so all seats play the same version although it may train on meanwhile.
 
     Args:
         api: The service that has the policies and models.
@@ -68,7 +61,8 @@ def find_seats(
     """
     whose, at, version = reference.partition("@")
     if whose.startswith("job-") and "/" not in whose:
-        spec = api.job(whose).spec
+        view = api.job(whose)
+        spec = view.spec
         if isinstance(spec, JobSpec) and "" not in spec.trained_agents:
             found: dict[str, Player] = {}
             for agent in agents:
@@ -79,8 +73,9 @@ def find_seats(
                         field="players",
                     )
                 own = f"{policy_of(whose, spec.policy_at(agent))}{at}{version}"
-                found[agent] = find_player(api, own, game, temperature=temperature)
+                found[agent] = _policy_player(api, own, temperature, view)
             return found
+        return dict.fromkeys(agents, _policy_player(api, reference, temperature, view))
     return dict.fromkeys(agents, find_player(api, reference, game, temperature=temperature))
 
 
@@ -243,6 +238,22 @@ def game_of(view: JobView, game: str | None = None) -> EnvironmentRef:
         )
     kwargs = {key: value for key, value in own.kwargs.items() if key not in _OF_ONE_SEAT}
     return EnvironmentRef(id=name, kwargs=kwargs)
+
+
+def _policy_player(
+    api: Api, reference: str, temperature: float | None, view: JobView | None = None
+) -> Player:
+    """Return the player for a reference to a policy, of the job `view` if that is known already."""
+    ref = PolicyRef.parse(reference, field="players")
+    # The newest version may not have been saved, so ask the service only for the policy.
+    found = api.find_policy(ref.whose if ref.version is not None else reference)
+    view = view or api.job(found.job_id)
+    version = ref.version if ref.version is not None else found.version
+    if version is None:
+        version = view.policy_version
+    if version not in {0, view.policy_version, *found.kept}:
+        raise _gone(ref.whose, version, [0, *found.kept, view.policy_version])
+    return version_player(api, view, version, agent=found.agent, temperature=temperature)
 
 
 def _model_player(api: Api, model: str, temperature: float | None) -> Player:

@@ -88,6 +88,23 @@ def test_a_job_that_trains_several_policies_plays_each_seat_with_its_own():
         find_seats(one_seat, "job-1@4", game, game.possible_agents)
 
 
+class TrainingApi(StubApi):
+    """Its job has trained one more step whenever it is asked for."""
+
+    asked = 0
+
+    def job(self, job_id):
+        self.asked += 1
+        return self.view.model_copy(update={"policy_version": self.view.policy_version + self.asked})
+
+
+@pytest.mark.parametrize("agents", [{}, {"player_0": Train(), "player_1": Train()}])
+def test_all_seats_play_the_same_version_of_a_job_that_trains_on(agents):
+    api, game = TrainingApi(job_of(NIM, **agents)), make_game("games/Nim-v0")
+    found = find_seats(api, "job-1", game, game.possible_agents)
+    assert (api.asked, {one.step for one in found.values()}) == (1, {10})
+
+
 def test_a_job_of_one_seat_against_an_opponent_is_compared_in_the_game_itself():
     vs = EnvironmentRef(id="games/NimVs-v0", kwargs={"opponent": "perfect", "on_illegal": "random"})
     found = game_of(job_of(vs))
