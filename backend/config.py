@@ -55,15 +55,17 @@ class GatewayLimits(Settings):
     """Total size of bodies being received. One key may use half of it. Further requests get 503 with
     `Retry-After`."""
     connections: int = Field(1000, ge=10)
-    """Open connections. Further ones get 503. One key may have half as many open requests, event streams
-    included; further ones get 429. A client that does not read its response for 60 s is disconnected."""
+    """Open connections. Further ones take the place of one without a request, longest idle first; if all have
+    one, they get 503. One key may have half as many open requests, event streams included; further ones get
+    429. A client that does not read its response for 60 s is disconnected."""
     request_seconds: float = Field(10.0, gt=0)
     """Time for a request's header to arrive (at most 10 s), and again for its body, plus a second per 32
     KiB."""
     job_check_seconds: float = Field(15.0, gt=0)
     """Time to create and reset an installed environment when a job is submitted."""
     job_checks_at_once: int = Field(2, ge=1)
-    """Job checks at once, each in its own process."""
+    """Job checks at once, each in its own process. If there are several, a tenant has at most half of
+    them."""
     evaluations_at_once: int = Field(2, ge=1)
     """Evaluations that the service plays at once, each in its own process, one per tenant."""
     evaluation_seconds: float = Field(3600.0, gt=0)

@@ -58,9 +58,9 @@ class Admission:
             datasets.check(catalog, config.uploads, config.images, tenant, spec, most_images=most_images)
             remote_environments.check_evaluations(spec, config)
             if not spec.client_plays_evaluations:
-                self.job_check.check_evaluations(spec)
+                self.job_check.check_evaluations(spec, tenant.tenant_id)
             return spec, {}
-        found = self.job_check.check(remote_environments.allowed(spec, config))
+        found = self.job_check.check(remote_environments.allowed(spec, config), tenant.tenant_id)
         if spec.rollout == "server":
             recorded = {"environment_prompt": found.environment_prompt, "environment_data": found.data}
             spec = spec.model_copy(update=recorded)

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from backend.admission.check_places import CheckPlaces
 from backend.admission.image_bounds import refuse_many_images
 from backend.admission.protocols import Checked, ModelCatalog
 from backend.config import CONFIG_VARIABLE, GatewayLimits
@@ -24,7 +25,6 @@ from backend.processes.bounded_pipes import communicate
 from tinkergym.errors import (
     InvalidEnvironmentError,
     InvalidRequestError,
-    ServiceUnavailableError,
     TinkerGymError,
     UnknownEnvironmentError,
     from_wire,
@@ -55,12 +55,12 @@ class Preflight:
     def __init__(self, catalog: ModelCatalog, limits: GatewayLimits) -> None:
         self._catalog = catalog
         self._limits = limits
-        self._turns = threading.BoundedSemaphore(limits.job_checks_at_once)
+        self._places = CheckPlaces(limits.job_checks_at_once)
         self._lock = threading.Lock()
         # Cache successes only: the cause of a failure may have been fixed since.
         self._known: OrderedDict[tuple[str, ...], _Probe] = OrderedDict()
 
-    def check(self, spec: PlayedSpec) -> Checked:
+    def check(self, spec: PlayedSpec, tenant_id: str = "") -> Checked:
         """Create and reset the job's environment, if the service plays it.
 
         Raises:
@@ -76,18 +76,19 @@ class Preflight:
             return Checked()
         found: dict[str, Checked] = {}
         for name, environment in spec.own_environments.items():
-            found[name] = self._seen_first(_alone(spec, environment))
-        self.check_evaluations(spec)
+            found[name] = self._seen_first(_alone(spec, environment), tenant_id)
+        self.check_evaluations(spec, tenant_id)
         return _together(found)
 
-    def _seen_first(self, spec: PlayedSpec) -> Checked:
+    def _seen_first(self, spec: PlayedSpec, tenant_id: str) -> Checked:
         """Make one environment, and see that the first prompt of every seat leaves room for an answer."""
         shown = shown_first(spec)
-        checked = self._probe(spec, self._catalog.renderer(spec.model, spec.chat_template)).checked
+        bundle = self._catalog.renderer(spec.model, spec.chat_template)
+        checked = self._probe(spec, bundle, tenant_id).checked
         for agent, own in shown.items():
             bundle = self._catalog.renderer(own.model, own.chat_template)
             with _named(agent):
-                self._refuse_large_prompt(own, bundle)
+                self._refuse_large_prompt(own, bundle, tenant_id)
         return checked
 
     def _check_room(self, spec: PlayedSpec) -> None:
@@ -96,7 +97,7 @@ class Preflight:
         refuse_wide_context(spec, context_length)
         refuse_long_prompt(1, spec, context_length)
 
-    def check_evaluations(self, spec: EvaluatedSpec) -> None:
+    def check_evaluations(self, spec: EvaluatedSpec, tenant_id: str = "") -> None:
         """Create and reset the environments in which the service will evaluate a job.
 
         Raises:
@@ -116,17 +117,17 @@ class Preflight:
                         steps=1,
                         sampling=spec.sampling,
                     )
-                self._refuse_large_prompt(played, bundle)
+                self._refuse_large_prompt(played, bundle, tenant_id)
             except TinkerGymError as error:
                 error.field = "evaluate"
                 raise
 
-    def _refuse_large_prompt(self, spec: PlayedSpec, bundle: RendererBundle) -> None:
-        probe = self._probe(spec, bundle)
+    def _refuse_large_prompt(self, spec: PlayedSpec, bundle: RendererBundle, tenant_id: str) -> None:
+        probe = self._probe(spec, bundle, tenant_id)
         refuse_many_images(probe.prompt_images, self._limits.prompt_images, field="environment")
         refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
 
-    def _probe(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:
+    def _probe(self, spec: PlayedSpec, bundle: RendererBundle, tenant_id: str) -> _Probe:
         agents, game = _agents_of(spec), _game_settings(spec)
         if not (agents or game["self_play"]) or not is_game(spec.environment.id):
             _require_known(spec.environment.id)
@@ -136,12 +137,8 @@ class Preflight:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        if not self._turns.acquire(timeout=self._limits.job_check_seconds):
-            raise ServiceUnavailableError("too many jobs are being checked at the moment", hint="try again")
-        try:
+        with self._places.taken(tenant_id, self._limits.job_check_seconds):
             probe = self._run(spec, bundle)
-        finally:
-            self._turns.release()
         if spec.environment.id == REMOTE_ID:
             return probe  # A server that was reachable a while ago may be gone.
         with self._lock:

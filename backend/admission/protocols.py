@@ -57,9 +57,9 @@ class Checked:
 
 
 class JobCheck(Protocol):
-    """Checks whether a job would fail, before it is created."""
+    """Checks whether a job would fail, before it is created. Tenants share its processes fairly."""
 
-    def check(self, spec: PlayedSpec) -> Checked:
+    def check(self, spec: PlayedSpec, tenant_id: str) -> Checked:
         """Create and reset the job's environment, if the service plays it.
 
         Raises:
@@ -67,7 +67,7 @@ class JobCheck(Protocol):
         """
         ...
 
-    def check_evaluations(self, spec: EvaluatedSpec) -> None:
+    def check_evaluations(self, spec: EvaluatedSpec, tenant_id: str) -> None:
         """Create and reset the environments in which the service will evaluate a job.
 
         Raises:

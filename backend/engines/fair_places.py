@@ -17,15 +17,15 @@ class FairPlaces:
     """
 
     places: int
-    _owners: dict[int, str] = field(default_factory=dict)
     """Limit for the total."""
+    most_of_one: int = 0
+    """Limit per tenant; 0 leaves an eighth of the places free for other tenants' first requests."""
+    _owners: dict[int, str] = field(default_factory=dict)
     _held: Counter[str] = field(default_factory=Counter)
     _waiting: OrderedDict[str, deque[int]] = field(default_factory=OrderedDict)
 
-    @property
-    def most_of_one(self) -> int:
-        """Limit per tenant. The rest stays free for other tenants' first requests."""
-        return max(1, self.places - self.places // 8)
+    def __post_init__(self) -> None:
+        self.most_of_one = self.most_of_one or max(1, self.places - self.places // 8)
 
     def add(self, number: int, owner: str) -> None:
         """Queue a request."""

@@ -28,7 +28,13 @@ from backend.gateway.parts import GatewayParts
 from backend.gateway.turns import Turns
 
 _JOB_CHECK_THREADS = 8
-"""Submissions that are checked, or wait for their check, at once; further ones queue."""
+"""Submissions that are checked, or wait for their check, at once; further ones queue. A tenant has half."""
+
+_CATALOG_THREADS = 4
+"""Requests that read models' or packs' files at once. A tenant has half."""
+
+_UPLOAD_THREADS = 4
+"""Chunks of data that are written at once. A tenant's are written one after the other, within its limit."""
 
 _HEALTH_THREADS = 2
 
@@ -38,9 +44,11 @@ def create_app(parts: GatewayParts) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.job_check_threads = CapacityLimiter(_JOB_CHECK_THREADS)
+        app.state.job_checks = Turns(_JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2)
+        app.state.catalog_reads = Turns(_CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2)
         # Parsing one takes many times its size in memory.
         app.state.large_bodies = Turns(1)
+        app.state.upload_writes = Turns(_UPLOAD_THREADS)
         app.state.evaluations = Evaluations(parts.config.limits)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
         yield

@@ -19,7 +19,7 @@ from backend.gateway.missing import Missing
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.waiting_leases import WaitingLeases
 from backend.machine_paths import MachinePaths
-from backend.store.images import ImageRoom
+from backend.store.quota_room import QuotaRoom
 from backend.store.store import Store
 
 
@@ -48,9 +48,14 @@ class GatewayParts:
         return EventChains()
 
     @cached_property
-    def image_room(self) -> ImageRoom:
+    def image_room(self) -> QuotaRoom:
         """How many more images of each tenant fit, as far as this process knows."""
-        return ImageRoom()
+        return QuotaRoom()
+
+    @cached_property
+    def upload_room(self) -> QuotaRoom:
+        """How much more data of each tenant fits, as far as this process knows."""
+        return QuotaRoom()
 
     @cached_property
     def in_flight(self) -> InFlight:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from backend.gateway.bodies import Body, Tenant, body_of, describes, refuse_many_values
+from backend.gateway.bodies import Body, Tenant, aside, body_of, describes, refuse_many_values
 from backend.gateway.parts import parts_of
 from backend.gateway.turns import Turns
-from backend.store.uploads import Uploads
+from backend.store.uploads import ChunkSummary, Uploads, read_chunk
 from tinkergym.errors import PayloadTooLargeError
 from tinkergym.schema.data import DataChunk, DataManifest, DataView
 from tinkergym.schema.model import WireModel
@@ -29,18 +29,23 @@ class ChunkKept(WireModel):
 async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path, body: Body) -> ChunkKept:
     """Store a chunk under its hash. If there is no room, the oldest data that no job needs is deleted."""
     parts = parts_of(request)
-    uploads = Uploads(parts.config.uploads, tenant.tenant_id)
+    uploads = Uploads(parts.config.uploads, tenant.tenant_id, room=parts.upload_room)
     most = parts.config.limits.data_bytes
 
-    def keep() -> None:
+    def read() -> ChunkSummary:
         refuse_many_values(request, body)
+        return read_chunk(sha256, body)
+
+    summary = await aside(request, read, body)
+
+    def keep() -> None:
         try:
-            uploads.add_chunk(sha256, body, most_bytes=most)
+            uploads.add_chunk(sha256, body, most_bytes=most, summary=summary)
         except PayloadTooLargeError:
             uploads.make_room(most - len(body), in_use=tenant.data_in_use())
-            uploads.add_chunk(sha256, body, most_bytes=most)
+            uploads.add_chunk(sha256, body, most_bytes=most, summary=summary)
 
-    turns: Turns = request.app.state.large_bodies
+    turns: Turns = request.app.state.upload_writes
     await turns.run(tenant.tenant_id, keep)
     return ChunkKept(sha256=sha256)
 

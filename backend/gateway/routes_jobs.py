@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from typing import Annotated, Any
 
-from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import FileResponse
 from pydantic import Field, ValidationError
@@ -18,6 +18,7 @@ from backend.config import GatewayLimits
 from backend.gateway.bodies import Body, Tenant, aside, describes, json_object
 from backend.gateway.parts import parts_of
 from backend.gateway.shown import shown_to
+from backend.gateway.turns import Turns
 from backend.store.checkpoint_files import checkpoint_path
 from backend.store.job_folders import JobFolders
 from tinkergym.errors import InvalidRequestError, NotFoundError
@@ -75,12 +76,9 @@ async def create_job(
     if earlier is not None:
         return shown.job(earlier)
     # In its own threads: a check takes seconds, and many of them must not block all other routes.
-    spec, packs = await to_thread.run_sync(
-        parts.admission.check,
-        tenant,
-        spec,
-        limiter=request.app.state.job_check_threads,
-        abandon_on_cancel=True,
+    turns: Turns = request.app.state.job_checks
+    spec, packs = await turns.run(
+        tenant.tenant_id, partial(parts.admission.check, tenant, spec), abandon_on_cancel=True
     )
     # In a thread: it waits for the disk.
     stored = await run_in_threadpool(remote_environments.to_store, spec, parts.config, tenant.tenant_id)

@@ -15,6 +15,7 @@ from backend.admission.models import require_offered
 from backend.gateway.bodies import Tenant, body_of, describes, key_of
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.shown import disk_is_full, shown_to
+from backend.gateway.turns import Turns
 from backend.store.parts import lost_pools, pool_part
 from backend.store.store import TenantStore
 from tinkergym import __version__
@@ -64,12 +65,13 @@ def list_models(request: Request, tenant: Tenant) -> ModelList:
 
 
 @router.get("/environments")
-async def list_environments(request: Request, _tenant: Tenant) -> EnvironmentList:
+async def list_environments(request: Request, tenant: Tenant) -> EnvironmentList:
     """List the environments of packs installed with the service, which its workers play."""
     if parts_of(request).config.env_workers == 0:
         return EnvironmentList(environments=[])
-    # In the threads of job checks: reading the metadata of all packages takes about 0.1 s.
-    packs = await to_thread.run_sync(find_packs, limiter=request.app.state.job_check_threads)
+    # Reading the metadata of all packages takes about 0.1 s.
+    turns: Turns = request.app.state.catalog_reads
+    packs = await turns.run(tenant.tenant_id, find_packs)
     # Their ids are in entry points, so no pack is imported.
     found = [
         EnvironmentView(id=environment_id, distribution=pack.distribution, version=pack.version)
@@ -103,10 +105,11 @@ async def renderer_with_template(
 async def _renderer(request: Request, tenant: TenantStore, model: str, template: str) -> RendererBundle:
     require_offered(parts_of(request).config, tenant, model)
     catalog = parts_of(request).catalog
-    # In the threads of job checks: a new model is checked for a second or more.
-    return await to_thread.run_sync(
+    # A new model is checked for a second or more. Not in the threads of job checks, which take many.
+    turns: Turns = request.app.state.catalog_reads
+    return await turns.run(
+        tenant.tenant_id,
         lambda: catalog.renderer(catalog.known_as(model), template),
-        limiter=request.app.state.job_check_threads,
         abandon_on_cancel=True,
     )
 

@@ -6,12 +6,12 @@ What `add` acknowledged is durable. Files never change, so adding one again has 
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 
 from backend.store.blobs import BlobMissingError, Blobs
+from backend.store.quota_room import QuotaRoom
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
 from tinkergym.images.files import check_image
 
@@ -22,37 +22,6 @@ _LATELY_SECONDS = 3600.0
 _MOST_IMAGES = 50_000
 """Per tenant. A small file uses more disk space than its size."""
 
-_SHARE = 8
-"""After listing all images, a process may add new ones up to this fraction of the room that is left before it
-lists them again. So up to 8 processes stay within the limit together.
-"""
-
-
-class ImageRoom:
-    """How many more images of each tenant this process may add without listing them all again.
-
-    Thread-safe. Each process that adds images has one.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._left: dict[tuple[str, int], tuple[int, int]] = {}
-        """By tenant and limit: bytes and files."""
-
-    def take(self, tenant_id: str, limit: int, size: int) -> bool:
-        """Reserve room for an image; return False if there is not enough."""
-        with self._lock:
-            size_left, files_left = self._left.get((tenant_id, limit), (0, 0))
-            if size > size_left or files_left < 1:
-                return False
-            self._left[tenant_id, limit] = size_left - size, files_left - 1
-            return True
-
-    def seen(self, tenant_id: str, limit: int, *, size_left: int, files_left: int) -> None:
-        """Note how much room a listing of all images found."""
-        with self._lock:
-            self._left[tenant_id, limit] = size_left // _SHARE, files_left // _SHARE
-
 
 class Images:
     """One tenant's images."""
@@ -62,7 +31,7 @@ class Images:
         images: Blobs,
         tenant_id: str,
         *,
-        room: ImageRoom | None = None,
+        room: QuotaRoom | None = None,
         most_images: int = _MOST_IMAGES,
     ) -> None:
         """Use the tenant's folder of `images`; it is created on the first write.
@@ -75,7 +44,7 @@ class Images:
         """
         # Tenant ids come from an operator and may contain characters that a key may not.
         self._blobs = images.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
-        self._tenant_id, self._room, self._most_images = tenant_id, room or ImageRoom(), most_images
+        self._tenant_id, self._room, self._most_images = tenant_id, room or QuotaRoom(), most_images
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
         """Return which of these images the tenant has not sent."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pydantic import Field
 
 from backend.store.blobs import BlobInfo, BlobMissingError, Blobs
+from backend.store.quota_room import QuotaRoom
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,
@@ -65,39 +66,73 @@ def remove_unfinished(uploads: Blobs) -> None:
 class Uploads:
     """One tenant's uploaded data."""
 
-    def __init__(self, uploads: Blobs, tenant_id: str, *, most_chunks: int = _MOST_CHUNKS) -> None:
-        """Use the tenant's folder of `uploads`; it is created on the first write."""
+    def __init__(
+        self,
+        uploads: Blobs,
+        tenant_id: str,
+        *,
+        room: QuotaRoom | None = None,
+        most_chunks: int = _MOST_CHUNKS,
+    ) -> None:
+        """Use the tenant's folder of `uploads`; it is created on the first write.
+
+        Args:
+            uploads: The data of all tenants.
+            tenant_id: The tenant.
+            room: Shared by all uses in this process; without it, each new chunk lists all files.
+            most_chunks: The most that the tenant may have.
+        """
         # Tenant ids come from an operator and may contain characters that a key may not.
         self._blobs = uploads.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
-        self._most_chunks = most_chunks
+        self._tenant_id, self._room, self._most_chunks = tenant_id, room or QuotaRoom(), most_chunks
 
-    def add_chunk(self, sha256: str, body: bytes | bytearray, *, most_bytes: int) -> None:
+    def add_chunk(
+        self,
+        sha256: str,
+        body: bytes | bytearray,
+        *,
+        most_bytes: int,
+        summary: ChunkSummary | None = None,
+    ) -> None:
         """Store a chunk.
 
         Args:
             sha256: The hash of the body.
             body: A `DataChunk` as JSON.
             most_bytes: The tenant's limit for all data.
+            summary: The result of `read_chunk`, if the body was read before.
 
         Raises:
             InvalidRequestError: The body does not match the hash, or is not a chunk.
             PayloadTooLargeError: The tenant's disk quota is used up.
             StorageFullError: The disk is full.
         """
-        if hashlib.sha256(body).hexdigest() != sha256:
-            raise InvalidRequestError("the body does not match the SHA-256 in the URL", hint="send it again")
+        summary = summary or read_chunk(sha256, body)
         if self._blobs.has(_summary(sha256)):
             return
-        chunk = parse_json(DataChunk, body)
-        self._refuse_too_much(len(body), most_bytes)
-        if self._count() >= self._most_chunks:
+        if not self._room.take(self._tenant_id, most_bytes, len(body)):
+            self._find_room(len(body), most_bytes)
+        self._blobs.put(_chunk(sha256), body)
+        self._blobs.put(_summary(sha256), summary.model_dump_json().encode())
+
+    def _find_room(self, more: int, most_bytes: int) -> None:
+        """List all files, once, and note how many more may be added."""
+        files = list(self._blobs.files())
+        used = sum(blob.bytes for blob in files)
+        chunks = sum(blob.key.startswith("chunks/") and blob.key.endswith(".json") for blob in files)
+        self._refuse_too_much(more, most_bytes, used)
+        if chunks >= self._most_chunks:
             raise PayloadTooLargeError(
                 f"a tenant can have at most {self._most_chunks} chunks of data",
                 hint="send larger chunks",
                 field="data",
             )
-        self._blobs.put(_chunk(sha256), body)
-        self._blobs.put(_summary(sha256), summarise(chunk, len(body)).model_dump_json().encode())
+        self._room.seen(
+            self._tenant_id,
+            most_bytes,
+            size_left=most_bytes - used - more,
+            files_left=self._most_chunks - chunks - 1,
+        )
 
     def make_room(self, most_bytes: int, *, in_use: Collection[str]) -> int:
         """Remove the oldest sets until at most `most_bytes` are left, and return the remaining size.
@@ -179,7 +214,7 @@ class Uploads:
         stored = StoredSet(view=view, chunks=manifest.chunks).model_dump_json().encode()
         if not self._blobs.has(key) and self.used_bytes() + len(stored) > most_bytes:
             self.make_room(most_bytes - len(stored), in_use=in_use)
-            self._refuse_too_much(len(stored), most_bytes)
+            self._refuse_too_much(len(stored), most_bytes, self.used_bytes())
             missing = self._missing(manifest)
             if missing:  # they belonged to a removed set
                 return DataView(data_id=manifest.data_id, kind=manifest.kind, missing=missing)
@@ -239,8 +274,7 @@ class Uploads:
     def _missing(self, manifest: DataManifest) -> list[str]:
         return [sha for sha in dict.fromkeys(manifest.chunks) if not self._blobs.has(_summary(sha))]
 
-    def _refuse_too_much(self, more: int, most_bytes: int) -> None:
-        used = self.used_bytes()
+    def _refuse_too_much(self, more: int, most_bytes: int, used: int) -> None:
         if used + more > most_bytes:
             raise PayloadTooLargeError(
                 f"this upload would exceed the limit of {most_bytes} bytes of data per tenant ({used} are "
@@ -274,6 +308,17 @@ def _set(data_id: str) -> str:
 
 def _name(blob: BlobInfo) -> str:
     return blob.key.removesuffix(".json")
+
+
+def read_chunk(sha256: str, body: bytes | bytearray) -> ChunkSummary:
+    """Check and summarize a chunk, a `DataChunk` as JSON.
+
+    Raises:
+        InvalidRequestError: The body does not match the hash, or is not a chunk.
+    """
+    if hashlib.sha256(body).hexdigest() != sha256:
+        raise InvalidRequestError("the body does not match the SHA-256 in the URL", hint="send it again")
+    return summarise(parse_json(DataChunk, body), len(body))
 
 
 def summarise(chunk: DataChunk, size: int) -> ChunkSummary:

@@ -48,7 +48,8 @@ from backend.policies.pool_learner import AnyLearner, PoolLearner
 from backend.policies.stored_weights import stored_weights
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.checkpoint_files import checkpoint_path
-from backend.store.images import EveryImage, ImageRoom, Images
+from backend.store.images import EveryImage, Images
+from backend.store.quota_room import QuotaRoom
 from backend.store.store import JobLease, Store
 from backend.vision.shared import SharedImages
 from backend.workers.endpoint import Player, PoolEndpoint
@@ -128,7 +129,7 @@ class PoolWorker:
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._model_dir)
         self._device = _device(config.device, ranks=config.learner_ranks)
-        self._images, self._image_room = SharedImages(EveryImage(config.images)), ImageRoom()
+        self._images, self._image_room = SharedImages(EveryImage(config.images)), QuotaRoom()
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
         self._engine = self._make_engine(self._model_dir)
         try:

@@ -80,11 +80,19 @@ class ScriptedCheck:
     """Accepts every job, unless told what to raise."""
 
     refusal: Exception | None = None
+    hangs_for: str = ""
+    """The tenant whose jobs are not checked before `goes_on` is set."""
+    goes_on: threading.Event = field(default_factory=threading.Event)
+    hanging: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    """Released for each check that begins to hang."""
 
-    def check_evaluations(self, spec):
+    def check_evaluations(self, spec, tenant_id):
         pass
 
-    def check(self, spec):
+    def check(self, spec, tenant_id):
+        if tenant_id == self.hangs_for:
+            self.hanging.release()
+            assert self.goes_on.wait(30)
         if self.refusal:
             raise self.refusal
         return Checked(packs={"board": "0.1.0"}, environment_prompt="Play to win.")
@@ -268,7 +276,8 @@ def gateway(running_gateway):
     tenants = {name: f"{name}-{secrets.token_hex(4)}" for name in ("ada", "bob")} | {"owner": LOCAL_TENANT}
     keys = {name: running_gateway.store.keys.create(tenant, "test") for name, tenant in tenants.items()}
     yield replace(running_gateway, tenants=tenants, keys=keys)
-    running_gateway.check.refusal = None
+    running_gateway.check.refusal, running_gateway.check.hangs_for = None, ""
+    running_gateway.check.goes_on.clear()
 
 
 @pytest.fixture

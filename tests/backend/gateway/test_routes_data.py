@@ -1,7 +1,10 @@
 import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from backend.store.images import Images
 from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.events import CheckpointView
 
@@ -99,6 +102,24 @@ def test_a_chunk_needs_a_key_and_its_own_name(gateway, client):
     assert client.put("/v1/data/chunks/..%2Fx", content=b"{}").status_code in (404, 422)
     large = client.put(f"/v1/data/chunks/{'0' * 64}", content=b" " * 300_000)
     assert large.status_code == 413
+
+
+def test_a_small_chunk_does_not_wait_for_the_turn_of_large_bodies(gateway, client, monkeypatch):
+    holds, goes_on = threading.Event(), threading.Event()
+
+    def hangs(*_, **__):
+        holds.set()
+        assert goes_on.wait(30)
+
+    monkeypatch.setattr(Images, "add", hangs)
+    with gateway.client("bob") as bob, ThreadPoolExecutor(1) as threads:
+        image = threads.submit(bob.put, f"/v1/images/{'0' * 64}", content=b"x")
+        try:
+            assert holds.wait(30)
+            upload(client, 4)
+            assert not image.done()
+        finally:
+            goes_on.set()
 
 
 def checkpointed(gateway, client, spec, *versions):

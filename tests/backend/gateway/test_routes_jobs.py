@@ -1,6 +1,7 @@
 import hashlib
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 
 import pytest
@@ -157,6 +158,23 @@ def test_a_body_that_makes_no_sense_is_refused_and_never_an_internal_error(clien
     # 413 where a body has too many values for its kind: those are counted before it is parsed.
     assert response.status_code == (413 if path == "/v1/sample" and len(body) == 20_000 else 422)
     assert error_of(response)["message"]
+
+
+def test_a_tenant_whose_job_checks_hang_delays_only_itself(gateway, client, spec):
+    check, hanging = gateway.check, 12
+    check.hangs_for = gateway.tenants["bob"]
+    with gateway.client("bob") as bob, ThreadPoolExecutor(hanging) as threads:
+        submitted = [threads.submit(bob.post, "/v1/jobs", json=spec) for _ in range(hanging)]
+        try:
+            for _ in range(4):  # half of the places
+                assert check.hanging.acquire(timeout=30)
+            assert client.post("/v1/jobs", json=spec).status_code == 201
+            assert client.get("/v1/renderer", params={"model": "nano"}).status_code == 200
+            # Those beyond its half have not begun.
+            assert not check.hanging.acquire(blocking=False)
+        finally:
+            check.goes_on.set()
+        assert {one.result().status_code for one in submitted} == {201}
 
 
 def test_what_the_job_check_finds_reaches_the_user(gateway, client, spec):

@@ -4,7 +4,8 @@ import os
 import pytest
 
 from backend.store.blobs import LocalBlobs
-from backend.store.images import EveryImage, ImageRoom, Images
+from backend.store.images import EveryImage, Images
+from backend.store.quota_room import QuotaRoom
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidImageError, InvalidRequestError, NotFoundError, PayloadTooLargeError
 
@@ -82,7 +83,7 @@ def test_not_every_image_is_a_look_at_all_others_and_the_share_still_holds(blobs
     files = LocalBlobs.files
     monkeypatch.setattr(LocalBlobs, "files", lambda self, key="": looks.append(key) or files(self, key))
     size = max(len(picture(number).data) for number in range(40))
-    room = ImageRoom()
+    room = QuotaRoom()
     added = 0
     with pytest.raises(PayloadTooLargeError):
         for number in range(40):
@@ -95,7 +96,7 @@ def test_not_every_image_is_a_look_at_all_others_and_the_share_still_holds(blobs
 
 
 def test_several_processes_keep_within_the_share_together(blobs):
-    rooms = [ImageRoom() for _ in range(4)]
+    rooms = [QuotaRoom() for _ in range(4)]
     size = max(len(picture(number).data) for number in range(40))
     with pytest.raises(PayloadTooLargeError):
         for number in range(40):

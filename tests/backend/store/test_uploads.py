@@ -6,6 +6,7 @@ import os
 import pytest
 
 from backend.store.blobs import LocalBlobs
+from backend.store.quota_room import QuotaRoom
 from backend.store.uploads import Uploads, remove_unfinished
 from tinkergym.errors import (
     CheckpointCorruptError,
@@ -187,3 +188,23 @@ def test_a_tenant_has_so_many_chunks_however_small_and_the_oldest_set_makes_room
         os.utime(file, (0, 0))
     uploads.make_room(MOST, in_use=())
     uploads.add_chunk(name, body, most_bytes=MOST)
+
+
+def test_files_are_listed_once_for_many_chunks_that_fit_and_the_limit_holds(tmp_path, monkeypatch):
+    listings, list_files = [], LocalBlobs.files
+
+    def listed(self, *folder):
+        listings.append(folder)
+        return list_files(self, *folder)
+
+    monkeypatch.setattr(LocalBlobs, "files", listed)
+    chunks = [chunk([[number, 1]]) for number in range(200)]
+    size = len(chunks[-1][1])
+    uploads = Uploads(LocalBlobs(tmp_path), "ada", room=QuotaRoom())
+    for name, body in chunks[:20]:
+        uploads.add_chunk(name, body, most_bytes=200 * size)
+    assert len(listings) == 1
+    with pytest.raises(PayloadTooLargeError):
+        for name, body in chunks:
+            uploads.add_chunk(name, body, most_bytes=200 * size)
+    assert uploads.used_bytes() <= 210 * size  # summaries of the last ones are not counted

@@ -1,0 +1,38 @@
+"""Who gets the places for job checks."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from backend.admission.check_places import CheckPlaces
+from tinkergym.errors import ServiceUnavailableError
+
+PATIENCE_SECONDS = 30.0
+
+
+def test_a_tenant_has_at_most_half_of_the_places_and_others_get_one_at_once():
+    places, inside, done = CheckPlaces(4), threading.Semaphore(0), threading.Event()
+
+    def hangs():
+        with places.taken("ada", PATIENCE_SECONDS):
+            inside.release()
+            assert done.wait(PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(6) as threads:
+        hanging = [threads.submit(hangs) for _ in range(6)]
+        assert inside.acquire(timeout=PATIENCE_SECONDS)
+        assert inside.acquire(timeout=PATIENCE_SECONDS)
+        with places.taken("bob", 0.0), places.taken("bob", 0.0):
+            assert not inside.acquire(blocking=False)
+        done.set()
+        for one in hanging:
+            one.result()
+
+
+def test_without_a_place_in_time_a_check_is_refused_and_waits_no_longer():
+    places = CheckPlaces(1)
+    with places.taken("ada", 0.0), pytest.raises(ServiceUnavailableError), places.taken("bob", 0.0):
+        pytest.fail("there was no place")
+    with places.taken("eve", 0.0):
+        pass
