@@ -43,7 +43,12 @@ class Executor(Protocol):
 
     @property
     def capacity(self) -> int:
-        """The most environments at once."""
+        """The most environments whose episodes are played at once."""
+        ...
+
+    @property
+    def most_alive(self) -> int:
+        """The most environments at once, with those that wait for their next episode."""
         ...
 
     def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
@@ -75,7 +80,7 @@ class ThreadExecutor:
 
     def __init__(self, capacity: int = 2**20) -> None:
         """Set the capacity; by default unlimited."""
-        self.capacity = _positive(capacity)
+        self.capacity = self.most_alive = _positive(capacity)
         self._shared = SharedThread()
 
     def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
@@ -105,8 +110,14 @@ class ProcessExecutor:
     """
 
     def __init__(self, capacity: int | None = None) -> None:
-        """Set the capacity; by default four per core."""
-        self.capacity = _positive(4 * (os.cpu_count() or 1) if capacity is None else capacity)
+        """Set how many processes there may be.
+
+        By default four per core play, and as many may wait: a job with several environments takes turns
+        between them, and would otherwise end the processes of one to start those of the other.
+        """
+        four_per_core = 4 * (os.cpu_count() or 1)
+        self.capacity = four_per_core if capacity is None else _positive(capacity)
+        self.most_alive = 2 * four_per_core if capacity is None else self.capacity
 
     def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
         """Prepare a process; the first call starts it."""
@@ -131,7 +142,7 @@ class InlineExecutor:
 
     def __init__(self, capacity: int = 2**20) -> None:
         """Set the capacity; by default unlimited."""
-        self.capacity = _positive(capacity)
+        self.capacity = self.most_alive = _positive(capacity)
 
     def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
         """Return a host without a thread."""

@@ -129,7 +129,7 @@ class HostPool:
                 return host, False
             self._close(host)
         name = f"{environment.id} #{next(self._numbers)}"
-        while self._idle and len(self._busy) + len(self._idle) >= self._executor.capacity:
+        while self._idle and len(self._busy) + len(self._idle) >= self._executor.most_alive:
             self._close_oldest()
         make = partial(_make, self._make_env, environment, gym.registry.get(environment.id))
         host = self._executor.open(make, self._report, name=name, quick=self._paces[key].quick)
@@ -154,7 +154,7 @@ class HostPool:
             self._close(host)
             return
         self._idle[host] = key
-        if len(self._idle) > min(_MOST_IDLE, self._executor.capacity):
+        if len(self._idle) > min(_MOST_IDLE, self._executor.most_alive):
             self._close_oldest()
 
     def discard(self, host: Host, *, hangs: bool) -> None:

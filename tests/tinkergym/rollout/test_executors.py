@@ -219,6 +219,12 @@ def test_plans_wait_for_room_in_processes_while_others_are_played(monkeypatch):
     assert order == ["NeverEnds-0", *(f"Sound-{number}" for number in range(5))]
 
 
+def test_processes_that_wait_come_on_top_unless_their_number_is_given():
+    default = ProcessExecutor()
+    assert default.most_alive == 2 * default.capacity
+    assert ProcessExecutor(3).most_alive == ProcessExecutor(3).capacity == 3
+
+
 def test_an_executor_without_room_is_refused():
     with pytest.raises(InvalidRequestError, match="capacity must be at least 1"):
         ThreadExecutor(0)

@@ -2,11 +2,13 @@ import itertools
 import math
 import sqlite3
 import threading
+from dataclasses import replace
 
 import pytest
 
 from tests.tinkergym.rollout.walks import RENDERER, YES, Walk, plans, played
 from tinkergym.agent.plan import EpisodePlan
+from tinkergym.rollout.executors import ThreadExecutor
 from tinkergym.rollout.host_pool import Pace
 from tinkergym.rollout.play import play
 from tinkergym.schema.job_spec import EnvironmentRef, Limits
@@ -27,6 +29,25 @@ def test_environments_are_used_again_and_closed_once():
     played(plans(6), make_env, max_concurrent=3)
     assert len(made) == 3
     assert set(map(id, closed)) == set(map(id, made))
+
+
+@pytest.mark.parametrize(("most_alive", "made"), [(2, 8), (4, 4)])
+def test_environments_in_turns_stay_as_far_as_the_executor_has_room_for_those_that_wait(most_alive, made):
+    executor = ThreadExecutor(2)
+    executor.most_alive = most_alive
+    names = []
+
+    def make_env(reference):
+        names.append(reference.id)
+        return Walk()
+
+    in_turns = [
+        replace(plan, episode_id=f"{number}-{plan.episode_id}")
+        for number, name in enumerate("abab")
+        for plan in plans(2, name)
+    ]
+    played(in_turns, make_env, executor=executor)
+    assert len(names) == made
 
 
 def test_an_environment_lives_in_one_thread():
