@@ -21,7 +21,7 @@ def demonstrations(count):
     env, rng = tg.make(ENV, **repeat["env_kwargs"]).unwrapped, np.random.default_rng(recipe.seed)
 
     def act(_):
-        return env.gold_action() if rng.random() < 0.7 else str(rng.choice(env.legal_actions()))
+        return env.gold_action() if rng.random() < 0.9 else str(rng.choice(env.legal_actions()))
 
     for seed in range(count):
         yield demonstration(env, act, seed=seed)
