@@ -109,3 +109,20 @@ def test_a_malformed_problem_is_a_failure_of_the_engine_and_the_next_game_is_pla
     problem = json.loads(game.read_text())["pddl_problem"]
     assert "You are in" in engine.ask("load", problem=problem, task="put a mug in desk.")["feedback"]
     engine.close()
+
+
+def test_a_game_is_the_same_after_others_and_in_another_process(folder):
+    games = sorted((folder / "json_2.1.1" / "valid_seen").rglob("game.tw-pddl"))[:2]
+
+    def shown(engine, file):
+        game = json.loads(file.read_text())
+        opening = engine.ask("load", problem=game["pddl_problem"], task="put a mug in desk.")
+        return [opening, *(engine.ask("step", command=command) for command in game["walkthrough"])]
+
+    used, fresh = EngineProcess(call_seconds=60), EngineProcess(call_seconds=60)
+    first = shown(used, games[0])
+    assert first[-1]["won"]
+    assert shown(used, games[1]) == shown(fresh, games[1])
+    assert shown(used, games[0]) == first == shown(fresh, games[0])
+    used.close()
+    fresh.close()

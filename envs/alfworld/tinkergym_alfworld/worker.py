@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import traceback
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,6 +28,7 @@ class Engine:
         from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
         from textworld.envs import PddlEnv
 
+        _remember_what_was_read()
         self._domain = Path(ALFRED_PDDL_PATH).read_text(encoding="utf-8")
         self._grammar = Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8")
         infos = textworld.EnvInfos(won=True, admissible_commands=True)
@@ -55,6 +57,24 @@ class Engine:
         """Return the engine's names for the objects of the loaded game, by their ids in the problem."""
         infos = self._env.unwrapped._entity_infos
         return {one: infos[one.lower()].name.strip() for one in ids}
+
+
+def _remember_what_was_read() -> None:
+    """Let the engine parse each text once.
+
+    It parses the rule of every possible command in every step and all rules of the grammar for every game,
+    and it translates a problem again for each start. Without this, starts and steps take three times as long.
+    What the functions return depends on their arguments only and is not changed afterwards.
+    """
+    import fast_downward
+    from textworld.envs.pddl.logic.parser import PddlLogicParser
+    from textworld.envs.pddl.textgen.parser import CSGParser
+    from textworld.logic.parser import GameLogicParser
+
+    for parser in (CSGParser, GameLogicParser, PddlLogicParser):
+        parser.parse = lru_cache(maxsize=2000)(parser.parse)
+    # Of one problem: as it is, and made smaller for the search.
+    fast_downward.pddl2sas = lru_cache(maxsize=2)(fast_downward.pddl2sas)
 
 
 def _shown(state: Any) -> dict[str, Any]:
