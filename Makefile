@@ -37,7 +37,7 @@ vllm: install  ## add vLLM's CPU build to .venv (Linux x86-64, two minutes), for
 test-vllm: vllm  ## run the tests of the engines with the real vLLM
 	@$(PY) -m pytest tests/backend/engines
 
-test-extras: install  ## run the tests with real trackers, verifiers and OpenEnv (installs them first)
+test-extras: install  ## run the tests with real trackers, verifiers, OpenEnv and ALFWorld (installs them first)
 	@bash scripts/test_extras.sh
 
 bench: install  ## measure the figures of docs/benchmarks.md and write benchmarks/results/

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PATIENCE_SECONDS=400  # without a way to the registry, pip tries again and again
-parts=${*:-trackers verifiers openenv} # by name only: alfworld and verifiers-v0
+parts=${*:-trackers verifiers openenv alfworld} # by name only: verifiers-v0
 missing=0
 bounded() { if command -v timeout >/dev/null; then timeout --kill-after=10 "$@"; else shift; "$@"; fi; }
 purelib() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
