@@ -34,7 +34,7 @@ rows."""
 
 
 _SHARING_LOST = 1.1
-"""Micro-batches for several lanes may have this many times as many nodes as whole ones."""
+"""Micro-batches for several workers may have this many times as many nodes as whole ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +83,12 @@ def micro_batches(
     max_tokens: int,
     share_prefixes: bool,
     only: npt.NDArray[np.bool_] | None = None,
-    lanes: int = 1,
+    workers: int = 1,
     rope: Rope | None = None,
 ) -> list[list[MicroBatch]]:
     """Cut a training batch into micro-batches, in a reproducible order; returns what is computed at a time.
 
-    The micro-batches of a turn, at most `lanes`, have at most `max_tokens` tokens in total and about equal
+    The micro-batches of a turn, at most `workers`, have at most `max_tokens` tokens in total and about equal
     sizes, so they finish together. If such small micro-batches would share much less, each turn is a single
     micro-batch.
 
@@ -102,7 +102,7 @@ def micro_batches(
         share_prefixes: Group sequences with a common beginning and share their nodes; otherwise sort by
             length, to reduce padding.
         only: [number of sequences], which of them to include; None includes all.
-        lanes: How many threads compute at a time; without `share_prefixes` only one.
+        workers: How many threads compute at a time; without `share_prefixes` only one.
         rope: Computes three-dimensional positions of a sequence with images.
     """
     rows = _rows(sequences, only, rope)
@@ -115,12 +115,12 @@ def micro_batches(
         rows.sort(key=lambda row: -len(row.ids))
         shared = [0] * len(rows)
     whole = _cut(rows, shared, max_tokens, share_prefixes=share_prefixes)
-    if share_prefixes and lanes > 1:
-        parts = _cut(rows, shared, max_tokens // lanes, share_prefixes=True, lanes=lanes)
+    if share_prefixes and workers > 1:
+        parts = _cut(rows, shared, max_tokens // workers, share_prefixes=True, workers=workers)
         sizes = [part.nodes for part in parts]
-        if max(sizes) <= max_tokens // lanes and sum(sizes) <= _SHARING_LOST * sum(p.nodes for p in whole):
+        if max(sizes) <= max_tokens // workers and sum(sizes) <= _SHARING_LOST * sum(p.nodes for p in whole):
             batches = [_assemble(part.of(rows), part.of(shared), one_block=False) for part in parts]
-            return [batches[start : start + lanes] for start in range(0, len(batches), lanes)]
+            return [batches[start : start + workers] for start in range(0, len(batches), workers)]
     return [[_assemble(part.of(rows), part.of(shared), one_block=not share_prefixes)] for part in whole]
 
 
@@ -137,13 +137,13 @@ class _Part:
 
 
 def _cut(
-    rows: list[_Row], shared: list[int], max_tokens: int, *, share_prefixes: bool, lanes: int = 1
+    rows: list[_Row], shared: list[int], max_tokens: int, *, share_prefixes: bool, workers: int = 1
 ) -> list[_Part]:
-    """Cut rows into micro-batches; for several lanes into equal ones, a multiple of the lanes."""
+    """Cut rows into micro-batches; for several workers into equal ones, a multiple of the workers."""
     parts: list[_Part] = []
     start, nodes, longest = 0, 0, 0
     left = sum(len(row.ids) for row in rows) - sum(shared)
-    wanted = -(-left // max(max_tokens * lanes, 1)) * lanes if lanes > 1 else 0
+    wanted = -(-left // max(max_tokens * workers, 1)) * workers if workers > 1 else 0
     for index, row in enumerate(rows):
         new = len(row.ids) - (shared[index] if index > start else 0)
         wide = max(longest, len(row.ids))

@@ -116,7 +116,7 @@ class CausalLM:
         return cls(model, device=device)
 
     def batches(
-        self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None, lanes: int = 1
+        self, sequences: Sequence[TrainSequence], *, max_tokens: int, only: Any = None, workers: int = 1
     ) -> list[list[MicroBatch]]:
         """Cut a training batch for this model, into what is computed at a time."""
         return micro_batches(
@@ -124,12 +124,12 @@ class CausalLM:
             max_tokens=max_tokens,
             share_prefixes=self.shares_prefixes,
             only=only,
-            lanes=lanes if self.can_run_in_lanes else 1,
+            workers=workers if self.can_run_in_parallel else 1,
             rope=self._rope if self._has_mrope else None,
         )
 
     @property
-    def can_run_in_lanes(self) -> bool:
+    def can_run_in_parallel(self) -> bool:
         """Whether several threads may run it at a time, because it keeps no state between runs."""
         stateless = self.shares_prefixes and self.splits_head and not self._rotates_by_length
         return stateless and self._through is None

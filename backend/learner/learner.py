@@ -40,7 +40,6 @@ from backend.learner.batching import MicroBatch
 from backend.learner.causal_lm import CausalLM
 from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.image_sight import let_see
-from backend.learner.lanes import Cores, Lanes, whole_device
 from backend.learner.optimiser import DEFAULT, OptimStepResult, PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, MasteredPolicy, Policy
 from backend.learner.policy_checkpoints import (
@@ -63,6 +62,7 @@ from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, TrainPass
 from backend.learner.value_head import ValueHead, ValuePass
+from backend.learner.worker_threads import Cores, WorkerThreads, whole_device
 from backend.vision.pixels import ImageSource
 from backend.vision.shared import SharedImages, shared
 from tinkergym.errors import ConflictError, NonFiniteLossError, NotFoundError
@@ -72,7 +72,7 @@ from tinkergym.schema.optimizer import AdamW
 _log = logging.getLogger(__name__)
 
 _MOST_TRAINED = 10**8
-"""Largest policy trained in lanes; larger gradients are stored only once."""
+"""Largest policy that several workers train; larger gradients are stored only once."""
 _FEW = 10**7
 """Number of elements that one thread processes in some milliseconds."""
 
@@ -150,10 +150,10 @@ class Learner:
             dtype: Type of the base model, and of computation in full-parameter policies. Trained parameters
                 are always float32.
             device_lock: Held while computing, one micro-batch at a time; None if nothing else uses the
-                device. A lane acquires as many cores of a `DeviceLock` as it has threads.
+                device. A worker acquires as many cores of a `DeviceLock` as it has threads.
             micro_batch_tokens: Most tokens computed at a time, which limits the memory. None uses as many as
                 fit well; if these would be few, layers are computed twice instead.
-            cpu_threads: Number of threads on a CPU. They form lanes with separate micro-batches and
+            cpu_threads: Number of threads on a CPU. Divided among workers with separate micro-batches and
                 gradients, if the model and the gradient's size allow it; 1 leaves torch's number unchanged.
             learners: Number of learners that share the machine's memory.
             images: Source of image files for a model with image support; None refuses images.
@@ -167,7 +167,7 @@ class Learner:
         self._model_lock = FairLock()
         """Held while a policy's weights are in the base model, or are being changed."""
         self._lock = threading.Lock() if device_lock is None else device_lock
-        self._lanes = Lanes(cpu_threads if self.device.type == "cpu" else 1)
+        self._workers = WorkerThreads(cpu_threads if self.device.type == "cpu" else 1)
         self._images = None if images is None else shared(images)
         self._base = CausalLM.load(model_dir, device=self.device, dtype=dtype)
         let_see(self._base, Path(model_dir), self._images)
@@ -518,12 +518,12 @@ class Learner:
             totals=part.totals or BatchTotals.of(part.sequences),
             constant_tokens=part.loss.constant_tokens,
         )
-        lanes = self._lanes_for(entry.policy)
+        workers = self._workers_for(entry.policy)
         computed = [
             *entry.policy.computed,
             *(entry.value_head.parameters.values() if entry.value_head else ()),
         ]
-        beside = lanes > 1 or isinstance(entry.policy, MasteredPolicy)
+        beside = workers > 1 or isinstance(entry.policy, MasteredPolicy)
         train_pass = TrainPass(
             entry.policy.lm,
             tokens,
@@ -531,7 +531,7 @@ class Learner:
             loss=part.loss,
             aside=computed if beside else (),
             into=entry.optimiser.parameters if beside else (),
-            lanes=lanes,
+            workers=workers,
             value_head=entry.value_head,
         )
         return _Begun(entry, part.sequences, train_pass)
@@ -624,9 +624,11 @@ class Learner:
         )
         return found
 
-    def _lanes_for(self, policy: Policy) -> int:
-        """Return how many lanes train a policy: each has a separate gradient."""
-        return self._lanes.count if _trained(policy) <= _MOST_TRAINED and policy.lm.can_run_in_lanes else 1
+    def _workers_for(self, policy: Policy) -> int:
+        """Return how many workers train a policy: each has a separate gradient."""
+        return (
+            self._workers.count if _trained(policy) <= _MOST_TRAINED and policy.lm.can_run_in_parallel else 1
+        )
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -647,10 +649,10 @@ class Learner:
                 yield
 
     @contextmanager
-    def _computing_lanes_of(self, batches: Sequence[MicroBatch]) -> Iterator[Cores]:
-        """Like `_computing`; if each lane can acquire its own cores, return how."""
+    def _computing_threads_of(self, batches: Sequence[MicroBatch]) -> Iterator[Cores]:
+        """Like `_computing`; if each worker can acquire its own cores, return how."""
         lock = self._lock
-        if not isinstance(lock, DeviceLock) or not self._lanes.share(batches):
+        if not isinstance(lock, DeviceLock) or not self._workers.share(batches):
             with self._computing():
                 yield whole_device
             return
@@ -674,9 +676,11 @@ class Learner:
     ) -> None:
         """Run some of the sequences under a policy, or the base model; others may compute in between."""
         lm = policy.lm if policy else self._base
-        lanes = self._lanes_for(policy) if policy else self._lanes.count
+        workers = self._workers_for(policy) if policy else self._workers.count
         with self._clock.working():
-            batches = lm.batches(sequences, max_tokens=self._micro_batching.tokens, only=only, lanes=lanes)
+            batches = lm.batches(
+                sequences, max_tokens=self._micro_batching.tokens, only=only, workers=workers
+            )
         if policy and batches:
             # An adapter is merged into a copy of the base model's weights.
             with self._computing_own(self.parameter_count):
@@ -686,8 +690,8 @@ class Learner:
             turns = policy.turns(len(batches)) if policy else len(batches)
             for together in batches:
                 self._look_at(policy, together)
-                with self._computing_lanes_of(together) as cores, self._using(policy):
-                    for found in self._lanes.run(work, together, cores):
+                with self._computing_threads_of(together) as cores, self._using(policy):
+                    for found in self._workers.run(work, together, cores):
                         train_pass.add(found)
             for _ in range(turns - len(batches)):
                 assert policy is not None
@@ -698,7 +702,7 @@ class Learner:
                 policy.release()
 
     def _look_at(self, policy: Policy | None, batches: Sequence[MicroBatch]) -> None:
-        """Compute the features of micro-batches' images with all threads, before each lane uses its own."""
+        """Compute the features of micro-batches' images with all threads, before each worker uses its own."""
         hashes = list(dict.fromkeys(sha256 for batch in batches for sha256, _ in batch.images))
         if hashes:
             with self._computing(), self._using(policy):

@@ -105,7 +105,7 @@ class TrainPass:
         loss: TokenLoss | None,
         aside: Sequence[torch.Tensor] = (),
         into: Sequence[torch.nn.Parameter] = (),
-        lanes: int = 1,
+        workers: int = 1,
         value_head: ValueHead | None = None,
     ) -> None:
         """Create a pass.
@@ -118,7 +118,7 @@ class TrainPass:
             aside: Everything with a gradient, if several threads run micro-batches, or if these are not the
                 parameters themselves: a micro-batch's gradient is then kept separate until `add`.
             into: The trained parameters, in the same order, to whose gradients `add` adds it.
-            lanes: Number of these threads, which share the memory for logits.
+            workers: Number of these threads, which share the memory for logits.
             value_head: The policy's; used if the tokens have value targets.
         """
         self._lm = lm
@@ -140,7 +140,7 @@ class TrainPass:
         }
         self._sequence_of = tokens.sequence_of
         self._aside, self._into = list(aside), list(into)
-        self._head_rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary) // lanes
+        self._head_rows = max(_HEAD_ROWS, _HEAD_ELEMENTS // lm.vocabulary) // workers
         self._sequence_sums: dict[str, FloatArray] = {}
         """Per-token inputs of a loss that reads sequences, by name; filled per micro-batch."""
         if loss is not None and loss.reads_sequences:

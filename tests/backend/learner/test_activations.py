@@ -47,11 +47,11 @@ def most_kept(learner, batch):
     return most
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("family", [None, "gpt2", "gemma2_softcap"])
 @KINDS
 def test_where_too_few_tokens_would_fit_layers_are_run_again_and_the_gradient_stays(
-    model_dir, make_batch, adapter, family, lanes, tmp_path, monkeypatch
+    model_dir, make_batch, adapter, family, workers, tmp_path, monkeypatch
 ):
     if family is not None:
         _tiny(family).save_pretrained(tmp_path / "model")
@@ -60,13 +60,13 @@ def test_where_too_few_tokens_would_fit_layers_are_run_again_and_the_gradient_st
     found, kept = [], []
     for fewest in (1, 2**40):
         monkeypatch.setattr(activations, "_FEWEST_TOKENS", fewest)
-        learner = Learner(model_dir, cpu_threads=lanes)
+        learner = Learner(model_dir, cpu_threads=workers)
         trained(learner, adapter, batch, steps=1 if isinstance(adapter, LoRA) else 0)
         found.append(gradients(learner, "p", batch))
-        if lanes == 1:
+        if workers == 1:
             kept.append(most_kept(learner, batch))
     assert_close(found[1], found[0], tolerance=1e-5)
-    assert lanes > 1 or kept[1] < kept[0] / 2
+    assert workers > 1 or kept[1] < kept[0] / 2
 
 
 def test_micro_batches_get_smaller_with_the_memory_and_layers_are_run_again_at_last():

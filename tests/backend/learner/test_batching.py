@@ -16,7 +16,7 @@ def sequence(ids, sampled, temperature=1.0):
 
 
 def cut(sequences, **settings):
-    """The micro-batches of one lane, one after the other."""
+    """The micro-batches of one worker, one after the other."""
     return [batch for turn in micro_batches(sequences, **settings) for batch in turn]
 
 
@@ -119,14 +119,14 @@ def test_sequences_without_sampled_tokens_and_unwanted_ones_are_passed_over():
     assert cut([sequences[1]], max_tokens=100, share_prefixes=True) == []
 
 
-@pytest.mark.parametrize("lanes", [2, 3])
+@pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("max_tokens", [200, 480, 4000])
-def test_those_computed_side_by_side_are_about_equally_large(make_batch, lanes, max_tokens):
+def test_those_computed_side_by_side_are_about_equally_large(make_batch, workers, max_tokens):
     sequences = make_batch(seed=3, groups=12, size=4)
-    turns = micro_batches(sequences, max_tokens=max_tokens, share_prefixes=True, lanes=lanes)
+    turns = micro_batches(sequences, max_tokens=max_tokens, share_prefixes=True, workers=workers)
     sizes = [len(batch.token_ids) for turn in turns for batch in turn]
-    assert {len(turn) for turn in turns} == {lanes}
-    assert max(sizes) <= max_tokens // lanes
+    assert {len(turn) for turn in turns} == {workers}
+    assert max(sizes) <= max_tokens // workers
     if max_tokens == 4000:
         assert len(turns) == 1
     assert max(sizes) - min(sizes) <= 2 * max(len(sequence.token_ids) for sequence in sequences)
@@ -135,8 +135,8 @@ def test_those_computed_side_by_side_are_about_equally_large(make_batch, lanes, 
 @pytest.mark.parametrize(
     ("groups", "size", "prompt", "answer"), [(4, 16, 80, 6), (2, 4, 150, 20), (3, 2, 400, 4)]
 )
-@pytest.mark.parametrize("lanes", [2, 4])
-def test_lanes_do_not_compute_long_prompts_again_and_again(groups, size, prompt, answer, lanes):
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_do_not_compute_long_prompts_again_and_again(groups, size, prompt, answer, workers):
     sequences = [
         sequence(
             [*(10 * group + k % 7 for k in range(prompt)), *(100 + member for _ in range(answer))],
@@ -146,7 +146,7 @@ def test_lanes_do_not_compute_long_prompts_again_and_again(groups, size, prompt,
         for member in range(size)
     ]
     whole = cut(sequences, max_tokens=205, share_prefixes=True)
-    turns = micro_batches(sequences, max_tokens=205, share_prefixes=True, lanes=lanes)
+    turns = micro_batches(sequences, max_tokens=205, share_prefixes=True, workers=workers)
     nodes = sum(len(batch.token_ids) for turn in turns for batch in turn)
     assert nodes <= 1.1 * sum(len(batch.token_ids) for batch in whole)
     longest = max(len(sequence.token_ids) for sequence in sequences)

@@ -12,11 +12,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.learner import train_pass
 from backend.learner.causal_lm import CausalLM
-from backend.learner.lanes import Lanes
 from backend.learner.learner import Learner, PolicyBatch
 from backend.learner.losses import LossConfig
 from backend.learner.train_pass import Found
 from backend.learner.value_loss import ValueLoss
+from backend.learner.worker_threads import WorkerThreads
 from tinkergym.errors import NonFiniteLossError
 from tinkergym.schema.job_spec import FullParameters, LoRA
 
@@ -45,7 +45,7 @@ def judged(batch):
 
 @pytest.fixture
 def checkpoint(model_dir, make_batch, tmp_path, adapter):
-    """A trained policy with a value head, from which learners with any number of lanes go on."""
+    """A trained policy with a value head, from which learners with any number of workers go on."""
     learner = Learner(model_dir)
     learner.create_policy("p", adapter, seed=3, value_head=True)
     for _ in range(2):
@@ -55,8 +55,8 @@ def checkpoint(model_dir, make_batch, tmp_path, adapter):
     return tmp_path / "step-2"
 
 
-def learned(model_dir, checkpoint, adapter, batch, loss, *, lanes):
-    learner = Learner(model_dir, cpu_threads=lanes, micro_batch_tokens=240)
+def learned(model_dir, checkpoint, adapter, batch, loss, *, workers):
+    learner = Learner(model_dir, cpu_threads=workers, micro_batch_tokens=240)
     learner.load("p", checkpoint, adapter, value_head=True)
     result = learner.forward_backward("p", batch, loss)
     return result, {name: tensor.clone() for name, tensor in learner.gradient("p").items()}
@@ -64,13 +64,13 @@ def learned(model_dir, checkpoint, adapter, batch, loss, *, lanes):
 
 @KINDS
 @pytest.mark.parametrize("name", LOSSES)
-def test_lanes_change_neither_loss_nor_logprobs_nor_gradient(
+def test_workers_change_neither_loss_nor_logprobs_nor_gradient(
     model_dir, checkpoint, make_batch, adapter, name
 ):
     batch = make_batch(seed=5, groups=6, size=4)
     batch = judged(batch) if name == "value" else batch
-    alone, expected = learned(model_dir, checkpoint, adapter, batch, LOSSES[name], lanes=1)
-    found, gradient = learned(model_dir, checkpoint, adapter, batch, LOSSES[name], lanes=3)
+    alone, expected = learned(model_dir, checkpoint, adapter, batch, LOSSES[name], workers=1)
+    found, gradient = learned(model_dir, checkpoint, adapter, batch, LOSSES[name], workers=3)
     assert found.loss == pytest.approx(alone.loss, abs=1e-5)
     cut = {"shared_fraction": found.metrics["shared_fraction"]}  # other micro-batches share other tokens
     assert found.metrics == pytest.approx(alone.metrics | cut, abs=1e-4)
@@ -91,7 +91,7 @@ def test_lanes_change_neither_loss_nor_logprobs_nor_gradient(
         (ADAPTERS[1], {"cpu_threads": 3}),
         (ADAPTERS[1], {"dtype": torch.bfloat16}),  # its gradients are taken beside the float32 weights
     ],
-    ids=["lora in lanes", "full in lanes", "full in bfloat16"],
+    ids=["lora in workers", "full in workers", "full in bfloat16"],
 )
 def test_a_gradient_that_is_kept_aside_is_the_sum_over_the_slices_of_the_head(
     model_dir, make_batch, monkeypatch, adapter, options
@@ -117,14 +117,14 @@ def test_a_gradient_that_is_kept_aside_is_the_sum_over_the_slices_of_the_head(
 
 
 @KINDS
-def test_the_bits_do_not_depend_on_which_lane_is_done_first(
+def test_the_bits_do_not_depend_on_which_worker_is_done_first(
     model_dir, checkpoint, make_batch, adapter, monkeypatch
 ):
     batch = make_batch(seed=5, groups=6, size=4)
-    usual, expected = learned(model_dir, checkpoint, adapter, batch, LossConfig(), lanes=3)
-    run, threads = Lanes.run, set()
+    usual, expected = learned(model_dir, checkpoint, adapter, batch, LossConfig(), workers=3)
+    run, threads = WorkerThreads.run, set()
 
-    def last_first(lanes, work, items, cores):
+    def last_first(workers, work, items, cores):
         ended = [threading.Event() for _ in items]
 
         def in_turn(numbered):
@@ -135,16 +135,16 @@ def test_the_bits_do_not_depend_on_which_lane_is_done_first(
             ended[number].set()
             return found
 
-        return run(lanes, in_turn, list(enumerate(items)), cores)
+        return run(workers, in_turn, list(enumerate(items)), cores)
 
-    monkeypatch.setattr(Lanes, "run", last_first)
-    found, gradient = learned(model_dir, checkpoint, adapter, batch, LossConfig(), lanes=3)
+    monkeypatch.setattr(WorkerThreads, "run", last_first)
+    found, gradient = learned(model_dir, checkpoint, adapter, batch, LossConfig(), workers=3)
     assert len(threads) == 3
     assert found.loss == usual.loss
     assert all(torch.equal(gradient[name], expected[name]) for name in expected)
 
 
-def test_a_failing_lane_leaves_no_gradient_and_the_next_batch_is_learned(model_dir, make_batch):
+def test_a_failing_worker_leaves_no_gradient_and_the_next_batch_is_learned(model_dir, make_batch):
     batch = make_batch(seed=5, groups=6, size=4)
     learner = Learner(model_dir, cpu_threads=3, micro_batch_tokens=240)
     learner.create_policy("p", ADAPTERS[0], seed=3)
@@ -165,7 +165,7 @@ def test_work_is_done_at_the_same_time_and_results_stand_in_order():
         meeting.wait()
         return number * 10
 
-    assert Lanes(3).run(work, [1, 2, 3]) == [10, 20, 30]
+    assert WorkerThreads(3).run(work, [1, 2, 3]) == [10, 20, 30]
 
 
 def test_an_error_waits_for_the_others():
@@ -179,7 +179,7 @@ def test_an_error_waits_for_the_others():
 
     def call():
         try:
-            Lanes(2).run(work, [0, 1])
+            WorkerThreads(2).run(work, [0, 1])
         except ValueError as error:
             errors.append(str(error))
 
@@ -194,17 +194,17 @@ def test_an_error_waits_for_the_others():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7, 64])
-def test_lanes_share_the_threads_and_give_them_back(threads):
+def test_workers_share_the_threads_and_give_them_back(threads):
     before = torch.get_num_threads()
-    lanes = Lanes(threads)
-    found = lanes.run(lambda _: torch.get_num_threads(), list(range(lanes.count)))
+    workers = WorkerThreads(threads)
+    found = workers.run(lambda _: torch.get_num_threads(), list(range(workers.count)))
     assert sum(found) == (before if threads == 1 else threads)
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize(("rope_type", "lanes"), [("default", 3), ("longrope", 1), ("dynamic", 1)])
-def test_a_model_that_keeps_state_between_runs_has_one_lane(
-    rope_type, lanes, model_dir, make_batch, tmp_path
+@pytest.mark.parametrize(("rope_type", "workers"), [("default", 3), ("longrope", 1), ("dynamic", 1)])
+def test_a_model_that_keeps_state_between_runs_has_one_worker(
+    rope_type, workers, model_dir, make_batch, tmp_path
 ):
     rope = {"rope_type": rope_type, "rope_theta": 10_000.0}
     if rope_type == "longrope":
@@ -214,8 +214,8 @@ def test_a_model_that_keeps_state_between_runs_has_one_lane(
     config = Qwen3Config.from_pretrained(model_dir, rope_parameters=rope)
     Qwen3ForCausalLM(config).save_pretrained(tmp_path / "model")
     lm = CausalLM.load(tmp_path / "model", device=torch.device("cpu"), dtype=torch.float32)
-    turns = lm.batches(make_batch(seed=5, groups=6, size=4), max_tokens=240, lanes=3)
-    assert max(map(len, turns)) == lanes
+    turns = lm.batches(make_batch(seed=5, groups=6, size=4), max_tokens=240, workers=3)
+    assert max(map(len, turns)) == workers
 
 
 def test_gradients_are_laid_out_as_their_parameters_whatever_autograd_returns(model_dir, make_batch):
