@@ -20,12 +20,12 @@ from torch import Tensor
 
 from backend.compute.device_lock import computing_with
 from backend.engines.counters import Counters
+from backend.engines.embedded.fair_queue import FairQueue, Held
 from backend.engines.embedded.packed_batch import Span
 from backend.engines.embedded.packed_model import PackedModel
 from backend.engines.embedded.policy_shelf import AdapterSegment, LoadedPolicy
 from backend.engines.embedded.rows import Row
 from backend.engines.embedded.slot_table import PromptKey, Slot, SlotLimits, SlotTable
-from backend.engines.embedded.waiting_rows import Held, WaitingRows
 from backend.engines.failures import nobody_waits, version_gone
 from backend.engines.forward_shares import ForwardShares, cost
 from backend.engines.token_sampling import choose_tokens, likeliest_tokens, token_logprobs
@@ -103,7 +103,7 @@ class SlotScheduler:
             dtype=model.dtype,
         )
         self._counters = counters
-        self._waiting = WaitingRows()
+        self._waiting = FairQueue()
         self._active: list[Row] = []
         self._scoring: set[Row] = set()
         """Active rows whose prompt logprobs are missing."""

@@ -1,4 +1,4 @@
-"""Rows that wait for a slot: in order within a job, while tenants take turns, and jobs within a tenant.
+"""The embedded engine's queue: in order within a job, while tenants take turns, and jobs within a tenant.
 
 The tenant with the fewest rows in slots comes first, so no request waits behind everything another tenant
 asked for.
@@ -15,7 +15,7 @@ Line = tuple[str, str]
 """Tenant and policy."""
 
 
-class WaitingRows:
+class FairQueue:
     """A queue of rows. With one owner and one policy it is first in, first out."""
 
     def __init__(self) -> None:

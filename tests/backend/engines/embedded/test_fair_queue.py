@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from backend.engines.embedded.fair_queue import FairQueue, Held
 from backend.engines.embedded.rows import Row
-from backend.engines.embedded.waiting_rows import Held, WaitingRows
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.schema.sampling import SampleRequest
 
@@ -23,11 +23,11 @@ def row(name: str, session_id: str = "", policy: str = "p") -> Row:
 
 
 @pytest.fixture
-def queue() -> WaitingRows:
-    return WaitingRows()
+def queue() -> FairQueue:
+    return FairQueue()
 
 
-def drained(queue: WaitingRows) -> str:
+def drained(queue: FairQueue) -> str:
     names = ""
     held = Held()
     while queue:
