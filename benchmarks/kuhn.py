@@ -17,15 +17,18 @@ GAME = "tabletop/KuhnPoker-v0"
 STEPS = int(os.environ.get("TINKERGYM_BENCHMARK_STEPS", "200"))
 ONLY_ITSELF = League(anchors=[], anchor_share=0, current_share=1)
 """Against a player that moves randomly every bet pays, so an anchor leads away from the equilibrium."""
-# The entropy bonus is large on purpose: it pulls each decision toward the mixed strategy, as regularized
-# self-play needs to converge (magnetic mirror descent, arXiv:2206.05825). With 0.05 every decision was pure
-# within ten steps, and what is never tried is never learned again.
+# The penalty for leaving the start, which moves randomly, is large on purpose: it pulls each decision toward
+# a mixed one, as regularized self-play needs to converge (magnetic mirror descent, arXiv:2206.05825). Without
+# it every decision was pure within ten steps, and what is never tried is never learned again. An entropy
+# bonus would pull toward illegal moves as well.
 ALGORITHM = tg.algorithms.DrGRPO(
     group_size=16,
     groups_per_step=32,
     learning_rate=2e-4,
     lr_schedule="linear",
-    entropy_coefficient=0.3,
+    kl_coefficient=0.3,
+    kl_estimator="k1",
+    kl_in="reward",
 )
 
 
