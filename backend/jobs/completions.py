@@ -18,6 +18,13 @@ _FEW = 4
 _ENOUGH = 0.01
 """The fraction of completions that a sufficient limit may still cut."""
 
+WHAT_EQUAL_REWARDS_MEAN = (
+    "If they earned all there is to earn, the task is learned: end the job (`EvaluateEvery(target=...)` ends "
+    "it by itself) or make the task harder. If not, and this continues, make the task easier or its reward "
+    "finer"
+)
+"""The service does not know the largest reward, so the hint is for either case."""
+
 
 def completion_metrics(played: Played) -> dict[str, float]:
     """Return lengths and fractions over the trained completions and episodes.
@@ -144,8 +151,8 @@ def _equal_rewards(step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | Non
     return WarningEvent(
         name="equal_rewards",
         message=f"all {completed} completed episodes of step {step} earned {returns.pop():g}: the rewards "
-        "taught nothing. If this continues, make the task easier or its reward finer, or check whether the "
-        "scoring works (`tinkergym check ENV`)",
+        f"taught nothing. {WHAT_EQUAL_REWARDS_MEAN}, or check whether the scoring works "
+        "(`tinkergym check ENV`)",
         step=step,
         count=completed,
     )

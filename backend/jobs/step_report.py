@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from backend.episodes.played import Played, is_lost, trained_seats
+from backend.jobs.completions import WHAT_EQUAL_REWARDS_MEAN
 from tinkergym.schema.events import MOST_METRICS_OF_STEP, EpisodeEvent, StepEvent, WarningEvent
 from tinkergym.trajectory.trajectory import (
     COMPLETED_REASONS,
@@ -206,12 +207,17 @@ def nothing_to_compare(event: StepEvent) -> WarningEvent | None:
     return WarningEvent(
         name="nothing_to_compare",
         message=f"in none of the {compared[untaught[0]]:.0f} groups of step {event.step}"
-        f"{' and'.join(map(_whose, untaught))} did any episode earn more than "
-        "what it is compared with: the rewards taught nothing. If this continues, make the task easier or "
-        "its "
-        "reward finer, or raise group_size or sampling.temperature",
+        f"{' and'.join(map(_whose, untaught))} did any episode earn more than what it is compared with"
+        f"{_what_all_earned(event)}: the rewards taught nothing. {WHAT_EQUAL_REWARDS_MEAN}, or raise "
+        "group_size or sampling.temperature",
         step=event.step,
     )
+
+
+def _what_all_earned(event: StepEvent) -> str:
+    if event.reward_mean is None or event.reward_std is None or event.reward_std > 1e-9:
+        return ""
+    return f" (all completed episodes earned {event.reward_mean:g})"
 
 
 def episodes_to_read(played: Played, step: int) -> list[EpisodeEvent]:

@@ -24,17 +24,21 @@ _RECENTLY, _LONG_AGO = "%m-%d %H:%M", "%Y-%m-%d"
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="An id from `tinkergym jobs`.")]
 
 
+Limit = Annotated[int, typer.Option(help="The most jobs to list.", min=1)]
+
+
 @app.callback(invoke_without_command=True)
-def list_jobs(
-    ctx: typer.Context,
-    limit: Annotated[int, typer.Option(help="The most jobs to list.", min=1)] = 20,
-    as_json: AsJson = False,
-) -> None:
+def jobs(ctx: typer.Context, limit: Limit = 20, as_json: AsJson = False) -> None:
     """List your jobs, newest first."""
-    if ctx.invoked_subcommand is not None:
-        if as_json:  # `jobs --json show JOB_ID` is the same as `jobs show JOB_ID --json`.
-            ctx.default_map = {ctx.invoked_subcommand: {"as_json": True}}
-        return
+    if ctx.invoked_subcommand is None:
+        list_jobs(limit, as_json)
+    elif as_json:  # `jobs --json show JOB_ID` is the same as `jobs show JOB_ID --json`.
+        ctx.default_map = {ctx.invoked_subcommand: {"as_json": True}}
+
+
+@app.command("list")
+def list_jobs(limit: Limit = 20, as_json: AsJson = False) -> None:
+    """List your jobs, newest first; the same as `tinkergym jobs`."""
     from tinkergym.remote.client import Client
 
     with Client() as client:

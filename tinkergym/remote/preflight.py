@@ -10,7 +10,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.core import refuse_unfinished
 from tinkergym.errors import InvalidEnvironmentError, PromptTooLongError, TinkerGymError
-from tinkergym.messages import NOT_IN_WORDS
+from tinkergym.messages import NOT_IN_WORDS, messages_to_answer
 from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.game_table import GameTable
@@ -147,9 +147,18 @@ def _check_first_prompt(env: AnyEnv | GameTable, spec: PlayedSpec, renderer: Ren
         )
     raise InvalidEnvironmentError(
         f"the first observation cannot be used: {error}",
-        hint=NOT_IN_WORDS,
+        # If it has words, the error itself says what to do: about an image for a model without vision, say.
+        hint="" if _is_in_words(observation) else NOT_IN_WORDS,
         field="environment",
     )
+
+
+def _is_in_words(observation: object) -> bool:
+    try:
+        messages_to_answer(observation)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _reset(env: AnyEnv | GameTable, spec: PlayedSpec) -> tuple[object, object]:

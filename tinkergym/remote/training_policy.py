@@ -224,7 +224,7 @@ class TrainingPolicy:
             max_tokens: The longest completion.
             temperature: 0 takes the likeliest token.
             stop: One or several texts; a completion ends with the token that completes one of them.
-                `Completion.text` ends before it.
+                `Completion.text`, which is always set here, ends before it.
             top_logprobs: At each sampled token, return the logprobs of this many of the likeliest tokens, at
                 most 20.
             prompt_logprobs: Return the logprobs of the prompts' tokens.
@@ -285,6 +285,7 @@ class TrainingPolicy:
             for number in range(n)
         ]
         found = self._sampled_together(requests) if deterministic else self._sampled(requests)
+        found = [one.model_copy(update={"text": self.text(one)}) for one in found]
         return [_with_prompt(found[first : first + n]) for first in range(0, len(found), n)]
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:

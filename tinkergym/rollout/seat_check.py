@@ -40,9 +40,12 @@ def check_seats(made: Any, agents: Sequence[str], name: str) -> GameTable | None
         return table
     close = difflib.get_close_matches(unknown or "", known, n=1)
     what = f"has no agent {unknown!r}" if unknown is not None else f"needs a policy for agent {missing!r}"
+    every = "give each of them once: agents={'ID': tg.Train()}"
+    if not agents:
+        every += "; or let one policy play all of them: self_play=True"
     raise InvalidRequestError(
         f"{name} {what}; its agents are {', '.join(known)}",
-        hint=f"did you mean {close[0]!r}?" if close else "give each of them once: agents={'ID': tg.Train()}",
+        hint=f"did you mean {close[0]!r}?" if close else every,
         field="agents" if unknown is None else f"agents.{unknown}",
     )
 

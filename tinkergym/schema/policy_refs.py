@@ -11,13 +11,15 @@ from typing import Literal, Self
 
 from tinkergym.errors import InvalidRequestError
 
-_WHOSE = r"(policy-[^@/\s]+|job-[^@/\s]+(/[^@/\s]+)?)"
+WHOSE_POLICY = r"(policy-[^@/\s]+|job-[^@/\s]+(/[^@/\s]+)?)"
+"""Pattern of what comes before the version."""
+
 _NUMBER = r"[0-9]{1,18}"
 
-POLICY_REF = rf"{_WHOSE}(@({_NUMBER}|step:{_NUMBER}|latest|best))?"
+POLICY_REF = rf"{WHOSE_POLICY}(@({_NUMBER}|step:{_NUMBER}|latest|best))?"
 """Pattern of a reference."""
 
-DEFINITE_POLICY_REF = rf"{_WHOSE}@{_NUMBER}"
+DEFINITE_POLICY_REF = rf"{WHOSE_POLICY}@{_NUMBER}"
 """Pattern of a reference with a version number."""
 
 HOW_TO_WRITE_POLICIES = (

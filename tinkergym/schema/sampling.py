@@ -113,7 +113,8 @@ class Completion(WireModel):
     """"stop": ended by a stop id or a stop string; "length": ended by a limit."""
     policy_version: int
     text: str | None = None
-    """Set if the request has `stop`: the text up to the stop string or the stop id."""
+    """The text up to the stop string or the stop id. The service sets it if the request has `stop`; `sample`
+    of a `TrainingPolicy` always does."""
     top_logprobs: list[Likeliest] | None = Field(None, max_length=MOST_TOKENS)
     """Set if the request has `top_logprobs`: per sampled token the likeliest token ids with their logprobs,
     likeliest first, of the distribution that was drawn from. Fewer if `top_k`, `top_p` or `structured` leave

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES, WHOSE_POLICY
 
 MOST_SHOWN = 5
 """Errors that are explained in full; further ones of the same request are counted."""
@@ -122,6 +123,8 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
             message, hint = "unknown setting", _nearest(path, models, model, arguments)
         case "missing":
             message = detail["msg"]
+        case "string_pattern_mismatch" if WHOSE_POLICY in context["pattern"]:
+            message, hint = f"{_SHORT.repr(got)} is not a valid policy reference", HOW_TO_WRITE_POLICIES
         case "greater_than_equal" if path[-1:] == ["temperature"]:
             hint = "policy.act and policy.evaluate take 0, for the likeliest token; training cannot"
         case "literal_error":
@@ -194,7 +197,8 @@ def _nearest(
     for places in (own, elsewhere):  # Known synonyms come before similar names.
         if exact := [other for other in (name, *OTHER_NAMES.get(name, ())) if other in places]:
             return f"did you mean {places[exact[0]]}?"
-    for places, likeness in ((own, 0.6), (elsewhere, 0.8)):
+    # A typing error in another section's setting is nearer than a setting here that only begins alike.
+    for places, likeness in ((own, 0.8), (elsewhere, 0.8), (own, 0.6)):
         if close := difflib.get_close_matches(name, places, n=1, cutoff=likeness):
             return f"did you mean {places[close[0]]}?"
     return f"known settings: {', '.join(own)}"

@@ -21,12 +21,10 @@ from tinkergym.schema.episodes import (
 from tinkergym.schema.events import (
     CheckpointView,
     ErrorView,
-    EvaluationEvent,
     Event,
     EventBody,
     JobState,
     StateEvent,
-    StepEvent,
     UpdateEvent,
 )
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
@@ -35,6 +33,7 @@ from tinkergym.schema.opponents import Scripted
 from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.steering import changes_to, settings_now
 from tinkergym.schema.updates import SettingsUpdate
+from tinkergym.testing.scripted_steps import evaluation_event, failure_warnings, step_event, too_many_failures
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 
@@ -258,16 +257,20 @@ class ScriptedJobs:
         return f"lease-{next(self._lease_numbers)}"
 
     def _finish_step(self, job: ScriptedJob) -> None:
-        step = job.view.step + 1
-        returns = [one.episode_return for result in job.results for one in result.trajectories]
+        spec, step = job.view.spec, job.view.step + 1
         job.history.append(job.results)
+        for warning in failure_warnings(job.results, step):
+            self._emit(job, warning)
+        if isinstance(spec, PlayedSpec) and (failure := too_many_failures(spec, job.results, step)):
+            error = ErrorView.model_validate(failure.to_wire())
+            self._enter(job, JobState.FAILED, reason=str(failure), error=error)
+            return
         self._update(job, step=step, policy_version=step)
-        self._emit(job, _step_event(job.view, returns))
-        spec = job.view.spec
+        self._emit(job, step_event(job.view, job.results))
         if isinstance(spec, PlayedSpec):
             for wanted in spec.evaluate:
                 if wanted.is_due(step, last=spec.steps):
-                    self._emit(job, _evaluation_event(job.view, spec.name_of(wanted)))
+                    self._emit(job, evaluation_event(job.view, spec.name_of(wanted)))
         if step == job.view.spec.steps:
             self._enter(job, JobState.COMPLETED)
         elif isinstance(job.view.spec, PlayedSpec) and job.view.spec.rollout != "server":
@@ -316,35 +319,3 @@ def _seats(view: JobView, spec: JobSpec | DistillationSpec, index: int) -> dict[
         )
         for agent in spec.agents
     }
-
-
-def _evaluation_event(view: JobView, name: str) -> EvaluationEvent:
-    return EvaluationEvent(
-        name=name,
-        step=view.step,
-        policy_version=view.policy_version,
-        episodes=0,
-        failed_episodes=0,
-        mean=None,
-    )
-
-
-def _step_event(view: JobView, returns: Sequence[float]) -> StepEvent:
-    return StepEvent(
-        step=view.step,
-        steps=view.spec.steps,
-        policy_version=view.policy_version,
-        reward_mean=sum(returns) / len(returns) if returns else None,
-        reward_std=0.0,
-        loss=0.0,
-        episodes=len(returns),
-        failed_episodes=0,
-        stop_reasons={},
-        sampled_tokens=0,
-        turns=0,
-        tokens_per_second=0.0,
-        step_seconds=0.0,
-        sampling_seconds=0.0,
-        learning_seconds=0.0,
-        seconds_left=0.0,
-    )

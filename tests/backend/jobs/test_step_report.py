@@ -166,6 +166,15 @@ def test_a_step_whose_groups_all_earned_the_same_is_told_and_others_are_not():
     assert nothing_to_compare(step_with(grad_norm=0.0)) is None
 
 
+@pytest.mark.parametrize(("std", "said"), [(0.0, True), (0.5, False), (None, False)])
+def test_what_every_episode_of_a_step_earned_is_told_because_it_may_be_all_there_is(std, said):
+    metrics = {"zero_variance_groups": 3.0, "compared_groups": 3.0}
+    event = StepEvent.model_construct(step=7, metrics=metrics, reward_mean=1.0, reward_std=std)
+    warning = nothing_to_compare(event)
+    assert warning is not None
+    assert ("earned 1)" in warning.message) is said
+
+
 def test_what_happens_to_one_of_several_policies_is_told_with_its_seat():
     (spike,) = spike_warnings(step_with(**{"policy/o/loss_spike": 12.0, "policy/x/loss": 1.0}))
     assert (spike.name, "'o'" in spike.message, "'x'" in spike.message) == ("loss_spike", True, False)

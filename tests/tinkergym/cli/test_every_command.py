@@ -49,6 +49,7 @@ TABLE = {
     "preference": (LINES, ["pairs.jsonl", "--steps", "1"], "body"),
     "distill": (LINES, [BOARD, "--teacher", "nano", "--steps", "1", "--episodes", "2"], "body"),
     "jobs": (ONE, [], "jobs"),
+    "jobs list": (ONE, [], "jobs"),
     "jobs show": (ONE, ["job-1"], "spec"),
     "jobs attach": (LINES, ["job-1"], "body"),
     "jobs watch": (LINES, ["job-1"], "body"),

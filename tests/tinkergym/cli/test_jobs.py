@@ -62,6 +62,7 @@ def test_a_list_of_jobs_that_goes_on_says_so(run, service):
     assert [line.split()[0] for line in cut[1:3]] == ["job-3", "job-2"]
     assert cut[3:] == ["older ones: tinkergym jobs --limit 4"]
     assert "older ones" not in run("jobs", "--limit", "3").output
+    assert run("jobs", "list", "--limit", "2").output.splitlines() == cut
 
 
 def test_ended_jobs_are_deleted_after_a_question(run, service):

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 import tinkergym as tg
@@ -5,6 +6,7 @@ from tinkergym.errors import (
     InvalidEnvironmentError,
     PromptTooLongError,
 )
+from tinkergym.messages import NOT_IN_WORDS
 
 
 class Echo(tg.TextEnv):
@@ -107,3 +109,23 @@ def test_an_argument_that_the_environment_does_not_have_is_told_with_the_one_tha
     with pytest.raises(InvalidEnvironmentError) as caught:
         client.train(Sized, steps=1, env_kwargs=kwargs)
     assert said in caught.value.hint
+
+
+def test_an_image_for_a_model_without_vision_gets_one_hint_not_that_for_observations_without_words(client):
+    class Picture(Echo):
+        def start(self, options):
+            return {"image": np.zeros((8, 8, 3), np.uint8), "text": "What is this?"}
+
+    with pytest.raises(InvalidEnvironmentError, match="vision-language model") as caught:
+        client.train(Picture, steps=1)
+    assert caught.value.hint == ""
+
+
+def test_an_observation_without_words_is_refused_with_what_turns_it_into_words(client):
+    class Numbers(Echo):
+        def start(self, options):
+            return np.zeros(4)
+
+    with pytest.raises(InvalidEnvironmentError) as caught:
+        client.train(Numbers, steps=1)
+    assert caught.value.hint == NOT_IN_WORDS

@@ -80,3 +80,8 @@ def test_samples_are_of_the_last_published_version_also_in_a_script_that_opens_t
     policy.sample("hello", deterministic=True)
     opened(api, policy_version=2).sample("hello", deterministic=True)
     assert [request.policy_version for request in api.service.sampled] == [None, 2, 2]
+
+
+def test_a_completion_has_its_text_whether_or_not_a_stop_string_was_asked_for(policy):
+    (completion,) = policy.sample("hello", deterministic=True)
+    assert completion.text == policy.renderer.decode_answer(completion.token_ids)

@@ -20,7 +20,8 @@ def test_the_seats_of_a_game_may_be_named_in_any_order(game):
         (["p0", "p1", "black"], "agents.black", "no agent 'black'"),
         (["p0", "p1", "p22"], "agents.p22", "did you mean 'p2'"),
         (["p0", "p2"], "agents", "needs a policy for agent 'p1'"),
-        ([], "agents", "needs a policy for agent 'p0'"),
+        (["p0", "p2"], "agents", "agents={'ID': tg.Train()}"),
+        ([], "agents", "self_play=True"),
     ],
 )
 def test_other_seats_are_refused_with_the_list_of_ids(agents, field, shown):

@@ -8,6 +8,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.job_spec import FullParameters, Limits, LoRA, Sampling
 from tinkergym.schema.parsing import parse_any_spec, parse_spec
+from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.structured import JsonSchema
 
@@ -53,7 +54,7 @@ def refusal(**settings) -> InvalidRequestError:
         ),
         ({"steps": 10**30}, "steps", "less than"),
         ({"on_failure": "retry"}, "on_failure", "drop|keep|retry"),
-        ({"initial_policy": "job@x"}, "initial_policy", "should match"),
+        ({"initial_policy": "job@x"}, "initial_policy", "is not a valid policy reference"),
         ({"steps": True}, "steps", "must be a number, not True"),
         ({"steps": "3"}, "steps", "must be a number, not '3'"),
         ({"adapter": {"kind": "lora", "rank": True}}, "adapter.rank", "must be a number, not True"),
@@ -71,6 +72,8 @@ def refusal(**settings) -> InvalidRequestError:
         ({"lr": 0.1}, "lr", "did you mean algorithm.learning_rate?"),
         ({"algorithm": {"name": "ppo", "lr": 1}}, "algorithm.lr", "did you mean algorithm.learning_rate?"),
         ({"num_generations": 8}, "num_generations", "did you mean algorithm.group_size?"),
+        # Nearer than group_rewards, which is a setting of the job itself.
+        ({"group_sise": 8}, "group_sise", "did you mean algorithm.group_size?"),
         ({"lora_r": 8}, "lora_r", "did you mean adapter.rank?"),
         ({"adapter": {"kind": "lora", "r": 8}}, "adapter.r", "did you mean adapter.rank?"),
         ({"lora_alpha": 8}, "lora_alpha", "did you mean adapter.alpha?"),
@@ -196,3 +199,17 @@ def test_a_temperature_of_zero_in_training_is_refused_with_the_reason():
         parse_spec({"environment": {"id": "a/B-v0"}, "steps": 1, "sampling": {"temperature": 0}})
     assert caught.value.field == "sampling.temperature"
     assert "policy.evaluate" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"initial_policy": "my-sft"}, "initial_policy"),
+        ({"initial_policy": "job-1@newest"}, "initial_policy"),
+        ({"agents": {"x": {"kind": "train", "initial_policy": "nano"}}}, "agents.x.initial_policy"),
+        ({"agents": {"x": {"kind": "frozen", "policy": "nano"}}}, "agents.x.policy"),
+    ],
+)
+def test_what_is_no_policy_reference_is_refused_with_how_one_is_written(settings, field):
+    error = refusal(**settings)
+    assert (error.field, error.hint) == (field, HOW_TO_WRITE_POLICIES)

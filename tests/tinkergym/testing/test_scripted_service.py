@@ -1,10 +1,14 @@
-"""A client that hangs up is nothing to write to a test's standard error about."""
+"""A job of a scripted service fails as a real one does; a client that hangs up is no news."""
 
 import socket
 import struct
 import threading
 from http.server import ThreadingHTTPServer
 
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import JobFailedError
 from tinkergym.testing.scripted_service import ScriptedService
 
 
@@ -38,3 +42,42 @@ def test_a_client_that_hangs_up_while_it_sends_is_no_news(capfd):
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b""  # closed without an answer
     assert capfd.readouterr().err == ""
+
+
+class Brittle(tg.SingleTurnEnv):
+    """Fails in every episode but those of even seeds."""
+
+    fails_always = False
+
+    def ask(self, options):
+        return "Say ok."
+
+    def score(self, answer):
+        if self.fails_always or self.np_random_seed % 2:
+            raise KeyError("colour")
+        return 1.0
+
+
+class Broken(Brittle):
+    fails_always = True
+
+
+def test_a_broken_environment_fails_the_job_as_in_the_real_service():
+    with ScriptedService() as service, tg.Client(service.url, service.api_key) as client:
+        job = client.train(Broken, steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
+        failed = pytest.raises(JobFailedError, match=r"environment_error.*KeyError: 'colour'")
+        with failed, pytest.warns(UserWarning, match="environment_error, 2 times"):
+            job.wait(progress=False)
+        assert job.view().error.field == "max_failed_fraction"
+        assert job.steps() == []
+
+
+def test_a_failed_episode_is_counted_and_is_no_reward_of_zero():
+    with ScriptedService() as service, tg.Client(service.url, service.api_key) as client:
+        # The scripted seeds are consecutive, so one of the two groups fails.
+        job = client.train(Brittle, steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=2))
+        with pytest.warns(UserWarning, match="environment_error, 2 times"):
+            job.wait(progress=False)
+        (step,) = job.steps()
+        assert (step.reward_mean, step.episodes, step.failed_episodes) == (1.0, 4, 2)
+        assert step.stop_reasons == {"environment_error": 2, "terminated": 2}
