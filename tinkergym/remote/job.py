@@ -687,11 +687,11 @@ class Job:
         goes_on = "goes on" if self._rollout is None else "waits for a client to play its episodes"
         if self._view.state is JobState.PAUSED:
             goes_on = f"stays paused until `tinkergym jobs resume {self.id}`"
+        seen = f"`tinkergym jobs attach {self.id}` shows it"
+        if self._rollout is not None:
+            seen = f"To play on: {how_to_play_on(self._view)}"
         interrupt = KeyboardInterrupt()
-        interrupt.add_note(
-            f"The job {goes_on}. `tinkergym jobs attach {self.id}` shows it, and "
-            f"`tinkergym jobs cancel {self.id}` ends it."
-        )
+        interrupt.add_note(f"The job {goes_on}. {seen}; `tinkergym jobs cancel {self.id}` ends it.")
         return interrupt
 
     def _check_rollout(self) -> None:

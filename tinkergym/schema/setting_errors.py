@@ -152,7 +152,7 @@ def models_in(model: type[BaseModel], field: str) -> list[type[BaseModel]]:
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    elif get_origin(annotation) in {Union, types.UnionType, Annotated, list}:
+    elif get_origin(annotation) in {Union, types.UnionType, Annotated, list, dict}:
         for part in get_args(annotation):
             yield from _models(part)
 
@@ -161,8 +161,11 @@ def _located(location: Iterable[int | str], root: type[BaseModel]) -> tuple[list
     """Return pydantic's location without the tags of unions, and the models on its path."""
     path: list[str] = []
     models = [root]
+    by_name = False
     for part in location:
-        tagged = [m for m in models if part in _tags(m)] if len(models) > 1 else []
+        # A name of the user's in a mapping, such as an agent's, is no tag.
+        tagged = [m for m in models if part in _tags(m)] if len(models) > 1 and not by_name else []
+        by_name = any(_is_mapping(m, part) for m in models)
         if tagged:
             models = tagged
         elif not ("kwargs" in path[:-1] and part in _JSON_TAGS):
@@ -171,6 +174,11 @@ def _located(location: Iterable[int | str], root: type[BaseModel]) -> tuple[list
             inner = [found for m in models if text in m.model_fields for found in models_in(m, text)]
             models = inner or models
     return path, models
+
+
+def _is_mapping(model: type[BaseModel], field: int | str) -> bool:
+    known = model.model_fields.get(str(field))
+    return known is not None and get_origin(known.annotation) is dict
 
 
 def _tags(model: type[BaseModel]) -> set[Any]:
@@ -207,8 +215,8 @@ def _nearest(
 def _places(root: type[BaseModel]) -> Iterator[tuple[str, str]]:
     """Yield the settings of each section by their dotted names; for a union, those of its default."""
     for name, field in root.model_fields.items():
-        if get_origin(field.annotation) is list:
-            continue  # Its members have no dotted names.
+        if get_origin(field.annotation) in {list, dict}:
+            continue  # Their members have no dotted names.
         chosen = [m for m in models_in(root, name) if type(field.default) is m] or models_in(root, name)
         for inner in chosen[0].model_fields if chosen else ():
             yield inner, f"{name}.{inner}"

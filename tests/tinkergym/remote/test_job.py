@@ -53,7 +53,7 @@ def test_ctrl_c_ends_the_waiting_and_says_how_to_see_the_job_again(client, monke
         patched.setattr(job, "events", interrupted)
         job.wait()
     (note,) = caught.value.__notes__
-    assert f"tinkergym jobs attach {job.id}" in note
+    assert f"tinkergym jobs attach {job.id} --env MODULE:Slow" in note
     played.set()
     assert job.wait().step == 1
 

@@ -208,6 +208,7 @@ def test_a_temperature_of_zero_in_training_is_refused_with_the_reason():
         ({"initial_policy": "job-1@newest"}, "initial_policy"),
         ({"agents": {"x": {"kind": "train", "initial_policy": "nano"}}}, "agents.x.initial_policy"),
         ({"agents": {"x": {"kind": "frozen", "policy": "nano"}}}, "agents.x.policy"),
+        ({"agents": {"train": {"kind": "frozen", "policy": "nano"}}}, "agents.train.policy"),
     ],
 )
 def test_what_is_no_policy_reference_is_refused_with_how_one_is_written(settings, field):
