@@ -284,8 +284,7 @@ class TrainingPolicy:
             for place, (ids, images) in enumerate(map(self._read_prompt, prompts))
             for number in range(n)
         ]
-        found = self._sampled_together(requests) if deterministic else self._sampled(requests)
-        found = [one.model_copy(update={"text": self.text(one)}) for one in found]
+        found = self._completions(requests, together=deterministic)
         return [_with_prompt(found[first : first + n]) for first in range(0, len(found), n)]
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
@@ -377,6 +376,10 @@ class TrainingPolicy:
     def state(self) -> JobState:
         """State of the policy: queued, running, waiting for a call, or ended."""
         return self._api.job(self.id).state
+
+    def _completions(self, requests: list[SampleRequest], *, together: bool) -> list[Completion]:
+        found = self._sampled_together(requests) if together else self._sampled(requests)
+        return [one.model_copy(update={"text": self.text(one)}) for one in found]
 
     def _sampled_together(self, requests: list[SampleRequest]) -> list[Completion]:
         self._images.send(image.sha256 for request in requests for image in request.images)

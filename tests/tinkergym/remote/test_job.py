@@ -276,8 +276,9 @@ def test_an_environment_that_breaks_in_play_ends_its_episodes_by_name_and_the_jo
         def reply(self, action):
             raise RuntimeError("the dice fell off the table")
 
-    job = client.train(Fragile, steps=1, algorithm=SMALL)
-    job.wait()
+    job = client.train(Fragile, steps=1, algorithm=SMALL, max_failed_fraction=1)
+    with pytest.warns(UserWarning, match="the dice fell off the table"):
+        job.wait()
     trajectory = service.jobs.get(job.id).history[0][0].trajectory
     assert trajectory.stop_reason == "environment_error"
     assert "the dice fell off the table" in trajectory.error
