@@ -99,8 +99,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
         Args:
             env: Any Gymnasium environment.
-            steps: Train steps; each takes `group_size * groups_per_step` episodes. None means
-                100 for a new job.
+            steps: Train steps; each takes `group_size * groups_per_step` episodes. None: 100.
             client: None creates one, see `Client`.
             model: A model name of the service, a model directory on its machine, or a hub id.
             algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None means `GRPO()`.
