@@ -15,8 +15,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from backend.environments.urls import normal_origins
 from backend.errors import ConfigError
+from backend.external.urls import normal_origins
 from backend.store.blobs import Blobs, LocalBlobs
 from backend.store.place import default_url
 from tinkergym.errors import InvalidRequestError

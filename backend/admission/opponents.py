@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from backend.environments import judges
-from backend.environments.tokens import without_token
-from backend.environments.urls import is_remote
+from backend.external import judges
+from backend.external.tokens import without_token
+from backend.external.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from backend.admission.opponents import with_models
 from backend.config import ServiceConfig
-from backend.environments import judges, opponent_models
-from backend.environments.tokens import EnvTokens, without_token
-from backend.environments.urls import as_remote, is_remote, pinned
+from backend.external import judges, opponent_models
+from backend.external.tokens import EnvTokens, without_token
+from backend.external.urls import as_remote, is_remote, pinned
 from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, JobSpec, PlayedSpec
 from tinkergym.schema.jobs import AnyJobSpec
 

@@ -10,7 +10,7 @@ import time
 from backend.admission.models import FileCatalog
 from backend.admission.preflight import Preflight
 from backend.config import ServiceConfig
-from backend.environments import judges, opponent_models
+from backend.external import judges, opponent_models
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
 from backend.gateway.parts import GatewayParts

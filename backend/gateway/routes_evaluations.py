@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 
-from backend.environments.urls import is_remote
+from backend.external.urls import is_remote
 from backend.gateway.bodies import Tenant, body_of, describes, key_of
 from backend.gateway.evaluations import Evaluations
 from backend.gateway.parts import parts_of

@@ -91,8 +91,8 @@ class EnvWorkerProcess:
 
     def run(self) -> None:
         """Play until the process ends."""
-        from backend.environments import judges, opponent_models
-        from backend.environments.tokens import EnvTokens
+        from backend.external import judges, opponent_models
+        from backend.external.tokens import EnvTokens
         from backend.machine_paths import MachinePaths
         from backend.workers.env_worker import run_env_worker
         from backend.workers.environments import environment_maker

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from backend import worker_url
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
-from backend.environments.tokens import EnvTokens
 from backend.errors import SERVICE_LOG
+from backend.external.tokens import EnvTokens
 from backend.scheduler.fair_share import WaitingJob, next_jobs
 from backend.scheduler.room import MEMORY_TAKEN, MemoryBudget, PoolMemory, make_room, too_many
 from backend.scheduler.workers import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from backend.environments import judges, opponent_models
-from backend.environments.tokens import EnvTokens
-from backend.environments.urls import is_remote, pinned
+from backend.external import judges, opponent_models
+from backend.external.tokens import EnvTokens
+from backend.external.urls import is_remote, pinned
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.rollout.game_table import GameTable, seated

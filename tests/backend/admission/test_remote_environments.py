@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from backend.environments import judges, opponent_models
-from backend.environments.tokens import EnvTokens
+from backend.external import judges, opponent_models
+from backend.external.tokens import EnvTokens
 from tinkergym.schema.job_spec import EnvironmentRef
 
 pytestmark = pytest.mark.service

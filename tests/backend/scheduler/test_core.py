@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from backend.environments.tokens import EnvTokens
 from backend.errors import ConfigError, StartError
+from backend.external.tokens import EnvTokens
 from backend.scheduler.workers import EnvWorkerEnded, EnvWorkersSeen, PoolEnded, PoolReady, Running
 from backend.store.parts import lost_pools
 from backend.worker_url import socket_path

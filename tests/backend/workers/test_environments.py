@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 import tinkergym as tg
-from backend.environments.tokens import EnvTokens
+from backend.external.tokens import EnvTokens
 from backend.workers.environments import environment_maker
 from tinkergym.errors import AuthenticationError, InvalidRequestError
 from tinkergym.schema.job_spec import EnvironmentRef

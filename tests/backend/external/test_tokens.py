@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from backend.environments.tokens import EnvTokens
 from backend.errors import ConfigError
+from backend.external.tokens import EnvTokens
 from tinkergym.schema.job_spec import EnvironmentRef
 
 

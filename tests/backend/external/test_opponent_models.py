@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backend.admission.opponents import with_models
-from backend.environments import opponent_models
-from backend.environments.tokens import EnvTokens
+from backend.external import opponent_models
+from backend.external.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.job_spec import JobSpec, Limits, Train

@@ -1,8 +1,8 @@
 import pytest
 
 from backend.config import load_config
-from backend.environments.urls import as_remote, check_listed, is_public, look_up, normal_origins, pinned
 from backend.errors import ConfigError
+from backend.external.urls import as_remote, check_listed, is_public, look_up, normal_origins, pinned
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.environment_url import parse_environment_url
 from tinkergym.schema.job_spec import EnvironmentRef

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from backend.environments.tokens import EnvTokens
+from backend.external.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
 from tinkergym.network import allowed_origins
 from tinkergym.network.chat_endpoint import origin_of

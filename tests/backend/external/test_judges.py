@@ -1,4 +1,4 @@
-from backend.environments import judges
+from backend.external import judges
 from tinkergym.schema.job_spec import EnvironmentRef
 
 
