@@ -18,6 +18,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError
 from tinkergym.messages import Observation
 from tinkergym.remote.client import Client
+from tinkergym.remote.job import Job
 from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_job import ScriptJob
 from tinkergym.remote.template_file import with_template_read
@@ -99,7 +100,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
 
         Args:
             env: Any Gymnasium environment.
-            steps: Train steps; each takes `group_size * groups_per_step` episodes. None: 100.
+            steps: Train steps; each takes `group_size * groups_per_step` episodes. None means
+                100 for a new job.
             client: None creates one, see `Client`.
             model: A model name of the service, a model directory on its machine, or a hub id.
             algorithm: How the policy learns: `GRPO(...)`, `RLOO(...)`, ...; None means `GRPO()`.
@@ -119,17 +121,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         self._client = client or Client()
         if job_id is not None:
             self.job = self._client.job(job_id)
-            known = self.job.spec
-            if not isinstance(known, JobSpec) or known.rollout != "script":
-                how = (
-                    f"has rollout={known.rollout!r}" if isinstance(known, PlayedSpec) else "plays no episodes"
-                )
-                raise InvalidRequestError(
-                    f"{job_id} {how}, so a script's own loop cannot continue it",
-                    hint="use Client.attach",
-                    field="job_id",
-                )
-            self._spec = known
+            self._spec = _spec_to_continue(self.job)
         else:
             self._spec = parse_spec(
                 {
@@ -346,6 +338,18 @@ def _refuse_impossible(given: set[str], job_id: str | None, settings: Mapping[st
             hint="leave out rollout, or pass the environment to Client.train",
             field="rollout",
         )
+
+
+def _spec_to_continue(job: Job) -> JobSpec:
+    spec = job.spec
+    if isinstance(spec, JobSpec) and spec.rollout == "script":
+        return spec
+    how = f"has rollout={spec.rollout!r}" if isinstance(spec, PlayedSpec) else "plays no episodes"
+    raise InvalidRequestError(
+        f"{job.id} {how}, so a script's own loop cannot continue it",
+        hint="use Client.attach",
+        field="job_id",
+    )
 
 
 def _environment_of(env: gym.Env[Any, Any]) -> dict[str, Any]:
