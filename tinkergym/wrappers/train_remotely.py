@@ -71,6 +71,9 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
     For a PettingZoo AEC game the script loops over `env.agent_iter()`, see `TrainGame`.
     """
 
+    _warned = False
+    """Whether the script was told that it plays on after the end of training."""
+
     def __new__(cls, env: Any, **settings: Any) -> Any:
         """Create a `TrainGame` for a game."""
         if not hasattr(env, "agent_iter"):
@@ -151,7 +154,6 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
         self._episode: ScriptEpisode | None = None
         self._trained = self.job.policy()
         self._trained.environment_prompt = self._environment_prompt
-        self._warned = False
 
     @property
     def training(self) -> bool:
