@@ -20,6 +20,7 @@ def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
     )
 
 
-def nobody_waits(request: SampleRequest) -> ServiceUnavailableError:
-    """Return the error for a request whose sender is gone."""
-    return ServiceUnavailableError(f"the sender of {request.request_id!r} is gone", hint="ask again")
+def nobody_waits(request: SampleRequest | None) -> ServiceUnavailableError:
+    """Return the error for a request whose sender is gone; None is a batch of requests."""
+    name = "these requests" if request is None else repr(request.request_id)
+    return ServiceUnavailableError(f"the sender of {name} is gone", hint="ask again")

@@ -48,6 +48,13 @@ class SamplingEngine(Protocol):
         """
         ...
 
+    def submit_together(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Like `generate_together`, but return at once; `deliver` is called once, with all answers in order.
+
+        One batch of a tenant is sampled at a time.
+        """
+        ...
+
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """Make `policy@version` available and drop the policy's older versions with their caches.
 

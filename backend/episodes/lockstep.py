@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from backend.engines.protocol import Deliver, SamplingEngine
@@ -27,20 +28,42 @@ class _Pending:
     delivers: list[Deliver] = field(default_factory=list)
 
 
+class _Receiver:
+    """Receives a batch; implements `Deliver`."""
+
+    def __init__(self, is_gone: Callable[[], bool]) -> None:
+        self._is_gone = is_gone
+        self.answers: Future[Sequence[Completion | SampleFailure]] = Future()
+
+    @property
+    def gone(self) -> bool:
+        """See `Deliver`."""
+        return self._is_gone()
+
+    def __call__(self, answers: Sequence[Completion | SampleFailure]) -> None:
+        self.answers.set_result(answers)
+
+
 class LockstepGate:
     """Holds one job's sampling requests until every unfinished episode has one."""
 
     def __init__(
-        self, engine: SamplingEngine, playing: Callable[[], Sequence[str]], *, one_by_one: bool = False
+        self,
+        engine: SamplingEngine,
+        playing: Callable[[], Sequence[str]],
+        *,
+        owner: str = "",
+        one_by_one: bool = False,
     ) -> None:
         """Sample on `engine`.
 
         Args:
             engine: Runs each batch alone.
             playing: The leases of unfinished episodes, in index order.
+            owner: The tenant, as in the sessions of its other requests.
             one_by_one: Requests do not wait for others: a script plays one episode after the other.
         """
-        self._engine = engine
+        self._engine, self._owner = engine, owner
         self._playing = playing
         self._one_by_one = one_by_one
         self._changed = threading.Condition()
@@ -139,7 +162,7 @@ class LockstepGate:
     def _sample_one(self, batch: list[_Pending]) -> None:
         answers: Sequence[Completion | SampleFailure]
         try:
-            answers = self._engine.generate_together([pending.request for pending in batch])
+            answers = self._together([pending.request for pending in batch])
         except Exception as error:
             _log.exception("lockstep sampling failed")
             failure = error if isinstance(error, TinkerGymError) else TinkerGymError(f"sampling: {error!r}")
@@ -156,6 +179,24 @@ class LockstepGate:
                     together.setdefault(deliver, []).append(answer)
         for deliver, some in together.items():
             deliver(some)
+
+    def _together(self, requests: Sequence[SampleRequest]) -> Sequence[Completion | SampleFailure]:
+        """Sample requests as one batch, until the gate closes."""
+        if self._owner:
+            requests = [
+                request.model_copy(update={"session_id": f"{self._owner}/{request.session_id}"})
+                for request in requests
+            ]
+        receiver = _Receiver(lambda: self._closed)
+        self._engine.submit_together(requests, receiver)
+        answers = receiver.answers.result()
+        if not self._closed:
+            return answers
+        stopped = ServiceUnavailableError("the job stopped sampling")
+        return [
+            answer if isinstance(answer, Completion) else _failure(request, stopped)
+            for request, answer in zip(requests, answers, strict=True)
+        ]
 
     def _refuse(self, pending: dict[str, _Pending], error: TinkerGymError) -> None:
         for entry in pending.values():

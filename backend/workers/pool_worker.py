@@ -273,7 +273,7 @@ class PoolWorker:
         if refused:
             deliver(refused)
         if ready and together:
-            deliver(served.engine.generate_together(ready))
+            served.engine.submit_together(ready, deliver)
         elif ready:
             served.engine.submit(ready, deliver)
 
@@ -433,7 +433,10 @@ class PoolWorker:
         job_id, spec = lease.job_id, lease.spec
         if isinstance(spec, PlayedSpec) and spec.deterministic:
             self._gates[job_id] = LockstepGate(
-                self._engine, lambda: self._boards.playing(job_id), one_by_one=spec.rollout == "script"
+                self._engine,
+                lambda: self._boards.playing(job_id),
+                owner=quote(lease.tenant_id, safe=""),
+                one_by_one=spec.rollout == "script",
             )
         policies = self._policies_of(lease)
         first = next(iter(policies.values()))

@@ -137,4 +137,5 @@ class SampleBatch(WireModel):
     requests: list[SampleRequest] = Field(min_length=1, max_length=4096)
     together: bool = False
     """Sample the requests of one model as one separate batch without caches. The same batch then gives the
-    same bits, whatever else the service does; other requests wait meanwhile."""
+    same bits, whatever else the service does. A tenant's batches are sampled one after the other, in turns
+    with all other requests."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -23,10 +23,12 @@ from backend.engines.counters import Counters
 from backend.engines.embedded.packed_model import PackedModel
 from backend.engines.embedded.policy_shelf import LoadedPolicy
 from backend.engines.embedded.rows import Row
+from backend.engines.embedded.separate_batches import SeparateBatches
 from backend.engines.embedded.slot_scheduler import SlotScheduler
 from backend.engines.embedded.slot_table import SlotLimits
-from backend.engines.failures import failure, version_gone
+from backend.engines.failures import failure, nobody_waits, version_gone
 from backend.engines.protocol import Deliver
+from backend.engines.sessions import split_session
 from backend.engines.stop_strings import stops_of, stops_refused
 from backend.engines.structured import structure_refused
 from backend.engines.text_only import images_refused
@@ -49,11 +51,42 @@ _MOST_ROWS_ON_CPU = 128
 step takes as long as with all at once, but the engine rarely waits: 5 instead of 10 % of a step are neither
 sampling nor learning."""
 
+_BATCH_WORK_ON_CPU = 10**10
+_BATCH_TOKENS_ON_CPU = 512
+"""A forward of a separate batch has at most so many tokens times parameters, or tokens if these are more: the
+requests of others wait until it ends. With the smallest models, whose logprobs are those of the learner to
+the last bit, it is larger than usual, because a prompt that is cut is rounded in another way."""
+
+_BATCHES_AT_ONCE = 4
+"""Separate batches, of different tenants, that have a cache at a time; on a GPU they share its memory."""
+
 _LEAST_CACHE_BYTES = 1 << 30
 _PART_OF_A_GPUS_MEMORY = 4
 
 _Taken = list[tuple[SampleRequest, LoadedPolicy | None]]
 """Requests, each with its policy if that is loaded."""
+
+
+@dataclass(eq=False, slots=True)
+class _Batch:
+    """Requests that are sampled as one separate batch."""
+
+    taken: _Taken
+    deliver: Deliver
+    scheduler: SlotScheduler | None = None
+    """Made when the batch begins, because it has a cache."""
+    outcomes: list[Row | Completion | SampleFailure] = field(default_factory=list)
+
+    @property
+    def owner(self) -> str:
+        """The tenant; without one, the policy is used to identify its job."""
+        request, _ = self.taken[0]
+        return split_session(request.session_id)[0] or f"/{request.policy}"
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether the requester is gone, see `Deliver`."""
+        return bool(getattr(self.deliver, "gone", False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +178,9 @@ class TransformersEngine:
         self._scheduler = self._new_scheduler(self._limits, self._most_rows)
         self._wake = threading.Condition()
         self._inbox: list[tuple[_Taken, Deliver]] = []
+        self._new_batches: list[_Batch] = []
         self._calls: list[Callable[[], None]] = []
+        self._batches: SeparateBatches[_Batch] = SeparateBatches(_BATCHES_AT_ONCE)
         self._closing = self._asleep = False
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
         self._thread.start()
@@ -188,25 +223,25 @@ class TransformersEngine:
 
     def generate_together(self, requests: Sequence[SampleRequest]) -> list[Completion | SampleFailure]:
         """Sample these requests as one separate batch with a fresh cache; bitwise reproducible."""
-        taken: _Taken = []
-        result: Future[list[Completion | SampleFailure]] = Future()
+        result: Future[Sequence[Completion | SampleFailure]] = Future()
+        self.submit_together(requests, result.set_result)
+        return list(result.result())
 
-        def call() -> None:
-            try:
-                result.set_result(self._together(taken))
-            except Exception as error:
-                _log.exception("generate_together failed")
-                result.set_exception(
-                    InternalServiceError(f"the engine failed: {error}", hint=f"see {SERVICE_LOG}")
-                )
+    def submit_together(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Like `generate_together`, without waiting.
 
+        Its forwards alternate with those of other requests, so it delays them, but does not stop them.
+        """
+        if not requests:
+            deliver([])
+            return
+        self._read_images(requests)
         with self._wake:
-            if self._closing:
-                return [failure(request, _closed()) for request in requests]
-            taken += self._take(requests)
-            self._calls.append(call)
-            self._wake.notify()
-        return result.result()
+            if not self._closing:
+                self._new_batches.append(_Batch(self._take(requests), deliver))
+                self._wake.notify()
+                return
+        deliver([failure(request, _closed()) for request in requests])
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """Replace a policy's version by `policy@version`; return the weights' SHA-256."""
@@ -233,7 +268,7 @@ class TransformersEngine:
         result: Future[bool] = Future()
 
         def call() -> None:
-            if self._scheduler.idle:
+            if self._scheduler.idle and not self._batches:
                 # The new one allocates memory on first use.
                 self._scheduler = self._new_scheduler(self._limits, self._most_rows)
                 self._model.shelf.forget_merged()
@@ -243,7 +278,7 @@ class TransformersEngine:
             result.set_result(self._asleep)
 
         with self._wake:
-            if self._closing or self._inbox:
+            if self._closing or self._inbox or self._new_batches:
                 return False
             self._calls.append(call)
             self._wake.notify()
@@ -266,23 +301,58 @@ class TransformersEngine:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not (self._inbox or self._calls or self._closing) and self._scheduler.idle:
+                while not (self._has_news or self._has_work):
                     self._turns.rest()
                     self._model.shelf.let_go_of_gone()
                     self._wake.wait()
                 inbox, self._inbox = self._inbox, []
+                batches, self._new_batches = self._new_batches, []
                 calls, self._calls = self._calls, []
                 closing = self._closing
-            for taken, deliver in inbox:
-                self._asleep = False
-                self._accept(taken, deliver)
+            self._begin(inbox, batches)
             for call in calls:
                 call()
             if closing:
                 self._turns.rest()
                 _deliver(self._left(self._scheduler.drain(_closed())))
+                for batch in self._batches.drain():
+                    self._give_up(batch, _closed())
                 return
+            self._compute()
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._inbox or self._new_batches or self._calls or self._closing)
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._batches) or not self._scheduler.idle
+
+    def _begin(self, inbox: list[tuple[_Taken, Deliver]], batches: list[_Batch]) -> None:
+        """Queue what has been submitted; afterwards the lists are empty, so they keep no cache alive."""
+        if inbox or batches:
+            self._asleep = False
+        for taken, deliver in inbox:
+            self._accept(taken, deliver)
+        for batch in batches:
+            self._batches.add(batch.owner, batch)
+        inbox.clear()
+        batches.clear()
+
+    def _compute(self) -> None:
+        """Compute one step of the queue or of a separate batch, whichever has had less than its part."""
+        begin = self._busy_seconds
+        for batch in self._batches.remove_waiting(lambda batch: batch.unwanted):
+            self._give_up(batch, nobody_waits(None))
+        if self._batches.is_due(queue_idle=self._scheduler.idle):
+            tenants, batch = self._scheduler.tenants, self._batches.next()
+            is_done = self._step_batch(batch)
+            self._batches.batch_took(self._busy_seconds - begin, queue_tenants=tenants)
+            if is_done:
+                self._batches.remove(batch)
+        else:
             self._step()
+            self._batches.queue_took(self._busy_seconds - begin)
 
     def _step(self) -> None:
         try:
@@ -375,34 +445,64 @@ class TransformersEngine:
             return list(request.prompt_ids)
         return self._model.images.placed(request)
 
-    def _together(self, taken: _Taken) -> list[Completion | SampleFailure]:
-        self._asleep = False
-        longest = max((len(r.prompt_ids) + min(r.max_tokens, 64) for r, _ in taken), default=1)
-        scheduler = self._new_scheduler(
-            replace(self._limits, first_slots=max(1, len(taken)), first_length=longest),
+    def _step_batch(self, batch: _Batch) -> bool:
+        """Compute a step of a separate batch; return whether it is done."""
+        self._turns.patient = True
+        try:
+            scheduler = batch.scheduler or self._begun(batch)
+            self._advance(scheduler)
+        except Exception as error:
+            _log.exception("a batch of %d requests failed", len(batch.taken))
+            self._give_up(
+                batch, InternalServiceError(f"the engine failed: {error}", hint=f"see {SERVICE_LOG}")
+            )
+            return True
+        finally:
+            self._turns.patient = False
+        if not scheduler.idle:
+            return False
+        _call(batch.deliver, [_answer(outcome) for outcome in batch.outcomes])
+        return True
+
+    def _begun(self, batch: _Batch) -> SlotScheduler:
+        """Give a batch a cache, and queue its requests there."""
+        taken = batch.taken
+        longest = max(len(r.prompt_ids) + min(r.max_tokens, 64) for r, _ in taken)
+        # Limits are the same in any company: the last bit of a number depends on what is computed with it.
+        limits = replace(self._limits, first_slots=len(taken), first_length=longest)
+        most_tokens = self._iteration_tokens
+        if self._model.device.type == "cpu":
+            few = max(_BATCH_TOKENS_ON_CPU, _BATCH_WORK_ON_CPU // self._model.parameter_count)
+            most_tokens = min(few, most_tokens)
+        else:
+            limits = replace(limits, bytes=limits.bytes // _BATCHES_AT_ONCE)
+        batch.scheduler = scheduler = SlotScheduler(
+            self._model,
+            limits,
+            self._counters,
+            iteration_tokens=most_tokens,
             # No request is answered before all are done.
-            most_rows=max(1, len(taken)),
+            most_rows=len(taken),
+            # For the same reason, no tenant counts as gone after some time.
+            clock=lambda: 0.0,
         )
-        outcomes: list[Row | Completion | SampleFailure] = []
         for request, policy in taken:
             # Sessions would make the result depend on earlier calls; here each request is independent.
             alone = request.model_copy(update={"session_id": ""})
-            rows, refused = self._rows([(alone, policy)], _ignore)
+            rows, refused = self._rows([(alone, policy)], batch.deliver)
             scheduler.add(rows)
-            outcomes += [*rows, *refused]
-        self._turns.patient = True
-        try:
-            while not scheduler.idle:
-                if self._closing:
-                    self._left(scheduler.drain(_closed()))
-                else:
-                    self._advance(scheduler)
-        except Exception as error:
-            self._left(scheduler.drain(InternalServiceError(str(error), hint=f"see {SERVICE_LOG}")))
-            raise
-        finally:
-            self._turns.patient = False
-        return [_answer(outcome) for outcome in outcomes]
+            batch.outcomes += [*rows, *refused]
+        return scheduler
+
+    def _give_up(self, batch: _Batch, error: TinkerGymError) -> None:
+        """Answer all requests of a batch with an error."""
+        if batch.scheduler is None:
+            for _, policy in batch.taken:
+                if policy is not None:
+                    self._model.shelf.leave(policy)
+        else:
+            self._left(batch.scheduler.drain(error))
+        _call(batch.deliver, [failure(request, error) for request, _ in batch.taken])
 
     def _advance(self, scheduler: SlotScheduler) -> list[Row]:
         begin, waited = time.perf_counter(), self._turns.waited_seconds
@@ -479,10 +579,6 @@ def _call(deliver: Deliver, answers: Sequence[Completion | SampleFailure]) -> No
         deliver(answers)
     except Exception:
         _log.exception("a callback for %d completions failed; the engine continues", len(answers))
-
-
-def _ignore(_: Sequence[Completion | SampleFailure]) -> None:
-    return None
 
 
 def _closed() -> ServiceUnavailableError:

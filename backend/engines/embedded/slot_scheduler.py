@@ -119,6 +119,11 @@ class SlotScheduler:
         """Return whether there is no work."""
         return not self._waiting and not self._active
 
+    @property
+    def tenants(self) -> int:
+        """The number of tenants with requests."""
+        return len({row.owner for row in self._active} | self._waiting.owners)
+
     def drain(self, error: TinkerGymError) -> list[Row]:
         """Answer all rows with an error and return them."""
         rows = [*self._active, *self._waiting]

@@ -69,6 +69,8 @@ _SHARE_ON_THE_HOST = (
     "set vllm.full_weights=host; docs/operating/engines.md lists the requirements of CUDA IPC"
 )
 _SEE_THE_LOG = "see logs/vllm.log in the service's data_dir"
+_BATCHES_AT_ONCE = 4
+"""Batches computed together that the process has at a time; it computes one after the other."""
 _TRIES = 3
 """A request that was in progress this many times when vLLM died is considered the cause."""
 _FAILED_STARTS = 3
@@ -105,6 +107,8 @@ class _Open:
     message: Message
     request: SampleRequest | None = None
     deliver: Deliver | None = None
+    batch_of: str | None = None
+    """The tenant, if these are requests that are computed together."""
     result: Future[Message] = field(default_factory=Future)
     tries: int = 0
     samples: frozenset[int] = field(init=False)
@@ -115,6 +119,11 @@ class _Open:
     def __post_init__(self) -> None:
         alone = [] if self.request is None else [self.message]
         self.samples = frozenset(each["policy"] for each in self.message.get("requests", alone))
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether the sender is gone, see `Deliver`."""
+        return bool(getattr(self.deliver, "gone", False))
 
 
 class VllmEngine:
@@ -164,16 +173,16 @@ class VllmEngine:
             settings, model_directory, length, device, dtype, shapes=self._shapes, sees=bool(self._images)
         )
         self._numbers, self._keys = itertools.count(1), itertools.count(_BASE_KEY + 1)
-        self._lock = threading.Lock()
-        self._writing_nothing = threading.Lock()
+        self._lock, self._writing_nothing = threading.Lock(), threading.Lock()
         self._policies: dict[str, _Policy] = {}
         self._finishing: dict[int, _Policy] = {}
         """Older versions that finish their requests, by key."""
         self._doomed: dict[int, _Policy] = {}
         """Removed policies whose weights are kept while the process reads them."""
         self._open: dict[int, _Open] = {}
-        # For sampling requests: vLLM's own queue does not distinguish tenants.
+        # vLLM's own queue does not distinguish tenants. Between two batches of one, others have their turn.
         self._places = FairPlaces(self._settings.max_sequences)
+        self._batches = FairPlaces(_BATCHES_AT_ONCE, most_of_one=1)
         self._process: VllmProcess | None = None
         self._ready = threading.Event()
         self._reused_tokens = 0
@@ -259,6 +268,12 @@ class VllmEngine:
         On one machine, with one build of vLLM and the same settings. Requests of full-parameter policies form
         separate batches, one after the other.
         """
+        result: Future[Sequence[Completion | SampleFailure]] = Future()
+        self.submit_together(requests, result.set_result)
+        return list(result.result())
+
+    def submit_together(self, requests: Sequence[SampleRequest], deliver: Deliver) -> None:
+        """Like `generate_together`, without waiting. One batch of a tenant is sampled at a time."""
         answers: list[Completion | SampleFailure | None] = [None] * len(requests)
         messages: dict[int, Message] = {}
         self._read_images(requests)
@@ -275,16 +290,26 @@ class VllmEngine:
                         "id": next(self._numbers),
                         "salt": f"{salt} {message['salt']}",
                     }
-            entry = _Open({"do": "together", "requests": list(messages.values())})
+            owner = _owner(requests[0]) if requests else ""
+            asked = {"do": "together", "requests": list(messages.values())}
+            entry = _Open(asked, deliver=deliver, batch_of=owner)
             if messages:
                 self._ask(entry)
-        if messages:
-            found = entry.result.result()
+
+        def finish(found: Message) -> None:
             several = found.get("answers", [found] * len(messages))
             for (place, message), answer in zip(messages.items(), several, strict=True):
                 gone = message["policy"] in entry.dropped
                 answers[place] = self._completion(requests[place], {"gone": True} if gone else answer)
-        return [answer for answer in answers if answer is not None]
+            deliver([answer for answer in answers if answer is not None])
+
+        if not messages:
+            finish({})
+            return
+        # In its own thread: the result may arrive while the lock is held, and the callback may need it.
+        entry.result.add_done_callback(
+            lambda done: threading.Thread(target=finish, args=(done.result(),), daemon=True).start()
+        )
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """Replace a policy's version by `policy@version`; return the weights' SHA-256.
@@ -404,24 +429,33 @@ class VllmEngine:
         self._open[number] = entry
         self._newest = number
         self._busy.count(len(self._open))
-        if entry.request is None:
-            self._send(entry)
-        else:
+        if entry.batch_of is not None:
+            self._batches.add(number, entry.batch_of)
+        elif entry.request is not None:
             self._places.add(number, _owner(entry.request))
-            self._send_admitted()
+        else:
+            self._send(entry)
+        self._send_admitted()
 
     def _send(self, entry: _Open) -> None:
         if self._process is not None and self._ready.is_set():
             self._process.send(entry.message)
 
+    def _is_sent(self, number: int, entry: _Open) -> bool:
+        """Whether the process has the message, or would have it if it was ready."""
+        if entry.batch_of is not None:
+            return self._batches.inside(number)
+        return entry.request is None or self._places.inside(number)
+
     def _send_admitted(self) -> None:
-        for number in self._places.admit():
+        for number in [*self._places.admit(), *self._batches.admit()]:
             self._send(self._open[number])
 
     def _left(self, numbers: Iterable[int]) -> None:
         """Mark these as done; others take their places."""
         for number in numbers:
             self._places.remove(number)
+            self._batches.remove(number)
         self._busy.count(len(self._open))
         self._send_admitted()
 
@@ -528,9 +562,9 @@ class VllmEngine:
         """Stop waiting for these results; the caller answers the requests."""
         for number in numbers:
             del self._open[number]
-        self._left(numbers)
         if self._process is not None and self._ready.is_set():
             self._process.send({"do": "abort", "id": 0, "ids": list(numbers)})
+        self._left(numbers)
 
     def _drop_finishing(self, name: str) -> list[tuple[_Open, TinkerGymError]]:
         """Remove a policy's older versions like `_drop`."""
@@ -742,7 +776,7 @@ class VllmEngine:
                     self._lives += 1
                     self._ready.set()
                     for number, entry in self._open.items():
-                        if entry.request is None or self._places.inside(number):
+                        if self._is_sent(number, entry):
                             process.send(entry.message)
                 return True
         return False
@@ -751,7 +785,7 @@ class VllmEngine:
         """Fail requests that were in progress each time vLLM died."""
         with self._lock:
             for number, entry in self._open.items():
-                entry.tries += entry.request is None or self._places.inside(number)
+                entry.tries += self._is_sent(number, entry)
             reasons = {number: entry for number, entry in self._open.items() if entry.tries >= _TRIES}
             for number in reasons:
                 del self._open[number]
@@ -788,12 +822,12 @@ class VllmEngine:
     def _drop_unwanted(self) -> None:
         """Abort requests whose sender is gone."""
         with self._lock:
-            unwanted = {n: entry for n, entry in self._open.items() if getattr(entry.deliver, "gone", False)}
+            unwanted = {number: entry for number, entry in self._open.items() if entry.unwanted}
             if not unwanted:
                 return
             self._abort(unwanted)
             self._drop_finished()
-        _deliver([(entry, nobody_waits(entry.request)) for entry in unwanted.values() if entry.request])
+        _deliver([(entry, nobody_waits(entry.request)) for entry in unwanted.values()])
 
     def _take(self, messages: list[Message]) -> bool:
         answers: dict[Deliver, list[Completion | SampleFailure]] = {}

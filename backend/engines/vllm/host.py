@@ -96,30 +96,29 @@ class Host:
     def handle(self, message: Message) -> None:
         """Start to process a message."""
         kind = message["do"]
-        if kind == "sample":
-            self._use([message])
-            task = asyncio.ensure_future(self._answer(message, self._sample))
-            self._samples[message["id"]] = task
-            task.add_done_callback(lambda _: self._sampled(message))
-        elif kind == "abort":
+        if kind == "abort":
             for number in message["ids"]:
                 if number in self._samples:
                     self._samples[number].cancel()
-        else:
-            work = {
-                "together": self._together,
-                "load": self._load,
-                "drop": self._drop,
-                "canary": self._canary,
-                "sleep": self._sleep,
-                "wake": self._wake,
-            }[kind]
-            requests = message.get("requests", [])
+            return
+        work = {
+            "sample": self._sample,
+            "together": self._together,
+            "load": self._load,
+            "drop": self._drop,
+            "canary": self._canary,
+            "sleep": self._sleep,
+            "wake": self._wake,
+        }[kind]
+        task = asyncio.ensure_future(self._answer(message, work))
+        if kind in {"sample", "together"}:
+            requests = message.get("requests", [message])
             self._use(requests)
-            other = asyncio.ensure_future(self._answer(message, work))
-            self._others.add(other)
-            other.add_done_callback(self._others.discard)
-            other.add_done_callback(lambda _: self._used(requests))
+            self._samples[message["id"]] = task
+            task.add_done_callback(lambda _: self._sampled(message["id"], requests))
+        else:
+            self._others.add(task)
+            task.add_done_callback(self._others.discard)
 
     async def _answer(self, message: Message, work: Callable[[Message], Awaitable[Message]]) -> None:
         try:
@@ -145,9 +144,9 @@ class Host:
             added = await self._try_add(message, room)
             return added if isinstance(added, dict) else await self._collect(added, message)
 
-    def _sampled(self, message: Message) -> None:
-        self._samples.pop(message["id"], None)
-        self._used([message])
+    def _sampled(self, number: int, requests: list[Message]) -> None:
+        self._samples.pop(number, None)
+        self._used(requests)
 
     async def _together(self, message: Message) -> Message:
         """Sample as one batch: nothing is computed before all requests have arrived, and no others join."""
@@ -160,17 +159,44 @@ class Host:
                 (i for i, r in enumerate(requests) if self._room(r["policy"]) != room), len(requests)
             )
             async with self._rooms.hold(room, alone=True):
-                await self._engine.pause_generation(mode="keep", clear_cache=False)
-                try:
-                    added = [await self._try_add(request, room) for request in requests[:count]]
-                finally:
-                    await self._engine.resume_generation()
-                for request, one in zip(requests, added, strict=False):
-                    refused = isinstance(one, dict)
-                    answer = one if refused else await self._collect(one, request)
-                    answers[request["id"]] = answer
+                answers |= await self._alone(requests[:count], room)
             del requests[:count]
         return {"answers": [answers[request["id"]] for request in message["requests"]]}
+
+    async def _alone(self, requests: list[Message], room: int) -> dict[int, Message]:
+        """Sample requests of one room, in which nothing else is, as one batch; return the answers by id."""
+        adding = asyncio.ensure_future(self._add_all(requests, room))
+        answers: dict[int, Message] = {}
+        try:
+            # Shielded, because it is unknown whether vLLM has a request whose adding was cancelled.
+            added = await asyncio.shield(adding)
+            for request, one in zip(requests, added, strict=True):
+                answers[request["id"]] = one if isinstance(one, dict) else await self._collect(one, request)
+        except BaseException:
+            # The sender is gone, or one failed: the rest must not be computed with the next batch.
+            await self._abort((await adding)[len(answers) :])
+            raise
+        return answers
+
+    async def _add_all(self, requests: list[Message], room: int) -> list[Any]:
+        """Add requests while nothing is computed; return each one's queue, or an error as `_try_add` does."""
+        added: list[Any] = []
+        try:
+            await self._engine.pause_generation(mode="keep", clear_cache=False)
+            for request in requests:
+                added.append(await self._try_add(request, room))
+        except BaseException:
+            await self._abort(added)
+            raise
+        finally:
+            await self._engine.resume_generation()
+        return added
+
+    async def _abort(self, added: list[Any]) -> None:
+        for one in added:
+            if not isinstance(one, dict):
+                await self._engine.abort(one.request_id, internal=True)
+                one.close()
 
     async def _try_add(self, message: Message, room: int) -> Any:
         """Return the request's queue, or an error if vLLM refuses its structured output."""

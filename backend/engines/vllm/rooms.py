@@ -84,7 +84,7 @@ class Rooms:
                 return
             self._waiting.popleft()
             self._let_in(first)
-            if first.alone:
+            if self._alone:
                 return
 
     async def _move(self, room: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
 
 from backend.compute.weights import weights_sha256
 from backend.engines.asking import Asked
-from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.schema.structured import Regex
 from tinkergym.trajectory.parts import ImageSpan
 
@@ -245,6 +246,32 @@ def test_generate_together_gives_the_same_bits_whatever_ran_before(subject, answ
     first = subject.engine.generate_together(requests)
     answers([ask(f"x{i}", prompt(30 + i, i)) for i in range(5)])
     assert subject.engine.generate_together(requests) == first
+
+
+def test_what_is_submitted_together_is_delivered_at_once_and_in_order(subject):
+    requests = [ask(f"{i}", prompt(30 + i % 3, i), policy="" if i else "?") for i in range(5)]
+    found = Future()
+    subject.engine.submit_together(requests, found.set_result)
+    answers = list(found.result(180))
+    assert [answer.request_id for answer in answers] == [request.request_id for request in requests]
+    assert [isinstance(answer, SampleFailure) for answer in answers] == [True, *[False] * 4]
+    assert answers == subject.engine.generate_together(requests)
+
+
+def test_what_is_submitted_together_ends_when_its_sender_is_gone_and_leaves_nothing_to_others(subject):
+    requests = [ask(f"{i}", prompt(20 + i, i), max_tokens=8) for i in range(3)]
+    expected = subject.engine.generate_together(requests)
+
+    class Gone(Future):
+        gone = True
+
+        __call__ = Future.set_result
+
+    gone = Gone()
+    endless = subject.engine.context_length - 10
+    subject.engine.submit_together([ask(f"g{i}", prompt(9, i), max_tokens=endless) for i in range(8)], gone)
+    assert subject.engine.generate_together(requests) == expected
+    assert len(gone.result(180)) == 8
 
 
 def test_stop_ids_the_limit_and_the_context_end_an_answer(subject, answers):

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import queue
+import threading
 
 import pytest
 
 from backend.episodes.lockstep import LockstepGate
 from tinkergym.errors import ServiceUnavailableError
+from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 PATIENCE_SECONDS = 30.0
@@ -17,12 +19,16 @@ class Engine:
     def __init__(self, failure: Exception | None = None) -> None:
         self.batches: list[list[str]] = []
         self.failure = failure
+        self.holds = False
+        """Whether it answers no batch."""
+        self.receivers: queue.Queue = queue.Queue()
 
-    def generate_together(self, requests):
+    def submit_together(self, requests, deliver):
         if self.failure is not None:
             raise self.failure
         self.batches.append([request.session_id for request in requests])
-        return [
+        self.receivers.put(deliver)
+        answers = [
             Completion(
                 request_id=request.request_id,
                 token_ids=[1],
@@ -32,12 +38,14 @@ class Engine:
             )
             for request in requests
         ]
+        if not self.holds:
+            deliver(answers)
 
 
 class Table:
     """A gate, the episodes that are played, and the answers that came."""
 
-    def __init__(self, playing: list[str], engine: Engine | None = None, **settings: bool) -> None:
+    def __init__(self, playing: list[str], engine: Engine | None = None, **settings: bool | str) -> None:
         self.playing, self.engine = playing, engine or Engine()
         self.answers: queue.Queue[list[Completion | SampleFailure]] = queue.Queue()
         self.gate = LockstepGate(self.engine, lambda: self.playing, **settings)
@@ -112,13 +120,13 @@ def test_a_request_whose_answer_was_lost_is_answered_from_memory_and_spoils_no_l
 def test_a_request_repeated_while_it_is_computed_gets_the_same_answer(table):
     engine = Engine()
     one = table(["a"], engine)
-    again = engine.generate_together
+    again = engine.submit_together
 
-    def asked_again_meanwhile(requests):
+    def asked_again_meanwhile(requests, deliver):
         one.ask("a")
-        return again(requests)
+        again(requests, deliver)
 
-    engine.generate_together = asked_again_meanwhile
+    engine.submit_together = asked_again_meanwhile
     one.ask("a")
     assert len(one.answered(2)) == 2
     assert engine.batches == [["a"]]
@@ -155,6 +163,31 @@ def test_closing_answers_what_is_pending(table):
     assert isinstance(answer, SampleFailure)
     half.ask("b")
     assert isinstance(half.answered(1)[0], SampleFailure)
+
+
+def test_closing_gives_up_the_batch_that_is_computed(table):
+    engine = Engine()
+    engine.holds = True
+    one = table(["a"], engine)
+    one.ask("a")
+    receiver = engine.receivers.get(timeout=PATIENCE_SECONDS)
+    assert not receiver.gone
+    closing = threading.Thread(target=one.gate.close)
+    closing.start()
+    while not receiver.gone:  # until the gate is closed
+        closing.join(0.001)
+    receiver([SampleFailure(request_id="a/0", error=ErrorView(type="x", message="nobody waits"))])
+    closing.join(PATIENCE_SECONDS)
+    (answer,) = one.answered(1)
+    assert isinstance(answer, SampleFailure)
+    assert answer.error.type == "ServiceUnavailableError"
+
+
+def test_the_engine_learns_whose_batch_it_is(table):
+    one = table(["a"], owner="ada")
+    one.ask("a")
+    one.answered(1)
+    assert one.engine.batches == [["ada/a"]]
 
 
 def test_the_seats_of_an_episode_take_turns_in_one_lease():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -411,6 +412,72 @@ def test_generate_together_gives_the_same_bits_whatever_ran_before(start, direct
     assert used.generate_together(requests) == expected
 
 
+def test_generate_together_gives_the_same_bits_while_others_are_sampled(start, directory):
+    weights = {name: adapter(directory, seed) for seed, name in enumerate(("job", "other", "third"))}
+    requests = [
+        ask(
+            f"r{i}", prompt(4 + i % 3, i), policy="job" if i % 2 else "other", policy_version=1, max_tokens=20
+        )
+        for i in range(9)
+    ]
+    alone, busy = start(directory), start(directory)
+    for engine in (alone, busy):
+        for name, one in weights.items():
+            engine.publish(name, 1, one)
+    expected = alone.generate_together(requests)
+    others = Asked(
+        busy,
+        [
+            ask(f"o{i}", prompt(3 + i, i), policy=("third", "job")[i % 2], policy_version=1, max_tokens=9 * i)
+            for i in range(1, 9)
+        ],
+    )
+    assert busy.generate_together(requests) == expected
+    assert all(isinstance(answer, Completion) for answer in others.wait(60).values())
+
+
+def test_what_is_generated_together_delays_others_but_does_not_stop_them(start, directory):
+    """Nor does a tenant's second batch come before another tenant's first."""
+    device = threading.Lock()
+    engine = start(directory, device_lock=device)
+    order: list[str] = []
+    done = threading.Semaphore(0)
+
+    def note(name: str) -> Callable[[Sequence[Completion | SampleFailure]], None]:
+        def deliver(answers: Sequence[Completion | SampleFailure]) -> None:
+            assert all(isinstance(answer, Completion) for answer in answers)
+            order.append(name)
+            done.release()
+
+        return deliver
+
+    with device:
+        for name, tokens in (("ada/long", 50), ("ada/late", 3), ("bob/short", 3)):
+            engine.submit_together([ask(name, prompt(4), max_tokens=tokens, session_id=name)], note(name))
+        engine.submit([ask("queue", prompt(4), max_tokens=5, session_id="eve/s")], note("queue"))
+    for _ in range(4):
+        assert done.acquire(timeout=60)
+    assert sorted(order[:2]) == ["bob/short", "queue"]
+    assert order[2:] == ["ada/long", "ada/late"]
+
+
+def test_a_batch_that_waits_for_its_tenants_other_one_ends_when_its_sender_is_gone(start, directory):
+    class Gone(Future):
+        gone = True
+
+        def __call__(self, answers):
+            self.set_result(([answer.error.type for answer in answers], running.done()))
+
+    device, running, gone = threading.Lock(), Future(), Gone()
+    engine = start(directory, device_lock=device)
+    with device:
+        long = ask("long", prompt(4), max_tokens=50, session_id="ada/1")
+        engine.submit_together([long], running.set_result)
+        engine.submit_together([ask(f"g{i}", prompt(4), session_id="ada/2") for i in range(2)], gone)
+    assert gone.result(60) == (["ServiceUnavailableError"] * 2, False)
+    assert isinstance(running.result(60)[0], Completion)
+
+
 def test_generate_together_answers_each_request_in_its_place(start, directory):
     engine = start(directory)
     found = engine.generate_together(
@@ -443,7 +510,8 @@ def test_some_are_answered_before_others_are_begun_if_only_so_many_are_computed_
         assert_same_logprobs(plain_model(directory), request, found[request.request_id])
 
 
-def test_what_nobody_waits_for_any_more_is_not_sampled_to_its_end(start, directory):
+@pytest.mark.parametrize("together", [False, True])
+def test_what_nobody_waits_for_any_more_is_not_sampled_to_its_end(start, directory, together):
     class Receiver:
         gone = False
 
@@ -459,7 +527,8 @@ def test_what_nobody_waits_for_any_more_is_not_sampled_to_its_end(start, directo
     engine = start(directory, device_lock=device)
     leaves, stays = Receiver(), Receiver()
     with device:
-        engine.submit([ask("leaves", prompt(4, 1), max_tokens=50)], leaves)
+        begin = engine.submit_together if together else engine.submit
+        begin([ask("leaves", prompt(4, 1), max_tokens=50)], leaves)
         engine.submit([ask("stays", prompt(4, 2), max_tokens=50)], stays)
         leaves.gone = True
     assert leaves.done.wait(60)

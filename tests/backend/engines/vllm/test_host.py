@@ -45,6 +45,9 @@ class Vllm:
         self.gate = asyncio.Event()
         self.asked = asyncio.Queue()
         self.removed = []
+        self.aborted = []
+        self.closed_gates = set()
+        """Ids of requests that are not answered."""
 
     async def add_lora(self, adapter):
         pass
@@ -67,7 +70,17 @@ class Vllm:
 
     async def add_request(self, request_id, prompt, settings, *, lora_request):
         self.asked.put_nowait((request_id, lora_request))
-        return SimpleNamespace(get_nowait=lambda: None, get=self._output, close=lambda: None)
+
+        async def output():
+            if request_id in self.closed_gates:
+                await asyncio.Event().wait()
+            return await self._output()
+
+        return SimpleNamespace(request_id=request_id, get_nowait=lambda: None, get=output, close=lambda: None)
+
+    async def abort(self, request_id, *, internal):
+        assert internal
+        self.aborted.append(request_id)
 
     async def _output(self):
         await self.gate.wait()
@@ -140,6 +153,25 @@ def test_a_batch_that_waits_for_its_turn_keeps_the_adapter_of_a_policy_that_is_d
         assert [vllm.asked.get_nowait() for _ in range(2)] == [("r12", "job#1"), ("r13", "job#1")]
         assert await said.get() == {"dropped": 1}
         assert vllm.removed == [1]
+
+    play(deeds)
+
+
+def test_a_batch_whose_sender_is_gone_ends_and_the_next_one_is_computed_without_its_rest(play):
+    async def deeds(host, vllm, said):
+        vllm.gate.set()
+        vllm.closed_gates.add("r12")
+        waiting, running, following = 20, 11, 30
+        host.handle({"do": "together", "id": running, "requests": [request_for(1, n) for n in (12, 13)]})
+        host.handle({"do": "together", "id": waiting, "requests": [request_for(1, 21)]})
+        host.handle({"do": "together", "id": following, "requests": [request_for(2, 31)]})
+        assert [await vllm.asked.get() for _ in range(2)] == [("r12", "job#1"), ("r13", "job#1")]
+        host.handle({"do": "abort", "id": 0, "ids": [running, waiting]})
+        answer = await said.get()
+        assert answer["id"] == following
+        assert set(vllm.aborted) == {"r12", "r13"}
+        assert vllm.asked.get_nowait() == ("r31", "job#2")
+        assert vllm.asked.empty()
 
     play(deeds)
 

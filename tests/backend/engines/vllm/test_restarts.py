@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -167,6 +167,34 @@ def together(heard):
     threads = ThreadPoolExecutor()
     yield ask_for
     threads.shutdown(wait=False)  # what is not answered yet is so when the engine is closed
+
+
+def test_a_tenants_second_batch_waits_for_its_first_and_for_nobody_elses(start, heard, together):
+    engine = start()
+    together(engine, [ask(HELD, session_id="ada/1")])
+    second = Future()
+    engine.submit_together([ask(7, session_id="ada/2")], second.set_result)
+    (other,) = engine.generate_together([ask(8, session_id="bob/1")])
+    assert other.token_ids == [8, 8]
+    batches = [message["requests"] for message in heard(0) if message.get("do") == "together"]
+    assert [[request["prompt"][0] for request in batch] for batch in batches] == [[HELD], [8]]
+    assert not second.done()
+
+
+def test_a_batch_whose_sender_is_gone_makes_room_for_the_tenants_next(start, heard, together):
+    class Receiver(Future):
+        gone = False
+
+        __call__ = Future.set_result
+
+    engine, receiver = start(), Receiver()
+    engine.submit_together([ask(HELD, session_id="ada/1"), ask(7, session_id="ada/1")], receiver)
+    receiver.gone = True
+    (following,) = engine.generate_together([ask(8, session_id="ada/2")])
+    assert following.token_ids == [8, 8]
+    assert [answer.error.type for answer in receiver.result(60)] == ["ServiceUnavailableError"] * 2
+    (batch, *_) = [message["id"] for message in heard(0) if message.get("do") == "together"]
+    assert [message["ids"] for message in heard(0) if message.get("do") == "abort"] == [[batch]]
 
 
 def test_a_version_that_is_let_finish_stays_for_what_is_computed_together_too(start, heard, together):

@@ -57,3 +57,15 @@ def test_who_gives_up_waiting_holds_nobody_up():
                 assert room == 0
 
     assert played(scene) == []
+
+
+def test_whose_turn_comes_while_they_give_up_pass_it_on():
+    async def scene(rooms):
+        async with rooms.hold(0, alone=True):
+            gone = asyncio.create_task(rooms.hold(0, alone=True).__aenter__())
+            following = asyncio.create_task(rooms.hold(0, alone=True).__aenter__())
+            await asyncio.sleep(0)
+            gone.cancel()  # it learns of this after the one inside has left
+        await following
+
+    assert played(scene) == []

@@ -1,0 +1,88 @@
+"""Which separate batch is computed next, and how much time the queue gets between them."""
+
+import pytest
+
+from backend.engines.embedded.separate_batches import SeparateBatches
+
+
+def played(batches, *, seconds, tenants, steps, step_seconds=1.0):
+    """Let batches and a busy queue compute in turn; return the seconds of each."""
+    took = {"queue": 0.0}
+    for _ in range(steps):
+        if batches.is_due(queue_idle=False):
+            batch = batches.next()
+            took[batch] = took.get(batch, 0.0) + seconds
+            batches.batch_took(seconds, queue_tenants=tenants)
+        else:
+            took["queue"] += step_seconds
+            batches.queue_took(step_seconds)
+    return took
+
+
+def test_each_tenant_has_one_batch_at_a_time_and_they_take_turns():
+    batches = SeparateBatches(3)
+    for owner, name in (("ada", "a1"), ("ada", "a2"), ("bob", "b1"), ("eve", "e1")):
+        batches.add(owner, name)
+    assert [batches.next() for _ in range(6)] == ["a1", "b1", "e1"] * 2
+    batches.remove("a1")
+    assert {batches.next() for _ in range(3)} == {"a2", "b1", "e1"}
+
+
+def test_only_so_many_have_a_cache_and_tenants_that_wait_for_one_take_turns():
+    batches = SeparateBatches(1)
+    for owner, name in (("ada", "a1"), ("ada", "a2"), ("ada", "a3"), ("bob", "b1")):
+        batches.add(owner, name)
+    order = []
+    while batches:
+        order.append(batches.next())
+        batches.remove(order[-1])
+    assert order == ["a1", "a2", "b1", "a3"]
+
+
+@pytest.mark.parametrize("tenants", [1, 2, 4])
+@pytest.mark.parametrize("owners", [1, 3])
+@pytest.mark.parametrize("seconds", [0.5, 20.0])
+def test_every_tenant_has_an_equal_part_of_the_time_however_long_a_forward_takes(tenants, owners, seconds):
+    batches = SeparateBatches(4)
+    for owner in range(owners):
+        batches.add(str(owner), owner)
+    took = played(batches, seconds=seconds, tenants=tenants, steps=20_000)
+    whole = sum(took.values())
+    # A queue's step is never divided, so the queue may have more than its part.
+    assert took["queue"] >= 0.98 * whole * tenants / (tenants + owners)
+    if seconds > 1:
+        assert took["queue"] <= 1.05 * whole * tenants / (tenants + owners)
+        parts = [took[owner] for owner in range(owners)]
+        assert max(parts) <= min(parts) + seconds
+
+
+def test_without_others_a_batch_is_always_due_and_without_a_batch_the_queue():
+    batches = SeparateBatches(2)
+    assert not batches.is_due(queue_idle=True)
+    batches.add("ada", "a")
+    for _ in range(3):
+        assert batches.is_due(queue_idle=True)
+        batches.batch_took(1.0, queue_tenants=0)
+    batches.queue_took(1.0)
+    assert batches.is_due(queue_idle=False)
+
+
+def test_of_those_that_wait_some_can_be_removed():
+    batches = SeparateBatches(1)
+    for owner, name in (("ada", "a1"), ("ada", "a2"), ("bob", "b1"), ("ada", "a3")):
+        batches.add(owner, name)
+    assert batches.remove_waiting(lambda name: name in {"a1", "a2", "b1"}) == ["a2", "b1"]
+    assert batches.next() == "a1"
+    batches.remove("a1")
+    assert batches.next() == "a3"
+    assert batches.remove_waiting(lambda name: True) == []
+
+
+def test_all_can_be_removed_also_those_that_wait():
+    batches = SeparateBatches(1)
+    for name in ("a1", "a2"):
+        batches.add("ada", name)
+    assert batches.drain() == ["a1", "a2"]
+    assert not batches
+    batches.add("ada", "a3")
+    assert batches.next() == "a3"
