@@ -6,7 +6,7 @@ argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 _RECENT_SECONDS = 5.0
@@ -52,16 +52,23 @@ class ForwardShares:
         """Return whether there are several tenants."""
         return len(self._seen) > 1
 
-    def divided(self, wanted: Mapping[str, int]) -> dict[str, int]:
+    def divided(self, wanted: Mapping[str, int], backlogged: Set[str] = frozenset()) -> dict[str, int]:
         """Return each tenant's share of the next forward.
 
         No share exceeds that of the tenant that wants the least, so with n tenants a forward takes at most n
-        times as long as for that one alone.
+        times as long as for that one alone. Recently active tenants count even if they want nothing now:
+        their next request waits for the end of this forward.
 
         Args:
             wanted: By tenant, the cost of everything that could be computed.
+            backlogged: Tenants with more requests than have a slot. While another tenant has none waiting,
+                they get half: each of their requests waits long anyway, and theirs cost more than the
+                forward, such as a core of which a learner could make use.
         """
         if not wanted:
             return {}
-        each = min(max(self.least, min(wanted.values())), max(self.least, self.most // len(wanted)))
-        return dict.fromkeys(wanted, each)
+        each = min(max(self.least, min(wanted.values())), max(self.least, self.most // len(self._seen)))
+        shares = dict.fromkeys(wanted, each)
+        if self._seen.keys() - backlogged:
+            shares |= dict.fromkeys(wanted.keys() & backlogged, max(self.least, each // 2))
+        return shares

@@ -20,7 +20,7 @@ MARK_VARIABLE = "TINKERGYM_SERVICE_MARK"
 
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 10
-"""Niceness (0 to 19) of processes that play for one tenant, outside the pools."""
+"""How much nicer (0 to 19) processes that play for one tenant are than the others."""
 # Looked up now: between fork and exec there is no time to load a library.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -32,7 +32,10 @@ def die_with_parent() -> None:
 
 
 def stand_back() -> None:
-    """Permanently lower the priority of this process and its children below the service's other processes."""
+    """Permanently lower the priority of this process and its children below the service's other processes.
+
+    On Linux only that of this thread, and of the threads and processes that it starts.
+    """
     os.nice(_NICENESS)
     # Linux may schedule sessions as groups, and weigh priorities only within a group. It has its own session,
     # otherwise this would affect others.

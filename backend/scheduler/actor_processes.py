@@ -14,7 +14,7 @@ from typing import Any
 
 from backend.config import ServiceConfig
 from backend.episodes.worker_end import WorkerEnd
-from backend.processes.children import die_with_parent, spare_the_collector
+from backend.processes.children import die_with_parent, spare_the_collector, stand_back
 from backend.scheduler.workers import PoolAddress, WorkerPool
 
 _log = logging.getLogger(__name__)
@@ -99,6 +99,9 @@ class EnvWorkerProcess:
 
         _log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
+        # An environment may compute without end: the processes that sample and train have priority. All
+        # threads of the worker inherit this, because they are started by this one.
+        stand_back()
         judges.allow_only(config.judge_urls)
         opponent_models.allow_only(config.opponent_urls)
         try:

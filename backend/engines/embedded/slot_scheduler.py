@@ -283,7 +283,7 @@ class SlotScheduler:
         wanted: Counter[str] = Counter()
         for row, *_ in ordered:
             wanted[row.owner] += cost(row.pending, row.place.cached)
-        left = self._shares.divided(wanted)
+        left = self._shares.divided(wanted, self._waiting.owners)
         begun: set[str] = set()
         for row, *twins in ordered:
             # One row's next token is always computed, even if its past is long.

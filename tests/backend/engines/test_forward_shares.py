@@ -10,6 +10,7 @@ import pytest
 from backend.compute.device_lock import DeviceLock
 from backend.engines.asking import Answers, Asked
 from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.forward_shares import ForwardShares
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 VOCABULARY = 64
@@ -57,6 +58,33 @@ def start() -> Iterator[Callable[..., TransformersEngine]]:
 @pytest.fixture
 def directory(make_model: Callable[[str], Path]) -> Path:
     return make_model("qwen3")
+
+
+def test_who_wants_the_least_bounds_every_share():
+    shares = ForwardShares(least=16, most=256)
+    shares.note(["ada", "bob"], now=0.0)
+    assert shares.divided({"ada": 40, "bob": 5000}) == {"ada": 40, "bob": 40}
+    assert shares.divided({"ada": 1, "bob": 5000}) == {"ada": 16, "bob": 16}
+    assert shares.divided({"ada": 900, "bob": 5000}) == {"ada": 128, "bob": 128}
+
+
+def test_the_forward_of_one_tenant_stays_short_while_another_is_expected():
+    shares = ForwardShares(least=16, most=256)
+    shares.note(["ada", "bob"], now=0.0)
+    shares.note(["bob"], now=1.0)
+    assert shares.divided({"bob": 5000}) == {"bob": 128}
+    assert shares.divided({"bob": 5000}, {"bob"}) == {"bob": 64}
+    shares.note(["bob"], now=60.0)
+    assert not shares.shared
+
+
+def test_a_tenant_whose_requests_queue_gets_half_unless_everybodys_do():
+    shares = ForwardShares(least=16, most=256)
+    shares.note(["ada", "bob"], now=0.0)
+    wanted = {"ada": 64, "bob": 5000}
+    assert shares.divided(wanted, {"bob"}) == {"ada": 64, "bob": 32}
+    assert shares.divided(wanted, {"ada", "bob"}) == {"ada": 64, "bob": 64}
+    assert shares.divided({"ada": 20, "bob": 5000}, {"bob"}) == {"ada": 20, "bob": 16}
 
 
 def test_nobody_waits_behind_all_that_another_owner_asked_for(start, directory):

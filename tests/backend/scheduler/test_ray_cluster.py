@@ -24,6 +24,14 @@ def test_nothing_listens_beyond_this_machine(host, undisturbed):
                 assert connection.laddr.ip in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, process.cmdline()
 
 
+def test_environments_have_less_priority_than_what_samples_and_trains(host, undisturbed):
+    def niceness(name):
+        # Of each thread: the kernel keeps a priority per thread.
+        return [os.getpriority(os.PRIO_PROCESS, thread.id) for thread in host.find(name).threads()]
+
+    assert max(niceness("EnvWorkerProcess")) >= max(niceness("PoolProcess")) + 10
+
+
 def test_other_users_reach_no_file_of_ray(host, undisturbed):
     private = host.config.run_dir
     assert private.lstat().st_uid == os.getuid()
