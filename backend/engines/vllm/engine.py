@@ -298,9 +298,14 @@ class VllmEngine:
 
         def finish(found: Message) -> None:
             several = found.get("answers", [found] * len(messages))
-            for (place, message), answer in zip(messages.items(), several, strict=True):
-                gone = message["policy"] in entry.dropped
-                answers[place] = self._completion(requests[place], {"gone": True} if gone else answer)
+            try:
+                for (place, message), answer in zip(messages.items(), several, strict=True):
+                    gone = message["policy"] in entry.dropped
+                    answers[place] = self._completion(requests[place], {"gone": True} if gone else answer)
+            except Exception as error:
+                _log.exception("vLLM's answer to %d requests cannot be read", len(messages))
+                unreadable = InternalServiceError(f"vLLM's answer cannot be read: {error!r}")
+                answers[:] = [failure(request, unreadable) for request in requests]
             deliver([answer for answer in answers if answer is not None])
 
         if not messages:

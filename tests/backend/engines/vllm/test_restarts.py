@@ -181,6 +181,13 @@ def test_a_tenants_second_batch_waits_for_its_first_and_for_nobody_elses(start, 
     assert not second.done()
 
 
+def test_a_batch_whose_answer_cannot_be_read_fails_and_the_next_one_does_not(start):
+    engine = start()
+    failed = engine.generate_together([ask(UNREADABLE_ONCE), ask(7)])
+    assert [answer.error.type for answer in failed] == ["InternalServiceError"] * 2
+    assert [answer.token_ids for answer in engine.generate_together([ask(7)])] == [[7, 7]]
+
+
 def test_a_batch_whose_sender_is_gone_makes_room_for_the_tenants_next(start, heard, together):
     class Receiver(Future):
         gone = False
