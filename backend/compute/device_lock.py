@@ -9,7 +9,8 @@ creating new ones costs about 0.1 ms per turn.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
@@ -74,17 +75,23 @@ class KeptCore:
     Used with `with`, by one thread.
     """
 
-    def __init__(self, lock: DeviceLock) -> None:
-        self._lock = lock
+    def __init__(self, lock: DeviceLock, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock, self._clock = lock, clock
         self._held = False
+        self._own_until = 0.0
+        self.shares = False
+        """Whether a thread that waits for one core gets it, once this one had it for as long as it waited."""
 
     def __enter__(self) -> None:
         if not self._held:
+            began = self._clock()
             self._lock.take(1)
-            self._held = True
+            self._held, now = True, self._clock()
+            self._own_until = now + (now - began)
 
     def __exit__(self, *exception: object) -> None:
-        if self._lock.wholly_awaited:
+        due = self.shares and self._lock.awaited and self._clock() >= self._own_until
+        if due or self._lock.wholly_awaited:
             self.give_back()
 
     @contextmanager

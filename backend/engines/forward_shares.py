@@ -72,3 +72,10 @@ class ForwardShares:
         if self._seen.keys() - backlogged:
             shares |= dict.fromkeys(wanted.keys() & backlogged, max(self.least, each // 2))
         return shares
+
+    def can_wait(self, owners: Set[str], backlogged: Set[str]) -> bool:
+        """Return whether a forward for these tenants is less urgent than the work of others.
+
+        So it is if all of them are `backlogged`, see `divided`, and another tenant is not.
+        """
+        return owners <= backlogged and bool(self._seen.keys() - backlogged)

@@ -91,6 +91,10 @@ class EnvWorkerProcess:
 
     def run(self) -> None:
         """Play until the process ends."""
+        # An environment may compute without end, and one that crashes lets workers start again and again: the
+        # processes that sample and train have priority. All threads of the worker inherit this, because they
+        # are started by this one.
+        stand_back()
         from backend.external import judges, opponent_models
         from backend.external.tokens import EnvTokens
         from backend.machine_paths import MachinePaths
@@ -99,9 +103,6 @@ class EnvWorkerProcess:
 
         _log_to_stderr()
         config = ServiceConfig.model_validate_json(self._config_json)
-        # An environment may compute without end: the processes that sample and train have priority. All
-        # threads of the worker inherit this, because they are started by this one.
-        stand_back()
         judges.allow_only(config.judge_urls)
         opponent_models.allow_only(config.opponent_urls)
         try:

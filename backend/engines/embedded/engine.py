@@ -534,8 +534,15 @@ class _Turns:
         other threads, not even in the last bit."""
 
     @contextmanager
-    def taken(self, *, alone: bool) -> Iterator[None]:
-        """Acquire it; a thread that computes alone acquires one core of a CPU."""
+    def taken(self, *, alone: bool, shares: bool) -> Iterator[None]:
+        """Acquire it; a thread that computes alone acquires one core of a CPU.
+
+        Args:
+            alone: Whether it does.
+            shares: Whether that core is shared equally with another thread that waits for one.
+        """
+        if self._core is not None:
+            self._core.shares = shares
         if self._core is None:
             place = self._lock
         elif alone:

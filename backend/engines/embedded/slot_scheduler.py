@@ -48,8 +48,13 @@ of 150,000 they need 150 MB."""
 class Device(Protocol):
     """The device for forwards, shared with others."""
 
-    def taken(self, *, alone: bool) -> AbstractContextManager[None]:
-        """Return a context that holds the device; one core of a CPU if it computes `alone`."""
+    def taken(self, *, alone: bool, shares: bool) -> AbstractContextManager[None]:
+        """Return a context that holds the device.
+
+        Args:
+            alone: Whether one core of a CPU is enough.
+            shares: Whether others who wait for the device get as much of its time.
+        """
         ...
 
 
@@ -324,7 +329,10 @@ class SlotScheduler:
     def _compute(self, works: list[_Work], device: Device) -> None:
         alone = self._is_for_one_thread(works)
         try:
-            with device.taken(alone=alone), computing_with(1) if alone else nullcontext():
+            owners = {work.row.owner for work in works}
+            shares = self._shares.shared and self._shares.can_wait(owners, self._waiting.owners)
+            threads = computing_with(1) if alone else nullcontext()
+            with device.taken(alone=alone, shares=shares), threads:
                 self.table.finish_copies()
                 self._advance(works)
         except Exception as error:

@@ -118,6 +118,47 @@ def test_a_kept_core_stays_its_holders_until_somebody_wants_all():
     assert lock.take_free() == 2
 
 
+def test_a_shared_core_is_handed_over_after_as_long_as_its_holder_waited_for_it():
+    now = [0.0]
+    lock = DeviceLock(cpu_threads=2)
+    kept = KeptCore(lock, clock=lambda: now[0])
+    kept.shares = True
+    entered, leaves = threading.Event(), threading.Event()
+
+    def want_one():
+        with lock.cores(1):
+            entered.set()
+            assert leaves.wait(30)
+
+    def wait_until_awaited():
+        while not lock.awaited:
+            threading.Event().wait(0.001)
+
+    def waits_seven_seconds():
+        wait_until_awaited()
+        now[0] += 7.0
+        lock.give(1)
+
+    lock.take(2)
+    giver = threading.Thread(target=waits_seven_seconds)
+    giver.start()
+    with kept:  # the other core is taken for the whole test
+        giver.join()
+    other = threading.Thread(target=want_one)
+    other.start()
+    wait_until_awaited()
+    now[0] += 6.9
+    with kept:
+        pass
+    assert not entered.is_set()
+    now[0] += 0.1
+    with kept:
+        pass
+    assert entered.wait(30)
+    leaves.set()
+    other.join()
+
+
 @needs_openmp
 def test_who_has_a_core_computes_with_those_that_are_free_or_waits_for_all():
     lock = DeviceLock(cpu_threads=8)

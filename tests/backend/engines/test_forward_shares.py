@@ -87,6 +87,15 @@ def test_a_tenant_whose_requests_queue_gets_half_unless_everybodys_do():
     assert shares.divided({"ada": 20, "bob": 5000}, {"bob"}) == {"ada": 20, "bob": 16}
 
 
+def test_a_forward_can_wait_if_only_tenants_with_a_queue_are_in_it_and_another_has_none():
+    shares = ForwardShares(least=16, most=256)
+    shares.note(["ada", "bob"], now=0.0)
+    assert shares.can_wait({"bob"}, {"bob"})
+    assert not shares.can_wait({"ada", "bob"}, {"bob"})
+    assert not shares.can_wait({"bob"}, set())
+    assert not shares.can_wait({"ada", "bob"}, {"ada", "bob"})
+
+
 def test_nobody_waits_behind_all_that_another_owner_asked_for(start, directory):
     device = threading.Lock()
     engine = start(directory, max_slots=1, device_lock=device)

@@ -22,8 +22,13 @@ OTHER = [3 + 11 * index % 800 for index in range(40)]
 
 
 class Device:
+    def __init__(self) -> None:
+        self.shared: list[bool] = []
+        """Whether others who wait for it get as much of its time, for each forward."""
+
     @contextmanager
-    def taken(self, *, alone: bool) -> Iterator[None]:
+    def taken(self, *, alone: bool, shares: bool) -> Iterator[None]:
+        self.shared.append(shares)
         yield
 
 
@@ -51,11 +56,19 @@ class Steps:
             self.counters,
             iteration_tokens=iteration_tokens,
             most_rows=most_rows,
+            clock=lambda: 0.0,
         )
         self.answers: dict[str, Completion | SampleFailure] = {}
+        self.device = Device()
 
     def ask(
-        self, name: str, prompt: Sequence[int], *, tokens: int = 12, session: str = "", asker: Any = None
+        self,
+        name: str,
+        prompt: Sequence[int],
+        *,
+        tokens: int = 12,
+        session: str = "owner/",
+        asker: Any = None,
     ) -> None:
         request = SampleRequest(
             request_id=name,
@@ -64,14 +77,14 @@ class Steps:
             prompt_ids=list(prompt),
             max_tokens=tokens,
             seed=sum(name.encode()),
-            session_id=f"owner/{session}",
+            session_id=session,
         )
         policy = self._model.shelf.base
         limit = len(prompt) + tokens
         self.scheduler.add([Row(request=request, policy=policy, deliver=asker or Asker(), limit=limit)])
 
     def step(self) -> None:
-        for row in self.scheduler.step(Device()):
+        for row in self.scheduler.step(self.device):
             assert row.answer is not None
             self.answers[row.answer.request_id] = row.answer
 
@@ -127,12 +140,12 @@ def test_a_long_sequence_that_is_gone_leaves_the_room_to_many_short_ones(model):
 
 def test_a_kept_long_sequence_is_not_cut_for_short_ones(model):
     steps = Steps(model, bytes=2048 * model.bytes_per_token, iteration_tokens=4096)
-    steps.ask("long", [3 + i % 800 for i in range(700)], tokens=8, session="game")
+    steps.ask("long", [3 + i % 800 for i in range(700)], tokens=8, session="owner/game")
     past = steps.finish()["long"]
     steps.ask("short", OTHER)
     steps.finish()
     reused = steps.counters.reused_tokens
-    steps.ask("next", [*(3 + i % 800 for i in range(700)), *past.token_ids, 5], session="game")
+    steps.ask("next", [*(3 + i % 800 for i in range(700)), *past.token_ids, 5], session="owner/game")
     steps.finish()
     assert steps.counters.reused_tokens - reused == 707
 
@@ -140,7 +153,7 @@ def test_a_kept_long_sequence_is_not_cut_for_short_ones(model):
 def test_a_request_whose_asker_left_before_its_turn_takes_no_room_from_others(model):
     steps = Steps(model, bytes=1024 * model.bytes_per_token, iteration_tokens=4096)
     for number in range(6):
-        steps.ask(f"kept{number}", OTHER[number:], session=f"game{number}")
+        steps.ask(f"kept{number}", OTHER[number:], session=f"owner/game{number}")
     steps.finish()
     gone = Asker()
     steps.ask("gone", [3 + i % 800 for i in range(900)], asker=gone)
@@ -214,3 +227,18 @@ def test_a_forward_beside_a_flood_is_not_much_larger_than_without_it(model, monk
     assert max(sizes) <= 256
     assert sum(sizes) <= 24 * 20 + 2 * len(prompt(99))
     assert len(steps.finish()) == 25
+
+
+def test_a_burst_shares_the_device_with_others_while_another_tenants_requests_do_not_queue(model):
+    steps = Steps(model, most_rows=2)
+    for number in range(4):
+        steps.ask(f"burst {number}", LONG, session="ada/")
+    steps.step()
+    steps.ask("single", OTHER, tokens=1, session="bob/")
+    while "single" not in steps.answers:
+        steps.step()
+    assert not any(steps.device.shared)
+    steps.step()
+    assert steps.device.shared[-1]
+    steps.finish()
+    assert not steps.device.shared[-1]
