@@ -224,7 +224,10 @@ def make_playable(reference: EnvironmentRef) -> Any:
 
 def is_game(id: str) -> bool:  # noqa: A002 - as above
     """Whether an id names a game with several seats rather than a Gymnasium environment."""
-    return id not in gym.registry and id in registered_games()
+    if id in gym.registry:
+        return False
+    # Reading the packs takes some hundredths of a second, and every episode asks.
+    return id in registered_here or claim_of(GAMES, id) is not None or id in registered_games()
 
 
 def make_against_opponent(

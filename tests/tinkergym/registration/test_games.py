@@ -9,8 +9,10 @@ import tinkergym as tg
 from tests.tinkergym.registration.coins import Coins
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.games.game_env import GameEnv
-from tinkergym.registration.games import register_aec
+from tinkergym.registration import packs
+from tinkergym.registration.games import make_playable, register_aec
 from tinkergym.registration.known_games import registered_games
+from tinkergym.schema.job_spec import EnvironmentRef
 
 
 class Alone(Coins):
@@ -75,6 +77,15 @@ def test_registering_again_replaces_and_another_game_is_refused():
         tg.register_game("test/Coins", Coins)
     with pytest.raises(InvalidRequestError, match="no method genius"):
         tg.register_game("test/New-v0", Coins, opponents=("random", "genius"))
+
+
+def test_making_a_known_game_does_not_read_the_packs_again(monkeypatch):
+    def read_again():
+        raise AssertionError("every episode would wait for it")
+
+    monkeypatch.setattr(packs, "listed_distributions", read_again)
+    game = make_playable(EnvironmentRef(id="tabletop/KuhnPoker-v0"))
+    assert game.possible_agents == ["first", "second"]
 
 
 def test_an_unknown_setting_is_refused_by_name():
