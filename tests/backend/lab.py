@@ -27,7 +27,7 @@ from tinkergym.remote.transport import Connection
 from tinkergym.rollout.play import RolloutWorker, play
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.data import DataKind
-from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
+from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseReply, LeaseRequest, SubmitRequest
 from tinkergym.schema.events import Event, JobState
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
 from tinkergym.schema.parsing import parse_any_spec
@@ -73,6 +73,19 @@ def job_spec(**settings: object) -> JobSpec:
     if defaults["rollout"] != "server":
         defaults = {"client_timeout_seconds": 3600.0, **defaults}
     return JobSpec(**defaults)
+
+
+class _AsThroughTheGateway(HttpRolloutTransport):
+    """Says when the job has ended, which a pool does not know: a worker that plays for it ends at once."""
+
+    def __init__(self, connection: Connection, routes: Routes, state: Callable[[], JobState]) -> None:
+        super().__init__(connection, routes)
+        self._state = state
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        if (state := self._state()).final:
+            return LeaseReply(episodes=[], lost=request.renew, job_state=state)
+        return super().lease(request).model_copy(update={"job_state": self._state()})
 
 
 class Lab:
@@ -156,7 +169,8 @@ class Lab:
     def play_on(self, job_id: str) -> None:
         """Play until the job has ended."""
         stop = threading.Event()
-        worker = RolloutWorker(self.transport(job_id), make_env=make_playable)
+        transport = _AsThroughTheGateway(self.connection, Routes.of_pool(job_id), lambda: self.state(job_id))
+        worker = RolloutWorker(transport, make_env=make_playable)
         thread = threading.Thread(target=worker.run, args=(stop,))
         thread.start()
         try:
