@@ -2,77 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import pytest
 
 import tinkergym as tg
-from benchmarks.common import service as running_service
-from tests.tinkergym.rubrics.test_llm_judge import KEY, Judge
+from tests.journeys import packs
+from tests.tinkergym.rubrics.test_llm_judge import KEY
 
 pytestmark = pytest.mark.service
 
-PACK = """
-import tinkergym as tg
-from tinkergym.rubrics import LLMJudge, Rubric, score_members
-
-
-class Judged(tg.SingleTurnEnv):
-    def __init__(self, judge=None):
-        self.rubric = Rubric([LLMJudge.of(judge).term(name="quality")])
-
-    def ask(self, options):
-        return "Say something."
-
-    def score(self, answer):
-        return self.rubric.score(task="Say something.", answer=answer)
-
-
-class Longest(tg.SingleTurnEnv):
-    def ask(self, options):
-        return "Say much."
-
-    def score(self, answer):
-        return 0.25
-
-    def score_group(self, members):
-        most = max(len(member.answer) for member in members)
-        return [(float(len(member.answer) == most), {"of": float(len(members))}) for member in members]
-"""
 SETTINGS = {
     "steps": 2,
     "algorithm": tg.GRPO(group_size=4, groups_per_step=2),
     "sampling": tg.Sampling(max_turn_tokens=6, temperature=2.0),
 }
-
-
-@pytest.fixture(scope="module")
-def judge():
-    with Judge() as server:
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory, judge):
-    """Of a service with a pack, which may ask the judge."""
-    folder = tmp_path_factory.mktemp("pack")
-    (folder / "judged_pack.py").write_text(PACK)
-    info = folder / "tinkergym_judged-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tinkergym-judged\nVersion: 0.1\n")
-    ids = "judged/Judged-v0 = judged_pack:Judged\njudged/Longest-v0 = judged_pack:Longest\n"
-    (info / "entry_points.txt").write_text(f"[tinkergym.envs]\n{ids}")
-    origin = judge.url.removesuffix("/v1")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, sys.path)]))
-        home = tmp_path_factory.mktemp("home")
-        with (
-            running_service(home, f'judge_urls=["{origin}"]') as running,
-            tg.Client(running.url, running.api_key) as client,
-        ):
-            yield client
 
 
 def test_an_environment_worker_asks_the_judge_and_an_answer_that_is_no_score_loses_the_episode(client, judge):
@@ -119,7 +61,7 @@ def test_what_groups_that_are_paid_together_do_not_go_with_is_refused(client, ch
 
 def test_a_class_of_the_client_pays_by_groups_too(client):
     names = {}
-    exec(PACK, names)
+    exec(packs.JUDGED, names)
     job = client.train(names["Longest"], **SETTINGS)
     job.wait(warn=False)
     assert job.spec.group_rewards

@@ -1,62 +1,15 @@
 """A job of the real service, whose environment is behind an environment server."""
 
-import os
-import subprocess
-import sys
-import time
-
 import pytest
 
 import tinkergym as tg
-from tinkergym.errors import AuthenticationError, TinkerGymError
+from tinkergym.errors import AuthenticationError
 from tinkergym.schema.events import StepEvent
-from tinkergym.testing.environment_server import TOKEN, environment_server
+from tinkergym.testing.environment_server import TOKEN
 
 pytestmark = pytest.mark.service
 
 BOARD = "board/TicTacToeVs-v0"
-
-
-@pytest.fixture
-def environment_url():
-    with environment_server(BOARD, capacity=4) as url:
-        yield url
-
-
-@pytest.fixture
-def client(environment_url, tmp_path, monkeypatch, wait_until_up):
-    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
-    for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    command = [sys.executable, "-m", "tinkergym.cli.main", "serve", "--port", "0"]
-    listed = f'environment_urls=["{environment_url}"]'
-    with (tmp_path / "serve.log").open("wb") as log:
-        process = subprocess.Popen([*command, "--set", listed], stdout=log, stderr=log, env=dict(os.environ))
-    try:
-        wait_until_up(process)
-        with tg.Client() as client:
-            yield client
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@pytest.fixture
-def wait_until_up(tmp_path):
-    def wait(process):
-        ends_at = time.monotonic() + 60
-        while True:
-            try:
-                with tg.Client() as client:
-                    client.health()
-            except TinkerGymError:
-                assert process.poll() is None, (tmp_path / "serve.log").read_text()
-                assert time.monotonic() < ends_at
-                time.sleep(0.1)
-            else:
-                return
-
-    return wait
 
 
 def test_training_behind_a_server_gives_the_same_weights_to_the_bit(client, environment_url):

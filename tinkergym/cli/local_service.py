@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from tinkergym.errors import ServiceUnavailableError, TinkerGymError
@@ -26,11 +26,12 @@ _POLL_SECONDS = 0.1
 
 
 @contextlib.contextmanager
-def local_service(announce: Callable[[str], None]) -> Iterator[bool]:
+def local_service(announce: Callable[[str], None], settings: Sequence[str] = ()) -> Iterator[bool]:
     """Make sure that a service runs while the body runs, and that `tinkergym.Client()` finds it.
 
     Args:
         announce: Called with a sentence about what is started and stopped.
+        settings: `key=value` pairs for `--set`, if it is started here.
 
     Yields:
         Whether the service was started here, and is stopped after the body.
@@ -44,11 +45,12 @@ def local_service(announce: Callable[[str], None]) -> Iterator[bool]:
         yield False
         return
     announce("Starting the service (tinkergym serve) ...")
+    options = [word for setting in settings for word in ("--set", setting)]
     # A file, not a pipe: nothing reads while the body runs, and a full pipe would block the service.
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             # Use any free port, because the usual one may be taken; the client reads it from local.json.
-            [sys.executable, "-m", "tinkergym.cli.main", "serve", "--port", "0"],
+            [sys.executable, "-m", "tinkergym.cli.main", "serve", "--port", "0", *options],
             stdout=log,
             stderr=subprocess.STDOUT,
             # So that Ctrl-C only reaches this process, which then stops the service cleanly.
