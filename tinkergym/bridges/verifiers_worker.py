@@ -19,12 +19,14 @@ import threading
 import time
 import traceback
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+MOST_TURNS = "max_turns_reached"
 TRUNCATED = frozenset(
     {
-        "max_turns_reached",
+        MOST_TURNS,
         "timeout_reached",
         "prompt_too_long",
         "max_total_completion_tokens_reached",
@@ -116,7 +118,9 @@ class LegacyEnvironment:
         if state.get("error") is None:
             await self._made.rubric.score_rollout(state)
             await self._made.rubric.cleanup(state)
-        return outcome(state)
+        # Of an environment with one turn it is no limit, but the end of the task.
+        one_turn = getattr(self._made, "max_turns", None) == 1
+        return outcome(state, limits=TRUNCATED - {MOST_TURNS} if one_turn else TRUNCATED)
 
     def _holds_out(self) -> bool:
         # Without an eval dataset, get_eval_dataset() returns the training tasks.
@@ -164,8 +168,8 @@ class Episode:
             self._news.put_nowait(failure(error))
 
 
-def outcome(state: Any) -> dict[str, Any]:
-    """Return a rollout's result."""
+def outcome(state: Any, *, limits: Collection[str]) -> dict[str, Any]:
+    """Return a rollout's result; a stop condition in `limits` truncates it."""
     if (error := state.get("error")) is not None:
         return failure(error)
     stop = str(state.get("stop_condition") or "")
@@ -175,7 +179,7 @@ def outcome(state: Any) -> dict[str, Any]:
         "ended": True,
         "reward": state["reward"],
         "metrics": {str(name): value for name, value in (state.get("metrics") or {}).items()},
-        "truncated": bool(state.get("is_truncated")) or stop in TRUNCATED,
+        "truncated": bool(state.get("is_truncated")) or stop in limits,
         "stop": stop,
         "messages": completion[spoke[-1] + 1 :] if spoke else [],
     }

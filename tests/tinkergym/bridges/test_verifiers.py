@@ -73,6 +73,12 @@ def test_the_environments_own_limit_truncates():
     assert env.step("x")[2:4] == (False, True)
 
 
+def test_the_only_turn_of_an_environment_is_no_limit_but_its_end():
+    env = count(max_turns=1)
+    env.reset(seed=0)
+    assert env.step("x")[2:4] == (True, False)
+
+
 def test_calls_are_read_and_their_results_are_messages_of_the_tool():
     env = count(tools=True)
     assert '"name": "add"' in env.metadata["system_prompt"]
