@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.jobs.turn_rewards import counts, shaped_rewards
-from backend.learner.advantages import group_advantages, turn_advantages
 from backend.learner.shaping import returns_to_go
+from tinkergym.evaluation.advantages import group_advantages, turn_advantages
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.trajectory.trajectory import Trajectory
 

@@ -29,10 +29,10 @@ from backend.jobs.token_credit import (
     whitened_credits,
 )
 from backend.jobs.turn_rewards import counts, shaped_rewards
-from backend.learner.advantages import Advantages, group_advantages, turn_advantages
 from backend.learner.kl import kl_estimates
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.shaping import returns_to_go
+from tinkergym.evaluation.advantages import Advantages, group_advantages, turn_advantages
 from tinkergym.schema.algorithms import PPO, RunningBaseline
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.trajectory.trajectory import Segment, Trajectory, Turn

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from backend.learner.advantages import STD_EPSILON
 from tinkergym.errors import InvalidRequestError
+from tinkergym.evaluation.advantages import STD_EPSILON
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -1,6 +1,5 @@
 """Advantages of stored episodes under another reward, as the job's algorithm computes them.
 
-The numbers are those of `backend/learner/advantages.py`, which the SDK cannot import; a test compares both.
 Where an algorithm needs more than one reward per episode, `what_is_missing` says so, and there are none.
 """
 
@@ -10,17 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
+from tinkergym.evaluation.advantages import FloatArray, group_advantages
 from tinkergym.schema.algorithms import PPO, PolicyGradient, RunningBaseline
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
-
-FloatArray = npt.NDArray[np.float64]
-
-_STD_EPSILON = 1e-6
-_ROUNDING = 1e-12
-"""Relative to the largest return, or 1: smaller differences are rounding, as between 0.1 + 0.2 and 0.3."""
 
 
 def what_is_missing(spec: PlayedSpec, episodes: StoredEpisodes) -> str:
@@ -72,35 +65,21 @@ def advantages(
 def _compared(algorithm: PolicyGradient, episodes: Sequence[StoredEpisode], earned: FloatArray) -> FloatArray:
     """Return the advantages of the episodes at one seat."""
     baseline, normalize = algorithm.comparison
-    # Rewards of different environments are never compared.
-    kinds = _parted([(one.step, one.environment.model_dump_json()) for one in episodes])
-    groups = _parted([one.group_key for one in episodes])
-    found, included = np.zeros(len(earned)), np.zeros(len(earned), dtype=bool)
-    for peers in kinds if baseline == "batch" else groups:
-        if len(peers) < 2:
-            continue
-        included[peers] = True
-        own = earned[peers]
-        left = own - own.mean()
-        left[np.abs(left) <= _ROUNDING * max(1.0, float(np.abs(own).max()))] = 0.0
-        if baseline == "leave_one_out":
-            left *= len(peers) / (len(peers) - 1)
-        if normalize == "std":
-            left /= own.std(ddof=1) + _STD_EPSILON
-        found[peers] = left
-    for peers in kinds if normalize == "batch_std" else []:
-        counted = [n for n in peers if included[n]]
-        if len(counted) > 1:
-            found[counted] /= found[counted].std(ddof=1) + _STD_EPSILON
-    return found
+    return group_advantages(
+        earned.tolist(),
+        _numbered(one.group_key for one in episodes),
+        [True] * len(episodes),
+        baseline=baseline,
+        normalize=normalize,
+        # Rewards of different environments are never compared.
+        strata=_numbered((one.step, one.environment.model_dump_json()) for one in episodes),
+    ).values
 
 
-def _parted(keys: Iterable[object]) -> list[list[int]]:
-    """Return the indices of equal keys."""
-    parts: dict[object, list[int]] = defaultdict(list)
-    for n, key in enumerate(keys):
-        parts[key].append(n)
-    return list(parts.values())
+def _numbered(keys: Iterable[object]) -> list[int]:
+    """Return a number for each key, the same for equal ones."""
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
 def _policy_at(spec: JobSpec, agent: str) -> str:

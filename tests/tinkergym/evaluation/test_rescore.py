@@ -4,10 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from backend.learner.advantages import group_advantages
 from tinkergym.core import SingleTurnEnv, TextEnv
 from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
+from tinkergym.evaluation.advantages import group_advantages
 from tinkergym.evaluation.rescore import rescore
 from tinkergym.rubrics import Rubric
 from tinkergym.schema.algorithms import GRPO, PPO, RLOO, ReinforcePlusPlus, RunningBaseline

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.learner.advantages import group_advantages, turn_advantages
 from tinkergym.errors import InvalidRequestError
+from tinkergym.evaluation.advantages import group_advantages, turn_advantages
 
 
 def test_the_group_mean_is_taken_off_each_return():
