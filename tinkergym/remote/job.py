@@ -348,8 +348,10 @@ class Job:
 
     def policy(
         self,
-        version: int | None = None,
+        which: int | str | None = None,
+        /,
         *,
+        version: int | None = None,
         temperature: float | None = None,
         max_turn_tokens: int | None = None,
         seed: int = 0,
@@ -361,6 +363,7 @@ class Job:
         """Return the job's policy.
 
         Args:
+            which: Short for `agent` if it is text, as in `job.policy("black")`, otherwise for `version`.
             version: None uses the newest for every action, also while the job trains; 0 is the model before
                 training. Other versions need a checkpoint.
             temperature: Sampling temperature; None uses the job's, 0 always takes the likeliest token.
@@ -373,12 +376,14 @@ class Job:
             agent: Whose policy, if the job trains the agents of a game.
 
         Raises:
-            InvalidRequestError: A sampling setting is out of range, `version` is not a number, or the job has
-                no such agent.
+            InvalidRequestError: A sampling setting is out of range, `version` is not a number, the job has no
+                such agent or several policies of which none is named, or `which` is something else than is
+                given by its name.
             PolicyVersionGoneError: `version` is neither 0 nor the newest and has no checkpoint.
         """
         from tinkergym.remote.policy import Policy
 
+        agent, version = _agent_and_version(which, agent, version)
         if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
             raise InvalidRequestError(
                 f"must be a version number, not {version!r}",
@@ -765,6 +770,17 @@ def raise_for(view: JobView) -> JobView:
             field=cause.field if cause else "",
         ) from cause
     return view
+
+
+def _agent_and_version(which: int | str | None, agent: str, version: int | None) -> tuple[str, int | None]:
+    """Return whose policy, and which version of it, `Job.policy` was asked for."""
+    named: int | str | None = agent or None if isinstance(which, str) else version
+    if which is not None and named is not None:
+        name = "agent" if isinstance(which, str) else "version"
+        raise InvalidRequestError(
+            f"the {name} is given twice, as {which!r} and as {name}={named!r}", hint="give one", field=name
+        )
+    return (which, version) if isinstance(which, str) else (agent, version if which is None else which)
 
 
 def how_to_play_on(view: JobView) -> str:

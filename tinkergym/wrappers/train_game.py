@@ -145,7 +145,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         if not self.training:
             raise EpisodeProtocolError(
                 f"{self.job.id} has done all of its steps",
-                hint="`while env.training:` ends the loop here; job.policy(agent=...) is what was trained",
+                hint="`while env.training:` ends the loop here; job.policy(AGENT) is what was trained",
             )
         request = self._script.take()
         self._playing = ScriptGame(request, self._renderer, self.env, self._environment_prompt)

@@ -52,3 +52,44 @@ def test_the_policy_of_one_agent_acts(start_service):
         assert policy.act("hello") == "take 1"
         with pytest.raises(InvalidRequestError):
             client.policy("job-1@0")
+
+
+@pytest.fixture
+def two_policies(start_service):
+    start_service(lambda prompt: "take 1", environments=["games/Nim-v0"])
+    agents = {"player_0": Train(), "player_1": Train()}
+    with tg.Client() as client:
+        spec = JobSpec(
+            environment=EnvironmentRef(id="games/Nim-v0"), agents=agents, rollout="server", steps=1
+        )
+        yield client.submit(spec)
+
+
+def test_the_policy_of_an_agent_is_named_by_the_agent_alone(two_policies):
+    found = [
+        two_policies.policy("player_1"),
+        two_policies.policy("player_0", version=0),
+        two_policies.policy(0, agent="player_0"),
+        two_policies.policy(version=0, agent="player_0"),
+    ]
+    first = ("job-1/player_0", 0)
+    assert [(one.name, one.version) for one in found] == [("job-1/player_1", None), first, first, first]
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "field"),
+    [
+        (["player_7"], {}, "agent"),
+        ([], {}, "agent"),
+        ([0], {}, "agent"),
+        (["player_1"], {"agent": "player_0"}, "agent"),
+        ([0], {"agent": "player_0", "version": 0}, "version"),
+        ([1.5], {"agent": "player_0"}, "version"),
+    ],
+)
+def test_an_unknown_missing_or_twice_given_policy_is_refused(two_policies, given, named, field):
+    with pytest.raises(InvalidRequestError) as refused:
+        two_policies.policy(*given, **named)
+    assert refused.value.field == field
+    if field == "agent" and not named:
+        assert {"'player_0'", "'player_1'"} <= set(refused.value.hint.replace(",", "").split())
