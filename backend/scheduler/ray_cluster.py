@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, cast
 from backend.config import ServiceConfig
 from backend.episodes.worker_end import WorkerEnd
 from backend.errors import RankLostError
+from backend.processes import with_parent
 from backend.scheduler import early_worker
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, SchedulerProcess
 from backend.scheduler.process_memory import resident_bytes
@@ -40,6 +42,9 @@ _SCHEDULER = "scheduler"
 _SEPARATOR = "|"
 _OBJECT_STORE_BYTES = 80 * 2**20
 """We do not use Ray's object store; this is about the minimum that Ray accepts."""
+
+_AGENTS = ("dashboard_agent", "runtime_env_agent")
+"""Ray's names of the Python processes that its raylet starts for itself."""
 
 _LOG_FILE_BYTES = 4 * 2**20
 """Log size of each Ray process, twice: the current file and the previous one."""
@@ -75,6 +80,7 @@ def start_ray(temp_dir: Path) -> None:
     import ray
 
     _leave_out_unused_parts()
+    _tie_agents_to_ray()
     ray.init(
         address="local",
         namespace=NAMESPACE,
@@ -100,6 +106,28 @@ def _leave_out_unused_parts() -> None:
     for name in ("start_api_server", "start_monitor"):
         if hasattr(Node, name):
             setattr(Node, name, lambda _node, **_options: None)
+
+
+def _tie_agents_to_ray() -> None:
+    """Let the kernel end Ray's agents with its raylet, for which Ray has no setting.
+
+    The kernel ends everything else of Ray with this process, or Ray does so at once. The agents notice by
+    themselves, but then try for a minute to report it to a GCS that is gone too. Guardians end them earlier,
+    unless these are killed as well.
+    """
+    from ray._private import services
+
+    name = "_build_python_executable_command_memory_profileable"
+    # Another release of Ray may build the command elsewhere; then the agents end late, as described.
+    python_for = getattr(services, name, None)
+    if sys.platform != "linux" or python_for is None:
+        return
+
+    def tied(component: str, *arguments: Any, **options: Any) -> list[str]:
+        command: list[str] = python_for(component, *arguments, **options)
+        return [*command, "-m", with_parent.__name__] if component in _AGENTS else command
+
+    setattr(services, name, tied)
 
 
 _ASK_SECONDS = 0.5
