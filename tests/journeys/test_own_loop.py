@@ -82,7 +82,8 @@ def test_samples_stop_at_a_text_and_say_how_likely_tokens_were(client):
     with client.create_policy(model="nano") as policy:
         policy.publish()
         free, _ = policy.sample("hello", n=2, max_tokens=24, seed=3, stop_ids=[])
-        assert (free.text, free.top_logprobs, free.prompt_logprobs) == (None, None, None)
+        assert free.text == policy.text(free)
+        assert (free.top_logprobs, free.prompt_logprobs) == (None, None)
         stop = policy.renderer.decode(free.token_ids[4:6])
         asked = policy.sample(
             "hello", n=2, max_tokens=24, seed=3, stop_ids=[], stop=stop, top_logprobs=2, prompt_logprobs=True

@@ -50,7 +50,7 @@ class Counterpart:
     def __enter__(self):
         self._server = serve(self._play, "127.0.0.1", 0, process_request=self._schema, max_size=2**24)
         self.url = f"http://127.0.0.1:{self._server.socket.getsockname()[1]}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *error):

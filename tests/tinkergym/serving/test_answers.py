@@ -49,7 +49,7 @@ class Hostile:
         self.answers = {}
         self._server = bare(self._talk, "127.0.0.1", 0, compression=None, max_size=None)
         self.url = f"ws://127.0.0.1:{self._server.socket.getsockname()[1]}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def _talk(self, link):
         try:
