@@ -14,7 +14,7 @@ from benchmarks.multi_agent import WHOLE, followed, warmed_up
 from tinkergym.opponents import League
 
 GAME = "tabletop/KuhnPoker-v0"
-STEPS = int(os.environ.get("TINKERGYM_BENCHMARK_STEPS", "300"))
+STEPS = int(os.environ.get("TINKERGYM_BENCHMARK_STEPS", "200"))
 ONLY_ITSELF = League(anchors=[], anchor_share=0, current_share=1)
 """Against a player that moves randomly every bet pays, so an anchor leads away from the equilibrium."""
 # The penalty for leaving the start, which moves randomly, is large on purpose: it pulls each decision toward
