@@ -224,10 +224,7 @@ def make_playable(reference: EnvironmentRef) -> Any:
 
 def is_game(id: str) -> bool:  # noqa: A002 - as above
     """Whether an id names a game with several seats rather than a Gymnasium environment."""
-    if id in gym.registry:
-        return False
-    # Reading the packs takes some hundredths of a second, and every episode asks.
-    return id in registered_here or claim_of(GAMES, id) is not None or id in registered_games()
+    return id not in gym.registry and _known(id) is not None
 
 
 def make_against_opponent(
@@ -271,14 +268,23 @@ def _refuse_another(id: str, name: str) -> None:  # noqa: A002 - as above
         )
 
 
-def _find(id: str) -> RegisteredGame | _FromPack:  # noqa: A002 - as above
+def _known(id: str) -> RegisteredGame | _FromPack | None:  # noqa: A002 - as above
+    """Return a game of this process or of a pack, or None.
+
+    Every episode asks, so the packs are read again only for an unknown id.
+    """
     if id in registered_here:
         return registered_here[id]
     if claim_of(GAMES, id) is None:
         find_packs()  # It may have been installed since this process started.
     claim = claim_of(GAMES, id)
-    if claim is not None:
-        return _FromPack(claim)
+    return None if claim is None else _FromPack(claim)
+
+
+def _find(id: str) -> RegisteredGame | _FromPack:  # noqa: A002 - as above
+    found = _known(id)
+    if found is not None:
+        return found
     close = difflib.get_close_matches(id, registered_games(), n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(close)}?" if close else "register it with tinkergym.register_game"
     raise UnknownEnvironmentError(f"there is no game {id!r}", hint=hint)
