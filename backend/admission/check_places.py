@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from backend.engines.fair_places import FairPlaces
+from backend.fairness.fair_places import FairPlaces
 from tinkergym.errors import ServiceUnavailableError
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from backend.compute.fair_lock import FairLock
+from backend.fairness.fair_lock import FairLock
 
 _MAPS = Path("/proc/self/maps")
 _PAUSE_SOFT = 1

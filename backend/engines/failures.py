@@ -20,7 +20,7 @@ def version_gone(request: SampleRequest) -> PolicyVersionGoneError:
     )
 
 
-def nobody_waits(request: SampleRequest | None) -> ServiceUnavailableError:
+def sender_gone(request: SampleRequest | None) -> ServiceUnavailableError:
     """Return the error for a request whose sender is gone; None is a batch of requests."""
     name = "these requests" if request is None else repr(request.request_id)
     return ServiceUnavailableError(f"the sender of {name} is gone", hint="ask again")

@@ -24,9 +24,9 @@ from pydantic import JsonValue
 
 from backend.compute.busy_clock import BusyClock
 from backend.compute.device_lock import DeviceLock, computing_with
-from backend.compute.fair_lock import FairLock
 from backend.compute.memory import give_memory_back
 from backend.compute.weights import PolicyWeights
+from backend.fairness.fair_lock import FairLock
 from backend.learner.activations import (
     MOST_PADDED_TOKENS,
     MOST_TOKENS,

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from backend.compute.fair_lock import FairLock
 from backend.errors import ConfigError
+from backend.fairness.fair_lock import FairLock
 from backend.store.remembered import Remembered
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError, TinkerGymError
 

@@ -20,13 +20,13 @@ from backend.catalog.models import ModelFacts, read_model_facts
 from backend.compute.device_lock import DeviceLock, KeptCore
 from backend.compute.weights import PolicyWeights, weights_sha256
 from backend.engines.counters import Counters
+from backend.engines.embedded.loaded_policies import LoadedPolicy
 from backend.engines.embedded.packed_model import PackedModel
-from backend.engines.embedded.policy_shelf import LoadedPolicy
 from backend.engines.embedded.rows import Row
 from backend.engines.embedded.separate_batches import SeparateBatches
 from backend.engines.embedded.slot_scheduler import SlotScheduler
 from backend.engines.embedded.slot_table import SlotLimits
-from backend.engines.failures import failure, nobody_waits, version_gone
+from backend.engines.failures import failure, sender_gone, version_gone
 from backend.engines.protocol import Deliver
 from backend.engines.sessions import split_session
 from backend.engines.stop_strings import stops_of, stops_refused
@@ -245,18 +245,18 @@ class TransformersEngine:
 
     def publish(self, policy: str, version: int, weights: PolicyWeights, *, let_finish: bool = False) -> str:
         """Replace a policy's version by `policy@version`; return the weights' SHA-256."""
-        self._model.shelf.publish(policy, version, weights, let_finish=let_finish)
+        self._model.policies.publish(policy, version, weights, let_finish=let_finish)
         return weights_sha256(weights)
 
     def retire(self, policy: str) -> None:
         """Remove a policy, its weights and its caches."""
-        self._model.shelf.retire(policy)
+        self._model.policies.retire(policy)
         with self._wake:
             self._wake.notify()  # the engine's thread may still reference the last used weights
 
     def loaded(self) -> dict[str, int]:
         """Published policies and their newest versions."""
-        return self._model.shelf.loaded()
+        return self._model.policies.loaded()
 
     @property
     def asleep(self) -> bool:
@@ -271,7 +271,7 @@ class TransformersEngine:
             if self._scheduler.idle and not self._batches:
                 # The new one allocates memory on first use.
                 self._scheduler = self._new_scheduler(self._limits, self._most_rows)
-                self._model.shelf.forget_merged()
+                self._model.policies.forget_merged()
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
                 self._asleep = True
@@ -303,7 +303,7 @@ class TransformersEngine:
             with self._wake:
                 while not (self._has_news or self._has_work):
                     self._turns.rest()
-                    self._model.shelf.let_go_of_gone()
+                    self._model.policies.let_go_of_gone()
                     self._wake.wait()
                 inbox, self._inbox = self._inbox, []
                 batches, self._new_batches = self._new_batches, []
@@ -343,7 +343,7 @@ class TransformersEngine:
         """Compute one step of the queue or of a separate batch, whichever has had less than its part."""
         begin = self._busy_seconds
         for batch in self._batches.remove_waiting(lambda batch: batch.unwanted):
-            self._give_up(batch, nobody_waits(None))
+            self._give_up(batch, sender_gone(None))
         if self._batches.is_due(queue_idle=self._scheduler.idle):
             tenants, batch = self._scheduler.tenants, self._batches.next()
             is_done = self._step_batch(batch)
@@ -377,13 +377,13 @@ class TransformersEngine:
 
     def _take(self, requests: Sequence[SampleRequest]) -> _Taken:
         """Determine which version answers each request."""
-        shelf = self._model.shelf
-        return [(request, shelf.take(request.policy, request.policy_version)) for request in requests]
+        policies = self._model.policies
+        return [(request, policies.take(request.policy, request.policy_version)) for request in requests]
 
     def _left(self, rows: list[Row]) -> list[Row]:
         """Release the versions of answered rows."""
         for row in rows:
-            self._model.shelf.leave(row.policy)
+            self._model.policies.leave(row.policy)
         return rows
 
     def _accept(self, taken: _Taken, deliver: Deliver) -> None:
@@ -400,7 +400,7 @@ class TransformersEngine:
             if policy is None or error is not None:
                 refused.append(failure(request, error or version_gone(request)))
                 if policy is not None:
-                    self._model.shelf.leave(policy)
+                    self._model.policies.leave(policy)
                 continue
             limit = min(len(request.prompt_ids) + request.max_tokens, self.context_length)
             stops = stops_of(request, self._facts.directory)
@@ -499,7 +499,7 @@ class TransformersEngine:
         if batch.scheduler is None:
             for _, policy in batch.taken:
                 if policy is not None:
-                    self._model.shelf.leave(policy)
+                    self._model.policies.leave(policy)
         else:
             self._left(batch.scheduler.drain(error))
         _call(batch.deliver, [failure(request, error) for request, _ in batch.taken])

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backend.engines.embedded.loaded_policies import AdapterSegment, LoadedPolicies, LoadedPolicy
 from backend.engines.embedded.packed_batch import Indices
-from backend.engines.embedded.policy_shelf import AdapterSegment, LoadedPolicy, PolicyShelf
 from backend.vision.pixels import ImageReader
 from backend.vision.positions import mrope_positions
 from backend.vision.tower import BASE, ImageTower, KeptFeatures, kept_or_computed
@@ -50,17 +50,17 @@ class ShownImages:
     """The images' ids, and their features under each policy."""
 
     def __init__(
-        self, model: Any, shelf: PolicyShelf, reader: ImageReader, of_base: KeptFeatures | None = None
+        self, model: Any, policies: LoadedPolicies, reader: ImageReader, of_base: KeptFeatures | None = None
     ) -> None:
         """Use the engine's model.
 
         Args:
             model: A model from transformers.
-            shelf: The model's policies.
+            policies: The model's policies.
             reader: Reads images.
             of_base: Shared features of the base model; None shares nothing.
         """
-        self._model, self._shelf, self._reader = model, shelf, reader
+        self._model, self._policies, self._reader = model, policies, reader
         self._tower = ImageTower(model, reader)
         self._of_base = of_base or KeptFeatures()
         self._own = KeptFeatures()
@@ -75,9 +75,9 @@ class ShownImages:
             name.rpartition(".")[0] for name, p in model.named_parameters() if id(p) not in decoder
         }
         """Paths of the modules that compute an image's features."""
-        for path in self._seeing & set(shelf.sites):
+        for path in self._seeing & set(policies.sites):
             # They run for one policy at a time, so an adapter on them does not affect others.
-            shelf.sites[path].mixable = True
+            policies.sites[path].mixable = True
 
     def refusal(self, request: SampleRequest) -> TinkerGymError | None:
         """Read a request's images; return why they cannot be used, or None."""
@@ -145,7 +145,7 @@ class ShownImages:
             weights, kept, key = policy, self._own, policy
             kept.drop_if(lambda one: not one.live)
         else:
-            weights, kept, key = self._shelf.base, self._of_base, BASE
+            weights, kept, key = self._policies.base, self._of_base, BASE
 
         def compute(missing: Sequence[str]) -> list[Tensor]:
             self._bind(weights)
@@ -156,12 +156,12 @@ class ShownImages:
 
     def _sees_otherwise(self, policy: LoadedPolicy) -> bool:
         """Return whether the policy's features differ from the base model's."""
-        if policy is self._shelf.base:
+        if policy is self._policies.base:
             return False
         return not policy.factors or not self._seeing.isdisjoint(policy.factors)
 
     def _bind(self, policy: LoadedPolicy) -> None:
-        self._shelf.bind([AdapterSegment(policy, slice(0, 0), slice(0, 0))])
+        self._policies.bind([AdapterSegment(policy, slice(0, 0), slice(0, 0))])
 
     def _number(self, sha256: str) -> int:
         with self._lock:

@@ -22,6 +22,7 @@ from torch.nn import functional
 from backend.compute.compiled import compiled
 from backend.compute.fast_linears import product
 from backend.compute.fast_norms import over_rms
+from backend.engines.embedded.loaded_policies import AdapterSite, LoadedPolicies
 from backend.engines.embedded.packed_attention import (
     attend_in_buckets,
     attention_undivided,
@@ -29,7 +30,6 @@ from backend.engines.embedded.packed_attention import (
     least_queries,
 )
 from backend.engines.embedded.packed_batch import Bucket, BucketShape, Indices, PackedBatch, buckets_in
-from backend.engines.embedded.policy_shelf import AdapterSite, PolicyShelf
 from backend.engines.embedded.slot_cache import SlotCache
 
 _READ = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
@@ -39,7 +39,7 @@ _STEADY_POSITIONS = frozenset({"default", "linear", "llama3", "yarn"})
 
 
 class Linear(NamedTuple):
-    """A linear layer and the combined adapters added to it: see `policy_shelf.Mix`."""
+    """A linear layer and the combined adapters added to it: see `loaded_policies.Mix`."""
 
     weight: Tensor
     bias: Tensor | None
@@ -130,12 +130,12 @@ class _LayerModules:
 class LeanDecoder:
     """A model from transformers, split into embedding, layers of attention and gated MLP, norm and head."""
 
-    def __init__(self, model: Any, shelf: PolicyShelf, *, onednn: bool) -> None:
+    def __init__(self, model: Any, policies: LoadedPolicies, *, onednn: bool) -> None:
         """Find the modules.
 
         Args:
             model: A causal LM.
-            shelf: Binds policies to the model.
+            policies: Binds policies to the model.
             onednn: Whether all its linear layers use oneDNN.
 
         Raises:
@@ -161,8 +161,8 @@ class LeanDecoder:
         )
         self._frequencies: Tensor = rotary.inv_freq
         self._embedding, self._norm = decoder.embed_tokens._parameters, decoder.norm._parameters
-        self._layers = [_layer(module, shelf, self._numbers.head_dim) for module in decoder.layers]
-        self._head = _linear(model.lm_head, shelf)
+        self._layers = [_layer(module, policies, self._numbers.head_dim) for module in decoder.layers]
+        self._head = _linear(model.lm_head, policies)
         self._room = _Room(device)
         self._run = compiled(_decoded) if device.type == "cpu" else _decoded
 
@@ -223,7 +223,7 @@ class _Room:
         self._view = self._tensor.numpy()
 
 
-def _layer(module: Any, shelf: PolicyShelf, head_dim: int) -> _LayerModules:
+def _layer(module: Any, policies: LoadedPolicies, head_dim: int) -> _LayerModules:
     attention, mlp = module.self_attn, module.mlp
     linears = (
         *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
@@ -235,13 +235,13 @@ def _layer(module: Any, shelf: PolicyShelf, head_dim: int) -> _LayerModules:
         head_norms=(
             None if query_norm is None or key_norm is None else (query_norm._parameters, key_norm._parameters)
         ),
-        linears=tuple(_linear(linear, shelf) for linear in linears),
+        linears=tuple(_linear(linear, policies) for linear in linears),
         key_heads=attention.k_proj.weight.shape[0] // head_dim,
     )
 
 
-def _linear(module: Any, shelf: PolicyShelf) -> _LinearModule:
-    return _LinearModule(module._parameters, shelf.site_of(module))
+def _linear(module: Any, policies: LoadedPolicies) -> _LinearModule:
+    return _LinearModule(module._parameters, policies.site_of(module))
 
 
 # --- compiled on CPUs: functions of tensors, in the subset of Python that torch.jit supports ------------

@@ -26,9 +26,9 @@ from backend.compute.seeing import has_mrope
 from backend.compute.whole_model import load_whole
 from backend.engines.embedded.image_ids import IMAGE_IDS, Shown, ShownImages
 from backend.engines.embedded.lean_decoder import LeanDecoder
+from backend.engines.embedded.loaded_policies import AdapterSegment, LoadedPolicies
 from backend.engines.embedded.packed_attention import ATTENTION_NAME
 from backend.engines.embedded.packed_batch import Indices, PackedBatch, Span
-from backend.engines.embedded.policy_shelf import AdapterSegment, PolicyShelf
 from backend.engines.embedded.slot_cache import SlotCache
 from backend.engines.token_sampling import choose_tokens
 from backend.vision.pixels import ImageReader
@@ -59,7 +59,7 @@ class PackedModel:
             directory: As `resolve_model` returns it.
             device: The device to run on.
             dtype: Type of weights and cache.
-            merged_limit: See `PolicyShelf`.
+            merged_limit: See `LoadedPolicies`.
 
         Raises:
             InvalidRequestError: Its architecture needs something that packed batches do not provide.
@@ -84,7 +84,7 @@ class PackedModel:
         self.parameter_count = sum(parameter.numel() for parameter in self._model.parameters())
         self._keep_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
-        self.shelf = PolicyShelf(self._model, merged_limit=merged_limit)
+        self.policies = LoadedPolicies(self._model, merged_limit=merged_limit)
         self._has_mrope = has_mrope(self._model.config.model_type)
         self.images: ShownImages | None = None
         """Inserts images into prompts, for a model with image support."""
@@ -93,7 +93,7 @@ class PackedModel:
 
     def show_images(self, reader: ImageReader, of_base: KeptFeatures | None = None) -> None:
         """Accept prompts with images; see `ShownImages`."""
-        self.images = ShownImages(self._model, self.shelf, reader, of_base)
+        self.images = ShownImages(self._model, self.policies, reader, of_base)
 
     @property
     def is_lean(self) -> bool:
@@ -167,8 +167,8 @@ class PackedModel:
         shown = None
         if self.images is not None and (ids >= IMAGE_IDS).any():
             shown = self.images.embedded(ids, segments)
-        self.shelf.bind(segments)
-        if self._lean is not None and not self.shelf.one_by_one and shown is None and rope is None:
+        self.policies.bind(segments)
+        if self._lean is not None and not self.policies.one_by_one and shown is None and rope is None:
             return self._lean.logits(ids, batch, keep)
         positions, rows = (torch.from_numpy(numbers).to(self.device) for numbers in (batch.positions, keep))
         options: dict[str, Any] = {"position_ids": positions[None], "use_cache": False, "packed": batch}
@@ -219,7 +219,7 @@ class PackedModel:
         except Exception as error:
             raise _unsupported(directory, f"a packed run failed: {type(error).__name__}: {error}") from error
         # The layers last saw the second halves.
-        for site in self.shelf.sites.values():
+        for site in self.policies.sites.values():
             site.per_row = site.seen_tokens == len(samples)
             site.mixable = site.per_row or site.seen_tokens == sum(len(s) - len(s) // 2 for s in samples)
         difference = float((torch.log_softmax(found, -1) - torch.log_softmax(expected, -1)).abs().max())
@@ -233,7 +233,7 @@ class PackedModel:
     def _lean_decoder(self, samples: list[list[int]], expected: Tensor) -> LeanDecoder | None:
         """Return a lean decoder if the model supports it with bitwise equal logits."""
         try:
-            self._lean = LeanDecoder(self._model, self.shelf, onednn=self._onednn)
+            self._lean = LeanDecoder(self._model, self.policies, onednn=self._onednn)
             with torch.inference_mode():
                 found = self._run_in_two_halves(samples, self._sample_cache(samples))
         except Exception as error:
@@ -261,7 +261,7 @@ class PackedModel:
     def _run(
         self, token_ids: list[int], spans: list[Span], wanted: Sequence[int], cache: SlotCache
     ) -> Tensor:
-        whole = AdapterSegment(self.shelf.base, slice(0, len(token_ids)), slice(0, len(wanted)))
+        whole = AdapterSegment(self.policies.base, slice(0, len(token_ids)), slice(0, len(wanted)))
         return self.logits(token_ids, spans, wanted, [whole], cache)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
 
-from backend.engines.embedded.policy_shelf import LoadedPolicy
+from backend.engines.embedded.loaded_policies import LoadedPolicy
 from backend.engines.embedded.slot_table import PromptKey, Slot
 from backend.engines.failures import failure
 from backend.engines.protocol import Deliver

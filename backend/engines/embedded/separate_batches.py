@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from backend.engines.fair_places import FairPlaces
+from backend.fairness.fair_places import FairPlaces
 
 Batch = TypeVar("Batch")
 

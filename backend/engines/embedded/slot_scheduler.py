@@ -21,12 +21,12 @@ from torch import Tensor
 from backend.compute.device_lock import computing_with
 from backend.engines.counters import Counters
 from backend.engines.embedded.fair_queue import FairQueue, Held
+from backend.engines.embedded.loaded_policies import AdapterSegment, LoadedPolicy
 from backend.engines.embedded.packed_batch import Span
 from backend.engines.embedded.packed_model import PackedModel
-from backend.engines.embedded.policy_shelf import AdapterSegment, LoadedPolicy
 from backend.engines.embedded.rows import Row
 from backend.engines.embedded.slot_table import PromptKey, Slot, SlotLimits, SlotTable
-from backend.engines.failures import nobody_waits, version_gone
+from backend.engines.failures import sender_gone, version_gone
 from backend.engines.forward_shares import ForwardShares, cost
 from backend.engines.token_sampling import choose_tokens, likeliest_tokens, token_logprobs
 from backend.errors import SERVICE_LOG
@@ -166,7 +166,7 @@ class SlotScheduler:
             if not row.policy.live:
                 row.fail(version_gone(row.request))
             elif row.unwanted:
-                row.fail(nobody_waits(row.request))
+                row.fail(sender_gone(row.request))
         done = [row for row in rows if row.answer is not None]
         for row in done:
             self._leave(row)
@@ -321,9 +321,9 @@ class SlotScheduler:
         by_policy: dict[LoadedPolicy, list[_Work]] = {}
         for work in works:
             by_policy.setdefault(work.row.policy, []).append(work)
-        shelf = self._model.shelf
-        mixed = [work for policy, own in by_policy.items() if shelf.can_mix(policy) for work in own]
-        alone = [own for policy, own in by_policy.items() if not shelf.can_mix(policy)]
+        policies = self._model.policies
+        mixed = [work for policy, own in by_policy.items() if policies.can_mix(policy) for work in own]
+        alone = [own for policy, own in by_policy.items() if not policies.can_mix(policy)]
         return [*([mixed] if mixed else []), *alone]
 
     def _compute(self, works: list[_Work], device: Device) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from backend.engines.counters import Counters
-from backend.engines.embedded.policy_shelf import LoadedPolicy
+from backend.engines.embedded.loaded_policies import LoadedPolicy
 from backend.engines.embedded.slot_cache import SlotCache
 from backend.engines.sessions import split_session
 

@@ -27,8 +27,7 @@ from backend.catalog.models import ModelFacts, read_model_facts
 from backend.compute.busy_clock import BusyClock
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, require_finite, weights_sha256
 from backend.config import VLLM_LEAST_TEMPERATURE, DType, VllmSettings
-from backend.engines.failures import failure, nobody_waits, version_gone
-from backend.engines.fair_places import FairPlaces
+from backend.engines.failures import failure, sender_gone, version_gone
 from backend.engines.protocol import BASE_POLICY, Deliver
 from backend.engines.sessions import split_session
 from backend.engines.stop_strings import stops_refused
@@ -50,6 +49,7 @@ from backend.engines.vllm.settings import engine_arguments, has_tokenizer, proce
 from backend.engines.vllm.shared_weights import share_in_file, share_on_device
 from backend.engines.vllm.shown import HandedImages
 from backend.errors import SERVICE_LOG
+from backend.fairness.fair_places import FairPlaces
 from backend.vision.pixels import ImageSource
 from backend.vision.shared import SharedImages, shared
 from tinkergym.errors import (
@@ -832,7 +832,7 @@ class VllmEngine:
                 return
             self._abort(unwanted)
             self._drop_finished()
-        _deliver([(entry, nobody_waits(entry.request)) for entry in unwanted.values()])
+        _deliver([(entry, sender_gone(entry.request)) for entry in unwanted.values()])
 
     def _take(self, messages: list[Message]) -> bool:
         answers: dict[Deliver, list[Completion | SampleFailure]] = {}

@@ -32,8 +32,8 @@ def ask(engine, max_tokens, **options):
 def test_the_cache_and_merged_weights_are_given_back(engine, adapter):
     engine.publish("job", 1, adapter)
     assert ask(engine, 5, policy="job", policy_version=1, session_id="a/b").wait(60)
-    shelf, ((_, table),) = engine._model.shelf, engine._model.shelf._merged
-    kept = [tensor for tensor in table if all(tensor is not own for own in shelf.base.table)]
+    policies, ((_, table),) = engine._model.policies, engine._model.policies._merged
+    kept = [tensor for tensor in table if all(tensor is not own for own in policies.base.table)]
     held = [weakref.ref(thing) for thing in (engine._scheduler.table.cache, *kept)]
     assert len(held) > 10
     del table, kept

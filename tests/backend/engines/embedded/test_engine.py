@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights, FullWeights
 from backend.engines.asking import Answers, Asked
-from backend.engines.embedded import policy_shelf
+from backend.engines.embedded import loaded_policies
 from backend.engines.embedded.engine import TransformersEngine
 from tests.backend.engines.embedded.answers import ask, assert_same_logprobs, plain_model
 from tinkergym.errors import InvalidRequestError
@@ -244,7 +244,7 @@ def test_a_session_whose_past_was_edited_reuses_the_common_beginning_only(start,
 
 @pytest.mark.parametrize("most_ranks", [128, 8], ids=["side by side", "one by one"])
 def test_adapters_in_one_batch_do_not_touch_each_other(start, directory, monkeypatch, most_ranks):
-    monkeypatch.setattr(policy_shelf, "_MOST_RANKS", most_ranks)
+    monkeypatch.setattr(loaded_policies, "_MOST_RANKS", most_ranks)
     engine = start(directory)
     weights = {
         "one": adapter(directory, 1, rank=2),

@@ -6,9 +6,9 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights
 from backend.engines.embedded.lean_decoder import LeanDecoder
+from backend.engines.embedded.loaded_policies import AdapterSegment
 from backend.engines.embedded.packed_batch import Span
 from backend.engines.embedded.packed_model import PackedModel
-from backend.engines.embedded.policy_shelf import AdapterSegment
 from backend.engines.embedded.slot_cache import SlotCache
 from backend.engines.token_sampling import choose_tokens
 
@@ -23,7 +23,7 @@ def load(directory, dtype=torch.float32):
 def logits_of_three_steps(model):
     """Prompts of several lengths, one of them joined late, then single tokens; the past is in the cache."""
     cache = SlotCache(slots=3, length=64, device=CPU, dtype=model.dtype)
-    base = model.shelf.base
+    base = model.policies.base
     found = []
     for spans in (
         [Span(0, 0, 7), Span(1, 0, 30)],
@@ -95,7 +95,7 @@ def test_any_other_keeps_its_own_modules(make_model, architecture):
 
 def run(model, cache, spans):
     tokens = [(17 * (s.slot + 1) + 5 * i) % model.vocabulary for s in spans for i in range(s.tokens)]
-    whole = AdapterSegment(model.shelf.base, slice(0, len(tokens)), slice(0, len(spans)))
+    whole = AdapterSegment(model.policies.base, slice(0, len(tokens)), slice(0, len(spans)))
     with torch.inference_mode():
         return model.logits(tokens, spans, range(len(spans)), [whole], cache)
 
@@ -103,14 +103,14 @@ def run(model, cache, spans):
 def logits_of_several_policies(model, adapters):
     """Two adapters and the base model in one batch."""
     for name, weights in zip(("first", "second"), adapters, strict=True):
-        model.shelf.publish(name, 1, weights)
-    first, second = (model.shelf.find(name, 1) for name in ("first", "second"))
+        model.policies.publish(name, 1, weights)
+    first, second = (model.policies.find(name, 1) for name in ("first", "second"))
     spans = [Span(0, 0, 7), Span(1, 0, 5), Span(2, 0, 6)]
     tokens = [(31 * (s.slot + 1) + 7 * i) % model.vocabulary for s in spans for i in range(s.tokens)]
     segments = [
         AdapterSegment(first, slice(0, 7), slice(0, 1)),
         AdapterSegment(second, slice(7, 12), slice(1, 2)),
-        AdapterSegment(model.shelf.base, slice(12, 18), slice(2, 3)),
+        AdapterSegment(model.policies.base, slice(12, 18), slice(2, 3)),
     ]
     cache = SlotCache(slots=3, length=64, device=CPU, dtype=torch.float32)
     with torch.inference_mode():

@@ -47,7 +47,7 @@ class Steps:
         self, model: PackedModel, *, iteration_tokens: int = 32, most_rows: int = 64, **limits: Any
     ) -> None:
         self._model = model
-        self.base = model.shelf.base
+        self.base = model.policies.base
         settings: dict[str, Any] = {"slots": 64, "bytes": 1 << 24, "length": 1024}
         self.counters = Counters()
         self.scheduler = SlotScheduler(
@@ -79,7 +79,7 @@ class Steps:
             seed=sum(name.encode()),
             session_id=session,
         )
-        policy = self._model.shelf.base
+        policy = self._model.policies.base
         limit = len(prompt) + tokens
         self.scheduler.add([Row(request=request, policy=policy, deliver=asker or Asker(), limit=limit)])
 

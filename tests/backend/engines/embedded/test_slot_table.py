@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from backend.engines.counters import Counters
-from backend.engines.embedded.policy_shelf import LoadedPolicy
+from backend.engines.embedded.loaded_policies import LoadedPolicy
 from backend.engines.embedded.slot_table import SlotLimits, SlotTable
 
 PROMPT = list(range(20))

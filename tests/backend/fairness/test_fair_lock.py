@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from backend.compute.fair_lock import FairLock
+from backend.fairness.fair_lock import FairLock
 
 
 def test_who_takes_it_again_at_once_comes_after_those_who_waited():

@@ -118,7 +118,7 @@ class AdapterSite:
         return outputs
 
 
-class PolicyShelf:
+class LoadedPolicies:
     """Policies by name, each with its newest version, and older versions while requests finish with them.
 
     Callers call `take` and, once the request is answered, `leave`, both from any thread.

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.engines.fair_places import FairPlaces
+from backend.fairness.fair_places import FairPlaces
 
 
 def test_one_tenant_leaves_places_for_the_next_one():

@@ -1,6 +1,7 @@
-"""Which requests go to an engine with its own queue, and which wait here, to share it among tenants.
+"""A limited number of places, shared fairly between tenants: which requests get one, and which wait.
 
-It only counts; it does not depend on requests or processes.
+It only counts; it does not depend on requests or processes. Engines with their own queue use it for sampling
+requests, and the gateway for the processes that check jobs.
 """
 
 from __future__ import annotations
@@ -11,10 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class FairPlaces:
-    """Places in the engine.
-
-    The tenant with the fewest comes first; requests in the engine are not removed again.
-    """
+    """Places that requests hold until they are removed; the tenant with the fewest comes first."""
 
     places: int
     """Limit for the total."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from backend.compute.weights import AdapterWeights, FullWeights
-from backend.engines.embedded.policy_shelf import AdapterSegment, PolicyShelf
+from backend.engines.embedded.loaded_policies import AdapterSegment, LoadedPolicies
 from tinkergym.errors import InvalidRequestError
 
 
@@ -20,24 +20,24 @@ def weights(value: float) -> AdapterWeights:
 
 
 @pytest.fixture
-def shelf():
+def policies():
     model = nn.Module()
     model.layer = nn.Linear(4, 3)
-    return PolicyShelf(model, merged_limit=2)
+    return LoadedPolicies(model, merged_limit=2)
 
 
-def test_an_older_version_keeps_its_weights_until_its_last_request_is_answered(shelf):
-    shelf.publish("job", 1, weights(1.0))
-    old = [shelf.take("job", 1), shelf.take("job", None)]
-    shelf.publish("job", 2, weights(2.0), let_finish=True)
-    shelf.publish("job", 3, weights(3.0), let_finish=True)
-    assert shelf.loaded() == {"job": 3}
-    assert shelf.take("job", 1) is None
-    shelf.leave(old[0])
+def test_an_older_version_keeps_its_weights_until_its_last_request_is_answered(policies):
+    policies.publish("job", 1, weights(1.0))
+    old = [policies.take("job", 1), policies.take("job", None)]
+    policies.publish("job", 2, weights(2.0), let_finish=True)
+    policies.publish("job", 3, weights(3.0), let_finish=True)
+    assert policies.loaded() == {"job": 3}
+    assert policies.take("job", 1) is None
+    policies.leave(old[0])
     assert old[0] is old[1]
     assert old[1].live
     assert old[1].factors
-    shelf.leave(old[1])
+    policies.leave(old[1])
     assert not old[1].live
     assert not old[1].factors
 
@@ -45,22 +45,22 @@ def test_an_older_version_keeps_its_weights_until_its_last_request_is_answered(s
 def test_each_version_is_added_to_its_own_tokens_while_an_older_one_finishes():
     model = nn.Module()
     model.layer = nn.Linear(4, 3)
-    shelf = PolicyShelf(model, merged_limit=2)
+    policies = LoadedPolicies(model, merged_limit=2)
 
-    def added(*policies):
+    def added(*bound):
         """What stands in each policy's token, in a batch with one token of each."""
-        places = [slice(at, at + 1) for at in range(len(policies))]
-        shelf.bind([AdapterSegment(p, place, place) for p, place in zip(policies, places, strict=True)])
-        inputs = torch.ones(1, len(policies), 4)
+        places = [slice(at, at + 1) for at in range(len(bound))]
+        policies.bind([AdapterSegment(p, place, place) for p, place in zip(bound, places, strict=True)])
+        inputs = torch.ones(1, len(bound), 4)
         plain = nn.functional.linear(inputs, model.layer.weight, model.layer.bias)
         return (model.layer(inputs) - plain)[0, :, 0].tolist()
 
-    shelf.publish("job", 1, weights(1.0))
-    shelf.publish("other", 1, weights(3.0))
-    old, other = shelf.take("job", 1), shelf.find("other", 1)
+    policies.publish("job", 1, weights(1.0))
+    policies.publish("other", 1, weights(3.0))
+    old, other = policies.take("job", 1), policies.find("other", 1)
     assert added(old, other) == pytest.approx([4.0, 12.0])
-    shelf.publish("job", 2, weights(2.0), let_finish=True)
-    new = shelf.find("job", 2)
+    policies.publish("job", 2, weights(2.0), let_finish=True)
+    new = policies.find("job", 2)
     assert added(new, other) == pytest.approx([8.0, 12.0])
     assert added(old, other) == pytest.approx([4.0, 12.0])
     assert added(old, new, other) == pytest.approx([4.0, 8.0, 12.0])
@@ -68,50 +68,50 @@ def test_each_version_is_added_to_its_own_tokens_while_an_older_one_finishes():
 
 @pytest.mark.parametrize("tensor", ["layer.weight", "layer.bias"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_full_weights_that_are_not_finite_are_refused_and_the_version_before_stays(shelf, tensor, bad):
+def test_full_weights_that_are_not_finite_are_refused_and_the_version_before_stays(policies, tensor, bad):
     state = {"layer.weight": torch.ones(3, 4), "layer.bias": torch.ones(3)}
-    shelf.publish("job", 1, FullWeights(tensors=state))
+    policies.publish("job", 1, FullWeights(tensors=state))
     broken = {name: own.clone() for name, own in state.items()}
     broken[tensor].view(-1)[-1] = bad
     with pytest.raises(InvalidRequestError):
-        shelf.publish("job", 2, FullWeights(tensors=broken))
-    assert shelf.loaded() == {"job": 1}
+        policies.publish("job", 2, FullWeights(tensors=broken))
+    assert policies.loaded() == {"job": 1}
 
 
 @pytest.mark.parametrize("how", ["published over", "retired"])
-def test_an_older_version_does_not_outlive_its_policy(shelf, how):
-    shelf.publish("job", 1, weights(1.0))
-    shelf.publish("other", 1, weights(1.0))
-    old, other = shelf.take("job", 1), shelf.take("other", 1)
-    shelf.publish("job", 2, weights(2.0), let_finish=True)
-    shelf.publish("other", 2, weights(2.0), let_finish=True)
-    shelf.retire("job") if how == "retired" else shelf.publish("job", 3, weights(3.0))
+def test_an_older_version_does_not_outlive_its_policy(policies, how):
+    policies.publish("job", 1, weights(1.0))
+    policies.publish("other", 1, weights(1.0))
+    old, other = policies.take("job", 1), policies.take("other", 1)
+    policies.publish("job", 2, weights(2.0), let_finish=True)
+    policies.publish("other", 2, weights(2.0), let_finish=True)
+    policies.retire("job") if how == "retired" else policies.publish("job", 3, weights(3.0))
     assert not old.live
     assert other.live
-    shelf.leave(old)
-    shelf.leave(other)
+    policies.leave(old)
+    policies.leave(other)
     assert not other.live
 
 
-def test_a_version_that_nobody_uses_goes_at_once(shelf):
-    shelf.publish("job", 1, weights(1.0))
-    idle = shelf.take("job", 1)
-    shelf.leave(idle)
+def test_a_version_that_nobody_uses_goes_at_once(policies):
+    policies.publish("job", 1, weights(1.0))
+    idle = policies.take("job", 1)
+    policies.leave(idle)
     assert idle.live
-    shelf.publish("job", 2, weights(2.0), let_finish=True)
+    policies.publish("job", 2, weights(2.0), let_finish=True)
     assert not idle.live
 
 
 def test_a_mix_that_broke_off_in_the_middle_is_made_anew(monkeypatch):
     model = nn.Module()
     model.layer, model.other = nn.Linear(4, 3), nn.Linear(4, 3)
-    shelf = PolicyShelf(model, merged_limit=2)
+    policies = LoadedPolicies(model, merged_limit=2)
     for value, name in enumerate(("one", "two"), start=1):
         own = weights(float(value)).tensors
         tensors = own | {key.replace("layer", "other"): tensor for key, tensor in own.items()}
-        shelf.publish(name, 1, AdapterWeights(rank=1, alpha=1.0, tensors=tensors))
+        policies.publish(name, 1, AdapterWeights(rank=1, alpha=1.0, tensors=tensors))
     segments = [
-        AdapterSegment(shelf.find(name, 1), slice(at, at + 1), slice(at, at + 1))
+        AdapterSegment(policies.find(name, 1), slice(at, at + 1), slice(at, at + 1))
         for at, name in enumerate(("one", "two"))
     ]
     put_together, calls = torch.cat, []
@@ -124,25 +124,25 @@ def test_a_mix_that_broke_off_in_the_middle_is_made_anew(monkeypatch):
 
     monkeypatch.setattr(torch, "cat", fails_once)
     with pytest.raises(MemoryError):
-        shelf.bind(segments)
-    shelf.bind(segments)
+        policies.bind(segments)
+    policies.bind(segments)
     inputs = torch.ones(1, 2, 4)
     for layer in (model.layer, model.other):
         added = layer(inputs) - nn.functional.linear(inputs, layer.weight, layer.bias)
         torch.testing.assert_close(added[0, :, 0], torch.tensor([4.0, 8.0]))
-    shelf.forget_merged()
+    policies.forget_merged()
     alone = nn.functional.linear(inputs, model.layer.weight, model.layer.bias)
     torch.testing.assert_close(model.layer(inputs), alone)
 
 
 @pytest.mark.parametrize("kind", ["adapter", "full"])
-def test_nothing_of_a_retired_policy_stays_although_it_was_the_last_one_used(shelf, kind):
+def test_nothing_of_a_retired_policy_stays_although_it_was_the_last_one_used(policies, kind):
     state = {"layer.weight": torch.ones(3, 4), "layer.bias": torch.ones(3)}
-    shelf.publish("job", 1, weights(1.0) if kind == "adapter" else FullWeights(tensors=state))
-    policy = shelf.take("job", 1)
-    shelf.bind([AdapterSegment(policy, slice(0, 1), slice(0, 1))])
+    policies.publish("job", 1, weights(1.0) if kind == "adapter" else FullWeights(tensors=state))
+    policy = policies.take("job", 1)
+    policies.bind([AdapterSegment(policy, slice(0, 1), slice(0, 1))])
     used = weakref.ref(next(iter(policy.table)))
-    shelf.leave(policy)
-    shelf.retire("job")
-    shelf.let_go_of_gone()
+    policies.leave(policy)
+    policies.retire("job")
+    policies.let_go_of_gone()
     assert used() is None
