@@ -1,4 +1,4 @@
-"""The gateway's application: routes, guards and errors put together."""
+"""The gateway's application: routes, limits and errors put together."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from backend.gateway import (
     routes_service,
 )
 from backend.gateway.evaluations import Evaluations
-from backend.gateway.guards import BodyGuard
 from backend.gateway.parts import GatewayParts
+from backend.gateway.request_limits import RequestLimits
 from backend.gateway.turns import Turns
 
 _JOB_CHECK_THREADS = 8
@@ -82,5 +82,5 @@ def create_app(parts: GatewayParts) -> FastAPI:
     ):
         app.include_router(module.router)
     answers.install(app)
-    app.add_middleware(BodyGuard, limits=parts.config.limits)
+    app.add_middleware(RequestLimits, limits=parts.config.limits)
     return app

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from backend.gateway.bodies import Body, Tenant, aside, body_of, describes, refuse_many_values
+from backend.gateway.dependencies import Body, Tenant, aside, body_of, describes, refuse_many_values
 from backend.gateway.parts import parts_of
 from backend.gateway.turns import Turns
 from backend.store.uploads import ChunkSummary, Uploads, read_chunk

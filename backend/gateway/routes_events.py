@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from backend.gateway.bodies import Tenant, key_of
+from backend.gateway.dependencies import Tenant, key_of
 from backend.gateway.key_watch import KEY_CHECK_SECONDS
 from backend.gateway.parts import parts_of
 from backend.gateway.shown import Shown, shown_to

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from backend.gateway.bodies import Body, Tenant, body_of, describes
+from backend.gateway.dependencies import Body, Tenant, body_of, describes
 from backend.gateway.parts import parts_of
 from backend.gateway.turns import Turns
 from backend.store.images import Images

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from backend.admission import remote_environments
 from backend.admission.check import description_too_large, refuse_too_large, refuse_unplayed
 from backend.config import GatewayLimits
-from backend.gateway.bodies import Body, Tenant, aside, describes, json_object
+from backend.gateway.dependencies import Body, Tenant, aside, describes, json_object
 from backend.gateway.parts import parts_of
 from backend.gateway.shown import shown_to
 from backend.gateway.turns import Turns

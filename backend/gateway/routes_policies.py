@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from backend.admission.image_bounds import refuse_many_images
-from backend.gateway.bodies import Tenant, body_of, describes
+from backend.gateway.dependencies import Tenant, body_of, describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
 from backend.gateway.shown import shown_to

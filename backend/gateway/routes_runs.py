@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from backend.gateway.bodies import Tenant
+from backend.gateway.dependencies import Tenant
 from backend.gateway.parts import parts_of
 from backend.gateway.shown import shown_to
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes

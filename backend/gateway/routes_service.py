@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from backend.admission.models import require_offered
-from backend.gateway.bodies import Tenant, body_of, describes, key_of
+from backend.gateway.dependencies import Tenant, body_of, describes, key_of
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.shown import disk_is_full, shown_to
 from backend.gateway.turns import Turns

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from backend.config import GatewayLimits
 from backend.errors import RequestTimeoutError
 from backend.gateway.answers import error_response
-from backend.gateway.bodies import key_in
+from backend.gateway.dependencies import key_in
 from tinkergym.errors import (
     PayloadTooLargeError,
     ServiceUnavailableError,
@@ -37,7 +37,7 @@ _LINGER_BYTES = 2**30
 """How long, with what pauses and how much a refused sender may continue until it reads its response."""
 
 
-class BodyGuard:
+class RequestLimits:
     """Wraps an application."""
 
     def __init__(self, app: ASGIApp, limits: GatewayLimits) -> None:

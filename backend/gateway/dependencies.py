@@ -1,4 +1,4 @@
-"""Authentication and request bodies, which nearly every route needs."""
+"""What nearly every route depends on: the authenticated tenant and the request's body."""
 
 from __future__ import annotations
 
