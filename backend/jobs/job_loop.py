@@ -132,9 +132,9 @@ class JobLoop(ABC, Generic[SpecT_co]):
     def _look_at_budget(self) -> None:
         """Pause the job before its next step if its budget is used up; a heartbeat may check too late."""
         context = self._context
-        wish = context.store.wish(context.job_id, time.time())
-        if wish.pause:
-            context.control.pause(wish.pause, asked=wish.asked)
+        request = context.store.stop_request(context.job_id, time.time())
+        if request.pause:
+            context.control.pause(request.pause, asked=request.asked)
 
     def _let_engine_sleep(self) -> None:
         """Let the engine free its memory for the learner, if configured; publishing wakes it."""

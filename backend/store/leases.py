@@ -23,7 +23,7 @@ from backend.store.records import (
     job_view,
 )
 from backend.store.tables import events, jobs, tenants
-from backend.store.usage import Wish, counted, wish_of
+from backend.store.usage import StopRequest, counted, stop_request_of
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import CheckpointEvent, ErrorView, JobState, StateEvent, StepEvent
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec
@@ -269,11 +269,11 @@ class LeaseStore:
             )
             return [HeldJob(**{**row._mapping, "state": JobState(row.state)}) for row in rows]
 
-    def wish(self, job_id: str, now: float) -> Wish:
+    def stop_request(self, job_id: str, now: float) -> StopRequest:
         """Return whether the job should end or pause, because of its tenant or its budget."""
         with self._db.read() as connection:
             row = job_row(connection, job_id)
-            return Wish() if row is None else wish_of(row, now)
+            return StopRequest() if row is None else stop_request_of(row, now)
 
     def finish_unleased(
         self, job_id: str, state: JobState, reason: str, error: ErrorView | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, update
 
-from backend.store import wishes
+from backend.store import lifecycle
 from backend.store.built_on import references_of
 from backend.store.database import Database
 from backend.store.journal import evaluation_events
@@ -175,7 +175,7 @@ class TenantStore(TenantRuns):
             NotFoundError: It does not exist or is another tenant's.
             ConflictError: It has ended.
         """
-        return self._wish(job_id, wishes.pause)
+        return self._change(job_id, lifecycle.pause)
 
     def request_resume(self, job_id: str) -> JobView:
         """Queue a paused job again; any other job is unchanged.
@@ -184,7 +184,7 @@ class TenantStore(TenantRuns):
             NotFoundError: It does not exist or is another tenant's.
             ConflictError: It has ended, or its budget is used up.
         """
-        return self._wish(job_id, wishes.resume)
+        return self._change(job_id, lifecycle.resume)
 
     def change_settings(self, job_id: str, settings: Mapping[str, Any]) -> JobView:
         """Change settings of an unfinished job; see `tinkergym.schema.steering`.
@@ -194,9 +194,9 @@ class TenantStore(TenantRuns):
             ConflictError: It has ended.
             InvalidRequestError: A setting cannot be changed, or the value is not allowed.
         """
-        return self._wish(job_id, partial(wishes.change_settings, settings=settings))
+        return self._change(job_id, partial(lifecycle.change_settings, settings=settings))
 
-    def _wish(self, job_id: str, change: Callable[[Connection, Row[Any], float], None]) -> JobView:
+    def _change(self, job_id: str, change: Callable[[Connection, Row[Any], float], None]) -> JobView:
         with self._db.write() as connection:
             change(connection, self._own(connection, job_id), self._clock())
             return job_view(self._own(connection, job_id))

@@ -16,8 +16,8 @@ from tinkergym.schema.budget import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What is requested of a job that a worker holds."""
+class StopRequest:
+    """Whether a job that a worker holds should end or pause, by its tenant or for its budget."""
 
     cancel: bool = False
     pause: str = ""
@@ -54,14 +54,14 @@ def used_up(row: Row[Any], now: float) -> str:
     return budget.used_up(row.used_seconds + held_seconds(row, now), row.used_tokens)
 
 
-def wish_of(row: Row[Any], now: float) -> Wish:
-    """Return what is requested of a job."""
+def stop_request_of(row: Row[Any], now: float) -> StopRequest:
+    """Return whether a job should end or pause."""
     if row.cancel_requested:
-        return Wish(cancel=True)
+        return StopRequest(cancel=True)
     if row.pause_requested is not None:
-        return Wish(pause=row.pause_requested, asked=True)
+        return StopRequest(pause=row.pause_requested, asked=True)
     why = used_up(row, now)
-    return Wish(pause=out_of_budget(row.job_id, why)) if why else Wish()
+    return StopRequest(pause=out_of_budget(row.job_id, why)) if why else StopRequest()
 
 
 def out_of_budget(job_id: str, why: str) -> str:

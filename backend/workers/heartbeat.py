@@ -13,7 +13,7 @@ from backend.jobs.job_control import JobControl
 from backend.store.store import JobLease, ServiceStore
 
 _log = logging.getLogger(__name__)
-_WISH_LOOK_SECONDS = 0.5
+_STOP_LOOK_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Heartbeat:
     def _run(self) -> None:
         # Not by the clock used in leases: if that is set back, there would be no heartbeat for as long.
         next_beat = 0.0
-        while not self._stop.wait(min(_WISH_LOOK_SECONDS, self._heartbeat_seconds / 2)):
+        while not self._stop.wait(min(_STOP_LOOK_SECONDS, self._heartbeat_seconds / 2)):
             beat = time.monotonic() >= next_beat
             if beat:
                 next_beat = time.monotonic() + self._heartbeat_seconds
@@ -63,7 +63,7 @@ class Heartbeat:
             for pulse in list(self._jobs().values()):
                 if beat:
                     self._renew(pulse)
-                self._look_for_wishes(pulse)
+                self._look_for_stop_request(pulse)
 
     def _renew(self, pulse: Pulse) -> None:
         try:
@@ -76,12 +76,12 @@ class Heartbeat:
             if self._clock() >= pulse.lease.expires_at:
                 pulse.control.lose(LeaseLostError(f"the lease of {pulse.lease.job_id} ran out: {error}"))
 
-    def _look_for_wishes(self, pulse: Pulse) -> None:
+    def _look_for_stop_request(self, pulse: Pulse) -> None:
         def look() -> None:
-            wish = self._store.wish(pulse.lease.job_id, self._clock())
-            if wish.cancel:
+            request = self._store.stop_request(pulse.lease.job_id, self._clock())
+            if request.cancel:
                 pulse.control.cancel()
-            pulse.control.pause(wish.pause, asked=wish.asked)
+            pulse.control.pause(request.pause, asked=request.asked)
 
         self._quietly(look)
 

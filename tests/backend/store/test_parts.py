@@ -29,7 +29,7 @@ def test_a_pool_that_registers_again_replaces_its_older_self(store):
     assert (pool.url, pool.token) == ("unix:///new", "t2")
 
 
-def test_wishes_for_pools_fade(store):
+def test_requests_for_pools_expire(store):
     service = store.service()
     service.want_pool("nano", now=100)
     service.want_pool("tiny", now=130)

@@ -113,9 +113,9 @@ def test_the_cancellation_of_a_running_job_is_left_to_its_worker(store, spec):
     job_id = ada.create_job(spec, {}).job_id
     lease = service.acquire(job_id, "w", 30, now=0)
     assert isinstance(lease, JobLease)
-    assert not service.wish(job_id, now=0).cancel
+    assert not service.stop_request(job_id, now=0).cancel
     assert ada.request_cancel(job_id).state == "starting"
-    assert service.wish(job_id, now=0).cancel
+    assert service.stop_request(job_id, now=0).cancel
     service.set_state(lease, JobState.CANCELLED, "as asked")
     assert ada.get_job(job_id).state == "cancelled"
 

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.store.usage import counted, held_seconds, used_up, wish_of
+from backend.store.usage import counted, held_seconds, stop_request_of, used_up
 from tinkergym.schema.budget import Budget
 
 
@@ -43,13 +43,13 @@ def test_a_budget_is_used_up_in_the_middle_of_a_lease():
 
 
 def test_a_cancelled_job_is_not_asked_to_pause():
-    assert wish_of(row(cancel_requested=True, pause_requested="wait"), 110.0).cancel
-    asked = wish_of(row(pause_requested="wait"), 110.0)
+    assert stop_request_of(row(cancel_requested=True, pause_requested="wait"), 110.0).cancel
+    asked = stop_request_of(row(pause_requested="wait"), 110.0)
     assert (asked.pause, asked.asked) == ("wait", True)
 
 
 def test_a_job_whose_budget_is_used_up_pauses_unasked():
-    wish = wish_of(row(budget=Budget(tokens=5).model_dump_json(), used_tokens=5), 110.0)
-    assert wish.pause
-    assert not wish.asked
-    assert wish_of(row(), 110.0).pause == ""
+    request = stop_request_of(row(budget=Budget(tokens=5).model_dump_json(), used_tokens=5), 110.0)
+    assert request.pause
+    assert not request.asked
+    assert stop_request_of(row(), 110.0).pause == ""

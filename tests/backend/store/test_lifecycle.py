@@ -55,11 +55,11 @@ def test_a_job_in_the_queue_pauses_at_once_and_nobody_can_take_it(ada, service, 
     assert service.acquire(job_id, "w", 30, now=1000) is not None
 
 
-def test_a_running_job_pauses_when_its_worker_has_seen_the_wish(ada, service, job_id):
+def test_a_running_job_pauses_when_its_worker_has_seen_the_request(ada, service, job_id):
     lease = service.acquire(job_id, "w", 30, now=1000)
     assert ada.request_pause(job_id).state is JobState.STARTING
-    wish = service.wish(job_id, now=1000)
-    assert (bool(wish.pause), wish.asked, wish.cancel) == (True, True, False)
+    request = service.stop_request(job_id, now=1000)
+    assert (bool(request.pause), request.asked, request.cancel) == (True, True, False)
     service.pause(lease, "after step 3", asked=True)
     view = ada.get_job(job_id)
     assert (view.state, view.reason) == (JobState.PAUSED, "after step 3")
@@ -68,12 +68,12 @@ def test_a_running_job_pauses_when_its_worker_has_seen_the_wish(ada, service, jo
         service.record_step(lease, step_event(1), "00")
 
 
-def test_a_job_whose_worker_dies_before_it_saw_the_wish_is_paused_all_the_same(ada, service, job_id):
+def test_a_job_whose_worker_dies_before_it_saw_the_request_is_paused_all_the_same(ada, service, job_id):
     service.acquire(job_id, "w", 30, now=1000)
     ada.request_pause(job_id)
     assert service.requeue_worker("w", "its worker died") == []
     assert ada.get_job(job_id).state is JobState.PAUSED
-    # The wish is fulfilled: a later death queues it again.
+    # The request is fulfilled: a later death queues it again.
     ada.request_resume(job_id)
     service.acquire(job_id, "w", 30, now=1000)
     assert service.requeue_worker("w", "its worker died") == [job_id]
@@ -83,8 +83,8 @@ def test_a_pause_that_is_taken_back_before_it_begins_leaves_the_job_running(ada,
     lease = service.acquire(job_id, "w", 30, now=1000)
     ada.request_pause(job_id)
     ada.request_resume(job_id)
-    assert service.wish(job_id, now=1000).pause == ""
-    # A worker that had seen the first wish gives the job up; it waits for a place, not for its owner.
+    assert service.stop_request(job_id, now=1000).pause == ""
+    # A worker that had seen the first request gives the job up; it waits for a place, not for its owner.
     service.pause(lease, "after step 3", asked=True)
     assert ada.get_job(job_id).state is JobState.QUEUED
 
@@ -92,9 +92,9 @@ def test_a_pause_that_is_taken_back_before_it_begins_leaves_the_job_running(ada,
 def test_a_paused_job_can_be_cancelled_and_an_ended_one_neither_paused_nor_resumed(ada, job_id):
     ada.request_pause(job_id)
     assert ada.request_cancel(job_id).state is JobState.CANCELLED
-    for wish in (ada.request_pause, ada.request_resume):
+    for change in (ada.request_pause, ada.request_resume):
         with pytest.raises(ConflictError):
-            wish(job_id)
+            change(job_id)
 
 
 # --- budgets ---
@@ -147,17 +147,17 @@ def test_tokens_of_a_step_count_once_however_often_it_is_repeated(ada, service, 
 def test_a_job_is_to_pause_when_one_of_its_bounds_is_reached(ada, service, spec, budget, used_up):
     job_id = budgeted(ada, spec, **budget)
     lease = service.acquire(job_id, "w", 30, now=1000)
-    assert service.wish(job_id, now=1000).pause == ""
+    assert service.stop_request(job_id, now=1000).pause == ""
     service.record_step(lease, step_event(1), "00")
-    wish = service.wish(job_id, now=1018)
-    assert (bool(wish.pause), wish.asked) == (used_up, False)
+    request = service.stop_request(job_id, now=1018)
+    assert (bool(request.pause), request.asked) == (used_up, False)
 
 
 def test_a_job_without_budget_left_is_resumed_once_it_is_raised(ada, service, spec):
     job_id = budgeted(ada, spec, tokens=200)
     lease = service.acquire(job_id, "w", 30, now=1000)
     service.record_step(lease, step_event(1), "00")
-    service.pause(lease, service.wish(job_id, now=1000).pause, asked=False)
+    service.pause(lease, service.stop_request(job_id, now=1000).pause, asked=False)
     assert "200 of 200 tokens" in ada.get_job(job_id).reason
     with pytest.raises(ConflictError) as refused:
         ada.request_resume(job_id)
@@ -245,7 +245,7 @@ def test_what_cannot_be_changed_is_refused_by_name_and_nothing_is(ada, job_id, s
 def test_further_changes_than_a_view_can_show_are_refused_and_leave_the_job_as_it_is(
     ada, job_id, monkeypatch
 ):
-    monkeypatch.setattr("backend.store.wishes.MOST_UPDATES", 1)
+    monkeypatch.setattr("backend.store.lifecycle.MOST_UPDATES", 1)
     ada.change_settings(job_id, {"learning_rate": 1e-4})
     with pytest.raises(ConflictError):
         ada.change_settings(job_id, {"learning_rate": 2e-4})
