@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.tasks.rows import RowTasks, copied
+from tinkergym.tasks.in_memory import InMemoryTasks, copied
 from tinkergym.tasks.shared import shared
 from tinkergym.tasks.source import Task
 
 Make = Callable[[], Iterable[Mapping[str, Any]]]
 
 
-class GeneratorTasks(RowTasks):
+class GeneratorTasks(InMemoryTasks):
     """The first `count` tasks of a generator, drawn on demand and then kept.
 
     The generator must yield the same tasks each time it is started, because every process starts its own. So

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinkergym.tasks.rows import RowTasks, copied
+from tinkergym.tasks.in_memory import InMemoryTasks, copied
 from tinkergym.tasks.source import Task, refuse_empty
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-class SequenceTasks(RowTasks):
+class SequenceTasks(InMemoryTasks):
     """The mappings of a Python sequence: a list, or an opened `datasets.Dataset`.
 
     The sequence is not copied, but tasks are copied when read, so episodes cannot change each other's.

@@ -265,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif rest == "":
             self._view(job.view)
         elif rest in ("/cancel", "/pause", "/resume", "/update"):
-            self._view(_wished(jobs, job_id, rest, body))
+            self._view(_acted_on(jobs, job_id, rest, body))
         elif rest == "/events":
             self._stream_events(job_id)
         elif rest == "/episodes/lease":
@@ -309,9 +309,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return
 
 
-def _wished(jobs: ScriptedJobs, job_id: str, wish: str, body: bytes) -> JobView:
+def _acted_on(jobs: ScriptedJobs, job_id: str, action: str, body: bytes) -> JobView:
     """Apply an owner's action to a job."""
-    match wish:
+    match action:
         case "/cancel":
             return jobs.end(job_id, JobState.CANCELLED, reason="cancelled by its owner")
         case "/pause":

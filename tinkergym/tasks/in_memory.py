@@ -13,7 +13,7 @@ from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_split
 Part = TypeVar("Part")
 
 
-class RowTasks(TaskSource):
+class InMemoryTasks(TaskSource):
     """Tasks without a file."""
 
     _fingerprint = ""
