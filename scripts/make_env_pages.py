@@ -24,7 +24,7 @@ from tinkergym.registration.environments import make
 from tinkergym.registration.games import make_game
 from tinkergym.registration.listing import ListedEnvironment, list_environments
 from tinkergym.registration.pack_metadata import ENVIRONMENTS, GAMES
-from tinkergym.registration.packs import claim_of, load
+from tinkergym.registration.packs import Pack, claim_of, find_packs, load
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference" / "environments"
@@ -38,12 +38,21 @@ _SHOWN_TURNS = 8
 
 
 def ours() -> list[ListedEnvironment]:
-    """Return the environments of this repository's packs, as far as they are installed."""
+    """Return the environments of this repository's packs, as far as they can be created."""
+    return [one for one in list_environments(_our_packs()) if not one.error]
+
+
+def our_ids() -> list[str]:
+    """Return the ids of the environments of this repository's packs, as far as they are installed."""
+    return [name for pack in _our_packs() for name in pack.environment_ids]
+
+
+def _our_packs() -> list[Pack]:
     names = {
         tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"]
         for path in ROOT.glob("envs/*/pyproject.toml")
     }
-    return [one for one in list_environments() if one.distribution in names and not one.error]
+    return [pack for pack in find_packs() if pack.distribution in names]
 
 
 def page_path(listed: ListedEnvironment) -> Path:

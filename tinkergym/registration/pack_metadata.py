@@ -23,6 +23,8 @@ MOST_IDS = 1000
 _MOST_CHARACTERS = 1_000_000
 # A name as PyPI allows it; the length is that of a job's description.
 _NAME = re.compile(r"(?=.{1,200}\Z)[A-Z0-9]([A-Z0-9._-]*[A-Z0-9])?", re.IGNORECASE | re.ASCII)
+# With the lines that continue it, which no valid name has.
+_NAME_HEADER = re.compile(r"^Name:(.*(?:\n[ \t].*)*)", re.IGNORECASE | re.MULTILINE)
 
 Point = tuple[str, str, str]
 """Group, name and value of an entry point."""
@@ -66,7 +68,7 @@ def listed_distributions() -> Iterator[ListedDistribution]:
     found: dict[str, list[_Metadata]] = {}
     for distribution in distributions():
         try:
-            name, metadata = distribution.metadata["Name"], _read(distribution)
+            name, metadata = _name(distribution), _read(distribution)
         # Unreadable metadata belong to a broken installation, perhaps of something unrelated.
         except Exception:
             continue
@@ -90,6 +92,14 @@ def normalized(distribution: str) -> str:
 def version_of(distribution: Distribution) -> str:
     """Return a distribution's version, safe to print."""
     return printable(quoted(distribution.version))
+
+
+def _name(distribution: Distribution) -> str | None:
+    # `Distribution.metadata` parses the long description, too, which takes most of the time.
+    files = ("METADATA", "PKG-INFO", "")  # The last is an .egg-info that is a file.
+    text = next(filter(None, map(distribution.read_text, files)), "")
+    header = _NAME_HEADER.search(text.partition("\n\n")[0])
+    return header[1].strip() if header else None
 
 
 def _read(distribution: Distribution) -> _Metadata:
