@@ -65,6 +65,7 @@ def find_seats(
         spec = view.spec
         if isinstance(spec, JobSpec) and "" not in spec.trained_agents:
             found: dict[str, Player] = {}
+            players: dict[str, Player] = {}
             for agent in agents:
                 if agent not in spec.learning_seats:
                     raise InvalidRequestError(
@@ -73,7 +74,9 @@ def find_seats(
                         field="players",
                     )
                 own = f"{policy_of(whose, spec.policy_at(agent))}{at}{version}"
-                found[agent] = _policy_player(api, own, temperature, view)
+                if own not in players:  # Seats may share a policy.
+                    players[own] = _policy_player(api, own, temperature, view)
+                found[agent] = players[own]
             return found
         return dict.fromkeys(agents, _policy_player(api, reference, temperature, view))
     return dict.fromkeys(agents, find_player(api, reference, game, temperature=temperature))

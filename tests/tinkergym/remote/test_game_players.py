@@ -29,6 +29,7 @@ class StubApi:
 
     def __init__(self, view, kept=()):
         self.view, self.kept = view, list(kept)
+        self.found = []
 
     def job(self, job_id):
         return self.view
@@ -37,6 +38,7 @@ class StubApi:
         return byte_bundle()
 
     def find_policy(self, reference):
+        self.found.append(reference)
         agent = reference.partition("@")[0].partition("/")[2]
         return SimpleNamespace(job_id="job-1", agent=agent, version=None, kept=self.kept)
 
@@ -80,9 +82,9 @@ def test_a_job_that_trains_several_policies_plays_each_seat_with_its_own():
         "player_1": "job-1/player_1@4",
     }
     shared = StubApi(job_of(NIM, player_0=Train(), player_1=SharedWith(agent="player_0")), [4])
-    assert {one.name for one in find_seats(shared, "job-1@4", game, game.possible_agents).values()} == {
-        "job-1/player_0@4"
-    }
+    one, other = find_seats(shared, "job-1@4", game, game.possible_agents).values()
+    assert (one.name, one is other) == ("job-1/player_0@4", True)
+    assert shared.found == ["job-1/player_0"]
     one_seat = StubApi(job_of(NIM, player_0=Train(), player_1=Scripted(name="random")), [4])
     with pytest.raises(InvalidRequestError):
         find_seats(one_seat, "job-1@4", game, game.possible_agents)
