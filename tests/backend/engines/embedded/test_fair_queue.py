@@ -58,6 +58,18 @@ def test_jobs_whose_episodes_the_service_plays_take_turns_too(queue):
     assert drained(queue) == "AxByC"
 
 
+def test_the_tenant_with_the_fewest_rows_in_slots_comes_first_however_few_its_job_has(queue):
+    held = Held([row("1", "ada/1", policy="p"), row("2", "ada/1", policy="q"), row("3", "bob/1", policy="s")])
+    queue.extend([row("A", "ada/1", policy="r"), row("x", "bob/1", policy="s")])
+    assert queue.pop_first(held).request.request_id == "x"
+
+
+def test_of_one_tenants_jobs_that_with_the_fewest_rows_in_slots_comes_first(queue):
+    held = Held([row("1", "ada/1", policy="p"), row("2", "ada/1", policy="p"), row("3", "ada/1", policy="q")])
+    queue.extend([row("A", "ada/1", policy="p"), row("x", "ada/1", policy="q")])
+    assert queue.pop_first(held).request.request_id == "x"
+
+
 def test_a_row_that_is_put_back_is_the_next_one(queue):
     queue.extend([row("A", "ada/1"), row("x", "bob/1"), row("B", "ada/1")])
     first = queue.pop_first(Held())

@@ -56,6 +56,14 @@ def test_every_tenant_has_an_equal_part_of_the_time_however_long_a_forward_takes
         assert max(parts) <= min(parts) + seconds
 
 
+def test_what_the_queue_computed_before_a_batch_came_is_not_made_up_for():
+    batches = SeparateBatches(1)
+    batches.queue_took(1000.0)
+    batches.add("ada", "a")
+    took = played(batches, seconds=1.0, tenants=1, steps=100)
+    assert took == {"queue": 50.0, "a": 50.0}
+
+
 def test_without_others_a_batch_is_always_due_and_without_a_batch_the_queue():
     batches = SeparateBatches(2)
     assert not batches.is_due(queue_idle=True)
