@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.evaluation.baselines import POLICIES, GoldPolicy, LegalPolicy, play_episode
+from tinkergym.evaluation.baselines import MOST_TURNS, POLICIES, GoldPolicy, LegalPolicy, play_episode
 from tinkergym.evaluation.statistics import mean_interval
 from tinkergym.registration.environments import make
 from tinkergym.registration.games import make_game
@@ -35,6 +35,7 @@ EPISODES, SEED = 500, 0
 SLOW_PACKS = {"textarena": 25}
 """Episodes per policy for slow environments."""
 _SHOWN_TURNS = 8
+_ON_ILLEGAL = "How an illegal move is handled, see [Games](../../guides/games.md#illegal-moves)."
 
 
 def ours() -> list[ListedEnvironment]:
@@ -91,8 +92,9 @@ def page(listed: ListedEnvironment, measured: str) -> str:
         "## An episode",
         _episode(env),
         "## Baselines",
-        "Return of an episode. `random` answers with words of the observation, numbers and nonsense,\n"
-        "`legal` with any legal action, `gold` with the best action that the environment knows.",
+        f"Return of an episode of at most {MOST_TURNS} turns. `random` answers with words of the "
+        "observation, numbers\nand nonsense, `legal` with any legal action, `gold` with the best action that "
+        "the environment knows.",
         measured,
     ]
     env.close()
@@ -177,8 +179,8 @@ def _arguments(listed: ListedEnvironment, env: Any) -> str:
         chosen |= {"opponent": rules.opponents[0]} if listed.game != listed.id else {}
     known: dict[str, tuple[object, str]] = {}
     factory = load(claim) if (claim := claim_of(ENVIRONMENTS, listed.id)) else None
-    # A factory that names its own arguments takes no others, such as a game's seat.
-    own = [factory] if listed.game and inspect.isfunction(factory) and not _hands_on(factory) else None
+    # A factory that names its own arguments takes no others, such as a game's seat, and has its own defaults.
+    own = [factory] if inspect.isfunction(factory) and not _hands_on(factory) else None
     for function in own or (function for subject in subjects for function in _constructors(subject)):
         meanings = _meanings(function)
         for name, parameter in inspect.signature(function).parameters.items():
@@ -187,6 +189,8 @@ def _arguments(listed: ListedEnvironment, env: Any) -> str:
                 known.setdefault(name, (parameter.default, meanings.get(name, "")))
     known |= {name: (value, "") for name, value in chosen.items() if name not in known}
     known.pop("render_mode", None)
+    if not known.get("on_illegal", (None, "-"))[1]:
+        known["on_illegal"] = (known["on_illegal"][0], _ON_ILLEGAL)
     rows = [
         f"| `{name}` | {code_span(repr(chosen.get(name, default)))} | {meaning.replace('|', chr(92) + '|')} |"
         for name, (default, meaning) in known.items()

@@ -86,7 +86,7 @@ def text(subject: Subject) -> None:
 
 
 def hostile_text(subject: Subject) -> None:
-    """Any Unicode text is an answer, in whatever state: it may cost, but it does not raise."""
+    """Any Unicode text is accepted in any state: it may lower the reward, but it does not raise."""
     env = subject.make()
     if "\ud800" in env.action_space:
         raise CheckFailedError(
@@ -107,7 +107,7 @@ def hostile_text(subject: Subject) -> None:
 
 
 def large_action(subject: Subject) -> None:
-    """An answer of a megabyte is handled in bounded time and not quoted whole."""
+    """An answer of a megabyte is handled in bounded time and not quoted in full."""
     env = subject.make()
     for what, unit in LARGE.items():
         env.reset(seed=0)

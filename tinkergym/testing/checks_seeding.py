@@ -26,7 +26,7 @@ _DRAW_FROM_NP_RANDOM = "take all randomness from self.np_random, which reset has
 
 
 def same_seed(subject: Subject) -> None:
-    """A seed gives the same episode again: in a fresh environment, and in one that has played before."""
+    """The same seed gives the same episode, in a new environment and in one that has played before."""
     used = subject.make()
     for seed in SEEDS:
         fresh = subject.make()
@@ -43,7 +43,7 @@ def same_seed(subject: Subject) -> None:
 
 
 def different_seeds(subject: Subject) -> None:
-    """Different seeds give different episodes somewhere."""
+    """Not all seeds give the same episode."""
     env = subject.make()
     if (env.metadata or {}).get("deterministic"):
         raise CheckSkippedError("metadata['deterministic'] says that the environment ignores the seed")
@@ -96,7 +96,7 @@ def game_global_randomness(subject: Subject) -> None:
 
 
 def independent_instances(subject: Subject) -> None:
-    """Making, resetting, playing and closing one environment changes nothing for another."""
+    """Creating, resetting, playing and closing one environment does not affect another."""
     expected = subject.episode(subject.make(), 0)
     env = subject.make()
     steps = subject.entries(env, 0)
@@ -114,7 +114,7 @@ def independent_instances(subject: Subject) -> None:
 
 
 def interleaving(subject: Subject) -> None:
-    """Episodes that take turns, and one in another thread, are the same as alone."""
+    """Episodes are the same when interleaved, and in another thread, as alone."""
     expected = {seed: subject.episode(subject.make(), seed) for seed in SEEDS}
     seen: dict[int, list[Any]] = {seed: [] for seed in SEEDS}
     playing = {seed: subject.entries(subject.make(), seed) for seed in SEEDS}

@@ -26,7 +26,7 @@ _MOST_TURNS = 100
 
 
 def deltas(subject: Subject) -> None:
-    """An observation holds what is new: it does not repeat all that was shown before.
+    """An observation contains only what is new: it does not repeat everything shown before.
 
     One repetition may be a response to an illegal action, so the check needs two in a row, each longer than
     the last.
@@ -45,7 +45,7 @@ def deltas(subject: Subject) -> None:
 
 
 def gold(subject: Subject) -> None:
-    """The gold action earns the most: no other policy that is tried earns more, on average over seeds.
+    """The gold action earns the most: no other policy that is tried earns more on average.
 
     In a single-turn environment this holds for every seed, and if metadata has `best_return`, gold earns
     exactly that.
@@ -89,7 +89,7 @@ def gold(subject: Subject) -> None:
 
 
 def grid_cell(subject: Subject) -> None:
-    """What metadata declares is so: single or multi-turn, data-free or data-dependent."""
+    """The kind declared in the metadata is right: single- or multi-turn, data-free or data-dependent."""
     env = subject.make()
     if not declares_cell(env):
         raise CheckSkippedError(

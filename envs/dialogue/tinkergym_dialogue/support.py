@@ -55,7 +55,7 @@ class Support(TextGame):
         Args:
             calls: How the agent writes tool calls: `words` lists the commands with every observation;
                 `hermes`, `xml` and `json` describe the tools at the beginning.
-            most_turns: Of the agent, tool calls included: 2 to 100.
+            most_turns: Limit on the agent's turns, tool calls included: 2 to 100.
             instructions: With `words`, explain the rules at the beginning.
 
         Raises:

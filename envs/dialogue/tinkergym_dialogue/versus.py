@@ -21,9 +21,9 @@ def support(
     Args:
         opponent: The script that plays the customer.
         calls: How the agent writes tool calls: `words`, `hermes`, `xml` or `json`.
-        most_turns: Of the agent, tool calls included.
+        most_turns: Limit on the agent's turns, tool calls included.
         instructions: With `words`, explain the rules at the beginning.
-        on_illegal: What becomes of a message that is empty or too long.
+        on_illegal: How a message that is empty or too long is handled.
         render_mode: `ansi` lets `render` return the dialogue.
     """
     return make_against_opponent(

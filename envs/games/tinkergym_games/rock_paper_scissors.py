@@ -18,7 +18,10 @@ class RockPaperScissors(TextGame):
     opponents = ("random", "copycat")
 
     def __init__(self, rounds: int = 3) -> None:
-        """Set the number of rounds per game, from 1 to 100.
+        """Set the number of rounds.
+
+        Args:
+            rounds: Rounds per game, from 1 to 100.
 
         Raises:
             InvalidRequestError: It is out of range.

@@ -25,7 +25,7 @@ Observation = dict[str, Any]
 
 
 class ProblemsEnv(gym.Env[Observation, str]):
-    """Solve one problem of a dataset, about the pictures that are shown with it. See the pack's README."""
+    """Solve a problem of a dataset about the pictures shown with it. See the pack's README."""
 
     metadata: dict[str, Any] = {"render_modes": [], "turns": "single", "data": "dependent"}  # noqa: RUF012 - Gymnasium declares it so
 
@@ -44,13 +44,12 @@ class ProblemsEnv(gym.Env[Observation, str]):
 
         Args:
             data: `drawn`, which comes with the pack, or as in `tinkergym.tasks.named_tasks`.
-            split: Of the dataset.
+            split: Split of the dataset.
             config: The hub's configuration name.
             side: Height and width in pixels to which pictures are fitted, with white around them.
-            swapped: Show the pictures of another problem. There is nothing to learn then: a control for
-                whether a policy learns from pictures.
-            instructions: Say in a system prompt how the final answer is marked.
-            render_mode: None.
+            swapped: Show the pictures of another problem, as a control: then there is nothing to learn.
+            instructions: Explain in a system prompt how to mark the final answer.
+            render_mode: Must be None; there is nothing to render.
 
         Raises:
             InvalidRequestError: There is no such dataset or split, or `side` is out of range.

@@ -27,15 +27,15 @@ def make(
     """Return the environment with its tool.
 
     Args:
-        data: As for `geometry/Problems-v0`, and so are the next four.
-        split: Of the dataset.
+        data: `drawn`, which comes with the pack, or as in `tinkergym.tasks.named_tasks`.
+        split: Split of the dataset.
         config: The hub's configuration name.
-        side: Height and width of the pictures.
-        swapped: Show the pictures of another problem.
+        side: Height and width in pixels to which pictures are fitted, with white around them.
+        swapped: Show the pictures of another problem, as a control: then there is nothing to learn.
         syntax: How the model writes calls: `hermes`, `xml` or `json`.
-        max_calls: Calls of the calculator in an episode.
-        instructions: Say in the system prompt how the final answer is marked.
-        render_mode: None.
+        max_calls: Maximum calls of the calculator per episode.
+        instructions: Explain in the system prompt how to mark the final answer.
+        render_mode: Must be None; there is nothing to render.
 
     Raises:
         InvalidRequestError: There is no such dataset or split.

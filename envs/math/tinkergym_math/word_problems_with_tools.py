@@ -33,10 +33,10 @@ def make(
     """Return the environment with its tools.
 
     Args:
-        data: As for `math/WordProblems-v0`, like the next three.
+        data: See `tinkergym.tasks.named_tasks`; `arithmetic` and `boxed_sums` come with the pack.
         layout: `gsm8k` or `math`.
         split: Split of the dataset.
-        config: The hub's configuration name.
+        config: The hub's configuration name, such as `main`.
         tools: Any of `calculator` and `python`.
         syntax: How the model writes calls: `hermes`, `xml` or `json`.
         max_calls: Maximum tool calls per episode.
