@@ -1,7 +1,7 @@
 """How much of a forward each tenant gets, so that a burst from one tenant does not slow down the others.
 
-It only counts units of one token's work; it does not depend on rows or the model, and receives the time as an
-argument.
+It only counts units of one token's work; it does not depend on requests or the model, and receives the time
+as an argument.
 """
 
 from __future__ import annotations

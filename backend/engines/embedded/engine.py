@@ -22,7 +22,7 @@ from backend.compute.weights import PolicyWeights, weights_sha256
 from backend.engines.counters import Counters
 from backend.engines.embedded.loaded_policies import LoadedPolicy
 from backend.engines.embedded.packed_model import PackedModel
-from backend.engines.embedded.rows import Row
+from backend.engines.embedded.request_state import RequestState
 from backend.engines.embedded.separate_batches import SeparateBatches
 from backend.engines.embedded.slot_scheduler import SlotScheduler
 from backend.engines.embedded.slot_table import SlotLimits
@@ -46,7 +46,7 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 
-_MOST_ROWS_ON_CPU = 128
+_MOST_ACTIVE_ON_CPU = 128
 """Half of 256 games act in their environments while the others are computed. On 2 cores, which both share, a
 step takes as long as with all at once, but the engine rarely waits: 5 instead of 10 % of a step are neither
 sampling nor learning."""
@@ -75,7 +75,7 @@ class _Batch:
     deliver: Deliver
     scheduler: SlotScheduler | None = None
     """Made when the batch begins, because it has a cache."""
-    outcomes: list[Row | Completion | SampleFailure] = field(default_factory=list)
+    outcomes: list[RequestState | Completion | SampleFailure] = field(default_factory=list)
 
     @property
     def owner(self) -> str:
@@ -123,7 +123,7 @@ class TransformersEngine:
         max_slots: int = 256,
         cache_bytes: int | None = None,
         iteration_tokens: int = 4096,
-        most_rows: int | None = None,
+        most_active: int | None = None,
         merged_adapters: int = 4,
         images: ImageSource | SharedImages | None = None,
     ) -> None:
@@ -140,9 +140,9 @@ class TransformersEngine:
                 None is 1 GiB, or on a GPU a quarter of the memory that the model leaves free, if that is
                 more.
             iteration_tokens: Most tokens per forward pass; longer prompts take several.
-            most_rows: Most requests computed at a time; None chooses by device. If a larger batch is no more
-                efficient, answering some requests early is better: their environments act while the others
-                are computed.
+            most_active: Most requests computed at a time; None chooses by device. If a larger batch is no
+                more efficient, answering some requests early is better: their environments act while the
+                others are computed.
             merged_adapters: Number of adapters whose merged weights are kept.
             images: Source of image files for a model with image support; None refuses images.
 
@@ -152,9 +152,9 @@ class TransformersEngine:
         self._facts: ModelFacts = read_model_facts(model_directory)
         self._turns = _Turns(device_lock or threading.Lock())
         self._iteration_tokens = iteration_tokens
-        if most_rows is None:
-            most_rows = _MOST_ROWS_ON_CPU if device == "cpu" else max_slots
-        self._most_rows = most_rows
+        if most_active is None:
+            most_active = _MOST_ACTIVE_ON_CPU if device == "cpu" else max_slots
+        self._most_active = most_active
         with device_lock or nullcontext():
             self._model = PackedModel(
                 model_directory,
@@ -175,7 +175,7 @@ class TransformersEngine:
         )
         self._counters = Counters()
         self._busy_seconds = 0.0
-        self._scheduler = self._new_scheduler(self._limits, self._most_rows)
+        self._scheduler = self._new_scheduler(self._limits, self._most_active)
         self._wake = threading.Condition()
         self._inbox: list[tuple[_Taken, Deliver]] = []
         self._new_batches: list[_Batch] = []
@@ -270,7 +270,7 @@ class TransformersEngine:
         def call() -> None:
             if self._scheduler.idle and not self._batches:
                 # The new one allocates memory on first use.
-                self._scheduler = self._new_scheduler(self._limits, self._most_rows)
+                self._scheduler = self._new_scheduler(self._limits, self._most_active)
                 self._model.policies.forget_merged()
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
@@ -365,7 +365,7 @@ class TransformersEngine:
                     InternalServiceError("the engine is in an unexpected state", hint=f"see {SERVICE_LOG}")
                 )
             )
-            self._scheduler = self._new_scheduler(self._limits, self._most_rows)
+            self._scheduler = self._new_scheduler(self._limits, self._most_active)
         _deliver(done)
 
     def _read_images(self, requests: Sequence[SampleRequest]) -> None:
@@ -380,20 +380,22 @@ class TransformersEngine:
         policies = self._model.policies
         return [(request, policies.take(request.policy, request.policy_version)) for request in requests]
 
-    def _left(self, rows: list[Row]) -> list[Row]:
-        """Release the versions of answered rows."""
-        for row in rows:
-            self._model.policies.leave(row.policy)
-        return rows
+    def _left(self, states: list[RequestState]) -> list[RequestState]:
+        """Release the versions of answered requests."""
+        for state in states:
+            self._model.policies.leave(state.policy)
+        return states
 
     def _accept(self, taken: _Taken, deliver: Deliver) -> None:
-        rows, refused = self._rows(taken, deliver)
-        self._scheduler.add(rows)
+        states, refused = self._states(taken, deliver)
+        self._scheduler.add(states)
         if refused:
             _call(deliver, refused)
 
-    def _rows(self, taken: _Taken, deliver: Deliver) -> tuple[list[Row], list[Completion | SampleFailure]]:
-        rows: list[Row] = []
+    def _states(
+        self, taken: _Taken, deliver: Deliver
+    ) -> tuple[list[RequestState], list[Completion | SampleFailure]]:
+        states: list[RequestState] = []
         refused: list[Completion | SampleFailure] = []
         for request, policy in taken:
             error = self._refusal(request) if policy is not None else version_gone(request)
@@ -404,8 +406,8 @@ class TransformersEngine:
                 continue
             limit = min(len(request.prompt_ids) + request.max_tokens, self.context_length)
             stops = stops_of(request, self._facts.directory)
-            rows.append(
-                Row(
+            states.append(
+                RequestState(
                     request=request,
                     policy=policy,
                     deliver=deliver,
@@ -414,7 +416,7 @@ class TransformersEngine:
                     tokens=self._tokens(request),
                 )
             )
-        return rows, refused
+        return states, refused
 
     def _refusal(self, request: SampleRequest) -> TinkerGymError | None:
         if len(request.prompt_ids) >= self.context_length:
@@ -482,16 +484,16 @@ class TransformersEngine:
             self._counters,
             iteration_tokens=most_tokens,
             # No request is answered before all are done.
-            most_rows=len(taken),
+            most_active=len(taken),
             # For the same reason, no tenant counts as gone after some time.
             clock=lambda: 0.0,
         )
         for request, policy in taken:
             # Sessions would make the result depend on earlier calls; here each request is independent.
             alone = request.model_copy(update={"session_id": ""})
-            rows, refused = self._rows([(alone, policy)], batch.deliver)
-            scheduler.add(rows)
-            batch.outcomes += [*rows, *refused]
+            states, refused = self._states([(alone, policy)], batch.deliver)
+            scheduler.add(states)
+            batch.outcomes += [*states, *refused]
         return scheduler
 
     def _give_up(self, batch: _Batch, error: TinkerGymError) -> None:
@@ -504,7 +506,7 @@ class TransformersEngine:
             self._left(batch.scheduler.drain(error))
         _call(batch.deliver, [failure(request, error) for request, _ in batch.taken])
 
-    def _advance(self, scheduler: SlotScheduler) -> list[Row]:
+    def _advance(self, scheduler: SlotScheduler) -> list[RequestState]:
         begin, waited = time.perf_counter(), self._turns.waited_seconds
         try:
             return self._left(scheduler.step(self._turns))
@@ -512,13 +514,13 @@ class TransformersEngine:
             waited = self._turns.waited_seconds - waited
             self._busy_seconds += time.perf_counter() - begin - waited
 
-    def _new_scheduler(self, limits: SlotLimits, most_rows: int) -> SlotScheduler:
+    def _new_scheduler(self, limits: SlotLimits, most_active: int) -> SlotScheduler:
         return SlotScheduler(
             self._model,
             limits,
             self._counters,
             iteration_tokens=self._iteration_tokens,
-            most_rows=most_rows,
+            most_active=most_active,
         )
 
 
@@ -566,17 +568,17 @@ def _cache_bytes(device: torch.device) -> int:
     return max(_LEAST_CACHE_BYTES, free // _PART_OF_A_GPUS_MEMORY)
 
 
-def _answer(outcome: Row | Completion | SampleFailure) -> Completion | SampleFailure:
-    answer = outcome.answer if isinstance(outcome, Row) else outcome
+def _answer(outcome: RequestState | Completion | SampleFailure) -> Completion | SampleFailure:
+    answer = outcome.answer if isinstance(outcome, RequestState) else outcome
     assert answer is not None
     return answer
 
 
-def _deliver(rows: Sequence[Row]) -> None:
+def _deliver(states: Sequence[RequestState]) -> None:
     answers: dict[Deliver, list[Completion | SampleFailure]] = {}
-    for row in rows:
-        assert row.answer is not None
-        answers.setdefault(row.deliver, []).append(row.answer)
+    for state in states:
+        assert state.answer is not None
+        answers.setdefault(state.deliver, []).append(state.answer)
     for deliver, batch in answers.items():
         _call(deliver, batch)
 

@@ -24,7 +24,7 @@ from backend.engines.embedded.fair_queue import FairQueue, Held
 from backend.engines.embedded.loaded_policies import AdapterSegment, LoadedPolicy
 from backend.engines.embedded.packed_batch import Span
 from backend.engines.embedded.packed_model import PackedModel
-from backend.engines.embedded.rows import Row
+from backend.engines.embedded.request_state import RequestState
 from backend.engines.embedded.slot_table import PromptKey, Slot, SlotLimits, SlotTable
 from backend.engines.failures import sender_gone, version_gone
 from backend.engines.forward_shares import ForwardShares, cost
@@ -60,22 +60,22 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What one row computes in one forward."""
+    """What one request computes in one forward."""
 
-    row: Row
+    state: RequestState
     slot: Slot
     tokens: int
-    twins: list[Row] = field(default_factory=list)
-    """Rows at the same position of the same sequence, which copy the result."""
+    twins: list[RequestState] = field(default_factory=list)
+    """Requests at the same position of the same sequence, which copy the result."""
 
     @property
-    def rows(self) -> list[Row]:
-        """All rows that this work advances."""
-        return [self.row, *self.twins]
+    def states(self) -> list[RequestState]:
+        """All requests that this work advances."""
+        return [self.state, *self.twins]
 
 
 class SlotScheduler:
-    """Rows waiting for a slot, rows in slots, and the forward that advances them."""
+    """Requests waiting for a slot, requests in slots, and the forward that advances them."""
 
     def __init__(
         self,
@@ -84,22 +84,22 @@ class SlotScheduler:
         counters: Counters,
         *,
         iteration_tokens: int,
-        most_rows: int,
+        most_active: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start without rows.
+        """Start without requests.
 
         Args:
             model: The model.
             limits: Limits of the slot table.
             counters: The counters to update.
             iteration_tokens: Most tokens per forward.
-            most_rows: Most rows computed at a time.
+            most_active: Most requests computed at a time.
             clock: Used to find the recently active tenants.
         """
         self._model = model
         self._iteration_tokens = iteration_tokens
-        self._most_rows = most_rows
+        self._most_active = most_active
         self.table = SlotTable(
             limits,
             counters,
@@ -109,15 +109,15 @@ class SlotScheduler:
         )
         self._counters = counters
         self._waiting = FairQueue()
-        self._active: list[Row] = []
-        self._scoring: set[Row] = set()
-        """Active rows whose prompt logprobs are missing."""
-        self._leaders: dict[PromptKey, Row] = {}
+        self._active: list[RequestState] = []
+        self._scoring: set[RequestState] = set()
+        """Active requests whose prompt logprobs are missing."""
+        self._leaders: dict[PromptKey, RequestState] = {}
         self._shares, self._clock = ForwardShares.on(model.device.type, iteration_tokens), clock
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Queue rows."""
-        self._waiting.extend(rows)
+    def add(self, states: Iterable[RequestState]) -> None:
+        """Queue requests."""
+        self._waiting.extend(states)
 
     @property
     def idle(self) -> bool:
@@ -127,22 +127,22 @@ class SlotScheduler:
     @property
     def tenants(self) -> int:
         """The number of tenants with requests."""
-        return len({row.owner for row in self._active} | self._waiting.owners)
+        return len({state.owner for state in self._active} | self._waiting.owners)
 
-    def drain(self, error: TinkerGymError) -> list[Row]:
-        """Answer all rows with an error and return them."""
-        rows = [*self._active, *self._waiting]
-        for row in rows:
-            row.fail(error)
+    def drain(self, error: TinkerGymError) -> list[RequestState]:
+        """Answer all requests with an error and return them."""
+        states = [*self._active, *self._waiting]
+        for state in states:
+            state.fail(error)
         self._active.clear()
         self._waiting.clear()
         self._leaders.clear()
         self._scoring.clear()
-        return rows
+        return states
 
     @torch.inference_mode()
-    def step(self, device: Device) -> list[Row]:
-        """Admit rows, compute one forward, and return the answered rows.
+    def step(self, device: Device) -> list[RequestState]:
+        """Admit requests, compute one forward, and return the answered requests.
 
         Args:
             device: Held for each forward and its sampling.
@@ -157,21 +157,21 @@ class SlotScheduler:
 
     # --- admission ------------------------------------------------------------------------------------------
 
-    def _take_answered(self) -> list[Row]:
-        """Answer rows whose policy or requester is gone, and remove all answered rows."""
-        rows = [*self._active, *self._waiting]
-        for row in rows:
-            # Also rows answered in this step: the publisher was promised that the old version
+    def _take_answered(self) -> list[RequestState]:
+        """Answer requests whose policy or requester is gone, and remove all answered requests."""
+        states = [*self._active, *self._waiting]
+        for state in states:
+            # Also requests answered in this step: the publisher was promised that the old version
             # is gone.
-            if not row.policy.live:
-                row.fail(version_gone(row.request))
-            elif row.unwanted:
-                row.fail(sender_gone(row.request))
-        done = [row for row in rows if row.answer is not None]
-        for row in done:
-            self._leave(row)
+            if not state.policy.live:
+                state.fail(version_gone(state.request))
+            elif state.unwanted:
+                state.fail(sender_gone(state.request))
+        done = [state for state in states if state.answer is not None]
+        for state in done:
+            self._leave(state)
         if done:
-            self._active = [row for row in self._active if row.answer is None]
+            self._active = [state for state in self._active if state.answer is None]
             self._waiting.drop_answered()
         return done
 
@@ -180,30 +180,30 @@ class SlotScheduler:
             return
         held = Held(self._active)
         while self._waiting:
-            row = self._waiting.first(held)
-            slot = self._slot_for(row)
+            state = self._waiting.first(held)
+            slot = self._slot_for(state)
             if slot is not None:
-                row.slot, row.parked = slot, None
-                self._find_past(row, slot)
+                state.slot, state.parked = slot, None
+                self._find_past(state, slot)
                 self._active.append(self._waiting.pop_first(held))
-                held.add(row)
+                held.add(state)
                 continue
             owner, most = held.by_owner.most_common(1)[0] if held.by_owner else ("", 0)
-            # At least two, otherwise two rows would take the slot from each other forever.
-            if most < held.by_owner[row.owner] + 2:
+            # At least two, otherwise two requests would take the slot from each other forever.
+            if most < held.by_owner[state.owner] + 2:
                 return
             held.add(self._preempt_newest(owner), -1)
 
-    def _slot_for(self, row: Row) -> Slot | None:
-        if len(self._active) >= self._most_rows:
+    def _slot_for(self, state: RequestState) -> Slot | None:
+        if len(self._active) >= self._most_active:
             return None
-        return self.table.take(row.policy, row.request.session_id, row.tokens, row.parked)
+        return self.table.take(state.policy, state.request.session_id, state.tokens, state.parked)
 
-    def _find_past(self, row: Row, slot: Slot) -> None:
-        if row.scores_prompt:
+    def _find_past(self, state: RequestState, slot: Slot) -> None:
+        if state.scores_prompt:
             self.table.forget_past(slot)
-            row.prompt_logprobs = [None]
-            self._scoring.add(row)
+            state.prompt_logprobs = [None]
+            self._scoring.add(state)
             return
         if slot.cached:
             self._counters.reused_tokens += slot.cached
@@ -211,48 +211,48 @@ class SlotScheduler:
         key = self.table.prompt_key(slot)
         leader = self._leaders.get(key)
         if leader is not None:
-            row.waits_for = leader
-            leader.followers.append(row)
+            state.waits_for = leader
+            leader.followers.append(state)
         elif self.table.copy_prompt(slot):
             self._counters.copied_tokens += slot.cached
         else:
-            row.leads = key
-            self._leaders[key] = row
+            state.leads = key
+            self._leaders[key] = state
 
     def _make_room(self) -> None:
         # A slot must have room for the tokens about to be computed.
         while self._active:
-            longest = max(len(row.tokens) for row in self._active)
+            longest = max(len(state.tokens) for state in self._active)
             if self.table.grow_for(longest):
                 return
             self._preempt_newest(Held(self._active).by_owner.most_common(1)[0][0])
 
-    def _preempt_newest(self, owner: str) -> Row:
-        # Sampling depends on seed and position only, so the row continues later unchanged.
-        row = next(row for row in reversed(self._active) if row.owner == owner)
+    def _preempt_newest(self, owner: str) -> RequestState:
+        # Sampling depends on seed and position only, so the request continues later unchanged.
+        state = next(state for state in reversed(self._active) if state.owner == owner)
         self._counters.preemptions += 1
-        self._active.remove(row)
-        self._leave(row)
-        row.slot, row.parked = None, row.slot
-        self._waiting.put_back(row)
-        return row
+        self._active.remove(state)
+        self._leave(state)
+        state.slot, state.parked = None, state.slot
+        self._waiting.put_back(state)
+        return state
 
-    def _leave(self, row: Row) -> None:
-        self._scoring.discard(row)
-        if row.leads is not None:
-            del self._leaders[row.leads]
-            row.leads = None
-        for follower in row.followers:
+    def _leave(self, state: RequestState) -> None:
+        self._scoring.discard(state)
+        if state.leads is not None:
+            del self._leaders[state.leads]
+            state.leads = None
+        for follower in state.followers:
             follower.waits_for = None
-        row.followers.clear()
-        if row.waits_for is not None:
-            row.waits_for.followers.remove(row)
-            row.waits_for = None
-        if row.slot is not None:
-            if isinstance(row.answer, SampleFailure):
-                self.table.discard(row.slot)
+        state.followers.clear()
+        if state.waits_for is not None:
+            state.waits_for.followers.remove(state)
+            state.waits_for = None
+        if state.slot is not None:
+            if isinstance(state.answer, SampleFailure):
+                self.table.discard(state.slot)
             else:
-                self.table.release(row.slot)
+                self.table.release(state.slot)
 
     # --- one forward ----------------------------------------------------------------------------------------
 
@@ -263,48 +263,48 @@ class SlotScheduler:
     def _chosen_work(self) -> list[_Work]:
         works, left = [], self._iteration_tokens
         # Not by their tokens: hashing a long conversation for every token costs more than the token.
-        places: dict[tuple[LoadedPolicy, str, Hashable, int], list[Row]] = {}
-        for row in self._active:
-            if row.waits_for is None:
-                place = row.policy, row.place.owner, row.path, row.place.cached
-                places.setdefault(place, []).append(row)
-        owners = {row.owner for row in self._active} | self._waiting.owners
+        places: dict[tuple[LoadedPolicy, str, Hashable, int], list[RequestState]] = {}
+        for state in self._active:
+            if state.waits_for is None:
+                place = state.policy, state.place.owner, state.path, state.place.cached
+                places.setdefault(place, []).append(state)
+        owners = {state.owner for state in self._active} | self._waiting.owners
         self._shares.note(owners, self._clock())
         if self._shares.shared:
             return self._shared_work(places.values())
-        # Rows with one token to go come first: they are short and someone waits for each.
+        # Requests with one token to go come first: they are short and someone waits for each.
         for single in (True, False):
-            for row, *twins in places.values():
-                pending = row.pending
+            for state, *twins in places.values():
+                pending = state.pending
                 if (pending == 1) is single and left > 0:
-                    works.append(_Work(row, row.place, min(pending, left), twins))
+                    works.append(_Work(state, state.place, min(pending, left), twins))
                     left -= works[-1].tokens
         return works
 
-    def _shared_work(self, places: Iterable[list[Row]]) -> list[_Work]:
-        """Choose which rows of each tenant are computed, those that waited longest first."""
+    def _shared_work(self, places: Iterable[list[RequestState]]) -> list[_Work]:
+        """Choose which requests of each tenant are computed, those that waited longest first."""
         works = []
-        ordered = sorted(places, key=lambda rows: (rows[0].pending > 1, rows[0].turn))
+        ordered = sorted(places, key=lambda states: (states[0].pending > 1, states[0].turn))
         wanted: Counter[str] = Counter()
-        for row, *_ in ordered:
-            wanted[row.owner] += cost(row.pending, row.place.cached)
+        for state, *_ in ordered:
+            wanted[state.owner] += cost(state.pending, state.place.cached)
         left = self._shares.divided(wanted, self._waiting.owners)
         begun: set[str] = set()
-        for row, *twins in ordered:
-            # One row's next token is always computed, even if its past is long.
-            least = 0 if row.owner in begun else 1
-            tokens = min(row.pending, max(least, left[row.owner] - cost(0, row.place.cached)))
+        for state, *twins in ordered:
+            # One request's next token is always computed, even if its past is long.
+            least = 0 if state.owner in begun else 1
+            tokens = min(state.pending, max(least, left[state.owner] - cost(0, state.place.cached)))
             if tokens > 0:
-                begun.add(row.owner)
-                works.append(_Work(row, row.place, tokens, twins))
-                left[row.owner] -= cost(tokens, row.place.cached)
+                begun.add(state.owner)
+                works.append(_Work(state, state.place, tokens, twins))
+                left[state.owner] -= cost(tokens, state.place.cached)
         return works
 
     def _in_parts(self, works: list[_Work]) -> list[_Work]:
         """Keep as much of the scored prompts as fits into one forward; the rest follows later."""
         parts, left = [], _SCORED_AT_ONCE
         for work in works:
-            if work.row not in self._scoring:
+            if work.state not in self._scoring:
                 parts.append(work)
             elif left > 0:
                 parts.append(replace(work, tokens=min(work.tokens, left)))
@@ -314,13 +314,13 @@ class SlotScheduler:
     def _forwards(self, works: list[_Work]) -> list[list[_Work]]:
         if not self._scoring:
             return self._mixed(works)
-        scored = [work for work in works if work.row in self._scoring]
-        return self._mixed([work for work in works if work.row not in self._scoring]) + self._mixed(scored)
+        scored = [work for work in works if work.state in self._scoring]
+        return self._mixed([work for work in works if work.state not in self._scoring]) + self._mixed(scored)
 
     def _mixed(self, works: list[_Work]) -> list[list[_Work]]:
         by_policy: dict[LoadedPolicy, list[_Work]] = {}
         for work in works:
-            by_policy.setdefault(work.row.policy, []).append(work)
+            by_policy.setdefault(work.state.policy, []).append(work)
         policies = self._model.policies
         mixed = [work for policy, own in by_policy.items() if policies.can_mix(policy) for work in own]
         alone = [own for policy, own in by_policy.items() if not policies.can_mix(policy)]
@@ -329,7 +329,7 @@ class SlotScheduler:
     def _compute(self, works: list[_Work], device: Device) -> None:
         alone = self._is_for_one_thread(works)
         try:
-            owners = {work.row.owner for work in works}
+            owners = {work.state.owner for work in works}
             shares = self._shares.shared and self._shares.can_wait(owners, self._waiting.owners)
             threads = computing_with(1) if alone else nullcontext()
             with device.taken(alone=alone, shares=shares), threads:
@@ -342,8 +342,8 @@ class SlotScheduler:
                 f"the engine's forward failed: {_in_a_line(error)}",
                 hint=f"{SERVICE_LOG} has the traceback; other requests are not affected",
             )
-            for row in (row for work in works for row in work.rows):
-                row.fail(failed)
+            for state in (state for work in works for state in work.states):
+                state.fail(failed)
 
     def _is_for_one_thread(self, works: list[_Work]) -> bool:
         work = sum(work.tokens for work in works) * self._model.parameter_count
@@ -352,35 +352,35 @@ class SlotScheduler:
     def _advance(self, works: list[_Work]) -> None:
         works = _in_order(works)
         spans = [Span(work.slot.index, work.slot.cached, work.tokens) for work in works]
-        wanted = [i for i, work in enumerate(works) if spans[i].end == len(work.row.tokens)]
+        wanted = [i for i, work in enumerate(works) if spans[i].end == len(work.state.tokens)]
         token_ids: list[int] = []
         for work, span in zip(works, spans, strict=True):
-            token_ids += work.row.tokens[span.start : span.end]
-        if works[0].row in self._scoring:
+            token_ids += work.state.tokens[span.start : span.end]
+        if works[0].state in self._scoring:
             logits = self._scored(works, spans, token_ids)
-            wanted = [index for index in wanted if works[index].row.answer is None]
+            wanted = [index for index in wanted if works[index].state.answer is None]
             logits = logits[wanted]
         else:
             segments = _segments(works, wanted)
-            rope = self._model.rope([work.row.request for work in works], spans)
+            rope = self._model.rope([work.state.request for work in works], spans)
             logits = self._model.logits(token_ids, spans, wanted, segments, self.table.cache, rope=rope)
         self._counters.iterations += 1
         self._hand_to_twins(works)
         for work in works:
-            sampled = len(work.row.logprobs)
+            sampled = len(work.state.logprobs)
             self._counters.prefilled_tokens += work.tokens if not sampled else 0
             self._counters.copied_tokens += work.tokens * len(work.twins) if not sampled else 0
         self._sample([works[index] for index in wanted], logits)
 
     def _scored(self, works: list[_Work], spans: list[Span], token_ids: list[int]) -> Tensor:
-        """Add the logprobs of the rows' prompt tokens; return [works, V], the logits after each work."""
+        """Add the logprobs of the requests' prompt tokens; return [works, V], the logits after each work."""
         segments = _segments(works, range(len(works)), rows=[work.tokens for work in works])
-        rope = self._model.rope([work.row.request for work in works], spans)
+        rope = self._model.rope([work.state.request for work in works], spans)
         logits = self._model.all_logits(token_ids, spans, segments, self.table.cache, rope=rope)
         # What follows each token; behind a prompt's last one there is nothing yet, and any id will do.
         following: list[int] = []
         for work, span in zip(works, spans, strict=True):
-            following += [*work.row.tokens, 0][span.start + 1 : span.end + 1]
+            following += [*work.state.tokens, 0][span.start + 1 : span.end + 1]
         if self._model.images is not None:
             following = self._model.images.as_placeholders(following)
         logprobs = token_logprobs(logits, following)
@@ -389,9 +389,9 @@ class SlotScheduler:
         for work in works:
             begin, end = end, end + work.tokens
             last.append(end - 1)
-            work.row.take_prompt_logprobs(logprobs[begin:end])
-            if not work.row.scores_prompt:
-                self._scoring.discard(work.row)
+            work.state.take_prompt_logprobs(logprobs[begin:end])
+            if not work.state.scores_prompt:
+                self._scoring.discard(work.state)
         return logits[last]
 
     def _hand_to_twins(self, works: list[_Work]) -> None:
@@ -404,19 +404,19 @@ class SlotScheduler:
         if copies:
             self.table.cache.copy_spans(*zip(*copies, strict=True))
         for work in works:
-            for row in work.rows:
-                row.place.cached += work.tokens
-                row.turn = self._counters.iterations
+            for state in work.states:
+                state.place.cached += work.tokens
+                state.turn = self._counters.iterations
 
     def _sample(self, works: Sequence[_Work], logits: Tensor) -> None:
-        drawn: list[Row] = []
+        drawn: list[RequestState] = []
         source: list[int] = []
         for index, work in enumerate(works):
-            members = work.rows
-            for row in work.rows:
+            members = work.states
+            for state in work.states:
                 # Also a twin: its followers have its current tokens, not its future ones.
-                if row.leads is not None:
-                    members += self._share_prompt(row)
+                if state.leads is not None:
+                    members += self._share_prompt(state)
             drawn += members
             source += [index] * len(members)
         if not drawn:
@@ -425,51 +425,51 @@ class SlotScheduler:
             logits = logits.index_select(0, torch.from_numpy(np.array(source)).to(logits.device))
         tokens, logprobs = choose_tokens(
             logits,
-            [row.request.temperature for row in drawn],
-            [row.request.seed for row in drawn],
-            [len(row.tokens) for row in drawn],
-            {place: row.request for place, row in enumerate(drawn) if row.cut},
+            [state.request.temperature for state in drawn],
+            [state.request.seed for state in drawn],
+            [len(state.tokens) for state in drawn],
+            {place: state.request for place, state in enumerate(drawn) if state.cut},
         )
-        asking = [place for place, row in enumerate(drawn) if row.likeliest is not None]
+        asking = [place for place, state in enumerate(drawn) if state.likeliest is not None]
         if asking:
             _note_likeliest([drawn[place] for place in asking], logits[asking])
         self._counters.sampled_tokens += len(drawn)
-        # Rows that drew the same token at the same position still have equal tokens.
+        # Requests that drew the same token at the same position still have equal tokens.
         paths: dict[tuple[Hashable, int], object] = {}
-        for row, token, logprob in zip(drawn, tokens, logprobs, strict=True):
-            row.take_token(token, logprob, paths.setdefault((row.path, token), object()))
+        for state, token, logprob in zip(drawn, tokens, logprobs, strict=True):
+            state.take_token(token, logprob, paths.setdefault((state.path, token), object()))
 
-    def _share_prompt(self, row: Row) -> list[Row]:
-        assert row.slot is not None
-        followers = list(row.followers)
-        row.followers.clear()
-        assert row.leads is not None
-        del self._leaders[row.leads]
-        row.leads = None
-        self.table.remember_prompt(row.slot)
+    def _share_prompt(self, state: RequestState) -> list[RequestState]:
+        assert state.slot is not None
+        followers = list(state.followers)
+        state.followers.clear()
+        assert state.leads is not None
+        del self._leaders[state.leads]
+        state.leads = None
+        self.table.remember_prompt(state.slot)
         if followers:
             slots = [follower.slot for follower in followers if follower.slot is not None]
-            self.table.cache.copy(row.slot.index, [slot.index for slot in slots], row.slot.cached)
+            self.table.cache.copy(state.slot.index, [slot.index for slot in slots], state.slot.cached)
             for slot in slots:
-                slot.cached = row.slot.cached
+                slot.cached = state.slot.cached
             for follower in followers:
                 follower.waits_for = None
-            self._counters.copied_tokens += row.slot.cached * len(followers)
+            self._counters.copied_tokens += state.slot.cached * len(followers)
         return followers
 
 
-def _note_likeliest(rows: Sequence[Row], logits: Tensor) -> None:
-    """Add the most likely tokens of the rows by their logits ([rows, V]), for the next token."""
-    requests = [row.request for row in rows]
+def _note_likeliest(states: Sequence[RequestState], logits: Tensor) -> None:
+    """Add the most likely tokens of the requests by their logits ([requests, V]), for the next token."""
+    requests = [state.request for state in states]
     found = likeliest_tokens(
         logits,
         [request.temperature for request in requests],
         [request.top_logprobs for request in requests],
-        {place: row.request for place, row in enumerate(rows) if row.cut},
+        {place: state.request for place, state in enumerate(states) if state.cut},
     )
-    for row, likeliest in zip(rows, found, strict=True):
-        assert row.likeliest is not None
-        row.likeliest.append(likeliest)
+    for state, likeliest in zip(states, found, strict=True):
+        assert state.likeliest is not None
+        state.likeliest.append(likeliest)
 
 
 def _in_a_line(error: Exception) -> str:
@@ -484,10 +484,10 @@ def _in_order(works: list[_Work]) -> list[_Work]:
     # so attention can read them in place.
     order: dict[LoadedPolicy, int] = {}
     for work in works:
-        order.setdefault(work.row.policy, len(order))
+        order.setdefault(work.state.policy, len(order))
     return sorted(
         works,
-        key=lambda work: (order[work.row.policy], (work.tokens - 1).bit_length(), work.slot.index),
+        key=lambda work: (order[work.state.policy], (work.tokens - 1).bit_length(), work.slot.index),
     )
 
 
@@ -507,8 +507,8 @@ def _segments(
     for index, work in enumerate(works):
         begin = tokens, logits
         tokens, logits = tokens + work.tokens, logits + counts.get(index, 0)
-        if segments and segments[-1].policy is work.row.policy:
+        if segments and segments[-1].policy is work.state.policy:
             last = segments.pop()
             begin = last.tokens.start, last.rows.start
-        segments.append(AdapterSegment(work.row.policy, slice(begin[0], tokens), slice(begin[1], logits)))
+        segments.append(AdapterSegment(work.state.policy, slice(begin[0], tokens), slice(begin[1], logits)))
     return segments

@@ -489,7 +489,7 @@ def test_generate_together_answers_each_request_in_its_place(start, directory):
 
 def test_some_are_answered_before_others_are_begun_if_only_so_many_are_computed_at_a_time(start, directory):
     device = threading.Lock()
-    engine = start(directory, most_rows=4, device_lock=device)
+    engine = start(directory, most_active=4, device_lock=device)
     requests = [ask(f"r{n}", prompt(4 + n, n), max_tokens=5) for n in range(12)]
     order: list[str] = []
     found: dict[str, Completion | SampleFailure] = {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from backend.engines.embedded.fair_queue import FairQueue, Held
-from backend.engines.embedded.rows import Row
+from backend.engines.embedded.request_state import RequestState
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.schema.sampling import SampleRequest
 
@@ -15,11 +15,11 @@ class Policy:
     name: str
 
 
-def row(name: str, session_id: str = "", policy: str = "p") -> Row:
+def state(name: str, session_id: str = "", policy: str = "p") -> RequestState:
     request = SampleRequest(
         request_id=name, policy=policy, prompt_ids=[1], max_tokens=1, session_id=session_id
     )
-    return Row(request=request, policy=Policy(policy), deliver=print, limit=2)
+    return RequestState(request=request, policy=Policy(policy), deliver=print, limit=2)
 
 
 @pytest.fixture
@@ -40,21 +40,21 @@ def drained(queue: FairQueue) -> str:
 
 @pytest.mark.parametrize("session_id", ["", "ada/x", "ada/"])
 def test_one_owners_rows_come_as_they_went_in(queue, session_id):
-    queue.extend(row(name, session_id) for name in "abcde")
+    queue.extend(state(name, session_id) for name in "abcde")
     assert [each.request.request_id for each in queue] == [*"abcde"]
     assert drained(queue) == "abcde"
 
 
 def test_owners_take_turns_however_much_one_of_them_asks_for(queue):
-    queue.extend(row(name, "ada/1") for name in "ABCDEF")
-    queue.extend(row(name, "bob/1") for name in "xy")
-    queue.extend([row("7", "cyd/1")])
+    queue.extend(state(name, "ada/1") for name in "ABCDEF")
+    queue.extend(state(name, "bob/1") for name in "xy")
+    queue.extend([state("7", "cyd/1")])
     assert drained(queue) == "Ax7ByCDEF"
 
 
 def test_jobs_whose_episodes_the_service_plays_take_turns_too(queue):
-    queue.extend(row(name, "lease-1", policy="job-1") for name in "ABC")
-    queue.extend(row(name, "lease-2", policy="job-2") for name in "xy")
+    queue.extend(state(name, "lease-1", policy="job-1") for name in "ABC")
+    queue.extend(state(name, "lease-2", policy="job-2") for name in "xy")
     assert drained(queue) == "AxByC"
 
 
@@ -71,14 +71,14 @@ def test_of_one_tenants_jobs_that_with_the_fewest_rows_in_slots_comes_first(queu
 
 
 def test_a_row_that_is_put_back_is_the_next_one(queue):
-    queue.extend([row("A", "ada/1"), row("x", "bob/1"), row("B", "ada/1")])
+    queue.extend([state("A", "ada/1"), state("x", "bob/1"), state("B", "ada/1")])
     first = queue.pop_first(Held())
     queue.put_back(first)
     assert drained(queue) == "AxB"
 
 
 def test_answered_rows_can_be_dropped_wherever_they_stand(queue):
-    queue.extend(row(name, f"{name.lower()}/1") for name in "AAB")
+    queue.extend(state(name, f"{name.lower()}/1") for name in "AAB")
     middle = [*queue][1]
     for each in (middle, [*queue][2]):
         each.fail(ServiceUnavailableError("gone"))

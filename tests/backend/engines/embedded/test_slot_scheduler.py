@@ -12,7 +12,7 @@ import torch
 from backend.config import PACKAGED_MODELS
 from backend.engines.counters import Counters
 from backend.engines.embedded.packed_model import PackedModel
-from backend.engines.embedded.rows import Row
+from backend.engines.embedded.request_state import RequestState
 from backend.engines.embedded.slot_scheduler import SlotScheduler
 from backend.engines.embedded.slot_table import SlotLimits
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
@@ -44,7 +44,7 @@ class Steps:
     """A scheduler over nano, and the answers that it has given."""
 
     def __init__(
-        self, model: PackedModel, *, iteration_tokens: int = 32, most_rows: int = 64, **limits: Any
+        self, model: PackedModel, *, iteration_tokens: int = 32, most_active: int = 64, **limits: Any
     ) -> None:
         self._model = model
         self.base = model.policies.base
@@ -55,7 +55,7 @@ class Steps:
             SlotLimits(**(settings | limits)),
             self.counters,
             iteration_tokens=iteration_tokens,
-            most_rows=most_rows,
+            most_active=most_active,
             clock=lambda: 0.0,
         )
         self.answers: dict[str, Completion | SampleFailure] = {}
@@ -81,12 +81,14 @@ class Steps:
         )
         policy = self._model.policies.base
         limit = len(prompt) + tokens
-        self.scheduler.add([Row(request=request, policy=policy, deliver=asker or Asker(), limit=limit)])
+        self.scheduler.add(
+            [RequestState(request=request, policy=policy, deliver=asker or Asker(), limit=limit)]
+        )
 
     def step(self) -> None:
-        for row in self.scheduler.step(self.device):
-            assert row.answer is not None
-            self.answers[row.answer.request_id] = row.answer
+        for state in self.scheduler.step(self.device):
+            assert state.answer is not None
+            self.answers[state.answer.request_id] = state.answer
 
     def finish(self) -> dict[str, Completion]:
         while not self.scheduler.idle:
@@ -174,15 +176,15 @@ def ask_as(steps: Steps, owner: str, name: str, prompt: Sequence[int], tokens: i
         seed=sum(name.encode()),
         session_id=f"{owner}/",
     )
-    row = Row(request=request, policy=steps.base, deliver=Asker(), limit=len(prompt) + tokens)
-    steps.scheduler.add([row])
+    state = RequestState(request=request, policy=steps.base, deliver=Asker(), limit=len(prompt) + tokens)
+    steps.scheduler.add([state])
 
 
 def prompt(number: int, length: int = 40) -> list[int]:
     return [3 + (number * 13 + 7 * index) % 800 for index in range(length)]
 
 
-@pytest.mark.parametrize("limits", [{"most_rows": 4}, {"slots": 4}])
+@pytest.mark.parametrize("limits", [{"most_active": 4}, {"slots": 4}])
 def test_a_tenant_who_fills_all_slots_gives_some_up_for_another_and_keeps_every_token(model, limits):
     steps = Steps(model, **limits)
     for number in range(12):
@@ -230,7 +232,7 @@ def test_a_forward_beside_a_flood_is_not_much_larger_than_without_it(model, monk
 
 
 def test_a_burst_shares_the_device_with_others_while_another_tenants_requests_do_not_queue(model):
-    steps = Steps(model, most_rows=2)
+    steps = Steps(model, most_active=2)
     for number in range(4):
         steps.ask(f"burst {number}", LONG, session="ada/")
     steps.step()

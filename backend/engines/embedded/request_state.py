@@ -1,4 +1,4 @@
-"""Rows: the requests that an engine is processing, and their completions."""
+"""The state of a request in the embedded engine: from the queue to its completion."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 
 @dataclass(eq=False, slots=True)
-class Row:
-    """A request being processed."""
+class RequestState:
+    """A request that waits for a slot or is being processed."""
 
     request: SampleRequest
     policy: LoadedPolicy
@@ -37,7 +37,7 @@ class Row:
     request's."""
     logprobs: list[float] = field(default_factory=list)
     path: Hashable = field(init=False)
-    """Identifies its tokens: rows with equal paths have equal tokens. Initially the prompt's digest."""
+    """Identifies its tokens: requests with equal paths have equal tokens. Initially the prompt's digest."""
     stops: frozenset[int] = field(init=False)
     cut: bool = field(init=False)
     """Whether its tokens are drawn from a truncated distribution."""
@@ -52,9 +52,9 @@ class Row:
     """The last forward that computed it."""
     owner: str = field(init=False)
     """The tenant. If the session does not name one, the policy is used to identify its job."""
-    waits_for: Row | None = None
-    """Another row with the same prompt that is being prefilled; its result is copied."""
-    followers: list[Row] = field(default_factory=list)
+    waits_for: RequestState | None = None
+    """Another request with the same prompt that is being prefilled; its result is copied."""
+    followers: list[RequestState] = field(default_factory=list)
     leads: PromptKey | None = None
     """The prompt it prefills for others, until that is done."""
     answer: Completion | SampleFailure | None = None
