@@ -39,7 +39,7 @@ def drained(queue: FairQueue) -> str:
 
 
 @pytest.mark.parametrize("session_id", ["", "ada/x", "ada/"])
-def test_one_owners_rows_come_as_they_went_in(queue, session_id):
+def test_one_owners_requests_come_as_they_went_in(queue, session_id):
     queue.extend(state(name, session_id) for name in "abcde")
     assert [each.request.request_id for each in queue] == [*"abcde"]
     assert drained(queue) == "abcde"
@@ -58,26 +58,30 @@ def test_jobs_whose_episodes_the_service_plays_take_turns_too(queue):
     assert drained(queue) == "AxByC"
 
 
-def test_the_tenant_with_the_fewest_rows_in_slots_comes_first_however_few_its_job_has(queue):
-    held = Held([row("1", "ada/1", policy="p"), row("2", "ada/1", policy="q"), row("3", "bob/1", policy="s")])
-    queue.extend([row("A", "ada/1", policy="r"), row("x", "bob/1", policy="s")])
+def test_the_tenant_with_the_fewest_requests_in_slots_comes_first_however_few_its_job_has(queue):
+    held = Held(
+        [state("1", "ada/1", policy="p"), state("2", "ada/1", policy="q"), state("3", "bob/1", policy="s")]
+    )
+    queue.extend([state("A", "ada/1", policy="r"), state("x", "bob/1", policy="s")])
     assert queue.pop_first(held).request.request_id == "x"
 
 
-def test_of_one_tenants_jobs_that_with_the_fewest_rows_in_slots_comes_first(queue):
-    held = Held([row("1", "ada/1", policy="p"), row("2", "ada/1", policy="p"), row("3", "ada/1", policy="q")])
-    queue.extend([row("A", "ada/1", policy="p"), row("x", "ada/1", policy="q")])
+def test_of_one_tenants_jobs_that_with_the_fewest_requests_in_slots_comes_first(queue):
+    held = Held(
+        [state("1", "ada/1", policy="p"), state("2", "ada/1", policy="p"), state("3", "ada/1", policy="q")]
+    )
+    queue.extend([state("A", "ada/1", policy="p"), state("x", "ada/1", policy="q")])
     assert queue.pop_first(held).request.request_id == "x"
 
 
-def test_a_row_that_is_put_back_is_the_next_one(queue):
+def test_a_request_that_is_put_back_is_the_next_one(queue):
     queue.extend([state("A", "ada/1"), state("x", "bob/1"), state("B", "ada/1")])
     first = queue.pop_first(Held())
     queue.put_back(first)
     assert drained(queue) == "AxB"
 
 
-def test_answered_rows_can_be_dropped_wherever_they_stand(queue):
+def test_answered_requests_can_be_dropped_wherever_they_stand(queue):
     queue.extend(state(name, f"{name.lower()}/1") for name in "AAB")
     middle = [*queue][1]
     for each in (middle, [*queue][2]):
