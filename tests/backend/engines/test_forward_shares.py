@@ -85,6 +85,7 @@ def test_a_tenant_whose_requests_queue_gets_half_unless_everybodys_do():
     assert shares.divided(wanted, {"bob"}) == {"ada": 64, "bob": 32}
     assert shares.divided(wanted, {"ada", "bob"}) == {"ada": 64, "bob": 64}
     assert shares.divided({"ada": 20, "bob": 5000}, {"bob"}) == {"ada": 20, "bob": 16}
+    assert shares.divided({"ada": 64}, {"bob"}) == {"ada": 64}
 
 
 def test_a_forward_can_wait_if_only_tenants_with_a_queue_are_in_it_and_another_has_none():

@@ -4,7 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from backend.store.blobs import LocalBlobs
 from backend.store.images import Images
+from backend.store.uploads import Uploads
 from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.events import CheckpointView
 
@@ -120,6 +122,47 @@ def test_a_small_chunk_does_not_wait_for_the_turn_of_large_bodies(gateway, clien
             assert not image.done()
         finally:
             goes_on.set()
+
+
+def chunk(first):
+    body = DataChunk(kind="sft", records=[[{"token_ids": [first, 1], "trained": [[1, 2]]}]])
+    body = body.model_dump_json().encode()
+    return hashlib.sha256(body).hexdigest(), body
+
+
+def put_chunk(client, first):
+    name, body = chunk(first)
+    return client.put(f"/v1/data/chunks/{name}", content=body).status_code
+
+
+def test_a_tenant_whose_uploads_wait_for_the_disk_delays_only_its_own(gateway, client, monkeypatch):
+    numbers = 501, 502, 503
+    slow, add_chunk = {chunk(number)[0] for number in numbers}, Uploads.add_chunk
+    holds, goes_on = threading.Semaphore(0), threading.Event()
+
+    def hangs(uploads, name, *arguments, **settings):
+        if name in slow:
+            holds.release()
+            assert goes_on.wait(30)
+        add_chunk(uploads, name, *arguments, **settings)
+
+    monkeypatch.setattr(Uploads, "add_chunk", hangs)
+    with gateway.client("bob") as bob, ThreadPoolExecutor(3) as threads:
+        hanging = [threads.submit(put_chunk, bob, number) for number in numbers]
+        try:
+            assert holds.acquire(timeout=30)
+            assert put_chunk(client, 504) == 200
+            assert not holds.acquire(blocking=False)
+        finally:
+            goes_on.set()
+        assert [one.result() for one in hanging] == [200] * 3
+
+
+def test_chunks_of_one_tenant_are_not_all_a_look_at_every_file(gateway, client, monkeypatch):
+    looks, files = [], LocalBlobs.files
+    monkeypatch.setattr(LocalBlobs, "files", lambda self, key="": looks.append(key) or files(self, key))
+    assert [put_chunk(client, first) for first in range(601, 611)] == [200] * 10
+    assert len(looks) <= 1
 
 
 def checkpointed(gateway, client, spec, *versions):

@@ -209,6 +209,22 @@ def test_metrics_of_many_seats_and_policies_are_cut_to_what_an_event_holds_and_c
     assert list(kept)[:-1] == [name for name in metrics if name in kept]
 
 
+def test_what_environments_named_is_left_out_first_and_what_is_said_of_the_whole_step_last():
+    names = [
+        "env/score",
+        "env/size",
+        "environment/easy/env/score",
+        "environment/easy/reward_mean",
+        "seat/x/reward_mean",
+        "policy/x/loss",
+        "retried_episodes",
+    ]
+    metrics = dict.fromkeys(names, 1.0)
+    for kept in (5, 4, 3, 1):
+        cut = within_limit(metrics, kept + 1)
+        assert cut == {**dict.fromkeys(names[-kept:], 1.0), "metrics_left_out": 7.0 - kept}
+
+
 def test_metrics_that_fit_are_all_kept():
     metrics = {f"m{number}": float(number) for number in range(MOST_METRICS_OF_LOOP)}
     assert within_limit(metrics) == metrics

@@ -103,3 +103,15 @@ def test_several_processes_keep_within_the_share_together(blobs):
             images = Images(blobs, "ada", room=rooms[number % 4])
             add(images, picture(number), most_in_all=20 * size)
     assert sum(file.bytes for file in blobs.files()) <= 20 * size
+
+
+@pytest.mark.parametrize("limit", ["bytes", "images"])
+def test_the_image_that_is_added_has_its_part_of_what_is_left(blobs, monkeypatch, limit):
+    looks, files = [], LocalBlobs.files
+    monkeypatch.setattr(LocalBlobs, "files", lambda self, key="": looks.append(key) or files(self, key))
+    first, second = picture(1), picture(2)
+    most_images, most = (8, 10**6) if limit == "images" else (1000, 8 * len(second.data))
+    room = QuotaRoom()
+    for one in (first, second):
+        add(Images(blobs, "ada", room=room, most_images=most_images), one, most_in_all=most)
+    assert len(looks) == 2

@@ -208,3 +208,22 @@ def test_files_are_listed_once_for_many_chunks_that_fit_and_the_limit_holds(tmp_
         for name, body in chunks:
             uploads.add_chunk(name, body, most_bytes=200 * size)
     assert uploads.used_bytes() <= 210 * size  # summaries of the last ones are not counted
+
+
+@pytest.mark.parametrize("limit", ["bytes", "chunks"])
+def test_the_chunk_that_is_added_has_its_part_of_what_is_left(tmp_path, monkeypatch, limit):
+    listings, list_files = [], LocalBlobs.files
+
+    def listed(self, *folder):
+        listings.append(folder)
+        return list_files(self, *folder)
+
+    monkeypatch.setattr(LocalBlobs, "files", listed)
+    chunks = [chunk([[number, 1]]) for number in (1, 2)]
+    size = len(chunks[0][1])
+    # Without the first chunk there would be room for the second one in an eighth of what is left.
+    most_chunks, most = (8, 1000 * size) if limit == "chunks" else (1000, 8 * size)
+    uploads = Uploads(LocalBlobs(tmp_path), "ada", room=QuotaRoom(), most_chunks=most_chunks)
+    for name, body in chunks:
+        uploads.add_chunk(name, body, most_bytes=most)
+    assert len(listings) == 2

@@ -123,6 +123,9 @@ def test_a_game_that_broke_is_a_failure_and_no_result():
 def test_with_three_players_each_takes_every_seat_against_two_of_the_other():
     found = crossplay(scripted("random", "cautious"), "tabletop/LiarsDice-v0", pairs=30)
     assert found.cell("cautious", "random").games == 90
+    for each in found.encounters:
+        own, *rest = [each.result.returns[agent] for agent in (each.agent, *each.rivals)]
+        assert (len(rest), each.lead) == (2, pytest.approx(own - sum(rest) / 2))
     assert found.ratings()["cautious"].low > 0
 
 
@@ -150,6 +153,14 @@ def test_policies_of_one_seat_of_three_meet_while_another_takes_the_seat_that_is
     assert found.cell(one, rest).games == 5
     # Each game is rated once, though it is in the matrix from both sides.
     assert sum(rating.pairs for rating in found.ratings().ratings) <= 2 * 3 * 5
+
+
+def test_three_policies_of_one_seat_each_meet_in_the_same_games():
+    found = crossplay(bound(*SEATS), DICE, pairs=2, others=bound(*SEATS))
+    assert len({id(each.result) for each in found.encounters}) == 2
+    assert {(each.row, each.column) for each in found.encounters} == {
+        (row, column) for row in range(3) for column in range(3) if row != column
+    }
 
 
 def test_the_seat_that_is_left_goes_to_the_first_of_the_others_that_can_take_it():

@@ -7,7 +7,15 @@ import pytest
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.registration.games import make_game
-from tinkergym.remote.game_players import find_player, find_seats, game_of, version_players, versions_named
+from tinkergym.remote.game_players import (
+    find_player,
+    find_seats,
+    game_of,
+    lineup_named,
+    version_lineups,
+    version_players,
+    versions_named,
+)
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.events import JobState
@@ -86,8 +94,38 @@ def test_a_job_that_trains_several_policies_plays_each_seat_with_its_own():
     assert (one.name, one is other) == ("job-1/player_0@4", True)
     assert shared.found == ["job-1/player_0"]
     one_seat = StubApi(job_of(NIM, player_0=Train(), player_1=Scripted(name="random")), [4])
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(InvalidRequestError, match="trained player_0, not player_1") as refused:
         find_seats(one_seat, "job-1@4", game, game.possible_agents)
+    assert refused.value.field == "players"
+
+
+@pytest.mark.parametrize("agents", [{}, {"player_0": Train(), "player_1": Train()}])
+def test_all_seats_play_at_the_temperature_that_is_asked_for(agents):
+    api, game = StubApi(job_of(NIM, **agents), [4]), make_game("games/Nim-v0")
+    found = find_seats(api, "job-1@4", game, game.possible_agents, temperature=0.25)
+    assert [one.temperature for one in found.values()] == [0.25, 0.25]
+
+
+def test_policies_play_all_seats_together_in_the_versions_that_each_of_them_has(monkeypatch):
+    api = StubApi(job_of(NIM, player_0=Train(), player_1=Train()))
+    kept = {"player_0": [3, 4], "player_1": [4, 6]}
+    found = api.find_policy
+    monkeypatch.setattr(
+        api, "find_policy", lambda name: SimpleNamespace(**{**vars(found(name)), "kept": kept[name[6:]]})
+    )
+    lineups = version_lineups(api, api.view, list(kept))
+    assert [one.step for one in lineups] == [0, 4, 9]
+    assert {agent: one.name for agent, one in lineups[1].policies.items()} == {
+        agent: f"job-1/{agent}" for agent in kept
+    }
+
+
+def test_a_policy_of_one_seat_is_no_lineup():
+    api, game = StubApi(job_of(NIM, player_0=Train(), player_1=Train()), [4]), make_game("games/Nim-v0")
+    assert lineup_named(api, "job-1@4", game).policies.keys() == {"player_0", "player_1"}
+    with pytest.raises(InvalidRequestError, match="no policy for player_1") as refused:
+        lineup_named(api, "job-1/player_0@4", game)
+    assert refused.value.field == "players"
 
 
 class TrainingApi(StubApi):

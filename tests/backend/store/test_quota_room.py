@@ -1,0 +1,26 @@
+"""How many files may be added between two listings."""
+
+from backend.store.quota_room import QuotaRoom
+
+
+def taken(room, tenant_id, limit, size, times):
+    return [room.take(tenant_id, limit, size) for _ in range(times)]
+
+
+def test_without_a_listing_there_is_no_room():
+    assert not QuotaRoom().take("ada", 1000, 1)
+
+
+def test_an_eighth_of_the_bytes_and_of_the_files_that_are_left_may_be_added():
+    room = QuotaRoom()
+    room.seen("ada", 1000, size_left=800, files_left=1000)
+    assert taken(room, "ada", 1000, 40, 4) == [True, True, False, False]
+    room.seen("ada", 1000, size_left=800, files_left=16)
+    assert taken(room, "ada", 1000, 1, 4) == [True, True, False, False]
+
+
+def test_room_belongs_to_a_tenant_and_a_limit():
+    room = QuotaRoom()
+    room.seen("ada", 1000, size_left=800, files_left=800)
+    assert not room.take("bob", 1000, 1)
+    assert not room.take("ada", 2000, 1)
