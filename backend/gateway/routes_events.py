@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from backend.gateway.dependencies import Tenant, key_of
 from backend.gateway.key_watch import KEY_CHECK_SECONDS
 from backend.gateway.parts import parts_of
-from backend.gateway.shown import Shown, shown_to
+from backend.gateway.visible import Shown, shown_to
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.events import Event, StateEvent

@@ -17,8 +17,8 @@ from backend.admission.check import description_too_large, refuse_too_large, ref
 from backend.config import GatewayLimits
 from backend.gateway.dependencies import Body, Tenant, aside, describes, json_object
 from backend.gateway.parts import parts_of
-from backend.gateway.shown import shown_to
 from backend.gateway.turns import Turns
+from backend.gateway.visible import shown_to
 from backend.store.checkpoint_files import checkpoint_path
 from backend.store.job_folders import JobFolders
 from tinkergym.errors import InvalidRequestError, NotFoundError

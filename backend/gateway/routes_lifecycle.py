@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.dependencies import Tenant, body_of, describes
-from backend.gateway.shown import shown_to
+from backend.gateway.visible import shown_to
 from tinkergym.schema.jobs import JobView
 from tinkergym.schema.updates import UpdateRequest
 

@@ -17,7 +17,7 @@ from backend.admission.image_bounds import refuse_many_images
 from backend.gateway.dependencies import Tenant, body_of, describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
-from backend.gateway.shown import shown_to
+from backend.gateway.visible import shown_to
 from backend.store.images import Images
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, ServiceUnavailableError

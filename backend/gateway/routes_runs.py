@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from backend.gateway.dependencies import Tenant
 from backend.gateway.parts import parts_of
-from backend.gateway.shown import shown_to
+from backend.gateway.visible import shown_to
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym import __version__
 from tinkergym.schema.certificate import (

@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from backend.admission.models import require_offered
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of
 from backend.gateway.parts import GatewayParts, parts_of
-from backend.gateway.shown import disk_is_full, shown_to
 from backend.gateway.turns import Turns
+from backend.gateway.visible import disk_is_full, shown_to
 from backend.store.parts import lost_pools, pool_part
 from backend.store.store import TenantStore
 from tinkergym import __version__

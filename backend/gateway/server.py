@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from backend.config import GatewayLimits
 from backend.gateway.answers import error_response
 from tinkergym.errors import ServiceUnavailableError
-from tinkergym.serving.punctual import PunctualHead
+from tinkergym.serving.connection_limits import PunctualHead
 
 _SHUTDOWN_SECONDS = 1
 _KEEP_ALIVE_SECONDS = 60

@@ -14,9 +14,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.serving.app import create_app
+from tinkergym.serving.connection_limits import PunctualHead, PunctualReader
 from tinkergym.serving.making import description_of
 from tinkergym.serving.protocol import Message
-from tinkergym.serving.punctual import PunctualHead, PunctualReader
 from tinkergym.serving.settings import ServerSettings
 
 _SHUTDOWN_SECONDS = 2

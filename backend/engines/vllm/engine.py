@@ -44,10 +44,10 @@ from backend.engines.vllm.files import (
     write_nothing,
 )
 from backend.engines.vllm.folder import private_folder
+from backend.engines.vllm.image_files import HandedImages
 from backend.engines.vllm.process import HOST, Message, VllmProcess, reason_in
 from backend.engines.vllm.settings import engine_arguments, has_tokenizer, process_environment, sleep_mode
 from backend.engines.vllm.shared_weights import share_in_file, share_on_device
-from backend.engines.vllm.shown import HandedImages
 from backend.errors import SERVICE_LOG
 from backend.fairness.fair_places import FairPlaces
 from backend.vision.pixels import ImageSource

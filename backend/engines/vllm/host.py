@@ -31,8 +31,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from backend.compute.weights import FullWeights, weights_sha256
 from backend.engines.vllm.collected import Collected
 from backend.engines.vllm.files import read_adapter
-from backend.engines.vllm.rooms import Rooms
 from backend.engines.vllm.shared_weights import open_weights
+from backend.engines.vllm.weight_turns import Rooms
 from backend.processes.children import die_with_parent
 
 _log = logging.getLogger(__name__)

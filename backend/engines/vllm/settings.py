@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from backend.config import DType, VllmSettings
 from backend.engines.vllm.files import lora_targets
-from backend.engines.vllm.shown import MOST_IMAGES
+from backend.engines.vllm.image_files import MOST_IMAGES
 
 _LEAST_IMAGE_TOKENS = 16
 

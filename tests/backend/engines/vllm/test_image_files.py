@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.engines.vllm.shown import MOST_IMAGES, HandedImages
+from backend.engines.vllm.image_files import MOST_IMAGES, HandedImages
 from backend.vision.pixels import ImageReader
 from tests.backend.vlm import NANO_VL, Pictures, look, picture, renderer
 

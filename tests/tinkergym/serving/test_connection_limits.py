@@ -7,7 +7,7 @@ import threading
 import pytest
 import uvicorn
 
-from tinkergym.serving.punctual import PunctualHead
+from tinkergym.serving.connection_limits import PunctualHead
 
 
 @pytest.fixture

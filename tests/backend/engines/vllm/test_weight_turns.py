@@ -1,6 +1,6 @@
 import asyncio
 
-from backend.engines.vllm.rooms import Rooms
+from backend.engines.vllm.weight_turns import Rooms
 
 
 def played(scene):
