@@ -16,6 +16,7 @@ from tinkergym_androidworld.environment import PhoneEnv, Split
 from tinkergym_androidworld.fake_device import APPS, FakeAction, FakeDevice, as_text
 
 _NAMES = ("Ada", "Bob", "Eve", "Kim", "Leo", "Mia")
+_OPENING = ("open", "start", "show", "launch", "run", "visit", "find", "view")
 _HELD_OUT = 4
 """One of so many parameter sets of a kind is the test split's."""
 
@@ -60,13 +61,13 @@ class FakeTask:
 class FakeSetSwitch(FakeTask):
     """Turn Wi-Fi or Bluetooth on or off."""
 
-    template = "On the fake phone, turn {switch} {on_or_off}."
+    template = "On the fake phone, {verb} {switch} {on_or_off}."
 
     @classmethod
     def parameters(cls) -> list[dict[str, Any]]:
-        """Return both switches with both states."""
-        sets = product(["Wi-Fi", "Bluetooth"], ["on", "off"])
-        return [{"switch": switch, "on_or_off": state} for switch, state in sets]
+        """Return both switches with both states, in several words."""
+        sets = product(["turn", "switch", "set", "put"], ["Wi-Fi", "Bluetooth"], ["on", "off"])
+        return [{"verb": verb, "switch": switch, "on_or_off": state} for verb, switch, state in sets]
 
     def initialize_task(self, env: FakeDevice) -> None:
         """Set it to the opposite."""
@@ -89,7 +90,7 @@ class FakeOpenApp(FakeTask):
     @classmethod
     def parameters(cls) -> list[dict[str, Any]]:
         """Return each app with each word for opening it, so that no app is left to the test split alone."""
-        return [{"app": app, "verb": verb} for app, verb in product(APPS, ["open", "start", "show"])]
+        return [{"app": app, "verb": verb} for app, verb in product(APPS, _OPENING)]
 
     def is_successful(self, env: FakeDevice) -> float:
         """Check the open app."""
