@@ -67,6 +67,19 @@ def test_the_same_arguments_make_the_same_files(folder, tmp_path):
         made_games(folder, Wanted(train=1, valid=1))
 
 
+def test_only_rooms_of_the_wanted_kinds(tmp_path):
+    task = ("pick_and_place_simple",)
+    bathrooms = Wanted(train=3, valid=1, task_types=task, room_kinds=("Bathroom",))
+    games = json.loads((made_games(tmp_path / "made", bathrooms) / MANIFEST).read_text())["games"]
+    # ALFWorld numbers its bathrooms from 401 to 430.
+    assert {path.split("/")[2].rsplit("-")[-1][0] for path in games} == {"4"}
+
+    cold = Wanted(task_types=("pick_cool_then_place_in_recep",), room_kinds=("Bathroom",))
+    with pytest.raises(InvalidRequestError, match="Bathroom") as refused:
+        made_games(tmp_path / "cold", cold)
+    assert refused.value.field == "room_kinds"
+
+
 def test_unseen_rooms_are_in_no_other_split(folder):
     games = json.loads((folder / MANIFEST).read_text())["games"]
     assert len(set(games.values())) == len(games)

@@ -5,7 +5,7 @@ import json
 import pytest
 from tinkergym_alfworld import make_games
 from tinkergym_alfworld.catalogue import Catalogue
-from tinkergym_alfworld.games import MANIFEST
+from tinkergym_alfworld.games import MANIFEST, TASK_TYPES
 from tinkergym_alfworld.make_games import Wanted, made_games
 
 from tinkergym.errors import InvalidRequestError
@@ -16,7 +16,7 @@ CATALOGUE = Catalogue(
     openable=frozenset(),
     containers=frozenset(),
     affords={},
-    rooms_for={},
+    rooms_for=dict.fromkeys(TASK_TYPES, frozenset({"Kitchen"})),
     seen=[],
     unseen=[],
 )

@@ -80,13 +80,12 @@ def draw_game(
 
     Args:
         task_type: One of ALFWorld's.
-        rooms: The rooms to choose from.
+        rooms: The rooms to choose from, which fit the task.
         catalogue: The catalogue.
         rng: The source of randomness.
         most_receptacles: Limit for receptacles; from a larger room this many are drawn.
     """
-    fit = [room for room in rooms if room.kind in catalogue.rooms_for[task_type]]
-    room = rng.choice(fit)
+    room = rng.choice(rooms)
     receptacles = _some(room.receptacles, most_receptacles, rng)
     kinds = {one.kind for one in receptacles}
     small = {kind for place in kinds for kind in catalogue.holds[place]} & room.objects - {*_LAMPS}

@@ -27,6 +27,7 @@ from tinkergym_alfworld.made_game import MadeGame, draw_game, mangled, problem_o
 VERSION = 1
 """Version of the generator: a different one generates different games for a seed."""
 SPLITS = ("train", "valid_seen", "valid_unseen")
+ROOM_KINDS = ("Bathroom", "Bedroom", "Kitchen", "LivingRoom")
 _MOST_DRAWS = 200
 """Attempts per game."""
 _GRAMMAR = 'Your task is to: {sentence}"'
@@ -41,6 +42,8 @@ class Wanted:
     valid: int = 16
     """Games of each task type for `valid_seen`, and as many for `valid_unseen`."""
     task_types: tuple[str, ...] = TASK_TYPES
+    room_kinds: tuple[str, ...] = ROOM_KINDS
+    """Kinds of rooms. One kind has fewer words than all."""
     most_receptacles: int = 6
     """Limit per room. Larger rooms are harder, longer to describe and slower."""
     seed: int = 0
@@ -59,6 +62,8 @@ def made_games(folder: Path, wanted: Wanted) -> Path:
     """
     if not set(wanted.task_types) <= set(TASK_TYPES):
         raise InvalidRequestError(f"choose from {', '.join(TASK_TYPES)}", field="task_types")
+    if not set(wanted.room_kinds) <= set(ROOM_KINDS):
+        raise InvalidRequestError(f"choose from {', '.join(ROOM_KINDS)}", field="room_kinds")
     refuse_missing_packages()
     catalogue = packaged()
     told = {"generator": VERSION, "made_from": catalogue.version, **asdict(wanted)}
@@ -128,7 +133,15 @@ class _Maker:
         return found
 
     def _of_type(self, folder: Path, split: str, task_type: str, count: int) -> dict[str, str]:
-        rooms = self._catalogue.unseen if split == "valid_unseen" else self._catalogue.seen
+        every = self._catalogue.unseen if split == "valid_unseen" else self._catalogue.seen
+        kinds = self._catalogue.rooms_for[task_type] & set(self._wanted.room_kinds)
+        if not kinds:
+            raise InvalidRequestError(
+                f"no {' or '.join(self._wanted.room_kinds) or 'room'} has games of {task_type}",
+                hint=f"it needs {' or '.join(sorted(self._catalogue.rooms_for[task_type]))}",
+                field="room_kinds",
+            )
+        rooms = [room for room in every if room.kind in kinds]
         found: dict[str, str] = {}
         for draw in range(_MOST_DRAWS * count):
             if len(found) == count:
@@ -208,11 +221,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--valid", type=int, default=default.valid, help="the same, seen and unseen each")
     parser.add_argument("--most-receptacles", type=int, default=default.most_receptacles)
     parser.add_argument("--task-types", nargs="+", choices=TASK_TYPES, default=list(TASK_TYPES))
+    parser.add_argument("--room-kinds", nargs="+", choices=ROOM_KINDS, default=list(ROOM_KINDS))
     given = parser.parse_args(arguments)
     wanted = Wanted(
         train=given.train,
         valid=given.valid,
         task_types=tuple(given.task_types),
+        room_kinds=tuple(given.room_kinds),
         most_receptacles=given.most_receptacles,
         seed=given.seed,
     )
