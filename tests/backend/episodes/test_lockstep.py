@@ -50,10 +50,10 @@ class Table:
         self.answers: queue.Queue[list[Completion | SampleFailure]] = queue.Queue()
         self.gate = LockstepGate(self.engine, lambda: self.playing, **settings)
 
-    def ask(self, *leases: str, turn: int = 0) -> None:
+    def ask(self, *leases: str, turn: int = 0, policy: str = "job-1") -> None:
         requests = [
             SampleRequest(
-                request_id=f"{lease}/{turn}", policy="job-1", prompt_ids=[1], max_tokens=1, session_id=lease
+                request_id=f"{lease}/{turn}", policy=policy, prompt_ids=[1], max_tokens=1, session_id=lease
             )
             for lease in leases
         ]
@@ -153,6 +153,28 @@ def test_an_engine_that_fails_fails_the_requests_by_its_error(table):
     (answer,) = broken.answered(1)
     assert isinstance(answer, SampleFailure)
     assert answer.error.type == "ServiceUnavailableError"
+
+
+def test_a_request_that_failed_is_sampled_again_also_while_another_policys_are_computed(table):
+    engine = Engine()
+    two = table(["a", "b"], engine)
+    compute, failures = engine.submit_together, [ServiceUnavailableError("once")]
+
+    def fails_once(requests, deliver):
+        if requests[0].policy == "job-1" and failures:
+            raise failures.pop()
+        if not engine.batches:  # the other policy's, in the same turn
+            two.ask("a")
+        compute(requests, deliver)
+
+    engine.submit_together = fails_once
+    two.ask("a")
+    two.ask("b", policy="job-2")
+    first, other = two.answered(2)
+    assert (type(first), type(other)) == (SampleFailure, Completion)
+    two.ask("b", turn=1, policy="job-2")
+    assert {type(answer) for answer in two.answered(2)} == {Completion}
+    assert engine.batches == [["b"], ["a"], ["b"]]
 
 
 def test_closing_answers_what_is_pending(table):

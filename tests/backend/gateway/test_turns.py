@@ -1,5 +1,9 @@
 import asyncio
 import threading
+from functools import partial
+
+import anyio
+import pytest
 
 from backend.gateway.turns import Turns
 
@@ -47,3 +51,33 @@ def test_all_tenants_together_have_no_more_threads_than_there_are():
 
     assert not asyncio.run(play())
     assert [running.acquire(blocking=False) for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("abandon", [True, False])
+def test_who_gives_up_leaves_the_thread_alone_or_waits_for_it(abandon):
+    began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def hangs():
+        began.set()
+        assert go_on.wait(20)
+        ended.set()
+
+    async def release():
+        for _ in range(50):  # turns of the loop, in which one that does not wait is gone
+            await asyncio.sleep(0)
+        go_on.set()
+
+    async def play():
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(partial(Turns(1).run, "ada", hangs, abandon_on_cancel=abandon))
+            await asyncio.to_thread(began.wait, 20)
+            callers.cancel_scope.cancel()
+            releasing = None if abandon else asyncio.create_task(release())
+        waited = ended.is_set()
+        go_on.set()
+        if releasing is not None:
+            await releasing
+        return waited
+
+    assert asyncio.run(play()) is not abandon
+    assert ended.wait(20)

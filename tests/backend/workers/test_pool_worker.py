@@ -8,11 +8,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from backend.config import PACKAGED_MODELS, ServiceConfig
+from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.sessions import split_session
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import RankLostError, StartError
 from backend.policies.pool_learner import PoolLearner
 from backend.worker_url import unix_url
 from backend.workers.pool_worker import PoolWorker
+from tests.backend.lab import TENANT
 from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
 from tinkergym.schema.events import JobState
 from tinkergym.schema.sampling import SampleRequest
@@ -169,6 +172,20 @@ def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
     messages = {answer.request_id: answer.error.message for answer in found}
     assert "training episode cannot have structured" in messages["trained"]
     assert "engine=transformers does not support" in messages["other"]
+
+
+def test_what_a_deterministic_job_samples_together_is_its_tenants(lab, monkeypatch):
+    sessions, submit = [], TransformersEngine.submit_together
+
+    def noted(engine, requests, deliver):
+        sessions.extend(request.session_id for request in requests)
+        submit(engine, requests, deliver)
+
+    monkeypatch.setattr(TransformersEngine, "submit_together", noted)
+    job_id = lab.start(steps=1, deterministic=True)
+    lab.play_on(job_id)
+    assert lab.state(job_id) is JobState.COMPLETED
+    assert {split_session(one)[0] for one in sessions} == {TENANT}
 
 
 def test_a_prompt_with_too_many_images_is_refused_also_from_the_services_own_workers(lab):

@@ -11,11 +11,32 @@ from tinkergym.serving.connection_limits import PunctualHead
 
 
 @pytest.fixture
-def serve_stream():
-    """Return a function that serves an endless answer; returns the address, and an event for its end."""
+def serve():
+    """Return a function that serves an application on a protocol and returns the address."""
     servers = []
 
-    def serve(protocol):
+    def start(protocol, app):
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(
+            uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_level="error")
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        servers.append((server, thread))
+        return listener.getsockname()
+
+    yield start
+    for server, thread in servers:
+        server.should_exit = True
+        thread.join(timeout=20)
+        assert not thread.is_alive()  # it would take a core from all tests that follow
+
+
+@pytest.fixture
+def serve_stream(serve):
+    """Return a function that serves an endless answer; returns the address, and an event for its end."""
+
+    def serve_on(protocol):
         ended = threading.Event()
 
         async def app(scope, receive, send):
@@ -31,20 +52,9 @@ def serve_stream():
                 await asyncio.sleep(0)
             ended.set()
 
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(
-            uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_level="error")
-        )
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        return listener.getsockname(), ended
+        return serve(protocol, app), ended
 
-    yield serve
-    for server, thread in servers:
-        server.should_exit = True
-        thread.join(timeout=20)
-        assert not thread.is_alive()  # it would take a core from all tests that follow
+    return serve_on
 
 
 def test_who_reads_nothing_of_an_answer_is_hung_up_on(serve_stream):
@@ -67,3 +77,22 @@ def test_who_reads_on_is_served_for_longer_than_that(serve_stream):
         for _ in range(200):
             assert client.recv(2**16)
         assert not ended.is_set()
+
+
+def test_a_connection_with_an_answer_left_to_read_makes_no_room_for_another(serve):
+    size = 32 * 2**20  # more than the kernel takes
+
+    async def app(scope, receive, send):
+        length = [(b"content-length", str(size).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": length})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    address = serve(PunctualHead.within(10.0, most_connections=1), app)
+    with socket.create_connection(address, timeout=20) as slow, slow.makefile("rb") as answer:
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        while answer.readline() != b"\r\n":
+            pass
+        begun = len(answer.read(1))
+        with socket.create_connection(address, timeout=20) as late:
+            assert late.recv(12) == b"HTTP/1.1 503"
+        assert begun + len(answer.read(size - begun)) == size

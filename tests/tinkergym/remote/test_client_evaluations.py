@@ -1,0 +1,102 @@
+"""Environments of a script in which a job on a dataset is evaluated: how they are found, made and checked."""
+
+import pytest
+
+import tinkergym as tg
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
+from tinkergym.remote.client_evaluations import check, maker_of, most_at_once, sources_in
+from tinkergym.schema.jobs import SFTSpec
+from tinkergym.testing.bundles import byte_bundle
+
+
+class Short(tg.SingleTurnEnv):
+    """Pays for short answers."""
+
+    def __init__(self, size=1):
+        self.size = size
+
+    def ask(self, options):
+        return "Say something."
+
+    def score(self, answer):
+        return -len(answer) / 100
+
+
+class Long(Short):
+    """Pays for long ones."""
+
+    def score(self, answer):
+        return len(answer) / 100
+
+
+class Broken(Short):
+    def ask(self, options):
+        raise KeyError("board")
+
+
+def job_of(*evaluate):
+    return SFTSpec(data="0" * 64, steps=1, evaluate=list(evaluate))
+
+
+def test_classes_are_found_in_one_evaluation_and_in_several():
+    short, long = tg.EvaluateEvery(1, Short), tg.EvaluateEvery(1, Long, episodes=3)
+    for given, found in (
+        (short, [Short]),
+        ([short, long], [Short, Long]),
+        ((long,), [Long]),
+        (tg.EvaluateEvery(1, "bandit/Bandit-v0"), []),
+        ([], []),
+    ):
+        assert sources_in(given) == found
+
+
+def test_each_evaluation_is_made_by_its_class_with_its_own_arguments():
+    spec = job_of(
+        tg.EvaluateEvery(1, Short, env_kwargs={"size": 2}, name="two"),
+        tg.EvaluateEvery(1, Short, env_kwargs={"size": 3}, name="three"),
+        tg.EvaluateEvery(1, Long),
+    )
+    make = maker_of([Short, Short, Long], spec)
+    made = [make(spec.environment_of(one)).unwrapped for one in spec.evaluate]
+    assert [(type(env), env.size) for env in made] == [(Short, 2), (Short, 3), (Long, 1)]
+
+
+def test_a_class_in_which_the_job_is_not_evaluated_is_refused():
+    with pytest.raises(InvalidRequestError, match="not evaluated in local/Long-v0") as refused:
+        maker_of([Short, Long], job_of(tg.EvaluateEvery(1, Short)))
+    assert (refused.value.field, "local/Short-v0" in refused.value.hint) == ("env", True)
+
+
+def test_two_classes_of_one_name_are_refused():
+    def namesake():
+        class Short(tg.SingleTurnEnv):
+            pass
+
+        return Short
+
+    with pytest.raises(InvalidRequestError, match="two different environments") as refused:
+        maker_of([Short, namesake()], job_of(tg.EvaluateEvery(1, Short)))
+    assert refused.value.field == "evaluate"
+
+
+def test_a_class_that_is_missing_is_asked_for():
+    spec = job_of(tg.EvaluateEvery(1, Short), tg.EvaluateEvery(1, Long))
+    with pytest.raises(UnknownEnvironmentError) as refused:
+        maker_of([Short], spec)
+    assert "attach(job_id, env=" in refused.value.hint
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_environment_that_cannot_be_played_is_refused_as_the_evaluation_whichever_it_is(place):
+    sources = [Short, Short]
+    sources[place] = Broken
+    spec = job_of(*(tg.EvaluateEvery(1, own, name=f"{number}") for number, own in enumerate(sources)))
+    with pytest.raises(InvalidEnvironmentError, match="KeyError: 'board'") as refused:
+        check(maker_of(sources, spec), spec, byte_bundle())
+    assert refused.value.field == "evaluate"
+
+
+def test_sound_environments_are_accepted_and_the_largest_evaluation_is_played_at_once():
+    spec = job_of(tg.EvaluateEvery(1, Short, episodes=3), tg.EvaluateEvery(1, Long, episodes=40))
+    check(maker_of([Short, Long], spec), spec, byte_bundle())
+    assert most_at_once(spec) == 40
