@@ -478,6 +478,35 @@ def test_a_batch_that_waits_for_its_tenants_other_one_ends_when_its_sender_is_go
     assert isinstance(running.result(60)[0], Completion)
 
 
+def test_batches_of_jobs_without_a_tenant_do_not_wait_for_each_other(start, directory):
+    device, order, done = threading.Lock(), [], threading.Semaphore(0)
+    engine = start(directory, device_lock=device)
+    engine.publish("job", 1, adapter(directory, 1))
+
+    def note(answers):
+        order.extend(answer.request_id for answer in answers)
+        done.release()
+
+    with device:
+        engine.submit_together([ask("long", prompt(4), max_tokens=50)], note)
+        engine.submit_together([ask("short", prompt(4), max_tokens=3, policy="job", policy_version=1)], note)
+    for _ in range(2):
+        assert done.acquire(timeout=60)
+    assert order == ["short", "long"]
+
+
+def test_the_engine_does_not_sleep_before_a_batch_is_answered_and_is_woken_by_the_next_one(start, directory):
+    engine, found = start(directory), Future()
+    assert engine.sleep()
+    engine.submit_together([ask("a", prompt(4), max_tokens=100)], found.set_result)
+    while not engine.sleep():
+        pass
+    assert found.done()
+    assert isinstance(found.result()[0], Completion)
+    engine.generate_together([ask("b", prompt(4))])
+    assert not engine.asleep
+
+
 def test_generate_together_answers_each_request_in_its_place(start, directory):
     engine = start(directory)
     found = engine.generate_together(
