@@ -103,6 +103,18 @@ def test_an_evaluation_plays_the_arguments_of_the_environment_that_it_stands_for
     ]
 
 
+def test_arguments_of_an_evaluation_replace_those_of_the_environment():
+    mixed = spec({**EASY, "kwargs": {"size": 3}}, HARD, evaluate=EvaluateEvery(2, env_kwargs={"size": 7}))
+    assert [mixed.environment_of(one).kwargs["size"] for one in mixed.evaluations] == [7, 7]
+
+
+def test_best_by_names_the_evaluation_with_the_longest_fitting_name():
+    mixed = spec(
+        evaluate=[EvaluateEvery(2, "a/Easy-v0", name=name) for name in ("a", "a/b")], best_by="a/b/c"
+    )
+    assert mixed.best_decided_by() == ("a/b", "c")
+
+
 def test_a_name_is_short_holds_no_key_and_is_the_same_once_the_key_is_stored():
     def names(key):
         judge = {"url": "https://judge.example/v1", "model": "small", "api_key": key}
