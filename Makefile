@@ -35,6 +35,7 @@ vllm: install  ## add vLLM's CPU build to .venv (Linux x86-64, two minutes), for
 	@bash scripts/install_vllm.sh
 
 test-vllm: vllm  ## run the tests of the engines with the real vLLM
+	@bash scripts/install_torchvision.sh || [ $$? = 3 ]
 	@$(PY) -m pytest tests/backend/engines
 
 test-extras: install  ## run the tests with real trackers, verifiers, OpenEnv and ALFWorld (installs them first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ def make_qwen_vl(path: Path, kind: str = "qwen3_vl", seed: int = 0) -> Path:
         image_mean=[0.5] * 3,
         image_std=[0.5] * 3,
     ).save_pretrained(path)
+    if kind == "qwen3_vl":
+        # vLLM loads the part for videos, too, although it may get none.
+        video = {"video_processor_type": "Qwen3VLVideoProcessor"}
+        (path / "video_preprocessor_config.json").write_text(json.dumps(video))
     return path
 
 
@@ -64,7 +69,7 @@ def _tokenizer() -> Any:
 
 
 def _config(kind: str, vocabulary: int, named: dict[str, int], ends: dict[str, Any]) -> Any:
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 5, 5]}
     if kind == "qwen3_vl":
         rope["mrope_interleaved"] = True
     text = {
@@ -72,9 +77,10 @@ def _config(kind: str, vocabulary: int, named: dict[str, int], ends: dict[str, A
         "hidden_size": HIDDEN,
         "intermediate_size": 96,
         "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        # The least that vLLM's attention on CPUs takes.
+        "head_dim": 32,
         "initializer_range": 0.05,
         "max_position_embeddings": 512,
         "tie_word_embeddings": False,

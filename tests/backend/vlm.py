@@ -1,8 +1,9 @@
-"""What tests of images have in common: the model, its renderer, pictures, and where their files are."""
+"""What tests of images have in common: a model, its renderer, pictures, and where their files are."""
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,22 +20,54 @@ NANO_VL = Path(PACKAGED_MODELS["nano-vl"])
 PIXELS = np.random.default_rng(0).integers(0, 255, (40, 64, 3), np.uint8)
 
 
-@cache
+@dataclass(frozen=True)
+class Seeing:
+    """A model with image support, and the pictures it is shown."""
+
+    directory: Path
+    sizes: tuple[tuple[int, int], ...] = ((64, 64),)
+    """Height and width of the pictures, in turn."""
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """Of the model."""
+        return Renderer.from_bundle(load_renderer_bundle(self.directory.name, self.directory))
+
+    def picture(self, number: int) -> ImageFile:
+        """A picture of its own for each number."""
+        size = self.sizes[number % len(self.sizes)]
+        return image_file(np.random.default_rng(number).integers(0, 255, (*size, 3), np.uint8))
+
+    def look(
+        self, name: str, *numbers: int, text: str = "Find the area.", **settings: object
+    ) -> SampleRequest:
+        """A request that shows these pictures."""
+        shown = [self.picture(number).data for number in numbers]
+        messages = observation_messages({"images": shown, "text": text})
+        ids = self.renderer.start(messages)
+        defaults = {"policy": "", "max_tokens": 5, "seed": 1}
+        return SampleRequest(
+            request_id=name,
+            prompt_ids=ids,
+            images=self.renderer.spans(ids, messages),
+            **{**defaults, **settings},
+        )
+
+
+_NANO = Seeing(NANO_VL)
+picture, look = _NANO.picture, _NANO.look
+
+
 def renderer() -> Renderer:
     """Of nano-vl."""
-    return Renderer.from_bundle(load_renderer_bundle("nano-vl", NANO_VL))
-
-
-def picture(number: int) -> ImageFile:
-    """A picture of its own for each number."""
-    return image_file(np.random.default_rng(number).integers(0, 255, (64, 64, 3), np.uint8))
+    return _NANO.renderer
 
 
 class Pictures:
     """The first so many pictures; implements `ImageSource`."""
 
-    def __init__(self, count: int = 100) -> None:
-        self.files = {file.sha256: file for file in map(picture, range(count))}
+    def __init__(self, count: int = 100, of: Seeing = _NANO) -> None:
+        self.files = {file.sha256: file for file in map(of.picture, range(count))}
         self.reads = 0
 
     def read(self, sha256: str) -> bytes:
@@ -42,16 +75,3 @@ class Pictures:
         if sha256 not in self.files:
             raise NotFoundError("there is no such image", field="images")
         return self.files[sha256].data
-
-
-def look(name: str, *numbers: int, text: str = "Find the area.", **settings: object) -> SampleRequest:
-    """A request that shows these pictures."""
-    messages = observation_messages({"images": [picture(number).data for number in numbers], "text": text})
-    ids = renderer().start(messages)
-    defaults = {"policy": "", "max_tokens": 5, "seed": 1}
-    return SampleRequest(
-        request_id=name,
-        prompt_ids=ids,
-        images=renderer().spans(ids, messages),
-        **{**defaults, **settings},
-    )

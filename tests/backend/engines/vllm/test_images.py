@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,44 +16,63 @@ from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
 from backend.vision.shared import SharedImages
-from tests.backend.vlm import NANO_VL, Pictures, look, picture, renderer
+from tests.backend.tiny_qwen_vl import make_qwen_vl
+from tests.backend.vlm import NANO_VL, Pictures, Seeing
 from tinkergym.schema.job_spec import FullParameters, LoRA
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
 
 ADAPTERS = {"words": LoRA(rank=4), "eyes": LoRA(rank=4, vision=True), "whole": FullParameters()}
+QWEN_SIZES = ((64, 64), (48, 64), (64, 32), (32, 32))
+"""Each has another number of tokens. None is resized: here the learner would do it without torchvision, but
+vLLM with it, and they round differently."""
+TORCHVISION = Path(sys.prefix) / "torchvision"
+
+
+@pytest.fixture(scope="module", params=["idefics3", "qwen3_vl"])
+def seeing(request, tmp_path_factory):
+    if request.param == "idefics3":
+        yield Seeing(NANO_VL)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("torchvision") is None:
+            if not TORCHVISION.is_dir():
+                pytest.skip("torchvision is not there: bash scripts/install_torchvision.sh")
+            # Only for vLLM's processes: in this one transformers would use it for every test's images.
+            patch.setenv("PYTHONPATH", str(TORCHVISION), prepend=os.pathsep)
+        yield Seeing(make_qwen_vl(tmp_path_factory.mktemp("qwen3_vl")), QWEN_SIZES)
 
 
 @pytest.fixture(scope="module")
-def images():
-    return SharedImages(Pictures())
+def images(seeing):
+    return SharedImages(Pictures(of=seeing))
 
 
 @pytest.fixture(scope="module")
-def learner(images):
-    return Learner(NANO_VL, images=images)
+def learner(seeing, images):
+    return Learner(seeing.directory, images=images)
 
 
 @pytest.fixture(scope="module")
-def engine(images):
+def engine(seeing, images):
     from backend.engines.vllm.engine import VllmEngine
 
     engine = VllmEngine(
-        NANO_VL, settings=VllmSettings(cache_bytes=1 << 27, max_adapter_rank=8), images=images
+        seeing.directory, settings=VllmSettings(cache_bytes=1 << 27, max_adapter_rank=8), images=images
     )
     yield engine
     engine.close()
 
 
-def test_learner_and_vllm_agree_on_images_through_updates_of_every_kind_of_policy(engine, learner):
+def test_learner_and_vllm_agree_on_images_through_updates_of_every_kind_of_policy(seeing, engine, learner):
     for name, adapter in ADAPTERS.items():
         learner.create_policy(name, adapter, seed=0)
         engine.publish(name, 0, learner.weights(name))
     for step in range(5):
         # All policies and the base model in one batch, with the same images and others.
         requests = [
-            look(f"{name}/{number}", *shown, policy=name, seed=number)
+            seeing.look(f"{name}/{number}", *shown, policy=name, seed=number)
             for number, shown in enumerate([(1,), (2,), (1, 2), (2, 1), (3 + step,), ()])
             for name in ("", *ADAPTERS)
         ]
@@ -72,13 +96,19 @@ def test_learner_and_vllm_agree_on_images_through_updates_of_every_kind_of_polic
         learner.drop(name)
 
 
-def test_what_is_sampled_of_images_is_what_the_embedded_engine_samples(engine, images):
-    placeholder = renderer().images.placeholder
-    plain = look("stray", 5)
+def test_what_is_sampled_of_images_is_what_the_embedded_engine_samples(seeing, engine, images):
+    placeholder = seeing.renderer.images.placeholder
+    plain = seeing.look("stray", 5)
     # A policy may have sampled a placeholder in an earlier turn; it is no image.
     stray = plain.model_copy(update={"prompt_ids": [*plain.prompt_ids, 30, placeholder, 31]})
-    requests = [look("one", 4), look("two", 4, 5), stray, look("none"), look("again", 4, seed=7)]
-    embedded = TransformersEngine(NANO_VL, images=images)
+    requests = [
+        seeing.look("one", 4),
+        seeing.look("two", 4, 5),
+        stray,
+        seeing.look("none"),
+        seeing.look("again", 4, seed=7),
+    ]
+    embedded = TransformersEngine(seeing.directory, images=images)
     try:
         expected = embedded.generate_together(requests)
     finally:
@@ -90,8 +120,8 @@ def test_what_is_sampled_of_images_is_what_the_embedded_engine_samples(engine, i
 
 
 @pytest.mark.parametrize("how", ["removed", "moved", "unknown", "too many"])
-def test_images_that_do_not_fit_their_prompt_are_refused(engine, how):
-    request = look("r", 8, 9)
+def test_images_that_do_not_fit_their_prompt_are_refused(seeing, engine, how):
+    request = seeing.look("r", 8, 9)
     first, second = request.images
     images = {
         "removed": [first],
@@ -99,6 +129,6 @@ def test_images_that_do_not_fit_their_prompt_are_refused(engine, how):
         "unknown": [first, second.model_copy(update={"sha256": "ab" * 32})],
         "too many": [first] * 65,
     }[how]
-    assert picture(8).sha256 == first.sha256
+    assert seeing.picture(8).sha256 == first.sha256
     (answer,) = engine.generate_together([request.model_copy(update={"images": images})])
     assert answer.error.field == "images"
