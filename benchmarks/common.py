@@ -156,8 +156,17 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_result(name: str, figures: list[Figure], details: dict[str, Any]) -> Path:
-    """Write `benchmarks/results/<name>.json` and return its path."""
+def write_result(
+    name: str, figures: list[Figure], details: dict[str, Any], *, command: str | None = None
+) -> Path:
+    """Write `benchmarks/results/<name>.json` and return its path.
+
+    Args:
+        name: The benchmark.
+        figures: What was measured.
+        details: Anything else that is worth keeping, as JSON values.
+        command: Repeats the measurement; None means `python -m benchmarks NAME`.
+    """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     commit = subprocess.run(
@@ -171,7 +180,7 @@ def write_result(name: str, figures: list[Figure], details: dict[str, Any]) -> P
         json.dumps(
             {
                 "name": name,
-                "command": f"python -m benchmarks {name}",
+                "command": command or f"python -m benchmarks {name}",
                 "date": time.strftime("%Y-%m-%d"),
                 "commit": commit,
                 "machine": machine(),

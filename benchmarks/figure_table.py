@@ -15,16 +15,21 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 def figure_table(names: list[str]) -> str:
     """Return a Markdown table of the figures in the named result files; missing files are skipped."""
     lines = ["| figure | goal | measured | met | command |", "|---|---|---|---|---|"]
-    for name in names:
-        path = RESULTS / f"{name}.json"
-        if not path.is_file():
-            continue
+    for path in (path for name in names for path in _results(name)):
         result = json.loads(path.read_text())
         for figure in result["figures"]:
             reached = "yes" if figure["reached"] else "**no**"
             cells = [figure["what"], figure["asked"], figure["measured"], reached, f"`{result['command']}`"]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _results(name: str) -> list[Path]:
+    """Return a benchmark's result files: the recipes have one each."""
+    if name == "recipes":
+        return sorted(RESULTS.glob("recipe_*.json"))
+    path = RESULTS / f"{name}.json"
+    return [path] if path.is_file() else []
 
 
 def with_figures(page: str, names: list[str]) -> str:

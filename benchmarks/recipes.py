@@ -20,6 +20,7 @@ PICTURES = Path(__file__).parents[1] / "docs" / "images" / "recipes"
 SWAPPED = {"images swapped between tasks": "swapped"}
 CONTROLS = {"geometry": SWAPPED, "geometry_tools": SWAPPED}
 """Of some recipes, further controls: what they are, and the variant of the settings."""
+SEEDS = 3
 MINUTES = 6
 """Time limit of one run, including evaluation."""
 
@@ -33,7 +34,7 @@ def names() -> list[str]:
 
 def measure() -> list[Figure]:
     """Run each recipe in a fresh service and draw its picture."""
-    seeds = range(int(os.environ.get("TINKERGYM_RECIPE_SEEDS", "3")))
+    seeds = range(int(os.environ.get("TINKERGYM_RECIPE_SEEDS", SEEDS)))
     figures: list[Figure] = []
     for name in names():
         with service() as running:
@@ -44,8 +45,16 @@ def measure() -> list[Figure]:
         every = [*runs, *controls.values()]
         draw(every, PICTURES / f"{name}.png")
         figures += (own := figures_of(name, runs, controls))
-        write_result(f"recipe_{name}", own, {"runs": [one.as_json() for one in every]})
+        write_result(
+            f"recipe_{name}", own, {"runs": [one.as_json() for one in every]}, command=command(name, len(runs))
+        )
     return figures
+
+
+def command(name: str, seeds: int) -> str:
+    """Return the command that measures one recipe."""
+    limit = "" if seeds == SEEDS else f" TINKERGYM_RECIPE_SEEDS={seeds}"
+    return f"TINKERGYM_RECIPES={name}{limit} python -m benchmarks recipes"
 
 
 def run(running: Service, name: str, *options: str) -> Run:
