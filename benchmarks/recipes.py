@@ -46,7 +46,10 @@ def measure() -> list[Figure]:
         draw(every, PICTURES / f"{name}.png")
         figures += (own := figures_of(name, runs, controls))
         write_result(
-            f"recipe_{name}", own, {"runs": [one.as_json() for one in every]}, command=command(name, len(runs))
+            f"recipe_{name}",
+            own,
+            {"runs": [one.as_json() for one in every]},
+            command=command(name, len(runs)),
         )
     return figures
 
