@@ -24,7 +24,7 @@ def children(parent=None):
 
 
 PATIENCE_SECONDS = 30.0
-"""How long a killed process may take to end: on a busy machine one of the lowest priority waits for its turn."""
+"""How long a killed process may take to end; at the lowest priority it waits for its turn."""
 
 
 @pytest.fixture(autouse=True)
