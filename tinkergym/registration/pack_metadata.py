@@ -99,7 +99,7 @@ def _name(distribution: Distribution) -> str | None:
     files = ("METADATA", "PKG-INFO", "")  # The last is an .egg-info that is a file.
     text = next(filter(None, map(distribution.read_text, files)), "")
     header = _NAME_HEADER.search(text.partition("\n\n")[0])
-    return header[1].strip() if header else None
+    return header[1].lstrip(" \t") if header else None
 
 
 def _read(distribution: Distribution) -> _Metadata:
