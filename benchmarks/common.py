@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 import signal
@@ -139,7 +140,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory, Python and the versions that matter."""
+    """Processor and its present speed, cores, memory, Python and the versions that matter."""
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -149,11 +150,23 @@ def machine() -> dict[str, Any]:
     return {
         "processor": model,
         "cores": os.cpu_count(),
+        "million_additions_per_second": round(_additions_per_second() / 1e6, 1),
         "load_average": round(os.getloadavg()[0], 2),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
     }
+
+
+def _additions_per_second(additions: int = 1_000_000) -> float:
+    """How fast one core runs plain Python now: the same processor may be several times slower on another day."""
+    fastest = math.inf
+    for _ in range(3):
+        began, total = time.process_time(), 0
+        for number in range(additions):
+            total += number
+        fastest = min(fastest, time.process_time() - began)
+    return additions / fastest
 
 
 def write_result(

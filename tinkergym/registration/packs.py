@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 _lock = threading.RLock()
 _claims: dict[tuple[str, str], Claim] = {}
 """The valid entry points, by group and id. Only ever replaced as a whole."""
+_packs: list[Pack] = []
+"""What `find_packs` last found. Only ever replaced as a whole."""
 _registered: dict[str, Any] = {}
 """What this module registered with Gymnasium, by id."""
 _reported: set[str] = set()
@@ -88,7 +90,7 @@ def find_packs() -> list[Pack]:
     Imports no pack. Called by `import tinkergym`, and again to find packs that were installed or removed
     later.
     """
-    global _claims  # noqa: PLW0603 - replaced as a whole, so that other threads never see half of it
+    global _claims, _packs  # noqa: PLW0603 - replaced as wholes, so that other threads never see half of one
     with _lock:
         found = list(listed_distributions())
         installed = {normalized(distribution.name) for distribution in found}
@@ -99,7 +101,13 @@ def find_packs() -> list[Pack]:
         for pack in packs:
             for refusal in pack.refused[:_MOST_REPORTED]:
                 _report(refusal)
-    return sorted(packs, key=lambda pack: (pack.name, pack.distribution))
+        _packs = sorted(packs, key=lambda pack: (pack.name, pack.distribution))
+        return list(_packs)
+
+
+def known_packs() -> list[Pack]:
+    """Return the packs that `find_packs` last found, without reading the installed distributions again."""
+    return list(_packs)
 
 
 def claim_of(group: str, id: str) -> Claim | None:  # noqa: A002 - Gymnasium's own name for it

@@ -16,7 +16,7 @@ from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, Unkno
 from tinkergym.registration.arguments import built
 from tinkergym.registration.environments import make_environment
 from tinkergym.registration.games import is_game, make_playable
-from tinkergym.registration.packs import find_packs
+from tinkergym.registration.packs import find_packs, known_packs
 from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.schema.environment_url import is_environment_url
@@ -127,7 +127,7 @@ def installed_packs() -> list[InstalledPack]:
     """Return the packs that this process can play."""
     return [
         InstalledPack(name=pack.name, distribution=pack.distribution, version=pack.version)
-        for pack in find_packs()
+        for pack in known_packs()
     ]
 
 

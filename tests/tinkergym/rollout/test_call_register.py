@@ -15,5 +15,6 @@ def test_a_name_that_is_too_long_is_cut_and_one_place_serves_many_calls(tmp_path
     register = CallRegister(path)
     for number in range(3000):
         with register.during(f"{number}:" + "x" * 500):
-            (name,) = episodes_in_calls(path)
-            assert name.startswith(f"{number}:x")
+            if number % 500 == 499:
+                (name,) = episodes_in_calls(path)
+                assert name.startswith(f"{number}:x")
