@@ -159,7 +159,7 @@ def machine() -> dict[str, Any]:
 
 
 def _additions_per_second(additions: int = 1_000_000) -> float:
-    """How fast one core runs plain Python now: the same processor may be several times slower on another day."""
+    """How fast one core runs plain Python now; the same processor may be far slower on another day."""
     fastest = math.inf
     for _ in range(3):
         began, total = time.process_time(), 0

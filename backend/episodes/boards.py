@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from backend.episodes.env_worker_end import WorkerEnd
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.record_check import images_of, require_sound
-from backend.episodes.worker_end import WorkerEnd
 from backend.errors import LeaseLostError
 from backend.learner.sequences import TokenLimits
 from tinkergym.errors import EnvironmentCrashedError, StorageFullError, TinkerGymError

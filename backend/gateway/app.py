@@ -23,9 +23,9 @@ from backend.gateway import (
     routes_service,
 )
 from backend.gateway.evaluations import Evaluations
+from backend.gateway.fair_threads import FairThreads
 from backend.gateway.parts import GatewayParts
 from backend.gateway.request_limits import RequestLimits
-from backend.gateway.turns import Turns
 
 _JOB_CHECK_THREADS = 8
 """Submissions that are checked, or wait for their check, at once; further ones queue. A tenant has half."""
@@ -44,11 +44,11 @@ def create_app(parts: GatewayParts) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.job_checks = Turns(_JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2)
-        app.state.catalog_reads = Turns(_CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2)
+        app.state.job_checks = FairThreads(_JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2)
+        app.state.catalog_reads = FairThreads(_CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2)
         # Parsing one takes many times its size in memory.
-        app.state.large_bodies = Turns(1)
-        app.state.upload_writes = Turns(_UPLOAD_THREADS)
+        app.state.large_bodies = FairThreads(1)
+        app.state.upload_writes = FairThreads(_UPLOAD_THREADS)
         app.state.evaluations = Evaluations(parts.config.limits)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
         yield

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 from starlette.datastructures import Headers
 
+from backend.gateway.fair_threads import FairThreads
 from backend.gateway.parts import parts_of
-from backend.gateway.turns import Turns
 from backend.store.store import TenantStore
 from tinkergym import __version__
 from tinkergym.errors import AuthenticationError, InvalidRequestError, PayloadTooLargeError
@@ -148,8 +148,8 @@ async def aside(request: Request, read: Callable[[], Value], body: bytearray) ->
     """Parse a large body in a thread, in the tenant's turn; a small one here, which is faster."""
     if len(body) < _SMALL_BODY_BYTES:
         return read()
-    turns: Turns = request.app.state.large_bodies
-    return await turns.run(request.state.tenant_id, read)
+    threads: FairThreads = request.app.state.large_bodies
+    return await threads.run(request.state.tenant_id, read)
 
 
 def describes(model: type[BaseModel]) -> dict[str, Any]:

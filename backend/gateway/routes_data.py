@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 
 from backend.gateway.dependencies import Body, Tenant, aside, body_of, describes, refuse_many_values
+from backend.gateway.fair_threads import FairThreads
 from backend.gateway.parts import parts_of
-from backend.gateway.turns import Turns
 from backend.store.uploads import ChunkSummary, Uploads, read_chunk
 from tinkergym.errors import PayloadTooLargeError
 from tinkergym.schema.data import DataChunk, DataManifest, DataView
@@ -45,8 +45,8 @@ async def put_chunk(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
             uploads.make_room(most - len(body), in_use=tenant.data_in_use())
             uploads.add_chunk(sha256, body, most_bytes=most, summary=summary)
 
-    turns: Turns = request.app.state.upload_writes
-    await turns.run(tenant.tenant_id, keep)
+    threads: FairThreads = request.app.state.upload_writes
+    await threads.run(tenant.tenant_id, keep)
     return ChunkKept(sha256=sha256)
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 
 from backend.gateway.dependencies import Body, Tenant, body_of, describes
+from backend.gateway.fair_threads import FairThreads
 from backend.gateway.parts import parts_of
-from backend.gateway.turns import Turns
 from backend.store.images import Images
 from tinkergym.schema.images import ImageKept, ImageNames
 
@@ -35,8 +35,8 @@ async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
         )
 
     # Its pixels take many times its size.
-    turns: Turns = request.app.state.large_bodies
-    await turns.run(tenant.tenant_id, keep)
+    threads: FairThreads = request.app.state.large_bodies
+    await threads.run(tenant.tenant_id, keep)
     return ImageKept(sha256=sha256)
 
 

@@ -16,8 +16,8 @@ from backend.admission import remote_environments
 from backend.admission.check import description_too_large, refuse_too_large, refuse_unplayed
 from backend.config import GatewayLimits
 from backend.gateway.dependencies import Body, Tenant, aside, describes, json_object
+from backend.gateway.fair_threads import FairThreads
 from backend.gateway.parts import parts_of
-from backend.gateway.turns import Turns
 from backend.gateway.visible import shown_to
 from backend.store.checkpoint_files import checkpoint_path
 from backend.store.job_folders import JobFolders
@@ -76,8 +76,8 @@ async def create_job(
     if earlier is not None:
         return shown.job(earlier)
     # In its own threads: a check takes seconds, and many of them must not block all other routes.
-    turns: Turns = request.app.state.job_checks
-    spec, packs = await turns.run(
+    threads: FairThreads = request.app.state.job_checks
+    spec, packs = await threads.run(
         tenant.tenant_id, partial(parts.admission.check, tenant, spec), abandon_on_cancel=True
     )
     # In a thread: it waits for the disk.

@@ -13,8 +13,8 @@ from starlette.concurrency import run_in_threadpool
 
 from backend.admission.models import require_offered
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of
+from backend.gateway.fair_threads import FairThreads
 from backend.gateway.parts import GatewayParts, parts_of
-from backend.gateway.turns import Turns
 from backend.gateway.visible import disk_is_full, shown_to
 from backend.store.parts import lost_pools, pool_part
 from backend.store.store import TenantStore
@@ -70,8 +70,8 @@ async def list_environments(request: Request, tenant: Tenant) -> EnvironmentList
     if parts_of(request).config.env_workers == 0:
         return EnvironmentList(environments=[])
     # Reading the metadata of all packages takes about 0.1 s.
-    turns: Turns = request.app.state.catalog_reads
-    packs = await turns.run(tenant.tenant_id, find_packs)
+    threads: FairThreads = request.app.state.catalog_reads
+    packs = await threads.run(tenant.tenant_id, find_packs)
     # Their ids are in entry points, so no pack is imported.
     found = [
         EnvironmentView(id=environment_id, distribution=pack.distribution, version=pack.version)
@@ -106,8 +106,8 @@ async def _renderer(request: Request, tenant: TenantStore, model: str, template:
     require_offered(parts_of(request).config, tenant, model)
     catalog = parts_of(request).catalog
     # A new model is checked for a second or more. Not in the threads of job checks, which take many.
-    turns: Turns = request.app.state.catalog_reads
-    return await turns.run(
+    threads: FairThreads = request.app.state.catalog_reads
+    return await threads.run(
         tenant.tenant_id,
         lambda: catalog.renderer(catalog.known_as(model), template),
         abandon_on_cancel=True,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backend.config import ServiceConfig
-from backend.episodes.worker_end import WorkerEnd
+from backend.episodes.env_worker_end import WorkerEnd
 from backend.processes.children import die_with_parent, spare_the_collector, stand_back
 from backend.scheduler.workers import PoolAddress, WorkerPool
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from backend.config import ServiceConfig
-from backend.episodes.worker_end import WorkerEnd
+from backend.episodes.env_worker_end import WorkerEnd
 from backend.errors import RankLostError
 from backend.processes import with_parent
 from backend.scheduler import early_worker

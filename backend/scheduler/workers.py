@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from backend.episodes.worker_end import WorkerEnd
+from backend.episodes.env_worker_end import WorkerEnd
 from tinkergym.errors import TinkerGymError
 
 

@@ -27,8 +27,8 @@ from backend.config import ServiceConfig
 from backend.engines.protocol import Deliver, SamplingEngine
 from backend.episodes.boards import Boards, EnvWorkerReport
 from backend.episodes.captured import CapturedTokens
+from backend.episodes.env_worker_end import WorkerEnd
 from backend.episodes.lockstep import LockstepGate
-from backend.episodes.worker_end import WorkerEnd
 from backend.errors import SERVICE_LOG, RankLostError, StartError
 from backend.jobs.another_attempt import NOT_TAKEN_UP, RANK_LOST, begin_again
 from backend.jobs.job_context import JobContext

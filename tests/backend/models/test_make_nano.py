@@ -17,7 +17,7 @@ scripts, output, *seeds = sys.argv[1:]
 sys.path.insert(0, scripts)
 for name, options in {recipes}.items():
     for seed in seeds:
-        sys.argv = [name, *options, "--steps", "2", "--threads", "1", "--seed", seed]
+        sys.argv = [name, *options, "--steps", "1", "--threads", "1", "--seed", seed]
         sys.argv += ["--output", f"{{output}}/{{name}}/{{seed}}"]
         runpy.run_path(f"{{scripts}}/{{name}}", run_name="__main__")
 """

@@ -5,7 +5,7 @@ from functools import partial
 import anyio
 import pytest
 
-from backend.gateway.turns import Turns
+from backend.gateway.fair_threads import FairThreads
 
 
 def test_a_tenant_with_many_requests_is_waited_for_once():
@@ -19,10 +19,10 @@ def test_a_tenant_with_many_requests_is_waited_for_once():
             assert go_on.wait(20)
 
     async def play():
-        turns = Turns(1)
-        flood = [asyncio.create_task(turns.run("bob", lambda n=n: noted(f"flood {n}"))) for n in range(20)]
+        threads = FairThreads(1)
+        flood = [asyncio.create_task(threads.run("bob", lambda n=n: noted(f"flood {n}"))) for n in range(20)]
         await asyncio.to_thread(first_runs.wait, 20)
-        single = asyncio.create_task(turns.run("ada", lambda: noted("single")))
+        single = asyncio.create_task(threads.run("ada", lambda: noted("single")))
         await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(single, *flood)
@@ -40,8 +40,8 @@ def test_all_tenants_together_have_no_more_threads_than_there_are():
         assert go_on.wait(20)
 
     async def play():
-        turns = Turns(2, of_tenant=2)
-        calls = [asyncio.create_task(turns.run(tenant, hangs)) for tenant in ("ada", "bob", "eve", "fay")]
+        threads = FairThreads(2, of_tenant=2)
+        calls = [asyncio.create_task(threads.run(tenant, hangs)) for tenant in ("ada", "bob", "eve", "fay")]
         for _ in range(2):
             assert await asyncio.to_thread(running.acquire, timeout=20)
         more = running.acquire(blocking=False)
@@ -69,7 +69,7 @@ def test_who_gives_up_leaves_the_thread_alone_or_waits_for_it(abandon):
 
     async def play():
         async with anyio.create_task_group() as callers:
-            callers.start_soon(partial(Turns(1).run, "ada", hangs, abandon_on_cancel=abandon))
+            callers.start_soon(partial(FairThreads(1).run, "ada", hangs, abandon_on_cancel=abandon))
             await asyncio.to_thread(began.wait, 20)
             callers.cancel_scope.cancel()
             releasing = None if abandon else asyncio.create_task(release())

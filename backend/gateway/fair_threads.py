@@ -12,7 +12,7 @@ from anyio import CapacityLimiter, to_thread
 Value = TypeVar("Value")
 
 
-class Turns:
+class FairThreads:
     """A waiting request waits behind few requests of each other tenant. Belongs to one event loop."""
 
     def __init__(self, at_once: int, *, of_tenant: int = 1) -> None:
