@@ -22,8 +22,8 @@ from backend.app.end_signals import EndSignals
 from backend.app.greeting import Greeting
 from backend.app.listener import listening, url_of
 from backend.app.notice import Notice
-from backend.app.part import Part
 from backend.app.probe import GatewayProbe, SchedulerProbe, answers, scheduler_is_silent
+from backend.app.restarted_part import RestartedPart
 from backend.catalog.models import without_folder
 from backend.config import ServiceConfig, load_config
 from backend.engines.vllm.extra import require_vllm
@@ -74,14 +74,14 @@ def serve(
         mark = prefix + secrets.token_hex(8)
         with guarded(mark):
             parts = {
-                "scheduler": Part(
+                "scheduler": RestartedPart(
                     "scheduler",
                     scheduler_command,
                     mark,
                     data_folder.log_file(config, "scheduler"),
                     hangs=SchedulerProbe(lambda: scheduler_is_silent(config)).hangs,
                 ),
-                "gateway": Part(
+                "gateway": RestartedPart(
                     "gateway",
                     (sys.executable, "-m", "backend.gateway", str(listener.fileno())),
                     mark,
@@ -100,7 +100,7 @@ def serve(
 
 def _watch(
     config: ServiceConfig,
-    parts: Mapping[str, Part],
+    parts: Mapping[str, RestartedPart],
     signals: EndSignals,
     greeting: Greeting,
     say: Callable[[Notice], None],
@@ -129,7 +129,7 @@ def _watch(
     return 0
 
 
-def _stop(parts: Sequence[Part], mark: str, signals: EndSignals) -> None:
+def _stop(parts: Sequence[RestartedPart], mark: str, signals: EndSignals) -> None:
     """Ask all parts to end, wait a while (unless a second signal arrives), and kill the rest."""
     before = signals.count
     deadline = time.monotonic() + _STOP_SECONDS

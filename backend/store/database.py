@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from backend.errors import ConfigError
 from backend.fairness.fair_lock import FairLock
-from backend.store.remembered import Remembered
+from backend.store.read_cache import ReadCache
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError, TinkerGymError
 
 BUSY_TIMEOUT_SECONDS = 15.0
@@ -44,7 +44,7 @@ class Database:
         self._writer: Engine = self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
         # Threads of one process queue here, in order; SQLite's own waiting polls and is unfair.
         self._write_lock = FairLock()
-        self.remembered = Remembered(path)
+        self.read_cache = ReadCache(path)
         """Cache for small values that are read for nearly every request."""
 
     @contextmanager
@@ -62,7 +62,7 @@ class Database:
     def close(self) -> None:
         """Close all connections that are not in use."""
         self._engine.dispose()
-        self.remembered.close()
+        self.read_cache.close()
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:

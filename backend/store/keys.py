@@ -86,7 +86,7 @@ class KeyStore:
         # The lookup is by hash, so timing reveals nothing about existing keys.
         sha256 = _sha256(key)
         try:
-            return self._db.remembered.get(("tenant of key", sha256), lambda: self._tenant_of(sha256))
+            return self._db.read_cache.get(("tenant of key", sha256), lambda: self._tenant_of(sha256))
         except NoResultFound:
             return None  # not cached: anyone can invent keys
 

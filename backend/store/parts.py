@@ -66,7 +66,7 @@ class PartStore:
 
     def pools(self, now: float, max_age: float = 30.0) -> list[PoolRecord]:
         """Return the pools seen in the last `max_age` seconds, the most recent first."""
-        known = self._db.remembered.get("pools", self._all_pools)
+        known = self._db.read_cache.get("pools", self._all_pools)
         return [pool for pool in known if pool.seen_at >= now - max_age]
 
     def _all_pools(self) -> list[PoolRecord]:

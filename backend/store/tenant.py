@@ -350,7 +350,7 @@ class TenantStore(TenantRuns):
         Raises:
             InvalidRequestError: The job trains several policies, and the reference does not say which.
         """
-        return self._db.remembered.get(
+        return self._db.read_cache.get(
             ("model and worker", self.tenant_id, policy), lambda: self._model_and_worker(policy)
         )
 

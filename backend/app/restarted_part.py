@@ -23,7 +23,7 @@ def pause_seconds(failures: int) -> float:
     return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** max(0, failures - 1))
 
 
-class Part:
+class RestartedPart:
     """One process. Times are seconds on the supervisor's monotonic clock and are passed as arguments."""
 
     def __init__(

@@ -18,7 +18,7 @@ _MOST = 4096
 """Values; beyond this the cache is emptied."""
 
 
-class Remembered:
+class ReadCache:
     """Values by key, dropped at the next commit of any connection. Thread-safe."""
 
     def __init__(self, path: Path) -> None:

@@ -1,10 +1,10 @@
 import sys
 
-from backend.app.part import Part, pause_seconds
+from backend.app.restarted_part import RestartedPart, pause_seconds
 
 
 def part(tmp_path, code):
-    return Part("thing", [sys.executable, "-c", code], "test-mark", tmp_path / "thing.log")
+    return RestartedPart("thing", [sys.executable, "-c", code], "test-mark", tmp_path / "thing.log")
 
 
 def run_to_its_end(part, now):
@@ -42,7 +42,7 @@ def test_pauses_have_an_upper_end():
 
 
 def test_a_part_that_cannot_be_started_at_all_is_tried_again_later(tmp_path):
-    thing = Part("thing", ["/no/such/program"], "test-mark", tmp_path / "thing.log")
+    thing = RestartedPart("thing", ["/no/such/program"], "test-mark", tmp_path / "thing.log")
     thing.start(100.0, {})
     assert "could not be started" in thing.ended(100.0)
     assert not thing.running

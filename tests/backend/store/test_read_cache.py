@@ -5,13 +5,13 @@ import threading
 import pytest
 
 from backend.store.database import Database
-from backend.store.remembered import Remembered
+from backend.store.read_cache import ReadCache
 from backend.store.store import Store
 
 
 @pytest.fixture
 def remembered(store, tmp_path):
-    remembered = Remembered(tmp_path / "store.sqlite3")
+    remembered = ReadCache(tmp_path / "store.sqlite3")
     yield remembered
     remembered.close()
 
@@ -68,7 +68,7 @@ def test_what_was_read_before_a_commit_that_another_thread_saw_is_not_remembered
 
 
 def test_without_a_database_to_ask_everything_is_read(tmp_path):
-    nowhere = Remembered(tmp_path / "no folder" / "store.sqlite3")
+    nowhere = ReadCache(tmp_path / "no folder" / "store.sqlite3")
     read = Reads()
     assert [nowhere.get("x", read) for _ in range(3)] == [1, 2, 3]
 
