@@ -20,7 +20,8 @@ from backend.config import ServiceConfig
 from backend.errors import SERVICE_LOG
 from backend.external.tokens import EnvTokens
 from backend.scheduler.fair_share import WaitingJob, next_jobs
-from backend.scheduler.room import MEMORY_TAKEN, MemoryBudget, PoolMemory, make_room, too_many
+from backend.scheduler.queue_reasons import START_ATTEMPTS, QueueSight
+from backend.scheduler.room import MemoryBudget, PoolMemory, make_room, too_many
 from backend.scheduler.workers import (
     Change,
     EnvWorkerEnded,
@@ -40,24 +41,14 @@ _log = logging.getLogger(__name__)
 _PART = "scheduler"
 _PLACEMENT_SECONDS = 10.0
 """A pool that was told to take a job and has not done so by then is told again."""
-_START_ATTEMPTS = 3
-"""Pools of one model that may die in a row before they are ready, until its jobs fail."""
 _DIED = "its worker died"
 _SILENT = "its worker fell silent"
 _MOST_DEATHS = 5
 """Workers that may die of a job, or hang, without a finished step in between."""
-_PLACES_TAKEN = "are taken (jobs_per_pool)"
-_MAY_HAVE = "may have (jobs_per_tenant)"
-_PASSING = (_PLACES_TAKEN, _MAY_HAVE, MEMORY_TAKEN)
-"""Parts of a reason about places or memory, which is removed when there are some."""
-_LOADING = "loading the model"
-"""The beginning of a reason while the pool of the job's model starts."""
 _REFUSED_AGAIN_SECONDS = 20.0
 """Interval between notes that a model which is only sampled has no room."""
 _OWNER_SECONDS = 30.0
 """After this time without jobs an owner's environment workers are stopped, if there are enough others."""
-_MOST_NAMED = 4
-"""Jobs listed in a reason."""
 _SWEEP_SECONDS = 10.0
 """Interval between checks for unused tokens of environment servers."""
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -258,7 +249,7 @@ class Scheduler:
 
     def _start_failed(self, model: str, error: TinkerGymError | None) -> None:
         failures = self._failed_starts[model] + 1
-        if error is not None or failures >= _START_ATTEMPTS:
+        if error is not None or failures >= START_ATTEMPTS:
             self._refuse(model, error)
         if error is None:
             self._refused.discard(model)
@@ -270,7 +261,7 @@ class Scheduler:
     def _refuse(self, model: str, error: TinkerGymError | None) -> None:
         """Fail the jobs that wait for a model whose pool does not start."""
         reason = error or InternalServiceError(
-            f"the worker for model {model!r} died {_START_ATTEMPTS} times while it started",
+            f"the worker for model {model!r} died {START_ATTEMPTS} times while it started",
             hint=f"see {SERVICE_LOG}; the model may not fit into memory",
         )
         view = ErrorView.model_validate(reason.to_wire())
@@ -498,69 +489,28 @@ class Scheduler:
         return {key: most - running[key] for key in {(job.tenant_id, job.model) for job in waiting}}
 
     def _explain_queue(self, queued: list[QueuedJob], held: list[HeldJob]) -> None:
-        """Set a queued job's reason: its model is being loaded, or all places are taken.
-
-        A tenant whose jobs hold places while their client is silent sees which ones. Written only if it
-        changed.
-        """
-        # A job that was just given a place leaves by itself, and counts for those behind it.
-        coming = Counter(job.model for job in queued if job.job_id in self._placed)
-        told: dict[str, list[str]] = {}
-        full = {
-            pool.address.model: jobs
-            for pool_id, pool in self._pools.items()
-            if len(jobs := [job for job in held if job.worker_id == pool_id]) + coming[pool.address.model]
-            >= self._config.jobs_per_pool
-        }
-        ready = {pool.address.model for pool in self._pools.values() if pool.ready}
+        """Set the queued jobs' reasons. Written only if they changed."""
         waiting = [job for job in queued if job.job_id not in self._placed]
-        own = self._tenant_slots(_waiting(queued), held) if waiting else {}
+        sight = QueueSight(
+            config=self._config,
+            ready={pool.address.model for pool in self._pools.values() if pool.ready},
+            held={
+                pool.address.model: [job for job in held if job.worker_id == pool_id]
+                for pool_id, pool in self._pools.items()
+            },
+            coming=Counter(job.model for job in queued if job.job_id in self._placed),
+            own=self._tenant_slots(_waiting(queued), held) if waiting else {},
+            failed_starts=self._failed_starts,
+            without_room=self._no_room,
+            why_no_room=self._why_no_room,
+            without_room_beside=self._no_room_beside,
+        )
+        told: dict[str, list[str]] = {}
         for job in waiting:
-            if job.model in self._no_room:
-                # The memory used at the moment changes constantly.
-                known = MEMORY_TAKEN in job.reason
-                reason = job.reason if known else self._why_no_room(job.model)
-            elif job.job_id in self._no_room_beside:
-                known = MEMORY_TAKEN in job.reason
-                reason = job.reason if known else self._no_room_beside[job.job_id]
-            elif job.model not in ready:
-                reason = self._why_loading(job)
-            elif job.model in full:
-                reason = self._why_full(job, full[job.model], coming[job.model])
-            elif own.get((job.tenant_id, job.model), 1) < 1:
-                reason = f"your jobs have all places of {job.model!r} that one tenant {_MAY_HAVE}"
-            elif any(past in job.reason for past in (_LOADING, *_PASSING)):
-                reason = ""
-            else:
-                reason = job.reason
-            if reason != job.reason:
+            if (reason := sight.reason(job)) != job.reason:
                 told.setdefault(reason, []).append(job.job_id)
         for reason, job_ids in told.items():
             self._store.explain_queue(job_ids, reason)
-
-    def _why_loading(self, queued: QueuedJob) -> str:
-        failures = self._failed_starts[queued.model]
-        attempt = f", attempt {failures + 1} of {_START_ATTEMPTS}" if failures else ""
-        # Why it is queued comes last: a reason that begins with a worker's death is counted as one.
-        before = queued.reason.partition(": ")[2] if _LOADING in queued.reason else queued.reason
-        if any(past in before for past in _PASSING):
-            before = ""
-        return f"{_LOADING} {queued.model!r}{attempt}" + (f": {before}" if before else "")
-
-    def _why_full(self, queued: QueuedJob, held: list[HeldJob], coming: int) -> str:
-        places = self._config.jobs_per_pool
-        reason = f"{len(held) + coming} of {places} places of {queued.model!r} {_PLACES_TAKEN}"
-        silent = [job for job in held if job.state is JobState.WAITING_FOR_CLIENT]
-        if not silent:
-            return reason
-        patience = f"{self._config.client_place_seconds:g} s"
-        reason += f", {len(silent)} of them for up to {patience} by jobs that wait for their client"
-        # Other tenants' jobs are not shown to this tenant.
-        yours = [job.job_id for job in silent if job.tenant_id == queued.tenant_id]
-        if yours:
-            more = "" if len(yours) <= _MOST_NAMED else f" and {len(yours) - _MOST_NAMED} more"
-            reason += f": {', '.join(yours[:_MOST_NAMED])}{more}; attach to yours or cancel them"
-        return reason
 
 
 def _waiting(queued: list[QueuedJob]) -> list[WaitingJob]:

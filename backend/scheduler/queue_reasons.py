@@ -1,0 +1,86 @@
+"""Why a job is still in the queue, as its tenant reads it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from backend.config import ServiceConfig
+from backend.scheduler.room import MEMORY_TAKEN
+from backend.store.store import HeldJob, QueuedJob
+from tinkergym.schema.events import JobState
+
+START_ATTEMPTS = 3
+"""Pools of one model that may die in a row before they are ready, until its jobs fail."""
+_LOADING = "loading the model"
+"""The beginning of a reason while the pool of the job's model starts."""
+_PLACES_TAKEN = "are taken (jobs_per_pool)"
+_MAY_HAVE = "may have (jobs_per_tenant)"
+_PASSING = (_PLACES_TAKEN, _MAY_HAVE, MEMORY_TAKEN)
+"""Parts of a reason about places or memory, which is removed when there are some."""
+_MOST_NAMED = 4
+"""Jobs listed in a reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSight:
+    """What the queue waits for at this moment."""
+
+    config: ServiceConfig
+    ready: Collection[str]
+    """Models whose pool is ready."""
+    held: Mapping[str, Sequence[HeldJob]]
+    """The jobs in each model's pool."""
+    coming: Counter[str]
+    """Jobs per model that were just given a place. They leave the queue by themselves."""
+    own: Mapping[tuple[str, str], int]
+    """How many more jobs each tenant may start on each model; empty if there is no limit."""
+    failed_starts: Counter[str]
+    """Pools of each model that died in a row before they were ready."""
+    without_room: Collection[str]
+    """Models that wait for memory."""
+    why_no_room: Callable[[str], str]
+    without_room_beside: Mapping[str, str]
+    """Why the other base models of a job have no room, by job."""
+
+    def reason(self, job: QueuedJob) -> str:
+        """Return why a job waits; its present reason if that still holds."""
+        if job.model in self.without_room:
+            # The memory used at the moment changes constantly.
+            return job.reason if MEMORY_TAKEN in job.reason else self.why_no_room(job.model)
+        if job.job_id in self.without_room_beside:
+            return job.reason if MEMORY_TAKEN in job.reason else self.without_room_beside[job.job_id]
+        if job.model not in self.ready:
+            return self._loading(job)
+        if len(self.held.get(job.model, ())) + self.coming[job.model] >= self.config.jobs_per_pool:
+            return self._full(job)
+        if self.own.get((job.tenant_id, job.model), 1) < 1:
+            return f"your jobs have all places of {job.model!r} that one tenant {_MAY_HAVE}"
+        return "" if any(past in job.reason for past in (_LOADING, *_PASSING)) else job.reason
+
+    def _loading(self, queued: QueuedJob) -> str:
+        failures = self.failed_starts[queued.model]
+        attempt = f", attempt {failures + 1} of {START_ATTEMPTS}" if failures else ""
+        # Why it is queued comes last: a reason that begins with a worker's death is counted as one.
+        before = queued.reason.partition(": ")[2] if _LOADING in queued.reason else queued.reason
+        if any(past in before for past in _PASSING):
+            before = ""
+        return f"{_LOADING} {queued.model!r}{attempt}" + (f": {before}" if before else "")
+
+    def _full(self, queued: QueuedJob) -> str:
+        """Say that all places are taken, and which by the tenant's own jobs whose client is silent."""
+        held, places = self.held.get(queued.model, ()), self.config.jobs_per_pool
+        taken = len(held) + self.coming[queued.model]
+        reason = f"{taken} of {places} places of {queued.model!r} {_PLACES_TAKEN}"
+        silent = [job for job in held if job.state is JobState.WAITING_FOR_CLIENT]
+        if not silent:
+            return reason
+        patience = f"{self.config.client_place_seconds:g} s"
+        reason += f", {len(silent)} of them for up to {patience} by jobs that wait for their client"
+        # Other tenants' jobs are not shown to this tenant.
+        yours = [job.job_id for job in silent if job.tenant_id == queued.tenant_id]
+        if yours:
+            more = "" if len(yours) <= _MOST_NAMED else f" and {len(yours) - _MOST_NAMED} more"
+            reason += f": {', '.join(yours[:_MOST_NAMED])}{more}; attach to yours or cancel them"
+        return reason

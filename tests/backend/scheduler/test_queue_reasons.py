@@ -1,0 +1,97 @@
+"""What a tenant reads of a job in the queue; the workers of `world` only record what the scheduler does."""
+
+from __future__ import annotations
+
+from backend.scheduler.workers import PoolEnded, Running
+from tinkergym.schema.events import JobState
+
+
+def test_a_job_whose_model_is_being_loaded_says_so_once_for_each_attempt(world):
+    job_id = world.submit()
+
+    def reasons():
+        for _ in range(3):
+            world.scheduler.tick()
+        return [event.body.reason for event in world.store.tenant("ada").events_after(job_id, 0)]
+
+    assert reasons() == ["", "loading the model 'nano'"]
+    (pool_id,) = world.workers.pools
+    world.workers.news.append(PoolEnded(pool_id=pool_id))
+    assert reasons()[2:] == ["loading the model 'nano', attempt 2 of 3"]
+    world.clock.now += 2.0  # the pause after the first
+    ready = world.pool()
+    world.scheduler.tick()
+    assert world.workers.started == [(ready, job_id)]
+
+
+def test_a_job_that_waits_for_a_place_says_why_once_and_as_long_as_it_is_true(make_world):
+    world = make_world(jobs_per_pool=2)
+    abandoned = [world.submit("ada") for _ in range(2)]
+    pool_id = world.pool()
+    leases = [world.acquire(job_id, pool_id) for job_id in abandoned]
+    waiting = world.submit("bob")
+
+    def reasons():
+        for _ in range(3):
+            world.scheduler.tick()
+        return [event.body.reason for event in world.store.tenant("bob").events_after(waiting, 0)]
+
+    taken = "2 of 2 places of 'nano' are taken (jobs_per_pool)"
+    assert reasons() == ["", taken]
+    world.service.set_state(leases[0], JobState.WAITING_FOR_CLIENT)
+    one = f"{taken}, 1 of them for up to 60 s by jobs that wait for their client"
+    assert reasons() == ["", taken, one]
+    world.service.set_state(leases[1], JobState.WAITING_FOR_CLIENT)
+    *_, both = reasons()
+    assert both == f"{taken}, 2 of them for up to 60 s by jobs that wait for their client"
+    assert not any(job_id in both for job_id in abandoned)  # they are another tenant's
+    world.workers.found = [Running(kind="pool", pool_id=pool_id, worker_id=pool_id, model="nano")]
+    world.new_scheduler()
+    world.service.set_state(leases[1], JobState.RUNNING)
+    assert reasons() == ["", taken, one, both, one]
+    assert world.service.job(waiting).state is JobState.QUEUED
+
+
+def test_a_job_that_waits_for_a_place_names_its_tenants_jobs_that_wait_for_their_client(make_world):
+    world = make_world(jobs_per_pool=2)
+    adas, bobs = world.submit("ada"), world.submit("bob")
+    pool_id = world.pool()
+    for job_id in (adas, bobs):
+        world.service.set_state(world.acquire(job_id, pool_id), JobState.WAITING_FOR_CLIENT)
+    waiting = world.submit("ada")
+    world.scheduler.tick()
+    reason = world.service.job(waiting).reason
+    assert (
+        f"2 of them for up to 60 s by jobs that wait for their client: {adas}; attach to yours or cancel them"
+        in reason
+    )
+    assert bobs not in reason
+
+
+def test_a_tenants_job_beyond_its_places_says_so(make_world):
+    world = make_world(jobs_per_tenant=1)
+    first, second = world.submit("ada"), world.submit("ada")
+    pool_id = world.pool()
+    world.scheduler.tick()
+    lease = world.acquire(first, pool_id)
+    world.scheduler.tick()
+    assert "jobs_per_tenant" in world.service.job(second).reason
+    world.service.set_state(lease, JobState.COMPLETED)
+    world.scheduler.tick()
+    assert world.workers.started == [(pool_id, first), (pool_id, second)]
+
+
+def test_a_place_that_is_given_to_another_changes_no_reason(make_world):
+    world = make_world(jobs_per_pool=1)
+    first, second, third = (world.submit() for _ in range(3))
+    pool_id = world.pool()
+    world.scheduler.tick()
+    lease = world.acquire(first, pool_id)
+    world.scheduler.tick()
+    world.service.set_state(lease, JobState.COMPLETED)
+    world.scheduler.tick()  # gives the place to the second
+    world.acquire(second, pool_id)
+    world.scheduler.tick()
+    events = world.store.tenant("ada").events_after(third, 0)
+    taken = "1 of 1 places of 'nano' are taken (jobs_per_pool)"
+    assert [event.body.reason for event in events] == ["", "loading the model 'nano'", taken]
