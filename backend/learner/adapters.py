@@ -19,7 +19,7 @@ import torch
 from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import nn
 
-from backend.compute.fast_linears import linear
+from backend.compute.fast_linears import gradient_product, linear
 from backend.learner.adapted_layers import adapted_layers, chosen_layers, vision_layers
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.job_spec import LoRA
@@ -248,7 +248,7 @@ class _MergedLinear(torch.autograd.Function):
         x, merged, lora_a, lora_b = ctx.saved_tensors
         out_gradient = gradients[0].reshape(-1, merged.shape[0])
         flat = x.reshape(-1, merged.shape[1])
-        into_x = linear(out_gradient, merged.t()).view(x.shape) if ctx.needs_input_grad[0] else None
+        into_x = gradient_product(out_gradient, merged.t()).view(x.shape) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[3]:
             return into_x, None, None, None, None, None
         # Everything as [rank, n]: on a CPU these thin products are 2 to 6 times as fast as their transposes.
