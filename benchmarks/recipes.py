@@ -82,7 +82,7 @@ def figures_of(name: str, runs: list[Run], controls: dict[str, Run]) -> list[Fig
         rose = all(rises(one, evaluation) for one in runs)
         figures += [
             Figure(
-                what=f"{what}, held-out returns of {len(runs)} seeds",
+                what=f"{what}, held-out returns of {len(runs)} seed{'s' * (len(runs) > 1)}",
                 asked=f"up, intervals apart, <= {MINUTES} min each",
                 measured=f"{measured}; slowest {seconds:.0f} s",
                 reached=rose and seconds <= 60 * MINUTES,
