@@ -53,15 +53,17 @@ def measure() -> list[Figure]:
                     _draw_matches(job)
         client.close()
     falls = {name: max(_fall(scores) for scores in of) for name, of in curves.items()}
+    seeds = f"{JOB_SEEDS} seed{'s' * (JOB_SEEDS > 1)}"
     figure = Figure(
-        what=f"self-play tic-tac-toe, {STEPS} steps, {JOB_SEEDS} seeds, score against random",
+        what=f"self-play tic-tac-toe, {STEPS} steps, {seeds}, score against random",
         asked="once above 0.5 never more than 0.15 below its best",
         measured=f"largest fall {falls['anchors']:.2f}, mirror only {falls['mirror only']:.2f}; last scores "
         + ", ".join(f"{name} {statistics.fmean(one[-1] for one in of):.2f}" for name, of in curves.items()),
         reached=falls["anchors"] <= 0.15 and all(max(one) > 0.5 for one in curves["anchors"]),
     )
     details: dict[str, Any] = {"every": EVERY, "games_per_seat": GAMES, "curves": curves, "seconds": seconds}
-    write_result("self_play", [figure], details)
+    limit = "" if JOB_SEEDS == 3 else f"TINKERGYM_BENCHMARK_SEEDS={JOB_SEEDS} "
+    write_result("self_play", [figure], details, command=f"{limit}python -m benchmarks self_play")
     return [figure]
 
 
