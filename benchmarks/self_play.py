@@ -18,7 +18,8 @@ from tinkergym.opponents import League, Scripted
 
 GAME, SEATS = "board/TicTacToe-v0", ("x", "o")
 STEPS = int(os.environ.get("TINKERGYM_BENCHMARK_STEPS", "300"))
-JOB_SEEDS = int(os.environ.get("TINKERGYM_BENCHMARK_SEEDS", "3"))
+SEEDS = 3
+JOB_SEEDS = int(os.environ.get("TINKERGYM_BENCHMARK_SEEDS", SEEDS))
 EVERY = 20
 GAMES = 100
 """Per seat and version."""
@@ -62,7 +63,7 @@ def measure() -> list[Figure]:
         reached=falls["anchors"] <= 0.15 and all(max(one) > 0.5 for one in curves["anchors"]),
     )
     details: dict[str, Any] = {"every": EVERY, "games_per_seat": GAMES, "curves": curves, "seconds": seconds}
-    limit = "" if JOB_SEEDS == 3 else f"TINKERGYM_BENCHMARK_SEEDS={JOB_SEEDS} "
+    limit = "" if JOB_SEEDS == SEEDS else f"TINKERGYM_BENCHMARK_SEEDS={JOB_SEEDS} "
     write_result("self_play", [figure], details, command=f"{limit}python -m benchmarks self_play")
     return [figure]
 
