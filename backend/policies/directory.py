@@ -169,8 +169,10 @@ class PolicyDirectory:
         if lasting and wanted is not None and (copy := self._copy(request.policy, policy_id, wanted)):
             return request.model_copy(update={"policy": copy})
         name = policy_id
-        older = newest is None or (wanted is not None and wanted < newest)
-        if older and not (newest is not None and is_training()):
+        # A version saved after the last publish is newer than the loaded one.
+        ended = policy_id not in self._jobs
+        other = newest is None or (wanted is not None and (wanted != newest if ended else wanted < newest))
+        if other and not (newest is not None and is_training()):
             name = self._load(request.policy, policy_id, None if is_training() else wanted)
         elif policy_id in self._idle:
             self._touch(policy_id)

@@ -246,3 +246,11 @@ def test_the_newest_version_of_a_policy_trained_by_calls_is_not_loaded_twice():
     shelf.engine.publish("policy-1", 7, WEIGHTS)
     assert shelf.resolve("job-1", 7) == ("policy-1", 7)
     assert shelf.read == []
+
+
+def test_a_version_saved_after_the_last_publish_is_loaded_when_its_job_ended():
+    shelf = Shelf({"1": [2, 4]})
+    shelf.train("1", 2)
+    shelf.directory.release("policy-1")
+    assert shelf.resolve("job-1", 4) == ("policy-1@4", 4)
+    assert shelf.resolve("job-1", 2) == ("policy-1", 2)
