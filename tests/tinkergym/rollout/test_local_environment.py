@@ -33,3 +33,17 @@ def test_one_environment_of_an_id_is_refused_with_that_id():
 def test_one_environment_without_an_id_is_refused_with_the_class_inside_its_wrappers():
     said = refusal(gym.wrappers.OrderEnforcing(Echo()))
     assert "pass the class Echo, or a function that creates one: lambda: Echo(...)" in said
+
+
+@pytest.mark.parametrize(
+    ("inner", "made"),
+    [(lambda: Echo(), "Echo(...)"), (lambda: tg.make("CartPole-v1"), "tg.make('CartPole-v1')")],
+)
+def test_an_environment_in_a_wrapper_is_refused_with_that_wrapper(inner, made):
+    class Polite(gym.ObservationWrapper):
+        def observation(self, observation):
+            return observation
+
+    assert f"pass a function that creates it with its wrappers: lambda: Polite({made}, ...)" in refusal(
+        Polite(inner())
+    )
