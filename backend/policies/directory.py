@@ -104,11 +104,19 @@ class PolicyDirectory:
                 self._engine.retire(name)
 
     def release(self, policy_id: str) -> None:
-        """The job ended; the last version stays loaded until others evict it."""
+        """The job ended or gave up its place; the last version stays loaded until others evict it.
+
+        If its owner saved a newer one at the end, that is the newest from now on, and is loaded on demand.
+        """
         with self._lock:
             self._jobs.pop(policy_id, None)
             self._awaited.pop(policy_id, None)
-            if policy_id in self._engine.loaded():
+            loaded = self._engine.loaded().get(policy_id)
+            if loaded is None:
+                return
+            if policy_id in self._called and self._is_outdated(policy_id, loaded):
+                self._engine.retire(policy_id)
+            else:
                 self._became_idle(policy_id)
 
     def await_version(self, policy_id: str, version: int | None) -> None:
@@ -278,6 +286,15 @@ class PolicyDirectory:
                 self._engine.publish(name, version, stored.read(version))
             self._became_idle(name)
             return name
+
+    def _is_outdated(self, policy_id: str, version: int) -> bool:
+        try:
+            stored = self._find(policy_id)
+        except NotFoundError:  # deleted
+            return True
+        except ServiceUnavailableError:
+            return False
+        return stored.repeats_until is None and max(stored.versions, default=0) > version
 
     def _touch(self, name: str) -> None:
         with self._lock:

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
+from tinkergym.cli.named_policy import named_policy
+from tinkergym.errors import ConflictError, InvalidRequestError, JobFailedError, NotFoundError
 from tinkergym.schema.events import JobState
 from tinkergym.schema.policy_refs import PolicyRef
 
@@ -284,3 +285,25 @@ def test_a_loop_of_ones_own_shows_images_and_each_is_what_its_logprobs_say(clien
             policy.logprobs([{**record, "images": [first]}]).result()
         assert caught.value.field == "sequences.images"
         policy.cancel()
+
+
+def test_what_was_saved_last_is_the_newest_version_of_an_ended_policy(client):
+    sampling = {"temperature": 0, "max_turn_tokens": 4}
+    with client.create_policy(seed=3) as policy:
+        published = policy.publish().result()
+        train(policy, range(2))
+        saved = policy.save().result()
+        version = PolicyRef.parse(saved).version
+        assert version > published
+        before = client.policy(saved, **sampling).act("hello")
+        policy.cancel()
+    job = client.job(policy.id)
+    with pytest.raises(JobFailedError, match="cancelled"):
+        job.wait()
+    assert job.view().policy_version == version
+    for named in (client.policy(saved, **sampling), named_policy(client, policy.id, sampling)):
+        assert named.act("hello") == before
+        assert named.last_version == version
+    newest = job.policy(**sampling)
+    assert newest.act("hello") == before
+    assert newest.last_version == version

@@ -248,6 +248,20 @@ def test_the_newest_version_of_a_policy_trained_by_calls_is_not_loaded_twice():
     assert shelf.read == []
 
 
+def test_the_version_that_its_owner_saved_last_is_the_newest_when_the_job_ended():
+    shelf = Shelf({"1": [2, 4]})
+    shelf.directory.hold("policy-1", job_id="job-1", by_calls=True)
+    shelf.engine.publish("policy-1", 3, WEIGHTS)
+    shelf.repeated = 3  # It only gave up its place.
+    shelf.directory.release("policy-1")
+    assert shelf.resolve("job-1") == ("policy-1", None)
+    assert shelf.engine.loaded() == {"policy-1": 3}
+    shelf.repeated = None
+    shelf.directory.release("policy-1")
+    assert shelf.resolve("job-1") == ("policy-1", None)
+    assert shelf.engine.loaded() == {"policy-1": 4}
+
+
 def test_a_version_saved_after_the_last_publish_is_loaded_when_its_job_ended():
     shelf = Shelf({"1": [2, 4]})
     shelf.train("1", 2)
