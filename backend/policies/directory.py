@@ -177,10 +177,13 @@ class PolicyDirectory:
         if lasting and wanted is not None and (copy := self._copy(request.policy, policy_id, wanted)):
             return request.model_copy(update={"policy": copy})
         name = policy_id
-        # A version saved after the last publish is newer than the loaded one.
-        ended = policy_id not in self._jobs
-        other = newest is None or (wanted is not None and (wanted != newest if ended else wanted < newest))
-        if other and not (newest is not None and is_training()):
+        if newest is None or wanted is None:
+            is_other = newest is None
+        elif policy_id in self._jobs:  # A later version is yet to come.
+            is_other = wanted < newest
+        else:  # Its owner may have saved a later one than was published.
+            is_other = wanted != newest
+        if is_other and not (newest is not None and is_training()):
             name = self._load(request.policy, policy_id, None if is_training() else wanted)
         elif policy_id in self._idle:
             self._touch(policy_id)
@@ -288,11 +291,10 @@ class PolicyDirectory:
             return name
 
     def _is_outdated(self, policy_id: str, version: int) -> bool:
+        """Whether a later version than this one is stored, and none will be published."""
         try:
             stored = self._find(policy_id)
-        except NotFoundError:  # deleted
-            return True
-        except ServiceUnavailableError:
+        except (NotFoundError, ServiceUnavailableError):
             return False
         return stored.repeats_until is None and max(stored.versions, default=0) > version
 

@@ -12,14 +12,12 @@ from sqlalchemy import Connection, Row, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from backend.store.built_on import versions_in_use
+from backend.store.checkpoint_views import ONLY_AGENT, checkpoint_views
 from backend.store.database import Database
 from backend.store.records import JobLease, fenced
 from backend.store.tables import checkpoints, job_policies, policies, versions
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.job_spec import Adapter, TrainingSpec
-
-ONLY_AGENT = ""
-"""The agent name in a job that trains a single policy."""
 
 _ADAPTER: TypeAdapter[Adapter] = TypeAdapter(Adapter)
 
@@ -181,14 +179,3 @@ def policy_record(row: Row[Any]) -> PolicyRecord:
         created_at=row.created_at,
         made_by_job=row.made_by_job,
     )
-
-
-def checkpoint_views(connection: Connection, job_id: str, agent: str = ONLY_AGENT) -> list[CheckpointView]:
-    """Read the checkpoints of the policy that a job trains, oldest first."""
-    rows = connection.execute(
-        select(checkpoints.c.view)
-        .join(job_policies, job_policies.c.policy_id == checkpoints.c.policy_id)
-        .where(job_policies.c.job_id == job_id, job_policies.c.agent == agent)
-        .order_by(checkpoints.c.step)
-    )
-    return [CheckpointView.model_validate_json(view) for (view,) in rows]

@@ -13,8 +13,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, select, update
 
 from backend.errors import LeaseLostError
-from backend.store.tables import checkpoints, events, job_policies, jobs
-from tinkergym.schema.events import CheckpointView, ErrorView, Event, EventBody, JobState, StateEvent
+from backend.store.checkpoint_views import checkpoint_views
+from backend.store.tables import events, jobs
+from tinkergym.schema.events import ErrorView, Event, EventBody, JobState, StateEvent
 from tinkergym.schema.jobs import INSTALLED_PACKS, AnyJobSpec, JobView, stored_spec
 from tinkergym.schema.policy_calls import PolicySpec
 from tinkergym.schema.steering import settings_now
@@ -165,8 +166,9 @@ def enter_state(
     When a policy that its owner trained by calls ends, its newest version is that of its newest checkpoint:
     a version published earlier may have none.
     """
-    if body.state.final and (saved := _newest_saved(connection, row)) is not None:
-        columns["policy_version"] = saved
+    by_calls = body.state.final and isinstance(stored_spec(row.spec), PolicySpec)
+    if by_calls and (kept := checkpoint_views(connection, row.job_id)):
+        columns["policy_version"] = kept[-1].policy_version
     connection.execute(
         update(jobs)
         .where(jobs.c.job_id == row.job_id)
@@ -178,17 +180,3 @@ def enter_state(
         )
     )
     return append(connection, row.job_id, row.last_seq, now, body)
-
-
-def _newest_saved(connection: Connection, row: Row[Any]) -> int | None:
-    """Return the version of the newest checkpoint; None without one, and for jobs that publish themselves."""
-    if not isinstance(stored_spec(row.spec), PolicySpec):
-        return None
-    view = connection.scalar(
-        select(checkpoints.c.view)
-        .join(job_policies, job_policies.c.policy_id == checkpoints.c.policy_id)
-        .where(job_policies.c.job_id == row.job_id)
-        .order_by(checkpoints.c.step.desc())
-        .limit(1)
-    )
-    return None if view is None else CheckpointView.model_validate_json(view).policy_version

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
+from backend.store.checkpoint_views import checkpoint_views
 from backend.store.journal import evaluation_events
 from backend.store.policies import (
     PolicyRecord,
-    checkpoint_views,
     policies_by_agent,
     policy_record,
     policy_row,

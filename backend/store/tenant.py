@@ -12,13 +12,13 @@ from sqlalchemy import Connection, Row, delete, select, update
 
 from backend.store import lifecycle
 from backend.store.built_on import references_of
+from backend.store.checkpoint_views import checkpoint_views
 from backend.store.database import Database
 from backend.store.journal import evaluation_events
 from backend.store.keys import LOCAL_TENANT
 from backend.store.policies import (
     PolicyRecord,
     add_policy,
-    checkpoint_views,
     forget_policies,
     policies_by_agent,
     policy_record,

@@ -82,17 +82,17 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
 
 
 def _how_to_hand_over(env: AnyEnv) -> str:
-    # Not the outermost class: `gymnasium.make` returns a wrapper, whose name means nothing.
     name = type(env.unwrapped).__name__
-    if env.spec is not None:
-        inner, alone = f"tg.make({env.spec.id!r})", f"its id {env.spec.id!r}"
+    if env.spec is None:
+        alone, made = f"the class {name}", f"{name}(...)"
     else:
-        inner, alone = f"{name}(...)", f"the class {name}"
-    # Not every wrapper takes part in `spec`, so wrappers are named only here.
-    outer = type(env).__name__
-    if env is env.unwrapped or type(env).__module__.startswith("gymnasium."):
-        return f"pass {alone}, or a function that creates one: lambda: {inner}"
-    return f"pass a function that creates it with its wrappers: lambda: {outer}({inner}, ...)"
+        alone, made = f"its id {env.spec.id!r}", f"tg.make({env.spec.id!r})"
+    # Those of Gymnasium, which `gymnasium.make` adds, mean nothing to the user.
+    while isinstance(env, gym.Wrapper) and type(env).__module__.startswith("gymnasium."):
+        env = env.env
+    if not isinstance(env, gym.Wrapper):
+        return f"pass {alone}, or a function that creates one: lambda: {made}"
+    return f"pass a function that creates it with its wrappers: lambda: {type(env).__name__}({made}, ...)"
 
 
 def for_job(env: EnvSource | None, ref: EnvironmentRef) -> MakeEnv:

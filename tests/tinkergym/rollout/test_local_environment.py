@@ -44,6 +44,6 @@ def test_an_environment_in_a_wrapper_is_refused_with_that_wrapper(inner, made):
         def observation(self, observation):
             return observation
 
-    assert f"pass a function that creates it with its wrappers: lambda: Polite({made}, ...)" in refusal(
-        Polite(inner())
-    )
+    for wrapped in (Polite(inner()), gym.wrappers.TimeLimit(Polite(inner()), 10)):
+        said = refusal(wrapped)
+        assert f"pass a function that creates it with its wrappers: lambda: Polite({made}, ...)" in said
