@@ -12,7 +12,7 @@ from backend.admission.opponents import definite_opponents
 from backend.admission.protocols import ModelCatalog
 from backend.store.policies import PolicyRecord
 from backend.store.store import TenantStore
-from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, Train
 from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec
 from tinkergym.schema.policy_refs import PolicyRef
@@ -23,9 +23,8 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
 
     Raises:
         NotFoundError: Such a policy is not this tenant's, or there is no checkpoint of that version.
-        ConflictError: Its model or adapter differs from the job's.
-        InvalidRequestError: The teacher's tokenizer differs from the student's, or it cannot score everything
-            that the student may write.
+        InvalidRequestError: Its model or adapter differs from the job's; or the teacher's tokenizer differs
+            from the student's, or it cannot score everything that the student may write.
     """
     # A pool serves one name: a folder written in several ways would be loaded several times.
     changes: dict[str, Any] = {"model": catalog.known_as(spec.model)}
@@ -83,7 +82,7 @@ def _refuse_other_shape(spec: AnyJobSpec, ref: PolicyRef, begun_with: PolicyReco
         (begun_with.adapter, spec.adapter, f"use {_to_write(begun_with.adapter)}"),
     ):
         if theirs != ours:
-            raise ConflictError(
+            raise InvalidRequestError(
                 f"{ref.whose} trained {_in_words(theirs)}, but this job trains {_in_words(ours)}",
                 hint=to_write,
                 field="initial_policy",

@@ -206,13 +206,17 @@ def update(
         if budget is not None and isinstance(settings.get("budget"), dict):
             # Only the bound that was named changes: the whole budget is one setting.
             settings["budget"] = {**budget.model_dump(), **settings["budget"]}
+        before = len(job.view().updates)
         view = job.update(**settings)
     if as_json:
         emit(view)
         return
-    for one in view.updates:
-        when = "the next step" if one.from_step is None else f"step {one.from_step}"
-        out.print(f"from {when}: {update_words(one)}", markup=False, highlight=False, soft_wrap=True)
+    for one in view.updates[before:]:
+        if [change.name for change in one.changes] == ["budget"]:
+            when = "at once"
+        else:
+            when = "from the next step" if one.from_step is None else f"from step {one.from_step}"
+        out.print(f"{when}: {update_words(one)}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

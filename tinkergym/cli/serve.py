@@ -20,7 +20,10 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on. (default: 127.0.0.1)")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on. (default: 8265)")] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where jobs, checkpoints and keys are kept. (default: ~/.tinkergym)")
+        Path | None,
+        typer.Option(
+            help="Where jobs, checkpoints and keys are kept. (default: $TINKERGYM_HOME, or ~/.tinkergym)"
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the service's settings.")] = None,
     setting: Annotated[

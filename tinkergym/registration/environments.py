@@ -185,6 +185,12 @@ def _suggestion(id: str) -> str:  # noqa: A002 - as above
             + (f"use {against} for an environment with an opponent, " if against in known else "")
             + f"or tinkergym.make_game({id!r}) for the game itself"
         ]
+    elif "/" in id and not any(name.startswith(id.partition("/")[0] + "/") for name in known):
+        hints = [
+            f"no pack with environments {id.partition('/')[0]}/... is installed on this machine; install it "
+            "(tinkergym's own: `pip install ./envs/NAME` in a checkout)",
+            *([f"or did you mean {', '.join(close)}?"] if close else []),
+        ]
     elif close:
         hints = [f"did you mean {', '.join(close)}?"]
     else:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from gymnasium.utils import seeding
 
 from tinkergym.testing.checks_subject import (
     MOST_STEPS,
@@ -47,14 +48,40 @@ def different_seeds(subject: Subject) -> None:
     env = subject.make()
     if (env.metadata or {}).get("deterministic"):
         raise CheckSkippedError("metadata['deterministic'] says that the environment ignores the seed")
-    first = subject.episode(env, 0, policy_seed=0)
-    if all(subject.episode(env, seed, policy_seed=0) == first for seed in _MANY_SEEDS):
+    first, gold = subject.episode(env, 0, policy_seed=0), _gold(env, 0)
+    same = all(
+        subject.episode(env, seed, policy_seed=0) == first and _gold(env, seed) == gold
+        for seed in _MANY_SEEDS
+    )
+    if same and gold is None and _draws(env, _MANY_SEEDS[-1]):
+        raise CheckSkippedError(
+            "the environment draws from self.np_random, but the actions that were tried do not show what; "
+            "define gold_action() to have it checked"
+        )
+    if same:
         raise CheckFailedError(
             f"the seeds 0 to {_MANY_SEEDS[-1]} all give the same episode",
             hint="call super().reset(seed=seed) and draw from self.np_random; or, if nothing is drawn, "
             "declare metadata['deterministic'] = True",
         )
     env.close()
+
+
+def _gold(env: AnyEnv, seed: int) -> Any:
+    """Return the best first action, or None if the environment does not tell."""
+    if not env.has_wrapper_attr("gold_action"):
+        return None
+    env.reset(seed=seed)
+    return comparable(env.get_wrapper_attr("gold_action")())
+
+
+def _draws(env: AnyEnv, seed: int) -> bool:
+    """Return whether an episode has used its generator since it was reset with this seed."""
+    inner = env.unwrapped
+    if inner.np_random_seed != seed:  # `reset` has not passed it on
+        return False
+    fresh = seeding.np_random(seed)[0]
+    return bool(inner.np_random.bit_generator.state != fresh.bit_generator.state)
 
 
 def global_randomness(subject: Subject) -> None:

@@ -187,7 +187,7 @@ def test_the_job_that_another_begins_with_is_written_down_with_its_version(gatew
     gone = client.post("/v1/jobs", json=sft(data, initial_policy=f"{first}@7"))
     assert (gone.status_code, "versions with a checkpoint: 5, 10" in error_of(gone)["hint"]) == (404, True)
     other = client.post("/v1/jobs", json=sft(data, initial_policy=first, adapter={"kind": "lora", "rank": 3}))
-    assert (other.status_code, error_of(other)["field"]) == (409, "initial_policy")
+    assert (other.status_code, error_of(other)["field"]) == (422, "initial_policy")
     full = error_of(client.post("/v1/jobs", json=sft(data, initial_policy=first, adapter={"kind": "full"})))
     assert "an adapter of rank 8 and alpha 16, but this job trains all parameters" in full["message"]
     assert "adapter=tg.LoRA(rank=8, alpha=16.0)" in full["hint"]

@@ -51,8 +51,10 @@ def test_a_bound_of_a_budget_is_changed_and_the_other_stays(run, service):
     assert run("jobs", "update", "job-1", "--set", "budget.hours=4").exit_code == 0
     budget = service.jobs.get("job-1").view.spec.budget
     assert (budget.hours, budget.tokens) == (4, 1000)
-    assert run("jobs", "update", "job-1", "--set", "budget.tokens=null").exit_code == 0
+    removed = run("jobs", "update", "job-1", "--set", "budget.tokens=null")
     assert service.jobs.get("job-1").view.spec.budget.tokens is None
+    # Only this change is printed, not those before it.
+    assert removed.output.splitlines() == ["at once: budget 4.0 hours and 1000 tokens -> 4.0 hours"]
 
 
 def test_a_list_of_jobs_that_goes_on_says_so(run, service):

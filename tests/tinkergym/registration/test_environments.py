@@ -30,6 +30,13 @@ def test_an_unknown_id_is_refused_with_the_ids_that_look_like_it():
         tg.make("tests/Questoin-v0")
 
 
+def test_an_unknown_id_of_a_pack_that_is_not_here_says_so():
+    with pytest.raises(
+        UnknownEnvironmentError, match=r"no pack with environments elsewhere/\.\.\. is installed"
+    ):
+        tg.make("elsewhere/Question-v0")
+
+
 def test_registering_again_changes_nothing_and_another_class_is_refused():
     tg.register("tests/Again-v0", Question, kwargs={"level": 3})
     tg.register("tests/Again-v0", Question, kwargs={"level": 3})

@@ -1,3 +1,4 @@
+import tinkergym as tg
 from tests.tinkergym.testing.sound import Sound
 from tinkergym.testing.checks import CHECKS, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
@@ -20,3 +21,43 @@ def test_an_environment_whose_seed_decides_nothing_may_say_so():
         metadata = {**Sound.metadata, "deterministic": True}  # noqa: RUF012 - as Gymnasium declares it
 
     assert results(Fixed, "different seeds")["different seeds"].outcome is Outcome.SKIPPED
+
+
+class Hidden(tg.SingleTurnEnv):
+    """What its seed decides shows only in the reward of an answer that nobody guesses."""
+
+    def ask(self, options):
+        self.secret = self.drawn()
+        return "Name the secret."
+
+    def drawn(self):
+        return str(self.np_random.integers(10**9))
+
+    def score(self, answer):
+        return float(answer == self.secret)
+
+
+def test_randomness_that_no_tried_action_shows_is_not_blamed_on_the_seed():
+    found = results(Hidden, "different seeds")["different seeds"]
+    assert found.outcome is Outcome.SKIPPED
+    assert "gold_action" in found.message
+
+    class Told(Hidden):
+        def gold_action(self):
+            return self.secret
+
+    assert results(Told, "different seeds")["different seeds"].outcome is Outcome.OK
+
+    class Constant(Told):
+        def drawn(self):
+            return "7"
+
+    assert results(Constant, "different seeds")["different seeds"].outcome is Outcome.FAILED
+
+
+def test_a_reset_that_does_not_pass_the_seed_on_is_still_found():
+    class Unseeded(Hidden):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=0 if seed is not None else None, options=options)
+
+    assert results(Unseeded, "different seeds")["different seeds"].outcome is Outcome.FAILED
