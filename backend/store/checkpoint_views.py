@@ -7,11 +7,11 @@ from sqlalchemy import Connection, select
 from backend.store.tables import checkpoints, job_policies
 from tinkergym.schema.events import CheckpointView
 
-ONLY_AGENT = ""
-"""The agent name in a job that trains a single policy."""
+NO_AGENT = ""
+"""Stands for the agent in a job that trains a single policy, which is not named after a seat."""
 
 
-def checkpoint_views(connection: Connection, job_id: str, agent: str = ONLY_AGENT) -> list[CheckpointView]:
+def checkpoint_views(connection: Connection, job_id: str, agent: str = NO_AGENT) -> list[CheckpointView]:
     """Read the checkpoints of the policy that a job trains, oldest first."""
     rows = connection.execute(
         select(checkpoints.c.view)

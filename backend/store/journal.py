@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from sqlalchemy import Connection, select, update
 
-from backend.store.checkpoint_views import ONLY_AGENT
+from backend.store.checkpoint_views import NO_AGENT
 from backend.store.database import Database
 from backend.store.facts import Fact, write_facts
 from backend.store.policies import record_version
@@ -130,7 +130,7 @@ class JournalStore:
         with self._db.write() as connection:
             row = fenced(connection, lease)
             write_facts(connection, lease.job_id, facts)
-            hashes = {ONLY_AGENT: weights_sha256} if isinstance(weights_sha256, str) else weights_sha256
+            hashes = {NO_AGENT: weights_sha256} if isinstance(weights_sha256, str) else weights_sha256
             for agent, sha256 in hashes.items():
                 record_version(
                     connection,

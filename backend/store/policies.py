@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from backend.store.built_on import versions_in_use
-from backend.store.checkpoint_views import ONLY_AGENT, checkpoint_views
+from backend.store.checkpoint_views import NO_AGENT, checkpoint_views
 from backend.store.database import Database
 from backend.store.records import JobLease, fenced
 from backend.store.tables import checkpoints, job_policies, policies, versions
@@ -44,7 +44,7 @@ class PolicyStore:
         self._db = database
         self._clock = clock
 
-    def version_sha256(self, job_id: str, version: int, agent: str = ONLY_AGENT) -> str | None:
+    def version_sha256(self, job_id: str, version: int, agent: str = NO_AGENT) -> str | None:
         """Return the recorded hash of a version of the policy that a job trains."""
         with self._db.read() as connection:
             return connection.scalar(
@@ -57,7 +57,7 @@ class PolicyStore:
                 )
             )
 
-    def add_checkpoint(self, lease: JobLease, view: CheckpointView, agent: str = ONLY_AGENT) -> None:
+    def add_checkpoint(self, lease: JobLease, view: CheckpointView, agent: str = NO_AGENT) -> None:
         """Register a checkpoint; it replaces one of the same step.
 
         Raises:
@@ -74,7 +74,7 @@ class PolicyStore:
                 .on_conflict_do_update(index_elements=["policy_id", "step"], set_={"view": written})
             )
 
-    def remove_checkpoint(self, lease: JobLease, step: int, agent: str = ONLY_AGENT) -> None:
+    def remove_checkpoint(self, lease: JobLease, step: int, agent: str = NO_AGENT) -> None:
         """Remove a checkpoint's record; the caller deletes its files afterwards.
 
         Raises:
@@ -87,7 +87,7 @@ class PolicyStore:
                 delete(checkpoints).where(checkpoints.c.policy_id == policy_id, checkpoints.c.step == step)
             )
 
-    def versions_in_use(self, job_id: str, agent: str = ONLY_AGENT) -> set[int]:
+    def versions_in_use(self, job_id: str, agent: str = NO_AGENT) -> set[int]:
         """Return the versions of the job's policy that other unfinished jobs need."""
         with self._db.read() as connection:
             return versions_in_use(connection, job_id, agent)
@@ -97,7 +97,7 @@ class PolicyStore:
         with self._db.read() as connection:
             return policies_by_agent(connection, job_id)
 
-    def checkpoints(self, job_id: str, agent: str = ONLY_AGENT) -> list[CheckpointView]:
+    def checkpoints(self, job_id: str, agent: str = NO_AGENT) -> list[CheckpointView]:
         """Return the checkpoints of the job's policy, oldest first; an empty list for an unknown job."""
         with self._db.read() as connection:
             return checkpoint_views(connection, job_id, agent)
@@ -138,7 +138,7 @@ def record_version(
     version: int,
     train_step: int,
     weights_sha256: str,
-    agent: str = ONLY_AGENT,
+    agent: str = NO_AGENT,
 ) -> None:
     """Record a published version; if it is published again after a resume, the last record counts."""
     made = {"train_step": train_step, "weights_sha256": weights_sha256}
@@ -159,7 +159,7 @@ def policies_by_agent(connection: Connection, job_id: str) -> dict[str, str]:
     return {row.agent: row.policy_id for row in rows}
 
 
-def trained_policy(connection: Connection, job_id: str, agent: str = ONLY_AGENT) -> str:
+def trained_policy(connection: Connection, job_id: str, agent: str = NO_AGENT) -> str:
     """Return the id of the policy that a job trains for an agent."""
     return policies_by_agent(connection, job_id)[agent]
 
