@@ -136,8 +136,9 @@ def _empty(step: int, turns: Sequence[Turn]) -> WarningEvent | None:
     return WarningEvent(
         name="empty_completions",
         message=f"{empty} of the {len(turns)} completions of step {step} have no text: the model ends its "
-        f"turn at once. Check the prompt (`tinkergym tokens MODEL`), and give the environment a "
-        "system_prompt that says what to answer",
+        "turn at once, as models do with prompts that they do not understand (`nano` knows only those of the "
+        "included packs). Choose another model, or say in a system_prompt what to answer; `tinkergym tokens "
+        "MODEL` shows the chat template",
         step=step,
         count=empty,
     )

@@ -70,7 +70,7 @@ def new_env(
         f"tinkergym play {pack.env_id}",
         f"tinkergym check {pack.env_id}",
         # A running service keeps the code of a pack it has loaded, and this pack is about to change.
-        f"tinkergym train {pack.env_id} --steps 20 --rollout client",
+        f"tinkergym train {pack.env_id} --model nano-instruct --steps 20 --rollout client",
     ]
     if as_json:
         files = [folder / path for path in pack.files()]
