@@ -78,7 +78,7 @@ def new_env(
         return
     listed = "".join(f"  {name}/{path}\n" for path in pack.files())
     out.print(f"wrote {pack.env_id}, {pack.turns}-turn, data-{pack.data}:\n{listed}", highlight=False)
-    out.print("next:\n" + "\n".join(f"  {command}" for command in commands), highlight=False)
+    out.print("next:\n" + "\n".join(f"  {command}" for command in commands), highlight=False, soft_wrap=True)
 
 
 def _refuse_bad_name(pack: NewPack) -> None:
