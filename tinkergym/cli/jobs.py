@@ -205,7 +205,8 @@ def update(
         budget = getattr(job.spec, "budget", None)
         if budget is not None and isinstance(settings.get("budget"), dict):
             # Only the bound that was named changes: the whole budget is one setting.
-            settings["budget"] = {**budget.model_dump(), **settings["budget"]}
+            bounds = {**budget.model_dump(), **settings["budget"]}
+            settings["budget"] = None if set(bounds.values()) == {None} else bounds
         before = len(job.view().updates)
         view = job.update(**settings)
     if as_json:

@@ -55,6 +55,8 @@ def test_a_bound_of_a_budget_is_changed_and_the_other_stays(run, service):
     assert service.jobs.get("job-1").view.spec.budget.tokens is None
     # Only this change is printed, not those before it.
     assert removed.output.splitlines() == ["at once: budget 4.0 hours and 1000 tokens -> 4.0 hours"]
+    assert run("jobs", "update", "job-1", "--set", "budget.hours=null").exit_code == 0
+    assert service.jobs.get("job-1").view.spec.budget is None
 
 
 def test_a_list_of_jobs_that_goes_on_says_so(run, service):
