@@ -151,7 +151,18 @@ def _agreed(facts: RunFacts) -> Check:
         text = f"over the threshold: {_some([f'version {one.version} by {one.mean:.3g}' for one in over])}"
         return Check(name=name, verdict="fails", text=text)
     known = {(one.agent, one.version) for one in facts.agreements}
-    missing = sorted({(one.agent, one.version) for one in facts.publishes} - known)
+    # The same weights under another version need no second comparison.
+    weights = {
+        (one.agent, one.weights_sha256) for one in facts.publishes if (one.agent, one.version) in known
+    }
+    missing = sorted(
+        {
+            (one.agent, one.version)
+            for one in facts.publishes
+            if (one.agent, one.weights_sha256) not in weights
+        }
+        - known
+    )
     if not facts.agreements:
         return Check(name=name, verdict="not_shown", text="nothing was compared")
     worst = max(facts.agreements, key=lambda one: one.mean)
@@ -161,7 +172,7 @@ def _agreed(facts: RunFacts) -> Check:
     )
     if missing:
         named = [f"{agent}@{version}" if agent else str(version) for agent, version in missing]
-        text += f"; not compared: {_some(named)}"
+        text += f"; not compared: version {_some(named)}"
         return Check(name=name, verdict="not_shown", text=text)
     return Check(name=name, verdict="holds", text=text)
 

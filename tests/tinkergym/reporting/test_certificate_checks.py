@@ -1,4 +1,4 @@
-"""What a certificate says about the data of a run."""
+"""What a certificate says about the data of a run, and about versions that engine and learner agreed on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import pytest
 
 from tinkergym.reporting.certificate_checks import certify
 from tinkergym.reporting.verification import verify
-from tinkergym.schema.certificate import EventsFacts, RunFacts, StepFacts, data_of
+from tinkergym.schema.certificate import (
+    AgreementFacts,
+    EventsFacts,
+    PublishFacts,
+    RunFacts,
+    StepFacts,
+    data_of,
+)
 from tinkergym.schema.events import JobState
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 from tinkergym.schema.jobs import JobView, SFTSpec
@@ -59,3 +66,27 @@ def test_data_that_was_not_hashed_in_time_is_not_shown():
 @pytest.mark.parametrize("data", [{}, {"data": "d" * 64}])
 def test_hashes_that_are_not_those_of_the_job_fail(spec, data):
     assert pinned(facts_of(spec, data=data)).verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    ("weights", "verdict", "said"),
+    [
+        # An own loop publishes the untrained policy again before its first batch.
+        ({0: "a", 1: "a", 2: "b"}, "holds", "2 published versions"),
+        ({0: "a", 1: "c", 2: "b"}, "not_shown", "not compared: version 0"),
+    ],
+)
+def test_weights_that_were_compared_under_another_version_count_as_compared(weights, verdict, said):
+    publishes = [
+        PublishFacts(version=version, attempt=1, weights_sha256=sha * 64) for version, sha in weights.items()
+    ]
+    agreements = [
+        AgreementFacts(
+            version=version, attempt=1, mean=1e-7, largest=1e-6, tokens=9, by="probe", allowed=1e-4
+        )
+        for version in (1, 2)
+    ]
+    checks = certify(facts_of(RL, publishes=publishes, agreements=agreements)).checks
+    agree = next(one for one in checks if one.name == "engine_and_learner_agree")
+    assert agree.verdict == verdict
+    assert said in agree.text
