@@ -152,17 +152,9 @@ def _agreed(facts: RunFacts) -> Check:
         return Check(name=name, verdict="fails", text=text)
     known = {(one.agent, one.version) for one in facts.agreements}
     # The same weights under another version need no second comparison.
-    weights = {
-        (one.agent, one.weights_sha256) for one in facts.publishes if (one.agent, one.version) in known
-    }
-    missing = sorted(
-        {
-            (one.agent, one.version)
-            for one in facts.publishes
-            if (one.agent, one.weights_sha256) not in weights
-        }
-        - known
-    )
+    published = [((one.agent, one.version), (one.agent, one.weights_sha256)) for one in facts.publishes]
+    weights = {whose for version, whose in published if version in known}
+    missing = sorted({version for version, whose in published if whose not in weights})
     if not facts.agreements:
         return Check(name=name, verdict="not_shown", text="nothing was compared")
     worst = max(facts.agreements, key=lambda one: one.mean)
