@@ -107,6 +107,8 @@ class Preflight:
         for evaluation in spec.evaluations:
             environment = spec.environment_of(evaluation)
             try:
+                if evaluation.environment:
+                    require_known(environment.id)
                 if isinstance(spec, PlayedSpec):
                     played: PlayedSpec = _alone(spec, environment)
                 else:

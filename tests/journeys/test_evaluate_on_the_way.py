@@ -74,11 +74,17 @@ def test_a_client_plays_those_of_its_own_class(client):
     ]
 
 
-def test_an_environment_that_the_service_cannot_make_is_refused_at_once(client):
-    with pytest.raises(tg.TinkerGymError) as refused:
-        client.train(
-            "board/TicTacToeVs-v0", steps=2, evaluate=tg.EvaluateEvery(1, env_kwargs={"opponent": "nobody"})
-        )
+@pytest.mark.parametrize(
+    ("evaluate", "said"),
+    [
+        (tg.EvaluateEvery(1, env_kwargs={"opponent": "nobody"}), "nobody"),
+        (tg.EvaluateEvery(1, "math/Arithmetc-v0"), "did you mean math/Arithmetic-v0"),
+        (tg.EvaluateEvery(1, "board/TicTacToe-v0"), "use board/TicTacToeVs-v0"),
+    ],
+)
+def test_an_environment_that_the_service_cannot_make_is_refused_at_once(client, evaluate, said):
+    with pytest.raises(tg.TinkerGymError, match=said) as refused:
+        client.train("board/TicTacToeVs-v0", steps=2, evaluate=evaluate)
     assert refused.value.field == "evaluate"
 
 

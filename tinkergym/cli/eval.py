@@ -163,10 +163,10 @@ def evaluate(
     from tinkergym.cli.settings import find_environment, parse_settings
     from tinkergym.evaluation.baselines import POLICIES
     from tinkergym.evaluation.scores import Scores
-    from tinkergym.rollout.local_environment import describe, without_token
+    from tinkergym.rollout.local_environment import describe_for_one, without_token
 
     ks = _numbers(k, at_most=samples)
-    described = describe(find_environment(env), parse_settings(env_setting or []))
+    described = describe_for_one(find_environment(env), parse_settings(env_setting or []))
     tasks = _tasks_by_index(_known(described, env), tasks) if by_index else tasks or USUAL_TASKS
     with ExitStack() as stack:
         sampling = given(temperature=temperature, max_turn_tokens=max_turn_tokens, top_p=top_p, top_k=top_k)

@@ -14,6 +14,7 @@ from tinkergym.cli.json_output import AsJson, AsJsonLines, emit
 from tinkergym.cli.options import ReportTo
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
 from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.policy_calls import PolicySpec
 
 app = typer.Typer(
     help="List jobs, follow them, pause, change, cancel and delete them, fetch their checkpoints."
@@ -61,7 +62,7 @@ def list_jobs(limit: Limit = 20, as_json: AsJson = False) -> None:
             [
                 view.job_id,
                 str(view.state),
-                f"{view.step}/{view.spec.steps}",
+                "-" if isinstance(view.spec, PolicySpec) else f"{view.step}/{view.spec.steps}",
                 view.spec.played_in if isinstance(view.spec, PlayedSpec) else view.spec.kind,
                 view.spec.model,
                 f"{started:{_RECENTLY if started > a_while_ago else _LONG_AGO}}",

@@ -28,7 +28,7 @@ from tinkergym.registration.arguments import built
 from tinkergym.registration.environments import make_environment
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.rollout.local_environment import describe
+from tinkergym.rollout.local_environment import describe_for_one
 from tinkergym.rollout.play import play
 from tinkergym.rollout.table_tools import with_seat_tools
 from tinkergym.schema.checks import require_cut, require_temperature
@@ -475,9 +475,10 @@ def resolved(environment: EnvironmentSource, kwargs: dict[str, Any]) -> tuple[En
 
     Raises:
         InvalidRequestError: It is an environment that was made already, or none.
+        UnknownEnvironmentError: It is a game for several players.
     """
     if isinstance(environment, str):
-        described = describe(environment, kwargs)
+        described = describe_for_one(environment, kwargs)
         return described.ref, described.make
     if isinstance(environment, gym.Env) or not callable(environment):
         raise InvalidRequestError(

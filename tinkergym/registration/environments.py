@@ -183,7 +183,8 @@ def _suggestion(id: str) -> str:  # noqa: A002 - as above
         hints = [
             "that is a game for several players; "
             + (f"use {against} for an environment with an opponent, " if against in known else "")
-            + f"or tinkergym.make_game({id!r}) for the game itself"
+            + f"tinkergym.make_game({id!r}) for the game itself, or `tinkergym eval --crossplay` to match "
+            "players"
         ]
     elif "/" in id and not any(name.startswith(id.partition("/")[0] + "/") for name in known):
         hints = [

@@ -628,8 +628,9 @@ class Client:
             return self._train_here(spec, environment)
         try:
             return self.submit(spec)
-        except UnknownEnvironmentError:
-            if rollout is not None or environment.unknown_here:
+        except UnknownEnvironmentError as error:
+            of_evaluation = error.field == "evaluate"
+            if rollout is not None or environment.unknown_here or of_evaluation:
                 raise
         return self._train_here(spec.model_copy(update={"rollout": "client"}), environment)
 

@@ -159,7 +159,7 @@ def _agreed(facts: RunFacts) -> Check:
         return Check(name=name, verdict="not_shown", text="nothing was compared")
     worst = max(facts.agreements, key=lambda one: one.mean)
     text = (
-        f"{len(known)} published versions were compared on {_tokens_of(facts.agreements)} tokens: mean "
+        f"published versions compared: {len(known)}, on {_tokens_of(facts.agreements)} tokens: mean "
         f"differences of at most {worst.mean:.3g} nats, {worst.allowed:.3g} allowed"
     )
     if missing:

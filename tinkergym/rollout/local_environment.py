@@ -14,7 +14,7 @@ import gymnasium as gym
 
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.registration.arguments import built
-from tinkergym.registration.environments import make_environment
+from tinkergym.registration.environments import make_environment, require_known
 from tinkergym.registration.games import is_game, make_playable
 from tinkergym.registration.packs import find_packs, known_packs
 from tinkergym.rollout.environment_host import AnyEnv
@@ -79,6 +79,18 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
             field="environment",
         )
     return Environment(ref=environment_ref(local_id(env), settings), make=_factory(env))
+
+
+def describe_for_one(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environment:
+    """Describe an environment in which one policy plays alone, as `describe` does.
+
+    Raises:
+        InvalidRequestError: As `describe`.
+        UnknownEnvironmentError: It is a game for several players.
+    """
+    if isinstance(env, str) and is_game(env):
+        require_known(env)
+    return describe(env, kwargs)
 
 
 def _how_to_hand_over(env: AnyEnv) -> str:

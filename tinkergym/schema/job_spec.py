@@ -454,13 +454,13 @@ class PlayedSpec(EvaluatedSpec):
         if self.evaluate and self.rollout == "script":
             raise ValueError(
                 "evaluate needs rollout='server' or 'client'; a script that plays can call "
-                "tg.evaluate(job.policy(), env) itself"
+                "job.policy().evaluate(...) itself"
             )
         for one in self.evaluate if self.rollout == "client" else ():
             if one.environment not in ("", *self.own_environments):
                 raise ValueError(
                     f"evaluate names {one.environment!r}, but with rollout='client' only the job's own "
-                    f"environment is played; leave it out, or call tg.evaluate(job.policy(), env) yourself"
+                    f"environment is played; leave it out, or call job.policy().evaluate(...) yourself"
                 )
         return self
 

@@ -95,6 +95,7 @@ def test_if_every_episode_fails_there_is_no_evaluation_but_the_first_error():
     [
         ("board/TicTacToeVs-v9", {}, "did you mean board/TicTacToeVs-v0"),
         ("Parity", {}, "there is no environment 'Parity'"),
+        ("board/TicTacToe-v0", {}, "a game for several players; use board/TicTacToeVs-v0"),
         ("board/TicTacToeVs-v0", {"seet": "first"}, "seet"),
         (Parity, {"brokn": True}, "did you mean broken"),
     ],
