@@ -130,6 +130,8 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
         case "literal_error":
             hint = nearest_value(got, str(context["expected"]))
         case "model_type" | "model_attributes_type" | "union_tag_not_found" if models != [model]:
+            if detail["type"] != "union_tag_not_found":  # whose message names the missing field
+                message = f"cannot be {_SHORT.repr(got)}"
             hint = f"write {' or '.join(f'{m.__name__}(...)' for m in models)}"
         case "union_tag_invalid":
             message = detail["msg"]
