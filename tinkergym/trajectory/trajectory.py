@@ -228,6 +228,15 @@ class Trajectory(Record):
         return self.stop_reason in COMPLETED_REASONS and bool(self.turns)
 
     @property
+    def has_return(self) -> bool:
+        """Whether the return says how the episode went.
+
+        A game may end before the agent's first turn, by another seat's move. That trains nothing, but it has
+        been won or lost.
+        """
+        return self.completed or self.stop_reason is StopReason.TERMINATED
+
+    @property
     def failed(self) -> bool:
         """Whether the episode failed; see `FAILED_REASONS`."""
         return self.stop_reason in FAILED_REASONS

@@ -312,6 +312,28 @@ def test_a_policy_that_can_take_several_seats_is_evaluated_in_mirrored_pairs_tha
     assert before.mean == sum(whole) / 2
 
 
+def test_a_game_that_the_other_seat_ended_before_its_first_turn_counts(lab):
+    evaluate = EvaluateEvery(2, episodes=2, against=Scripted("random"))
+    job_id = lab.start(**GAME, agents={"o": Train(), "x": Scripted("random")}, steps=1, evaluate=evaluate)
+    requests = held_out_of(lab, job_id, 2)
+    won, other = lab.play(requests)
+    record = won.trajectories[0].model_copy(
+        update={
+            "turns": [],
+            "segments": [],
+            "early_reward": 1.0,
+            "stop_reason": StopReason.TERMINATED,
+            "terminated": True,
+            "truncated": False,
+        }
+    )
+    lab.submit(job_id, [won.model_copy(update={"trajectories": [record]}), other])
+    lab.play_on(job_id)
+    before = evaluations(lab, job_id)[0]
+    assert (before.agent, before.episodes, before.failed_episodes) == ("o", 2, 0)
+    assert before.mean == (1.0 + other.trajectories[0].episode_return) / 2
+
+
 def test_each_policy_of_a_job_has_a_best_version_of_its_own(lab):
     agents = {"x": Train(), "o": Train()}
     evaluate = [
