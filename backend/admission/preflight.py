@@ -107,7 +107,7 @@ class Preflight:
         for evaluation in spec.evaluations:
             environment = spec.environment_of(evaluation)
             try:
-                if evaluation.environment:
+                if evaluation.environment not in ("", *spec.own_environments):
                     require_known(environment.id)
                 if isinstance(spec, PlayedSpec):
                     played: PlayedSpec = _alone(spec, environment)

@@ -13,6 +13,7 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
     UnknownModelError,
 )
+from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Limits, Sampling, Train
 from tinkergym.tasks import SequenceTasks
 
@@ -44,6 +45,15 @@ def test_an_unknown_environment_is_refused_with_what_is_meant_and_what_else_to_d
     assert caught.value.field == "environment.id"
     assert "odd/Odd-v0" in caught.value.hint
     assert "rollout='client'" in caught.value.hint
+
+
+def test_an_unknown_environment_of_an_evaluation_is_refused_without_advice_about_training(pack, preflight):
+    wanted = spec().model_copy(update={"evaluate": [EvaluateEvery(1, "odd/Od-v0")]})
+    with pytest.raises(UnknownEnvironmentError) as caught:
+        preflight.check(wanted)
+    assert caught.value.field == "evaluate"
+    assert "odd/Odd-v0" in caught.value.hint
+    assert "rollout" not in caught.value.hint
 
 
 def test_an_unknown_environment_is_refused_before_any_process_is_started(pack, preflight, monkeypatch):
@@ -146,7 +156,11 @@ def test_a_seat_whose_own_prompt_and_answer_do_not_fit_is_refused_by_name(prefli
 
 
 def test_a_game_whose_every_agent_has_a_seat_is_accepted_and_its_pack_known(preflight):
-    assert preflight.check(of_game(["o", "x"])).packs.keys() == {"board"}
+    job = of_game(["o", "x"])
+    assert preflight.check(job).packs.keys() == {"board"}
+    # Its own evaluation may name it.
+    named = job.model_copy(update={"evaluate": [EvaluateEvery(1, job.environment.id)]})
+    assert preflight.check(named).packs.keys() == {"board"}
 
 
 def test_each_of_several_environments_is_tried(preflight, pack):
