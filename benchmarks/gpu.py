@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import json
 import platform
+import shlex
 import statistics
 import sys
 import time
@@ -205,8 +206,9 @@ def main() -> int:
             found, numbers = measure(shape, work, machine, device, compiled=not options.eager)
             figures += found
             details[shape.name] = numbers
+            # After each model, so that a run that is cut keeps the earlier ones.
+            _write(options, RESULT, _result(figures, details, machine, work))
     _print_table(figures)
-    _write(options, RESULT, _result(figures, details, machine, work))
     return 0 if options.tiny else sum(not figure.reached for figure in figures)
 
 
@@ -603,7 +605,7 @@ def _result(figures: list[Figure], details: dict[str, Any], machine: Machine, wo
         driver = str(torch.version.cuda)
     return {
         "name": "gpu",
-        "command": "python benchmarks/gpu.py",
+        "command": shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "machine": {
             **asdict(machine),

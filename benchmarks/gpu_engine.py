@@ -30,21 +30,22 @@ RESULT = Path(__file__).parent / "results" / "gpu_engine.json"
 def main() -> int:
     """Measure, print, write the JSON; the exit status is 1 if logprobs differ."""
     parser = gpu.parser_of(__doc__, RESULT)
+    parser.add_argument("--model", help="only the shape of this name, such as '0.5 B'")
     options = parser.parse_args()
     device = gpu.device_of(options, parser)
     work = gpu.Work(batch=4, prompt_tokens=8, decode_tokens=24, runs=2) if options.tiny else gpu.Work()
     torch.manual_seed(0)
     machine = gpu.probe(device, tiny=options.tiny)
-    found = {
-        shape.name: measure(shape, work, machine, device)
-        for shape in ((gpu.TINY,) if options.tiny else gpu.SHAPES)
-    }
-    for name, numbers in found.items():
+    found: dict[str, dict[str, Any]] = {}
+    for shape in (gpu.TINY,) if options.tiny else gpu.SHAPES:
+        if options.model not in {None, shape.name}:
+            continue
+        found[shape.name] = numbers = measure(shape, work, machine, device)
         print(
-            f"{name}: logprobs differ by {numbers['parity']:.1e} on average; "
+            f"{shape.name}: logprobs differ by {numbers['parity']:.1e} on average; "
             f"{numbers['tokens_per_second']:,.0f} tokens/s, {numbers['share']:.0%} of the roof"
         )
-    gpu.write_details(options, RESULT, machine, found, work=asdict(work))
+        gpu.write_details(options, RESULT, machine, found, work=asdict(work))
     return int(any(numbers["parity"] > gpu.PARITY_ASKED for numbers in found.values()))
 
 
