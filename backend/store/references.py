@@ -150,5 +150,5 @@ def _which(ref: PolicyRef, agents: list[str], field: str) -> InvalidRequestError
 
 
 def _not_kept(kept: tuple[CheckpointView, ...], what: str, field: str) -> NotFoundError:
-    there = ", ".join(str(view.policy_version) for view in kept) or "none yet"
+    there = ", ".join(map(str, sorted({view.policy_version for view in kept}))) or "none yet"
     return NotFoundError(what, hint=f"versions with a checkpoint: {there}", field=field)

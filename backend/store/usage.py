@@ -68,5 +68,5 @@ def out_of_budget(job_id: str, why: str) -> str:
     """Return the reason for a job that is paused or cannot resume because its budget is used up."""
     return (
         f"its budget is used up: {why}; raise it with job.update(budget=...) or "
-        f"`tinkergym jobs update {job_id} --set budget.hours=...`, then resume"
+        f"`tinkergym jobs update {job_id} --set budget.hours=...` (or budget.tokens), then resume"
     )

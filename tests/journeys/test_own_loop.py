@@ -9,7 +9,13 @@ import psutil
 import pytest
 
 from tinkergym.cli.named_policy import named_policy
-from tinkergym.errors import ConflictError, InvalidRequestError, JobFailedError, NotFoundError
+from tinkergym.errors import (
+    ConflictError,
+    InvalidRequestError,
+    JobFailedError,
+    NotFoundError,
+    UnknownModelError,
+)
 from tinkergym.schema.events import JobState
 from tinkergym.schema.policy_refs import PolicyRef
 
@@ -44,6 +50,13 @@ def kill_the_pool():
 def weights_of(client, policy, saved):
     ref = PolicyRef.parse(saved)
     return next(c.sha256 for c in client.job(ref.owner).checkpoints() if c.policy_version == ref.version)
+
+
+def test_an_unknown_model_is_refused_before_there_is_a_policy(client):
+    before = client.jobs()
+    with pytest.raises(UnknownModelError):
+        client.create_policy(model="no-such-model")
+    assert client.jobs() == before
 
 
 def test_calls_that_were_acknowledged_take_effect_once_also_when_the_worker_is_killed(client):

@@ -36,6 +36,11 @@ class WrittenCertificate:
         """Results of the checks."""
         return self.certificate.checks
 
+    def __repr__(self) -> str:
+        lines = [f"{check.verdict} {check.name}: {check.text}" for check in self.checks]
+        written = [str(path) for path in (self.json, self.page, self.bundle) if path]
+        return "\n".join([*lines, *written])
+
     @property
     def ok(self) -> bool:
         """Whether no check fails. `not_shown` does not count as failed."""

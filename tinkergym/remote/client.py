@@ -388,7 +388,12 @@ class Client:
         """
         chosen = {"kind": "policy", "model": model, "adapter": LoRA() if adapter is None else adapter}
         spec = parse_any_spec(chosen | {"initial_policy": initial_policy} | with_template_read(settings))
-        return self._training_policy(self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
+        renderer = self._renderer(
+            spec.model, spec.chat_template
+        )  # refuses an unknown model before it is a job
+        return TrainingPolicy(
+            self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex), renderer
+        )
 
     def training_policy(self, policy_id: str) -> TrainingPolicy:
         """Open a policy that `create_policy` created, in this script or another.
@@ -401,14 +406,11 @@ class Client:
         """
         if policy_id.startswith("policy-"):
             policy_id = self._api.find_policy(policy_id).job_id
-        return self._training_policy(self._api.job(policy_id))
+        view = self._api.job(policy_id)
+        return TrainingPolicy(self._api, view, self._renderer(view.spec.model, view.spec.chat_template))
 
-    def _training_policy(self, view: JobView) -> TrainingPolicy:
-        return TrainingPolicy(
-            self._api,
-            view,
-            Renderer.from_bundle(self._api.renderer(view.spec.model, view.spec.chat_template)),
-        )
+    def _renderer(self, model: str, chat_template: str) -> Renderer:
+        return Renderer.from_bundle(self._api.renderer(model, chat_template))
 
     def submit(self, spec: AnyJobSpec) -> Job:
         """Start a job from a complete specification. The caller arranges who plays its episodes."""

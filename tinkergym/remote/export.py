@@ -197,7 +197,7 @@ def _checkpoint(api: Api, job_id: str, version: int | None, agent: str) -> Check
     found = of_one_policy([one for one in api.checkpoints(job_id) if agent in ("", one.agent)], job_id)
     chosen = [c for c in found if version is None or c.policy_version == version]
     if not chosen:
-        there = ", ".join(str(c.policy_version) for c in found) or "none yet"
+        there = ", ".join(map(str, sorted({c.policy_version for c in found}))) or "none yet"
         if version == 0:
             raise NotFoundError(
                 f"version 0 of {job_id} has no checkpoint to export: it is the policy before training",

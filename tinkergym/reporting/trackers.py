@@ -33,8 +33,9 @@ def callbacks_of(report_to: ReportTo) -> list[Callback]:
         InvalidRequestError: A name is unknown, or an object lacks the methods of `Callback`.
         MissingExtraError: A tracker's package is not installed.
     """
-    several = [report_to] if isinstance(report_to, str | Callback) else list(report_to)
-    return [_callback(one) for one in several]
+    if isinstance(report_to, str | Callback) or not isinstance(report_to, Iterable):
+        return [_callback(report_to)]
+    return [_callback(one) for one in report_to]
 
 
 def _callback(one: str | Callback) -> Callback:

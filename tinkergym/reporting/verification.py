@@ -99,10 +99,16 @@ def _read(body: bytes) -> Certificate:
         return Certificate.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        if first["type"] == "json_invalid":
+            raise InvalidDataError(
+                "this is not a certificate: it is not one JSON document",
+                hint="name what job.certificate() wrote",
+                field="path",
+            ) from None
         where = ".".join(map(str, first["loc"]))
         raise InvalidDataError(
             f"the certificate cannot be read: {where}: {first['msg']}",
-            hint="verify it with the tinkergym version that made it",
+            hint="name what job.certificate() wrote, and use the tinkergym version that wrote it",
             field="path",
         ) from None
 

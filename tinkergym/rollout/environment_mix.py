@@ -88,7 +88,7 @@ def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> En
         raise InvalidRequestError(
             "there is no environment in the list", hint=HOW_TO_WEIGH, field="environments"
         )
-    parts = [_part(one) for one in env]
+    parts = [_part(one, at) for at, one in enumerate(env)]
     by_id: dict[str, EnvSource] = {}
     for source, _, _ in parts:
         name = describe(source).ref.id if callable(source) else ""
@@ -102,12 +102,17 @@ def describe_mix(env: EnvSources, kwargs: Mapping[str, Any] | None = None) -> En
     )
 
 
-def _part(one: object) -> tuple[EnvSource, float, Mapping[str, Any] | None]:
+def _part(one: object, at: int) -> tuple[EnvSource, float, Mapping[str, Any] | None]:
     if not isinstance(one, tuple | list) or not 2 <= len(one) <= 3:
         raise InvalidRequestError(
             f"{one!r:.80} is not an environment with a weight", hint=HOW_TO_WEIGH, field="environments"
         )
     source, weight, own = (*one, None)[:3]
+    # Of a list with one environment the service never sees the weight.
+    if not isinstance(weight, int | float) or not weight > 0:
+        raise InvalidRequestError(
+            f"{weight!r:.80} is not a number above 0", hint=HOW_TO_WEIGH, field=f"environments.{at}.weight"
+        )
     return source, weight, own
 
 

@@ -22,6 +22,7 @@ from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.executors import Executor, MakeEnv
 from tinkergym.rollout.player import EpisodePlayer
 from tinkergym.schema.episodes import EpisodeResult, LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
+from tinkergym.schema.events import JobState
 from tinkergym.schema.views import RendererBundle
 
 _log = logging.getLogger(__name__)
@@ -225,7 +226,8 @@ class RolloutWorker:
     def _say_what_is_waited_for(self, reply: LeaseReply) -> None:
         if self._playing:
             return
-        waits_for = f"the job waits for its place: {reply.waits_for}" if reply.waits_for else ""
+        where = "is paused" if reply.job_state is JobState.PAUSED else "waits for its place"
+        waits_for = f"the job {where}: {reply.waits_for}" if reply.waits_for else ""
         if reply.held_seconds:
             waits_for = (
                 f"waiting up to {reply.held_seconds:.0f} s for the leases of a worker that stopped "

@@ -68,7 +68,7 @@ class ForwardBackward(UserSettings):
 
     op: Literal["forward_backward"] = "forward_backward"
     sequences: list[TokenSequence] = Field(min_length=1, max_length=MOST_SEQUENCES)
-    loss: LossName | Literal["cross_entropy", "linear"] = "cross_entropy"
+    loss: Literal[LossName, "cross_entropy", "linear"] = "cross_entropy"
     """`linear` is the sum of minus `advantage` times logprob. It implements custom losses: the client
     computes the gradient with respect to the logprobs and sends it with the sign reversed."""
     aggregation: Literal["token", "sequence", "constant"] = "token"

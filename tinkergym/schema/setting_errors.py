@@ -134,7 +134,7 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
                 message = f"cannot be {_SHORT.repr(got)}"
             hint = f"write {' or '.join(f'{m.__name__}(...)' for m in models)}"
         case "union_tag_invalid":
-            message = detail["msg"]
+            message = f"{_SHORT.repr(context['tag'])} is not one of {context['expected_tags']}"
             path.append(str(context["discriminator"]).strip("'"))
             hint = _nearest_tag(path, str(context["tag"]), models, str(context["expected_tags"]))
         case "value_error":  # Our own validators write "<setting> <reason>; <what to do>".

@@ -85,3 +85,10 @@ def test_samples_are_of_the_last_published_version_also_in_a_script_that_opens_t
 def test_a_completion_has_its_text_whether_or_not_a_stop_string_was_asked_for(policy):
     (completion,) = policy.sample("hello", deterministic=True)
     assert completion.text == policy.renderer.decode_answer(completion.token_ids)
+
+
+def test_an_unknown_loss_is_refused_with_the_nearest_name(policy):
+    with pytest.raises(InvalidRequestError) as refused:
+        policy.forward_backward([{"token_ids": [1, 2]}], loss="pppo")
+    assert refused.value.field == "loss"
+    assert refused.value.hint == "did you mean 'ppo'?"

@@ -15,7 +15,7 @@ def test_names_and_callbacks_may_be_mixed_and_one_may_stand_alone():
     assert callbacks_of(()) == []
 
 
-@pytest.mark.parametrize("wrong", ["excel", [3], [CsvTracker]])
+@pytest.mark.parametrize("wrong", ["excel", 3, [3], [CsvTracker]])
 def test_what_is_no_tracker_is_refused(wrong):
     with pytest.raises(InvalidRequestError) as refused:
         callbacks_of(wrong)

@@ -83,6 +83,9 @@ def test_classes_are_known_here_only():
         ([(Echo,)], None, "environments"),
         (["bandit/Bandit-v0"], None, "environments"),
         ([(Echo, 1.0)], {"size": 2}, "env_kwargs"),
+        ([(Echo, -1)], None, "environments.0.weight"),
+        ([(Echo, float("nan"))], None, "environments.0.weight"),
+        ([(Echo, 0.5), (Other, "half")], None, "environments.1.weight"),
     ],
 )
 def test_what_is_no_mix_is_refused(env, kwargs, field):
