@@ -148,9 +148,16 @@ def parser_of(description: str, result: Path) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model and little work, for a smoke test")
+    models = parser.add_mutually_exclusive_group()
+    models.add_argument("--model", choices=[shape.name for shape in SHAPES], help="only this model")
+    models.add_argument("--tiny", action="store_true", help="a tiny model and little work, for a smoke test")
     parser.add_argument("--json", type=Path, help=f"where the result goes (default: {result}, tiny: nowhere)")
     return parser
+
+
+def shapes_of(options: argparse.Namespace) -> list[Shape]:
+    """Return the models to measure."""
+    return [TINY] if options.tiny else [one for one in SHAPES if options.model in {None, one.name}]
 
 
 def device_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> torch.device:
@@ -167,7 +174,7 @@ def write_details(
     """Write what another script of this kind found, which is named as its result; tiny work is not kept."""
     written = {
         "name": result.stem,
-        "command": f"python -m benchmarks.{result.stem}",
+        "command": shlex.join(["python", "-m", f"benchmarks.{result.stem}", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "machine": asdict(machine),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
@@ -188,7 +195,6 @@ def _write(options: argparse.Namespace, result: Path, written: dict[str, Any]) -
 def main() -> int:
     """Measure, print the table, write the JSON; the exit status counts the figures that missed their goal."""
     parser = parser_of(__doc__, RESULT)
-    parser.add_argument("--model", help="only the shape of this name, such as '0.5 B'")
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs and torch.compile")
     options = parser.parse_args()
     device = device_of(options, parser)
@@ -201,13 +207,12 @@ def main() -> int:
     print(f"{machine.flops / 1e12:,.1f} TFLOP/s {machine.flops_source}")
     figures: list[Figure] = []
     details: dict[str, Any] = {}
-    for shape in (TINY,) if options.tiny else SHAPES:
-        if options.model in {None, shape.name}:
-            found, numbers = measure(shape, work, machine, device, compiled=not options.eager)
-            figures += found
-            details[shape.name] = numbers
-            # After each model, so that a run that is cut keeps the earlier ones.
-            _write(options, RESULT, _result(figures, details, machine, work))
+    for shape in shapes_of(options):
+        found, numbers = measure(shape, work, machine, device, compiled=not options.eager)
+        figures += found
+        details[shape.name] = numbers
+        # After each model, so that a run that is cut leaves those it has measured.
+        _write(options, RESULT, _result(figures, details, machine, work))
     _print_table(figures)
     return 0 if options.tiny else sum(not figure.reached for figure in figures)
 

@@ -30,16 +30,13 @@ RESULT = Path(__file__).parent / "results" / "gpu_engine.json"
 def main() -> int:
     """Measure, print, write the JSON; the exit status is 1 if logprobs differ."""
     parser = gpu.parser_of(__doc__, RESULT)
-    parser.add_argument("--model", help="only the shape of this name, such as '0.5 B'")
     options = parser.parse_args()
     device = gpu.device_of(options, parser)
     work = gpu.Work(batch=4, prompt_tokens=8, decode_tokens=24, runs=2) if options.tiny else gpu.Work()
     torch.manual_seed(0)
     machine = gpu.probe(device, tiny=options.tiny)
     found: dict[str, dict[str, Any]] = {}
-    for shape in (gpu.TINY,) if options.tiny else gpu.SHAPES:
-        if options.model not in {None, shape.name}:
-            continue
+    for shape in gpu.shapes_of(options):
         found[shape.name] = numbers = measure(shape, work, machine, device)
         print(
             f"{shape.name}: logprobs differ by {numbers['parity']:.1e} on average; "

@@ -41,7 +41,7 @@ def main() -> int:
         return _read(device)
     torch.manual_seed(0)
     machine = gpu.probe(device, tiny=options.tiny)
-    found = {shape.name: measure(shape, device) for shape in ((gpu.TINY,) if options.tiny else gpu.SHAPES)}
+    found = {shape.name: measure(shape, device) for shape in gpu.shapes_of(options)}
     for name, numbers in found.items():
         print(f"{name}: {numbers['bytes'] / 2**30:.2f} GiB", end="")
         for way, seconds in numbers["share_seconds"].items():

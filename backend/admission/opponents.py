@@ -9,7 +9,7 @@ from backend.external import judges
 from backend.external.tokens import without_token
 from backend.external.urls import is_remote
 from backend.store.store import TenantStore
-from tinkergym.errors import ConflictError, NotFoundError
+from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec
 from tinkergym.schema.opponents import External, FixedPlayer, Frozen, League, PlayedAs
 from tinkergym.schema.policy_refs import PolicyRef
@@ -22,7 +22,7 @@ def definite_opponents(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
 
     Raises:
         NotFoundError: Such a policy is not this tenant's, or that version is not stored.
-        ConflictError: It is on another base model than the job.
+        InvalidRequestError: It is on another base model than the job, or a replayed job played other games.
     """
     for agent, job_id in spec.replayed_jobs.items():
         _refuse_other_games(tenant, spec, agent, job_id)
@@ -86,7 +86,7 @@ def _definite(tenant: TenantStore, spec: JobSpec, frozen: Frozen, field: str) ->
     ref = PolicyRef.parse(frozen.policy, field=field)
     found = tenant.find_policy(ref, field=field)
     if found.policy.model != spec.model:
-        raise ConflictError(
+        raise InvalidRequestError(
             f"{ref.whose} trained the model {found.policy.model!r}, but this job's seats use {spec.model!r}",
             hint=f"choose an opponent on this job's model, or set model={found.policy.model!r}",
             field=field,
@@ -120,13 +120,13 @@ def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: 
         raise
     theirs = job.spec
     if not isinstance(theirs, JobSpec) or agent not in theirs.learning_seats:
-        raise ConflictError(
+        raise InvalidRequestError(
             f"{job_id} did not train a policy at the seat {agent!r}",
             hint="use a job that did",
             field=field,
         )
     if theirs.tools_of(theirs.policy_at(agent)) is not None:
-        raise ConflictError(
+        raise InvalidRequestError(
             f"{job_id} trained the seat {agent!r} with tools, whose calls are recorded like moves",
             hint="replay a job whose seat has no tools",
             field=field,
@@ -140,19 +140,19 @@ def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: 
     }
     for name, (there, here) in same.items():
         if there != here:
-            raise ConflictError(
+            raise InvalidRequestError(
                 f"{job_id} has {name} {there!r:.200}, but this job has {here!r:.200}, so their games differ",
                 hint=f"use the same {name}",
                 field=field,
             )
     if theirs.keep_episodes is not None and theirs.keep_episodes < job.step:
-        raise ConflictError(
+        raise InvalidRequestError(
             f"{job_id} only kept the actions of its last {theirs.keep_episodes} steps (keep_episodes)",
             hint="use a job that keeps all of its episodes",
             field=field,
         )
     if job.step < spec.steps:
-        raise ConflictError(
+        raise InvalidRequestError(
             f"{job_id} recorded {job.step} steps, but this job has {spec.steps}",
             hint=f"set steps to at most {job.step}",
             field=field,

@@ -22,7 +22,7 @@ _PROMPTS = 2
 
 
 class PublishCheck:
-    """Compares each published version once, while the learner has its weights."""
+    """Compares the newest published version at the next batch, while the learner has its weights."""
 
     def __init__(self, context: JobContext[PolicySpec]) -> None:
         """Compare the policy of a job."""

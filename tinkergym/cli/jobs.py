@@ -207,12 +207,14 @@ def update(
         if budget is not None and isinstance(settings.get("budget"), dict):
             # Only the bound that was named changes: the whole budget is one setting.
             bounds = {**budget.model_dump(), **settings["budget"]}
-            settings["budget"] = None if set(bounds.values()) == {None} else bounds
+            settings["budget"] = None if all(bound is None for bound in bounds.values()) else bounds
         before = len(job.view().updates)
         view = job.update(**settings)
     if as_json:
         emit(view)
         return
+    if len(view.updates) == before:
+        out.print("nothing changed: the job has these settings")
     for one in view.updates[before:]:
         if [change.name for change in one.changes] == ["budget"]:
             when = "at once"

@@ -177,7 +177,10 @@ def _name(entry_point: object) -> str:
 
 def _suggestion(id: str) -> str:  # noqa: A002 - as above
     known = registered()
-    close = difflib.get_close_matches(id, known, n=3, cutoff=0.6)
+    namespace = id.partition("/")[0].lower() + "/"
+    # Also those of the script's own that it registered with Gymnasium under this namespace.
+    beside = [name for name in {*known, *gym.registry} if name.lower().startswith(namespace)]
+    close = difflib.get_close_matches(id, sorted({*known, *beside}), n=3, cutoff=0.6)
     if id in registered_games():
         against = re.sub(r"(-v\d+)$", r"Vs\1", id)
         hints = [
@@ -186,10 +189,10 @@ def _suggestion(id: str) -> str:  # noqa: A002 - as above
             + f"tinkergym.make_game({id!r}) for the game itself, or `tinkergym eval --crossplay` to match "
             "players"
         ]
-    elif "/" in id and not any(name.startswith(id.partition("/")[0] + "/") for name in known):
+    elif "/" in id and not beside:
         hints = [
-            f"no pack with environments {id.partition('/')[0]}/... is installed on this machine; install it "
-            "(tinkergym's own: `pip install ./envs/NAME` in a checkout)",
+            f"no pack with environments {id.partition('/')[0]}/... is installed where it would be created; "
+            "install it there (tinkergym's own: `pip install ./envs/NAME` in a checkout)",
             *([f"or did you mean {', '.join(close)}?"] if close else []),
         ]
     elif close:

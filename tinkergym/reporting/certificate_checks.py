@@ -150,22 +150,24 @@ def _agreed(facts: RunFacts) -> Check:
     if over:
         text = f"over the threshold: {_some([f'version {one.version} by {one.mean:.3g}' for one in over])}"
         return Check(name=name, verdict="fails", text=text)
-    known = {(one.agent, one.version) for one in facts.agreements}
+    known = {(one.agent, one.version, one.attempt) for one in facts.agreements}
+    published = {(one.agent, one.version, one.attempt): one.weights_sha256 for one in facts.publishes}
     # The same weights under another version need no second comparison.
-    published = [((one.agent, one.version), (one.agent, one.weights_sha256)) for one in facts.publishes]
-    weights = {whose for version, whose in published if version in known}
-    missing = sorted({version for version, whose in published if whose not in weights})
+    weights = {(key[0], sha256) for key, sha256 in published.items() if key in known}
+    missing = sorted({key[:2] for key, sha256 in published.items() if (key[0], sha256) not in weights})
     if not facts.agreements:
         return Check(name=name, verdict="not_shown", text="nothing was compared")
     worst = max(facts.agreements, key=lambda one: one.mean)
     text = (
-        f"published versions compared: {len(known)}, on {_tokens_of(facts.agreements)} tokens: mean "
-        f"differences of at most {worst.mean:.3g} nats, {worst.allowed:.3g} allowed"
+        f"publishes compared: {len(known)} of {len(published)}, on {_tokens_of(facts.agreements)} tokens: "
+        f"mean differences of at most {worst.mean:.3g} nats, {worst.allowed:.3g} allowed"
     )
     if missing:
         named = [f"{agent}@{version}" if agent else str(version) for agent, version in missing]
         text += f"; not compared: version {_some(named)}"
         return Check(name=name, verdict="not_shown", text=text)
+    if len(known) < len(published):
+        text += "; the others published the same weights again"
     return Check(name=name, verdict="holds", text=text)
 
 

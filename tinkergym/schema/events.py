@@ -158,7 +158,7 @@ class EvaluationEvent(WireModel):
     """Failed episodes are excluded from all figures."""
     sampled_tokens: int = 0
     mean: float | None
-    """Mean return of the completed episodes; None if there were none, as for the next two."""
+    """Mean return of the episodes that did not fail; None if there were none, as for the next two."""
     low: float | None = None
     """Bounds of the mean's 95 % interval; None for a single episode."""
     high: float | None = None

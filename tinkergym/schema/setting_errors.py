@@ -114,10 +114,18 @@ def explain(
     return first
 
 
+_IN_OUR_WORDS = {
+    "dict_type": "must be a table of names and values",
+    "list_type": "must be a list",
+    "string_type": "must be text",
+}
+"""By pydantic's type of error."""
+
+
 def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence[str]) -> InvalidRequestError:
     path, models = _located(detail["loc"], model)
     context, got = detail.get("ctx", {}), detail["input"]
-    message, hint = f"{detail['msg']}, got {_SHORT.repr(got)}", ""
+    message, hint = f"{_IN_OUR_WORDS.get(detail['type'], detail['msg'])}, got {_SHORT.repr(got)}", ""
     match detail["type"]:
         case "extra_forbidden":
             message, hint = "unknown setting", _nearest(path, models, model, arguments)
@@ -130,8 +138,9 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
         case "literal_error":
             hint = nearest_value(got, str(context["expected"]))
         case "model_type" | "model_attributes_type" | "union_tag_not_found" if models != [model]:
-            if detail["type"] != "union_tag_not_found":  # whose message names the missing field
-                message = f"cannot be {_SHORT.repr(got)}"
+            message = f"cannot be {_SHORT.repr(got)}"
+            if detail["type"] == "union_tag_not_found":
+                message = f"needs {context['discriminator']}, got {_SHORT.repr(got)}"
             hint = f"write {' or '.join(f'{m.__name__}(...)' for m in models)}"
         case "union_tag_invalid":
             message = f"{_SHORT.repr(context['tag'])} is not one of {context['expected_tags']}"

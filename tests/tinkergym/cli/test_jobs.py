@@ -55,6 +55,10 @@ def test_a_bound_of_a_budget_is_changed_and_the_other_stays(run, service):
     assert service.jobs.get("job-1").view.spec.budget.tokens is None
     # Only this change is printed, not those before it.
     assert removed.output.splitlines() == ["at once: budget 4.0 hours and 1000 tokens -> 4.0 hours"]
+    refused = run("jobs", "update", "job-1", "--set", "budget.hours=[1]")
+    assert (refused.exit_code, "budget.hours: " in refused.output) == (2, True), refused.output
+    again = run("jobs", "update", "job-1", "--set", "budget.hours=4")
+    assert again.output.splitlines() == ["nothing changed: the job has these settings"]
     assert run("jobs", "update", "job-1", "--set", "budget.hours=null").exit_code == 0
     assert service.jobs.get("job-1").view.spec.budget is None
 

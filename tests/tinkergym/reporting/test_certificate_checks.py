@@ -72,7 +72,7 @@ def test_hashes_that_are_not_those_of_the_job_fail(spec, data):
     ("weights", "verdict", "said"),
     [
         # An own loop publishes the untrained policy again before its first batch.
-        ({0: "a", 1: "a", 2: "b"}, "holds", "published versions compared: 2"),
+        ({0: "a", 1: "a", 2: "b"}, "holds", "publishes compared: 2 of 3"),
         ({0: "a", 1: "c", 2: "b"}, "not_shown", "not compared: version 0"),
     ],
 )

@@ -42,6 +42,18 @@ def test_randomness_that_no_tried_action_shows_is_not_blamed_on_the_seed():
     assert found.outcome is Outcome.SKIPPED
     assert "gold_action" in found.message
 
+    class DrawnLate(tg.SingleTurnEnv):
+        def ask(self, options):
+            return "Guess."
+
+        def score(self, answer):
+            return float(answer == str(self.np_random.integers(10**9)))
+
+        def gold_action(self):
+            return None
+
+    assert results(DrawnLate, "different seeds")["different seeds"].outcome is Outcome.SKIPPED
+
     class Told(Hidden):
         def gold_action(self):
             return self.secret
