@@ -12,14 +12,14 @@ from tinkergym.reporting.recipe import Recipe
 
 recipe = Recipe.from_command_line(__file__)
 train = recipe.settings("train")
-games = [(name, share) for name, share in train.pop("games").items()]
+games = train.pop("games")
 
 
 def legal_episodes(count):
     """Yield episodes in which every move is legal and random."""
     draw = random.Random(recipe.seed)
-    for name, _ in games:
-        env = tg.make(name)
+    for name, _, *settings in games:
+        env = tg.make(name, **dict(*settings))
         legal = env.get_wrapper_attr("legal_actions")
         for seed in range(count):
             yield demonstration(env, lambda _, legal=legal: draw.choice(legal()), seed=seed)
