@@ -66,8 +66,9 @@ class StepEvent(WireModel):
     steps: int
     policy_version: int
     reward_mean: float | None = None
-    """Mean return of the completed episodes; None if there were none, as for the next two. If several seats
-    are trained, `metrics` has one per seat instead: `seat/<agent>/reward_mean`."""
+    """Mean return of the completed episodes; None if there were none, as for the next two. A game that ended
+    before the policy's first turn trains nothing and counts in evaluations only. If several seats are
+    trained, `metrics` has one per seat instead: `seat/<agent>/reward_mean`."""
     reward_std: float | None = None
     loss: float | None
     episodes: int = 0
