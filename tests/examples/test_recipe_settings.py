@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import tinkergym as tg
 from tinkergym.bridges.openenv import OpenEnvEnv
 from tinkergym.bridges.verifiers import VerifiersEnv
+from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting.recipe import Recipe
 from tinkergym.schema.parsing import parse_any_spec
 from tinkergym.serving.remote_env import RemoteEnv
@@ -45,7 +47,7 @@ def job(recipe, stage):
     kwargs = settings.pop("env_kwargs", {})
     if "games" in given:
         settings["environments"] = [
-            {"id": name, "weight": weight, "kwargs": kwargs} for name, weight in given["games"].items()
+            {"id": name, "weight": weight, "kwargs": dict(*own)} for name, weight, *own in given["games"]
         ]
         return parse_any_spec(settings)
     name = settings.pop("environment", "") or written_id(recipe.name)
@@ -100,7 +102,9 @@ def test_its_jobs_are_valid_and_their_environments_take_the_arguments(file):
                 kwargs = dict(one.kwargs)
                 if one.id == "published/Environment-v0":
                     kwargs |= recipe.settings("environment")["kwargs"]
-                if kwargs:
+                if one.id.startswith("textarena/"):  # which passes them on to TextArena's game
+                    tg.make(one.id, **kwargs).reset(seed=0)
+                elif kwargs:
                     known = arguments(creator(one.id, recipe), one.id, recipe)
                     assert set(kwargs) <= known, f"[{stage}] {one.id}"
 
@@ -109,3 +113,8 @@ def test_a_misspelt_argument_is_found():
     recipe = Recipe.from_command_line(str(EXAMPLES / "gomoku" / "train.py"), [])
     assert "instruction" not in arguments(creator("board/GomokuVs-v0", recipe), "board/GomokuVs-v0", recipe)
     assert "instructions" in arguments(creator("board/GomokuVs-v0", recipe), "board/GomokuVs-v0", recipe)
+
+
+def test_a_misspelt_argument_of_a_textarena_game_is_found():
+    with pytest.raises(InvalidRequestError):
+        tg.make("textarena/IteratedPrisonersDilemmaVs-v0", num_round=2).reset(seed=0)
