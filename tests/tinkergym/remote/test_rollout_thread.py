@@ -15,7 +15,8 @@ from tinkergym.testing import ScriptedSampler, byte_bundle
 class Service:
     """Hands out nothing, until the job has ended."""
 
-    def __init__(self, error=None):
+    def __init__(self, error=None, state=JobState.COMPLETED):
+        self.state = state
         self.error, self.ends = error, threading.Event()
         self.asked = threading.Event()
 
@@ -26,7 +27,7 @@ class Service:
         self.ends.wait(60)
         if self.error is not None:
             raise self.error
-        return LeaseReply(episodes=[], job_state=JobState.COMPLETED)
+        return LeaseReply(episodes=[], job_state=self.state)
 
     def sampler(self):
         return ScriptedSampler(Renderer.from_bundle(byte_bundle()), lambda prompt: "yes")
@@ -56,13 +57,12 @@ def test_who_played_until_the_job_ended_is_not_told_to_play_on():
 
 @pytest.mark.parametrize("broken", [True, False])
 def test_a_worker_that_broke_or_was_stopped_plays_no_more(broken):
-    service = Service(ConflictError("no such job") if broken else None)
+    service = Service(ConflictError("no such job") if broken else None, state=JobState.RUNNING)
     thread = started(service)
+    service.ends.set()
     if broken:
-        service.ends.set()
         ended(thread)
     else:
-        threading.Timer(0, service.ends.set).start()
         thread.stop()
     assert not thread.is_playing
 
