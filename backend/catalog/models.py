@@ -89,6 +89,8 @@ def resolve_model(
         if not allow_any:
             raise _unknown(name, offered, "the service does not offer this model")
         target = name
+    if not target.strip():
+        raise _unknown(name, offered, "a model needs a name")
     directory = _folder(target)
     if directory is None:
         if not _may_be_hub_id(target):

@@ -65,6 +65,13 @@ def test_a_folder_that_is_not_there_is_named_in_full_with_the_machine_it_was_loo
     assert f"{str(directory / 'mymodel')!r} is not a folder on the service's machine" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_no_name_does_not_mean_the_current_folder(name, directory, monkeypatch):
+    monkeypatch.chdir(directory)
+    with pytest.raises(UnknownModelError, match="a model needs a name"):
+        resolve_model(name, {})
+
+
 def test_an_adapter_is_no_model_and_says_how_to_make_one(directory, monkeypatch):
     (directory / "config.json").rename(directory / "adapter_config.json")
     monkeypatch.chdir(directory.parent)
