@@ -52,6 +52,13 @@ def test_an_episode_is_the_games_own_and_won_at_its_end(house):
     env.close()
 
 
+def test_each_impossible_command_costs_the_penalty_and_no_other_does(house):
+    env = house(max_steps=3, unknown_penalty=0.1)
+    env.reset(options={"task_index": 2})
+    assert [env.step(command)[1] for command in ("fly", env.gold_action(), "swim")] == [-0.1, 0.0, -0.1]
+    env.close()
+
+
 def test_what_is_not_possible_changes_nothing_and_the_budget_truncates(house):
     env = house(max_steps=2, show_commands=True)
     env.reset(seed=0)
@@ -153,6 +160,9 @@ def test_the_games_are_those_of_the_split_in_the_order_of_their_paths(house, wri
         ({"games": "other"}, "games"),
         ({"games": "made"}, "games"),
         ({"max_steps": 0}, "max_steps"),
+        ({"unknown_penalty": -0.1}, "unknown_penalty"),
+        ({"unknown_penalty": float("nan")}, "unknown_penalty"),
+        ({"unknown_penalty": "0.1"}, "unknown_penalty"),
     ],
 )
 def test_a_wrong_setting_is_refused(house, settings, field):

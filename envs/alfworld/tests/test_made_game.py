@@ -33,9 +33,9 @@ CATALOGUE = Catalogue(
 )
 
 
-def drawn(task_type, seed, most=7):
+def drawn(task_type, seed, most=7, others=None):
     rng = random.Random(f"{task_type}/{seed}")
-    return draw_game(task_type, [KITCHEN], CATALOGUE, rng, most_receptacles=most)
+    return draw_game(task_type, [KITCHEN], CATALOGUE, rng, most_receptacles=most, most_others=others)
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
@@ -71,3 +71,14 @@ def test_a_large_room_is_cut_to_one_of_each_kind_first():
 
 def test_a_room_that_is_too_small_makes_no_game():
     assert all(drawn("pick_and_place_simple", seed, most=2) is None for seed in range(5))
+
+
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+def test_objects_that_the_task_does_not_need_are_limited_and_the_others_stay(task_type):
+    games = [game for seed in range(50) if (game := drawn(task_type, seed, others=1)) is not None]
+    for game in games:
+        needed = [one for one in game.things if one.kind in (game.target, game.place)]
+        assert len(game.things) - len(needed) <= 1
+        assert sum(one.kind == game.target for one in needed) >= (task_type == "pick_two_obj_and_place") + 1
+        assert walkthrough(game, lambda one: one, CATALOGUE.openable)
+    assert any(len(game.things) > 1 for game in games)

@@ -72,6 +72,12 @@ def test_other_games_that_appeared_meanwhile_are_not_taken_for_these(while_makin
     assert [path.name for path in folder.iterdir()] == ["something"]
 
 
+def test_fewer_than_no_objects_are_refused(while_making, tmp_path):
+    with pytest.raises(InvalidRequestError) as caught:
+        made_games(tmp_path / "games", Wanted(most_others=-1))
+    assert caught.value.field == "most_others"
+
+
 def test_a_failure_leaves_no_folder(while_making, tmp_path):
     def fails():
         raise RuntimeError("no engine")

@@ -27,7 +27,8 @@ _MOST_COMMAND = 200
 class HouseholdEnv(gym.Env[str, str]):
     """Do a household task by text commands: ALFWorld's games, played by its own engine.
 
-    Earns 1 when the task is done and 0 otherwise. The episode is truncated after `max_steps` commands.
+    Earns 1 when the task is done and 0 otherwise, less `unknown_penalty` for each impossible command. The
+    episode is truncated after `max_steps` commands.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "turns": "multi", "data": "dependent"}  # noqa: RUF012 - Gymnasium declares it so
@@ -41,6 +42,7 @@ class HouseholdEnv(gym.Env[str, str]):
         split: Split = "train",
         task_types: Sequence[str] | None = None,
         max_steps: int = 50,
+        unknown_penalty: float = 0.0,
         show_commands: bool = False,
         instructions: bool = True,
         call_seconds: float = 60.0,
@@ -54,6 +56,7 @@ class HouseholdEnv(gym.Env[str, str]):
             split: `train`, `valid_seen` (training rooms) or `valid_unseen` (other rooms).
             task_types: Only these task types; None means all six.
             max_steps: Step limit per episode; ALFWorld's own evaluation uses 50.
+            unknown_penalty: Subtracted from the reward of each impossible command; 0 or more.
             show_commands: Show all possible commands.
             instructions: Explain the commands in a system prompt.
             call_seconds: Time limit of the engine for a step.
@@ -69,12 +72,17 @@ class HouseholdEnv(gym.Env[str, str]):
             raise InvalidRequestError(
                 f"must be a positive whole number, not {max_steps!r}", field="max_steps"
             )
+        if not isinstance(unknown_penalty, int | float) or not 0 <= unknown_penalty < float("inf"):
+            raise InvalidRequestError(
+                f"must be a number of at least 0, not {unknown_penalty!r}", field="unknown_penalty"
+            )
         self.tasks = GameTasks(games=games, split=split, task_types=task_types)
         if self.worker is WORKER:
             refuse_missing_packages()
         prompt = {"system_prompt": PROMPT} if instructions else {}
         self.metadata = with_tasks({**self.metadata, **prompt}, self.tasks)
         self._max_steps, self._show_commands = max_steps, show_commands
+        self._unknown_penalty = float(unknown_penalty)
         self._engine = EngineProcess(call_seconds=call_seconds, command=self.worker)
         self._task_type, self._way, self._steps = "", [""], 0
         self._commands: list[str] = []
@@ -125,7 +133,8 @@ class HouseholdEnv(gym.Env[str, str]):
         if not self._playing:
             metrics |= {"success": float(won), f"success_{self._task_type}": float(won)}
         info = {"metrics": metrics, "task_type": self._task_type}
-        return self._words(feedback), float(won), won, truncated, info
+        reward = float(won) if known else -self._unknown_penalty
+        return self._words(feedback), reward, won, truncated, info
 
     def legal_actions(self) -> list[str]:
         """Return the currently possible commands."""

@@ -74,7 +74,13 @@ class MadeGame:
 
 
 def draw_game(
-    task_type: str, rooms: Sequence[Room], catalogue: Catalogue, rng: random.Random, *, most_receptacles: int
+    task_type: str,
+    rooms: Sequence[Room],
+    catalogue: Catalogue,
+    rng: random.Random,
+    *,
+    most_receptacles: int,
+    most_others: int | None = None,
 ) -> MadeGame | None:
     """Draw a game, or None if this draw cannot produce one.
 
@@ -84,6 +90,7 @@ def draw_game(
         catalogue: The catalogue.
         rng: The source of randomness.
         most_receptacles: Limit for receptacles; from a larger room this many are drawn.
+        most_others: Limit for objects that the task does not need; of more this many are drawn.
     """
     room = rng.choice(rooms)
     receptacles = _some(room.receptacles, most_receptacles, rng)
@@ -96,6 +103,10 @@ def draw_game(
     things = None if goal is None else _laid_out(task_type, room, goal, catalogue, rng)
     if goal is None or things is None:
         return None
+    others = [one for one in things if one.kind not in goal]
+    if most_others is not None and len(others) > most_others:
+        dropped = set(others) - set(rng.sample(others, most_others))
+        things = [one for one in things if one not in dropped]
     return MadeGame(
         task_type=task_type,
         room=room.number,

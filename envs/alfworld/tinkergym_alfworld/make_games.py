@@ -46,6 +46,8 @@ class Wanted:
     """Kinds of rooms. One kind has fewer words than all."""
     most_receptacles: int = 6
     """Limit per room. Larger rooms are harder, longer to describe and slower."""
+    most_others: int | None = None
+    """Limit per room for objects that the task does not need; None: no limit."""
     seed: int = 0
 
 
@@ -57,17 +59,19 @@ def made_games(folder: Path, wanted: Wanted) -> Path:
         wanted: What to generate.
 
     Raises:
-        InvalidRequestError: The folder contains something else.
+        InvalidRequestError: The folder contains something else, or what is wanted does not exist.
         InvalidEnvironmentError: ALFWorld is not installed.
     """
     if not set(wanted.task_types) <= set(TASK_TYPES):
         raise InvalidRequestError(f"choose from {', '.join(TASK_TYPES)}", field="task_types")
     if not set(wanted.room_kinds) <= set(ROOM_KINDS):
         raise InvalidRequestError(f"choose from {', '.join(ROOM_KINDS)}", field="room_kinds")
+    if wanted.most_others is not None and wanted.most_others < 0:
+        raise InvalidRequestError(f"must be 0 or more, not {wanted.most_others}", field="most_others")
     refuse_missing_packages()
     catalogue = packaged()
     told = {"generator": VERSION, "made_from": catalogue.version, **asdict(wanted)}
-    told = json.loads(json.dumps(told))
+    told = {name: value for name, value in json.loads(json.dumps(told)).items() if value is not None}
     if _holds(folder, told):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +152,12 @@ class _Maker:
                 return found
             rng = random.Random(f"{self._wanted.seed}/{split}/{task_type}/{draw}")
             game = draw_game(
-                task_type, rooms, self._catalogue, rng, most_receptacles=self._wanted.most_receptacles
+                task_type,
+                rooms,
+                self._catalogue,
+                rng,
+                most_receptacles=self._wanted.most_receptacles,
+                most_others=self._wanted.most_others,
             )
             if game is None:
                 continue
@@ -220,6 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--train", type=int, default=default.train, help="games of each task type")
     parser.add_argument("--valid", type=int, default=default.valid, help="the same, seen and unseen each")
     parser.add_argument("--most-receptacles", type=int, default=default.most_receptacles)
+    parser.add_argument("--most-others", type=int, help="objects that the task does not need, per room")
     parser.add_argument("--task-types", nargs="+", choices=TASK_TYPES, default=list(TASK_TYPES))
     parser.add_argument("--room-kinds", nargs="+", choices=ROOM_KINDS, default=list(ROOM_KINDS))
     given = parser.parse_args(arguments)
@@ -229,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         task_types=tuple(given.task_types),
         room_kinds=tuple(given.room_kinds),
         most_receptacles=given.most_receptacles,
+        most_others=given.most_others,
         seed=given.seed,
     )
     folder = made_games(given.folder, wanted)
