@@ -29,7 +29,7 @@ def demonstrations(count):
 
 def pass_hat(policy):
     """Return pass^1, pass^2, ... with their intervals, from several dialogues about each case."""
-    # Other cases than those of training and of its evaluations.
+    # Other seeds than those of training and of its evaluations; there are only 896 cases.
     scores = evaluate_repeatedly(policy, ENV, **repeat | {"seed": 2**31 + 10_000})
     found = [scores.pass_hat(k) for k in range(1, repeat["samples"] + 1)]
     return {str(one.k): [round(one.mean, 3), round(one.low, 3), round(one.high, 3)] for one in found if one}

@@ -220,6 +220,8 @@ class ActionReader:
             return {self._field: value}
         if not isinstance(value, dict):
             raise ActionRefusedError(f"Write {self._wanted()}.")
+        if unknown := sorted(set(value) - set(self._schema["properties"])):
+            raise ActionRefusedError(f"There is no field {unknown[0]!r}. Write {self._wanted()}.")
         return value
 
     def prompt(self) -> str:

@@ -38,7 +38,8 @@ class VerifiersProcess:
         """Start it and wait until the environment is loaded.
 
         Raises:
-            InvalidEnvironmentError: verifiers is not installed there, or the environment cannot be loaded.
+            InvalidEnvironmentError: verifiers is not installed there, or the environment cannot be loaded, or
+                not in time.
         """
         self._waiting: dict[int, queue.SimpleQueue[Answer | None]] = {-1: queue.SimpleQueue()}
         self._ended = False
@@ -63,7 +64,18 @@ class VerifiersProcess:
                 f"{PYTHON_VARIABLE}: {python} cannot be started: {error}", field="environment"
             ) from None
         threading.Thread(target=self._read, name=f"verifiers {environment}", daemon=True).start()
-        loaded = self._wait(-1, _START_SECONDS)
+        try:
+            loaded = self._wait(-1, _START_SECONDS)
+        except EnvironmentTimeoutError:
+            self.close()
+            raise InvalidEnvironmentError(
+                f"verifiers did not load {environment!r} within {_START_SECONDS:g} s",
+                hint="download its dataset first: load it once in that Python",
+                field="environment",
+            ) from None
+        except EnvironmentInfrastructureError:  # it has ended
+            self.close()
+            raise
         if "error" in loaded:
             self.close()
             raise _not_loaded(environment, python, loaded)

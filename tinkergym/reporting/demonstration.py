@@ -17,6 +17,8 @@ def demonstration(
 ) -> dict[str, list[dict[str, str]]]:
     """Play an episode of an environment in text and return it as a row of messages.
 
+    They begin with the environment's system prompt, if it has one, as in training.
+
     Args:
         env: The environment; it stays open.
         act: Returns the action for an observation.
@@ -31,7 +33,9 @@ def demonstration(
     observation, _ = env.reset(seed=seed)
     if begin is not None:
         begin(observation)
-    messages, over = [], False
+    prompt = env.metadata.get("system_prompt")
+    messages = [{"role": "system", "content": prompt}] if prompt else []
+    over = False
     while not over:
         action = act(observation)
         messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]

@@ -109,7 +109,8 @@ class Recipe:
             arguments: Used instead of the command line.
 
         Raises:
-            InvalidRequestError: There are no such settings or no such variant, or the file is not TOML.
+            InvalidRequestError: There are no such settings, no such variant or no short form, or the file is
+                not TOML.
         """
         folder = Path(script).resolve().parent
         there = sorted(file.stem for file in folder.glob("*.toml"))
@@ -127,11 +128,18 @@ class Recipe:
         given = parser.parse_args(arguments)
         file = folder / f"{given.settings}.toml" if given.settings in there else Path(given.settings)
         tables = _read(file, there)
-        if given.variant and not isinstance(tables.get(given.variant), Mapping):
+        forms = [name for name, table in tables.items() if _is_form(table)]
+        if given.variant and (given.variant not in forms or given.variant == SHORT):
             raise InvalidRequestError(
                 f"{file.name} has no table [{given.variant}.train] or the like",
-                hint=f"its tables are {', '.join(tables)}",
+                hint=f"its variants are {', '.join(sorted({*forms} - {SHORT})) or 'none'}",
                 field="--variant",
+            )
+        if given.short and SHORT not in forms:
+            raise InvalidRequestError(
+                f"{file.name} has no short form",
+                hint=f"add a table [{SHORT}.train] with what a short run does differently",
+                field="--short",
             )
         return cls(
             name=folder.name,
@@ -151,7 +159,7 @@ class Recipe:
             stage: A table of the file.
 
         Raises:
-            InvalidRequestError: The file has no such table.
+            InvalidRequestError: The file has no such table, or it sets the seed.
         """
         if not isinstance(self.tables.get(stage), Mapping):
             raise InvalidRequestError(
@@ -160,7 +168,13 @@ class Recipe:
         found = dict(self.tables[stage])
         for table in [name for name, used in ((self.variant, self.variant), (SHORT, self.short)) if used]:
             found = merged(found, self.tables.get(table, {}).get(stage, {}))
-        found.setdefault("seed", self.seed)
+        if "seed" in found:
+            raise InvalidRequestError(
+                f"the table [{stage}] sets the seed, which the command line does",
+                hint="remove it, and run with --seed",
+                field=f"{stage}.seed",
+            )
+        found["seed"] = self.seed
         if self.control and stage == "train":
             self._control_applied = True
             found["shuffle_rewards"] = True
@@ -191,11 +205,19 @@ class Recipe:
             The settings with which another job begins with the result.
 
         Raises:
+            InvalidRequestError: A setting of the demonstrations is missing.
             JobFailedError: The job failed. The message has the reason.
         """
         show = self.settings("show")
-        if (episodes := show.pop("episodes")) <= 0:
+        if (episodes := show.pop("episodes", 0)) <= 0:
             return {}
+        for name in own:
+            if name not in show:
+                raise InvalidRequestError(
+                    f"the demonstrations of {self.name!r} need a setting {name!r}",
+                    hint=f"add it to the table [show], as in {LAPTOP}.toml",
+                    field=f"show.{name}",
+                )
         rows = demonstrations(episodes, **{name: show.pop(name) for name in own})
         job = client.sft(SequenceTasks(list(rows)), **show)
         self.watch(job)
@@ -272,6 +294,11 @@ class Recipe:
         for name, value in run.facts.items():
             console.print(f"{name}: {value}", markup=False)
         console.print(f"{picture}result      {result}   ({run.seconds:.0f} s)", markup=False, soft_wrap=True)
+
+
+def _is_form(table: object) -> bool:
+    """Whether a table has tables of overrides for other tables only, as a variant does."""
+    return isinstance(table, Mapping) and bool(table) and all(isinstance(t, Mapping) for t in table.values())
 
 
 def _read(file: Path, there: Sequence[str]) -> dict[str, Any]:

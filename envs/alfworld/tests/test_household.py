@@ -163,6 +163,7 @@ def test_the_games_are_those_of_the_split_in_the_order_of_their_paths(house, wri
         ({"unknown_penalty": -0.1}, "unknown_penalty"),
         ({"unknown_penalty": float("nan")}, "unknown_penalty"),
         ({"unknown_penalty": "0.1"}, "unknown_penalty"),
+        ({"unknown_penalty": True}, "unknown_penalty"),
     ],
 )
 def test_a_wrong_setting_is_refused(house, settings, field):

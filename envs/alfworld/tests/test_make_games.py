@@ -72,10 +72,11 @@ def test_other_games_that_appeared_meanwhile_are_not_taken_for_these(while_makin
     assert [path.name for path in folder.iterdir()] == ["something"]
 
 
-def test_fewer_than_no_objects_are_refused(while_making, tmp_path):
+@pytest.mark.parametrize("bad", [{"most_others": -1}, {"most_others": True}, {"train": "2"}, {"valid": -1}])
+def test_what_is_no_number_of_things_is_refused(bad, while_making, tmp_path):
     with pytest.raises(InvalidRequestError) as caught:
-        made_games(tmp_path / "games", Wanted(most_others=-1))
-    assert caught.value.field == "most_others"
+        made_games(tmp_path / "games", Wanted(**bad))
+    assert caught.value.field == next(iter(bad))
 
 
 def test_a_failure_leaves_no_folder(while_making, tmp_path):

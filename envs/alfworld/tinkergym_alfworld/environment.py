@@ -72,7 +72,8 @@ class HouseholdEnv(gym.Env[str, str]):
             raise InvalidRequestError(
                 f"must be a positive whole number, not {max_steps!r}", field="max_steps"
             )
-        if not isinstance(unknown_penalty, int | float) or not 0 <= unknown_penalty < float("inf"):
+        number = isinstance(unknown_penalty, int | float) and not isinstance(unknown_penalty, bool)
+        if not number or not 0 <= unknown_penalty < float("inf"):
             raise InvalidRequestError(
                 f"must be a number of at least 0, not {unknown_penalty!r}", field="unknown_penalty"
             )

@@ -66,8 +66,11 @@ def made_games(folder: Path, wanted: Wanted) -> Path:
         raise InvalidRequestError(f"choose from {', '.join(TASK_TYPES)}", field="task_types")
     if not set(wanted.room_kinds) <= set(ROOM_KINDS):
         raise InvalidRequestError(f"choose from {', '.join(ROOM_KINDS)}", field="room_kinds")
-    if wanted.most_others is not None and wanted.most_others < 0:
-        raise InvalidRequestError(f"must be 0 or more, not {wanted.most_others}", field="most_others")
+    for field in ("train", "valid", "most_receptacles", "most_others"):
+        number = getattr(wanted, field)
+        whole = isinstance(number, int) and not isinstance(number, bool) and number >= 0
+        if not whole and (number is not None or field != "most_others"):
+            raise InvalidRequestError(f"must be a whole number of at least 0, not {number!r}", field=field)
     refuse_missing_packages()
     catalogue = packaged()
     told = {"generator": VERSION, "made_from": catalogue.version, **asdict(wanted)}

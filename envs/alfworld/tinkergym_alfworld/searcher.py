@@ -17,9 +17,11 @@ class Searcher:
 
         Args:
             rng: The source of randomness.
-            mistakes: How often it executes a random possible command instead.
+            mistakes: How often it goes to a place of another room instead, which is impossible: shown that,
+                an imitator learns to go on afterwards. The first room has no such place.
         """
         self._rng, self._mistakes = rng, mistakes
+        self._places: dict[str, None] = {}  # of all rooms, in order of their first sight
         self._thing, self._place, self._here = "", "", ""
         self._searched: set[str] = set()
         self._holds = False
@@ -37,10 +39,13 @@ class Searcher:
         self._here, self._searched, self._holds = "", set(), False
 
     def act(self, commands: Sequence[str]) -> str:
-        """Choose one of the possible commands."""
+        """Choose one of the possible commands, or make a mistake."""
+        here = [c.removeprefix("go to ") for c in commands if c.startswith("go to ")]
+        self._places |= dict.fromkeys(here)
+        elsewhere = [place for place in self._places if place not in here and place != self._here]
+        if elsewhere and self._rng.random() < self._mistakes:
+            return f"go to {self._rng.choice(elsewhere)}"
         command = self._sensible(commands)
-        if self._rng.random() < self._mistakes:
-            command = self._rng.choice(list(commands))
         if command.startswith("go to "):
             self._here = command.removeprefix("go to ")
             self._searched.add(self._here)
@@ -53,7 +58,8 @@ class Searcher:
     def _sensible(self, commands: Sequence[str]) -> str:
         wanted = f"{self._place} " if self._holds else ""
         brings = [c for c in commands if c.startswith(f"move {self._thing} ") and f" to {wanted}" in c]
-        takes = [c for c in commands if c.startswith(f"take {self._thing} ") and self._place not in c]
+        takes = [c for c in commands if c.startswith(f"take {self._thing} ")]
+        takes = [c for c in takes if not c.partition(" from ")[2].startswith(f"{self._place} ")]
         opens = [c for c in commands if c == f"open {self._here}"]
         if self._holds and brings:
             return brings[0]

@@ -135,11 +135,22 @@ def test_without_an_emulator_one_sentence_says_so():
     with pytest.raises(InvalidRequestError) as error:
         make(REAL, console_port=5682)
     assert error.value.field == "console_port"
-    assert "-grpc" in error.value.hint
+    assert "-port 5682 -grpc 8682" in error.value.hint
 
 
 @pytest.mark.usefixtures("launcher")
-@pytest.mark.parametrize("ports", [{"console_port": 22}, {"console_port": 5555}, {"grpc_port": 22}])
+def test_an_emulator_is_not_reached_by_two_grpc_ports(listening, monkeypatch):
+    monkeypatch.setattr("tinkergym_androidworld.emulator._responds", lambda port: True)
+    make(REAL, console_port=listening)
+    with pytest.raises(InvalidRequestError, match="already uses") as error:
+        make(REAL, console_port=listening, grpc_port=listening + 3001)
+    assert error.value.field == "grpc_port"
+
+
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.parametrize(
+    "ports", [{"console_port": 22}, {"console_port": 5555}, {"grpc_port": 22}, {"grpc_port": 8684}]
+)
 def test_only_ports_of_emulators_are_tried(listening, ports):
     with pytest.raises(InvalidRequestError) as error:
         make(REAL, **({"console_port": listening} | ports))

@@ -7,6 +7,8 @@ device's failure, not the policy's.
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +48,8 @@ _CHOICES = {
     "goal_status": ("complete", "infeasible"),
 }
 _TEXTS = ("text", "app_name")
+# AndroidWorld passes a name that it does not know to a shell of the device.
+_APP_NAME = re.compile(r"[\w .:+-]+")
 _MOST_CHARACTERS = 4_000
 """Characters read from the end of a policy's text."""
 _DECODER = json.JSONDecoder()
@@ -116,8 +120,17 @@ def _check(name: str, value: object, state: State, screen_size: tuple[int, int])
         raise MalformedActionError(f'"{name}" must be one of {", ".join(_CHOICES[name])}.')
     elif name in _TEXTS and not (isinstance(value, str) and value):
         raise MalformedActionError(f'"{name}" must be a text.')
+    elif name in _TEXTS and not _is_writable(str(value)):
+        raise MalformedActionError(f'"{name}" must not contain control characters.')
+    elif name == "app_name" and not _APP_NAME.fullmatch(str(value)):
+        raise MalformedActionError('"app_name" must be the name of an app.')
     elif name == "clear_text" and not isinstance(value, bool):
         raise MalformedActionError('"clear_text" must be true or false.')
+
+
+def _is_writable(text: str) -> bool:
+    """Whether a device takes a text: surrogates and control characters but newlines break its tools."""
+    return all(unicodedata.category(sign) not in ("Cc", "Cs") or sign == "\n" for sign in text)
 
 
 def _is_whole(value: object, end: int) -> bool:

@@ -39,8 +39,9 @@ _CONSOLE_PORTS = range(5554, 5684, 2)
 """Ports that emulators use."""
 _GRPC_OFFSET = 3000
 """Difference between an emulator's console port and its usual gRPC port: 8554 for the first one."""
+_GRPC_PORTS = range(_CONSOLE_PORTS.start + _GRPC_OFFSET, _CONSOLE_PORTS.stop + _GRPC_OFFSET)
 _REACH_SECONDS = 3.0
-_START = "start one with emulator -avd AndroidWorldAvd -no-snapshot -grpc 8554"
+_START = "start one with emulator -avd AndroidWorldAvd -no-snapshot -port {console} -grpc {grpc}"
 
 
 class Emulator:
@@ -59,9 +60,16 @@ class Emulator:
                 hint="install android_world from its repository, as envs/androidworld/README.md says",
                 field="environment",
             )
-        _refuse_unreachable("console_port", console_port, 0)
+        _refuse_port("console_port", console_port, _CONSOLE_PORTS)
         grpc_port = console_port + _GRPC_OFFSET if grpc_port is None else grpc_port
-        _refuse_unreachable("grpc_port", grpc_port, _GRPC_OFFSET)
+        _refuse_port("grpc_port", grpc_port, _GRPC_PORTS)
+        for name, port in (("console_port", console_port), ("grpc_port", grpc_port)):
+            if not _responds(port):
+                raise InvalidEnvironmentError(
+                    f"no Android emulator responds on port {port} of this machine",
+                    hint=_START.format(console=console_port, grpc=grpc_port),
+                    field=name,
+                )
         self.name = f"the emulator on console port {console_port}"
         self._line = _line_to(console_port, grpc_port)
         self._wait_seconds = wait_seconds
@@ -123,7 +131,7 @@ class _Line:
     """This process's connection to one emulator. Its lock determines whose turn it is."""
 
     def __init__(self, console_port: int, grpc_port: int) -> None:
-        self._port, self._grpc_port = console_port, grpc_port
+        self._port, self.grpc_port = console_port, grpc_port
         self._turn = threading.Lock()
         self._claim: IO[bytes] | None = None
         self.device: Device | None = None
@@ -156,7 +164,7 @@ class _Line:
         arguments = {"adb_path": adb_path} if adb_path else {}
         try:
             device: Device = launcher.load_and_setup_env(
-                console_port=self._port, grpc_port=self._grpc_port, emulator_setup=False, **arguments
+                console_port=self._port, grpc_port=self.grpc_port, emulator_setup=False, **arguments
             )
         except Exception as error:  # AndroidWorld and adb raise arbitrary errors
             raise EnvironmentInfrastructureError(
@@ -171,8 +179,21 @@ _lines_lock = threading.Lock()
 
 
 def _line_to(console_port: int, grpc_port: int) -> _Line:
+    """Return this process's connection to an emulator.
+
+    Raises:
+        InvalidRequestError: The process reaches it by another gRPC port.
+    """
     with _lines_lock:
-        return _lines.setdefault(console_port, _Line(console_port, grpc_port))
+        line = _lines.setdefault(console_port, _Line(console_port, grpc_port))
+    if line.grpc_port != grpc_port:
+        raise InvalidRequestError(
+            f"this process already uses the emulator on console port {console_port} by port "
+            f"{line.grpc_port}, not {grpc_port}",
+            hint="an emulator has one gRPC port",
+            field="grpc_port",
+        )
+    return line
 
 
 def _claimed(console_port: int) -> IO[bytes] | None:
@@ -196,21 +217,22 @@ def _claimed(console_port: int) -> IO[bytes] | None:
     return file
 
 
-def _refuse_unreachable(name: str, port: int, offset: int) -> None:
-    known = range(_CONSOLE_PORTS.start + offset, _CONSOLE_PORTS.stop + offset)
-    if not isinstance(port, int) or port not in (known if offset else _CONSOLE_PORTS):
-        kind = "any" if offset else "even"
+def _refuse_port(name: str, port: int, known: range) -> None:
+    if not isinstance(port, int) or port not in known:
+        kind = "even" if known.step == 2 else "any"
         raise InvalidRequestError(
             f"{port!r} is not a port of an emulator",
-            hint=f"{kind} number from {known.start} to {known.stop - 2}",
+            hint=f"{kind} number from {known[0]} to {known[-1]}",
             field=name,
         )
+
+
+def _responds(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=_REACH_SECONDS).close()
     except OSError:
-        raise InvalidEnvironmentError(
-            f"no Android emulator responds on port {port} of this machine", hint=_START, field=name
-        ) from None
+        return False
+    return True
 
 
 class AndroidWorldEnv(PhoneEnv):

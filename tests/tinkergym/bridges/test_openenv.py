@@ -66,6 +66,10 @@ def test_several_fields_are_shown_by_name_and_written_as_json():
         refused, *_, info = env.step(json.dumps({"message": 4, "volume": 1}))
         assert "valid string" in refused
         assert info["metrics"]["malformed_actions"] == 1.0
+        # Metadata is for programs, so a policy is neither shown it nor may set it.
+        unknown, *_, info = env.step(json.dumps({"message": "4", "volume": 1, "metadata": {"a": 1}}))
+        assert "no field 'metadata'" in unknown
+        assert info["metrics"]["malformed_actions"] == 1.0
         assert env.step(json.dumps({"message": number_in(observation), "volume": 1}))[1] == 1.0
         env.close()
 

@@ -36,6 +36,21 @@ def count(**arguments):
     return VerifiersEnv("counterpart-env", arguments=arguments)
 
 
+def test_an_environment_that_does_not_load_in_time_leaves_no_process(monkeypatch):
+    started = []
+    popen = verifiers_process.subprocess.Popen
+    monkeypatch.setattr(
+        verifiers_process.subprocess,
+        "Popen",
+        lambda *given, **named: started.append(popen(*given, **named)) or started[-1],
+    )
+    monkeypatch.setattr(verifiers_process, "_START_SECONDS", 0.0)
+    with pytest.raises(InvalidEnvironmentError, match="did not load"):
+        count(late=True)
+    (process,) = started
+    assert process.poll() is not None
+
+
 class TestTheContract(EnvContract):
     def make(self):
         return count()

@@ -57,6 +57,32 @@ def test_a_variant_changes_what_its_table_says_also_in_a_short_run(script, tmp_p
     assert refused.value.field == "--variant"
 
 
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [(["--variant", "train"], "--variant"), (["--variant", "short"], "--variant"), (["--short"], "--short")],
+)
+def test_an_option_that_would_change_nothing_is_refused(script, tmp_path, options, field):
+    other = tmp_path / "other.toml"
+    other.write_text("[train]\nsteps = 2\n")
+    with pytest.raises(InvalidRequestError) as refused:
+        Recipe.from_command_line(script, [str(other), *options])
+    assert refused.value.field == field
+
+
+def test_a_seed_in_the_file_does_not_override_that_of_the_command_line_unseen(script, tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text("[train]\nseed = 3\n")
+    with pytest.raises(InvalidRequestError, match="--seed"):
+        Recipe.from_command_line(script, [str(other), "--seed", "1"]).settings("train")
+
+
+def test_a_setting_that_the_demonstrations_lack_is_named(tmp_path):
+    recipe = Recipe(name="r", tables={"show": {"episodes": 2}}, out=tmp_path)
+    with pytest.raises(InvalidRequestError) as refused:
+        recipe.imitate(None, lambda count, mistakes: [], own=["mistakes"])
+    assert refused.value.field == "show.mistakes"
+
+
 def test_settings_that_are_missing_or_no_toml_are_refused(script, tmp_path):
     with pytest.raises(InvalidRequestError, match="laptop"):
         Recipe.from_command_line(script, ["gpu"])
@@ -105,7 +131,7 @@ def test_several_metrics_are_kept_and_one_that_no_step_has_is_named(script, tmp_
 
 def test_short_runs_and_other_settings_do_not_replace_a_result(script, tmp_path):
     other = tmp_path / "other.toml"
-    other.write_text("[train]\nsteps = 2\n")
+    other.write_text("[train]\nsteps = 2\n[short.train]\nsteps = 1\n")
     runs = [[], ["--short"], ["--control"], ["--seed", "1"], [str(other)], [str(other), "--short"]]
     paths = []
     for options in runs:

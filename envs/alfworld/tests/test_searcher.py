@@ -1,0 +1,38 @@
+"""The scripted player, with commands as the engine offers them."""
+
+import random
+
+from tinkergym_alfworld.searcher import Searcher
+
+WAYS = ["go to countertop 1", "go to toilet 1"]
+
+
+def player(mistakes=0.0, task="put a toiletpaper in toilet."):
+    made = Searcher(random.Random(0), mistakes=mistakes)
+    made.reset(f"You are in a room. Your task is to: {task}")
+    return made
+
+
+def test_an_object_is_taken_although_its_name_contains_that_of_the_place():
+    assert (
+        player().act([*WAYS, "take toiletpaper 1 from countertop 1"])
+        == "take toiletpaper 1 from countertop 1"
+    )
+
+
+def test_an_object_that_is_already_in_its_place_stays_there():
+    assert player().act([*WAYS, "take toiletpaper 1 from toilet 1"]) in WAYS
+
+
+def test_a_mistake_names_a_place_of_another_room_and_changes_no_plan():
+    searcher = player(mistakes=1.0)
+    assert searcher.act(WAYS) in WAYS  # it knows no other room yet
+    searcher.reset("Your task is to: put a mug in desk.")
+    assert searcher.act(["go to desk 1", "go to shelf 1"]) in WAYS
+    searcher = player(mistakes=0.5, task="put a mug in desk.")
+    searcher.act(WAYS)
+    searcher.reset("Your task is to: put a mug in desk.")
+    commands = ["go to desk 1", "take mug 1 from shelf 1"]
+    done = [searcher.act(commands) for _ in range(20)]
+    assert "take mug 1 from shelf 1" in done
+    assert set(done) & set(WAYS)
