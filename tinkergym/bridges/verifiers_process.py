@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,21 +64,10 @@ class VerifiersProcess:
                 f"{PYTHON_VARIABLE}: {python} cannot be started: {error}", field="environment"
             ) from None
         threading.Thread(target=self._read, name=f"verifiers {environment}", daemon=True).start()
-        try:
-            loaded = self._wait(-1, _START_SECONDS)
-        except EnvironmentTimeoutError:
-            self.close()
-            raise InvalidEnvironmentError(
-                f"verifiers did not load {environment!r} within {_START_SECONDS:g} s",
-                hint="download its dataset first: load it once in that Python",
-                field="environment",
-            ) from None
-        except EnvironmentInfrastructureError:  # it has ended
-            self.close()
-            raise
-        if "error" in loaded:
-            self.close()
-            raise _not_loaded(environment, python, loaded)
+        with ExitStack() as unless_loaded:
+            unless_loaded.callback(self.close)
+            self._load(environment, python)
+            unless_loaded.pop_all()
 
     @property
     def alive(self) -> bool:
@@ -119,6 +108,18 @@ class VerifiersProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _load(self, environment: str, python: str) -> None:
+        try:
+            loaded = self._wait(-1, _START_SECONDS)
+        except EnvironmentTimeoutError:
+            raise InvalidEnvironmentError(
+                f"verifiers did not load {environment!r} within {_START_SECONDS:g} s",
+                hint="download its dataset first: load it once in that Python",
+                field="environment",
+            ) from None
+        if "error" in loaded:
+            raise _not_loaded(environment, python, loaded)
 
     def _wait(self, number: int, seconds: float) -> Answer:
         try:

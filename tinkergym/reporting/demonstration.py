@@ -7,6 +7,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from tinkergym.rollout.environment_host import system_prompt_of
+
 
 def demonstration(
     env: gym.Env[Any, Any],
@@ -17,7 +19,7 @@ def demonstration(
 ) -> dict[str, list[dict[str, str]]]:
     """Play an episode of an environment in text and return it as a row of messages.
 
-    They begin with the environment's system prompt, if it has one, as in training.
+    The row begins with the environment's system prompt, if it has one, as in training.
 
     Args:
         env: The environment; it stays open.
@@ -33,7 +35,7 @@ def demonstration(
     observation, _ = env.reset(seed=seed)
     if begin is not None:
         begin(observation)
-    prompt = env.metadata.get("system_prompt")
+    prompt = system_prompt_of(env)
     messages = [{"role": "system", "content": prompt}] if prompt else []
     over = False
     while not over:

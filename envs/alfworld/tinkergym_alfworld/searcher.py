@@ -40,9 +40,9 @@ class Searcher:
 
     def act(self, commands: Sequence[str]) -> str:
         """Choose one of the possible commands, or make a mistake."""
-        here = [c.removeprefix("go to ") for c in commands if c.startswith("go to ")]
-        self._places |= dict.fromkeys(here)
-        elsewhere = [place for place in self._places if place not in here and place != self._here]
+        near = [c.removeprefix("go to ") for c in commands if c.startswith("go to ")]
+        self._places |= dict.fromkeys(near)
+        elsewhere = [place for place in self._places if place not in (*near, self._here)]
         if elsewhere and self._rng.random() < self._mistakes:
             return f"go to {self._rng.choice(elsewhere)}"
         command = self._sensible(commands)
@@ -58,8 +58,9 @@ class Searcher:
     def _sensible(self, commands: Sequence[str]) -> str:
         wanted = f"{self._place} " if self._holds else ""
         brings = [c for c in commands if c.startswith(f"move {self._thing} ") and f" to {wanted}" in c]
-        takes = [c for c in commands if c.startswith(f"take {self._thing} ")]
-        takes = [c for c in takes if not c.partition(" from ")[2].startswith(f"{self._place} ")]
+        takes = [
+            c for c in commands if c.startswith(f"take {self._thing} ") and f" from {self._place} " not in c
+        ]
         opens = [c for c in commands if c == f"open {self._here}"]
         if self._holds and brings:
             return brings[0]

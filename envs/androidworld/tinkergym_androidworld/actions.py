@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+from tinkergym.messages import is_unicode
 from tinkergym_androidworld.phone import State
 
 PROMPT = """You operate an Android phone. Answer with one action as a JSON object:
@@ -130,7 +131,7 @@ def _check(name: str, value: object, state: State, screen_size: tuple[int, int])
 
 def _is_writable(text: str) -> bool:
     """Whether a device takes a text: surrogates and control characters but newlines break its tools."""
-    return all(unicodedata.category(sign) not in ("Cc", "Cs") or sign == "\n" for sign in text)
+    return is_unicode(text) and all(unicodedata.category(sign) != "Cc" or sign == "\n" for sign in text)
 
 
 def _is_whole(value: object, end: int) -> bool:
