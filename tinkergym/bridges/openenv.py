@@ -202,6 +202,7 @@ class ActionReader:
         only = next(iter(known)) if len(known) == 1 else None
         self._field = field or (only if only and _is_plain(known[only]) else None)
         self._schema = {"properties": known, "required": schema.get("required", [])}
+        self._allows_others = not known or bool(schema.get("additionalProperties"))
         self._kind = known[self._field].get("type", "string") if self._field else "object"
 
     def read(self, text: str) -> dict[str, Any]:
@@ -220,7 +221,8 @@ class ActionReader:
             return {self._field: value}
         if not isinstance(value, dict):
             raise ActionRefusedError(f"Write {self._wanted()}.")
-        if unknown := sorted(set(value) - set(self._schema["properties"])):
+        allowed = set(value) if self._allows_others else set(self._schema["properties"])
+        if unknown := sorted(set(value) - (allowed - {"metadata"})):
             raise ActionRefusedError(f"There is no field {unknown[0]!r}. Write {self._wanted()}.")
         return value
 

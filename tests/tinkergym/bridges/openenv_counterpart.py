@@ -89,9 +89,7 @@ class Counterpart:
             if kind == "reset":
                 self.seeds.append(data["seed"])
                 rng, left = random.Random(data["seed"]), 2
-            elif not isinstance(data.get("message"), str) or set(data) - set(
-                self.schema["action"]["properties"]
-            ):
+            elif not isinstance(data.get("message"), str) or self._unknown(data):
                 errors = [{"loc": ["message"], "msg": "Input should be a valid string"}]
                 connection.send(_error("VALIDATION_ERROR", "Invalid message", errors=errors))
                 continue
@@ -109,6 +107,10 @@ class Counterpart:
             shown = {"text": f"counterpart of OpenEnv says {number}", "left": left if left else None}
             answer = {"observation": shown, "reward": reward, "done": kind == "step" and not left}
             connection.send(json.dumps({"type": "observation", "data": answer}))
+
+    def _unknown(self, data):
+        kind = self.schema["action"]
+        return not kind.get("additionalProperties") and set(data) - set(kind["properties"])
 
 
 def _error(code, message, **more):

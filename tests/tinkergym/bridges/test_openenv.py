@@ -74,6 +74,18 @@ def test_several_fields_are_shown_by_name_and_written_as_json():
         env.close()
 
 
+def test_only_a_schema_that_allows_other_fields_gets_them():
+    for allowed in (False, True):
+        action = TWO_FIELDS["action"] | {"additionalProperties": allowed}
+        with Counterpart(schema=TWO_FIELDS | {"action": action}) as server:
+            env = OpenEnvEnv(server.url)
+            number = number_in(env.reset(seed=1)[0])
+            said, reward, *_ = env.step(json.dumps({"message": number, "volume": 1, "tone": 2}))
+            assert ("no field 'tone'" in said, reward) == (not allowed, float(allowed))
+            assert "no field 'metadata'" in env.step('{"message": "1", "volume": 1, "metadata": {}}')[0]
+            env.close()
+
+
 def test_one_field_can_be_chosen():
     with Counterpart(schema=TWO_FIELDS) as server:
         env = OpenEnvEnv(server.url, action_field="message")
