@@ -17,11 +17,10 @@ class Searcher:
 
         Args:
             rng: The source of randomness.
-            mistakes: How often it goes to a place of another room instead, which is impossible: shown that,
-                an imitator learns to go on afterwards. The first room has no such place.
+            mistakes: How often it tries something impossible with what is there: going to where it is, or
+                taking a thing that it does not see. Shown that, an imitator learns to go on afterwards.
         """
         self._rng, self._mistakes = rng, mistakes
-        self._places: dict[str, None] = {}  # of all rooms, in order of their first sight
         self._thing, self._place, self._here = "", "", ""
         self._searched: set[str] = set()
         self._holds = False
@@ -40,11 +39,9 @@ class Searcher:
 
     def act(self, commands: Sequence[str]) -> str:
         """Choose one of the possible commands, or make a mistake."""
-        near = [c.removeprefix("go to ") for c in commands if c.startswith("go to ")]
-        self._places |= dict.fromkeys(near)
-        elsewhere = [place for place in self._places if place not in (*near, self._here)]
-        if elsewhere and self._rng.random() < self._mistakes:
-            return f"go to {self._rng.choice(elsewhere)}"
+        impossible = self._impossible(commands)
+        if impossible and self._rng.random() < self._mistakes:
+            return self._rng.choice(impossible)
         command = self._sensible(commands)
         if command.startswith("go to "):
             self._here = command.removeprefix("go to ")
@@ -54,6 +51,13 @@ class Searcher:
         elif command.startswith("move "):
             self._holds = False
         return command
+
+    def _impossible(self, commands: Sequence[str]) -> list[str]:
+        if not self._here:
+            return []
+        thing, here = f"{self._thing} 1", self._here
+        tried = [f"go to {here}", f"open {here}", f"take {thing} from {here}", f"move {thing} to {here}"]
+        return [command for command in tried if command not in commands]
 
     def _sensible(self, commands: Sequence[str]) -> str:
         wanted = f"{self._place} " if self._holds else ""
