@@ -17,8 +17,9 @@ class Searcher:
 
         Args:
             rng: The source of randomness.
-            mistakes: How often it tries something impossible with what is there: going to where it is, or
-                taking a thing that it does not see. Shown that, an imitator learns to go on afterwards.
+            mistakes: How often it wastes a turn: it asks what it carries, looks around, or tries something
+                impossible with what is there. An imitator then learns to go on after a failure, and has
+                something to improve.
         """
         self._rng, self._mistakes = rng, mistakes
         self._thing, self._place, self._here = "", "", ""
@@ -39,9 +40,8 @@ class Searcher:
 
     def act(self, commands: Sequence[str]) -> str:
         """Choose one of the possible commands, or make a mistake."""
-        impossible = self._impossible(commands)
-        if impossible and self._rng.random() < self._mistakes:
-            return self._rng.choice(impossible)
+        if self._rng.random() < self._mistakes:
+            return self._waste(commands)
         command = self._sensible(commands)
         if command.startswith("go to "):
             self._here = command.removeprefix("go to ")
@@ -52,12 +52,12 @@ class Searcher:
             self._holds = False
         return command
 
-    def _impossible(self, commands: Sequence[str]) -> list[str]:
-        if not self._here:
-            return []
+    def _waste(self, commands: Sequence[str]) -> str:
         thing, here = f"{self._thing} 1", self._here
         tried = [f"go to {here}", f"open {here}", f"take {thing} from {here}", f"move {thing} to {here}"]
-        return [command for command in tried if command not in commands]
+        impossible = [command for command in tried if command not in commands]
+        asks = not here or self._rng.random() < 2 / 3
+        return self._rng.choice(["inventory", "look"] if asks else impossible)
 
     def _sensible(self, commands: Sequence[str]) -> str:
         wanted = f"{self._place} " if self._holds else ""
