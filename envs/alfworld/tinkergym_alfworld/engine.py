@@ -16,7 +16,8 @@ from typing import Any
 
 from tinkergym.errors import EnvironmentInfrastructureError, EnvironmentTimeoutError, InvalidEnvironmentError
 
-_START_SECONDS = 60.0
+_START_SECONDS = 300.0
+"""Longer than a process takes: where a job has few cores, all its environments start theirs at once."""
 _CLOSE_SECONDS = 2.0
 _MOST_LOG = 2_000
 """Characters of the process's last output that an error shows."""
