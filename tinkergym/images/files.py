@@ -5,15 +5,18 @@ Needs Pillow only when there is an image.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import warnings
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
 from tinkergym.errors import InvalidImageError, MissingExtraError
 
 FORMATS = ("PNG", "JPEG", "WEBP")
+_FORMATS_IN_WORDS = "PNG, JPEG or WebP"
 MOST_BYTES = 4 << 20
 MOST_PIXELS = 16_000_000
 """The largest image anywhere. An operator can lower them for a service, as `limits.image_bytes` and
@@ -35,6 +38,9 @@ class ImageFile:
         self.data, self.sha256 = data, sha256
         self.width, self.height = width, height
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _known, (self.data, self.sha256, self.width, self.height)
+
     def __repr__(self) -> str:
         return f"ImageFile({self.sha256[:12]}, {self.width} x {self.height}, {len(self.data)} bytes)"
 
@@ -47,7 +53,8 @@ def image_file(value: Any) -> ImageFile:
             WebP file.
 
     Raises:
-        InvalidImageError: It is not one of these, or is broken, animated or too large.
+        InvalidImageError: It is not one of these, or is broken, animated, too large or has more than 8 bits
+            per channel.
         MissingExtraError: Pillow is not installed.
     """
     if isinstance(value, ImageFile):
@@ -58,11 +65,7 @@ def image_file(value: Any) -> ImageFile:
         return known if known is not None else _kept(data, *check_image(data))
     picture = value if hasattr(value, "save") else _of_pixels(value)
     _refuse_many_pixels(picture.size, MOST_PIXELS)
-    if getattr(picture, "mode", "RGB") not in {"1", "L", "LA", "P", "RGB", "RGBA"}:
-        picture = picture.convert("RGB")
-    file = io.BytesIO()
-    picture.save(file, format="PNG", compress_level=_QUICK)
-    return _kept(file.getvalue(), *picture.size)
+    return _kept(_as_png(picture), *picture.size)
 
 
 def alive(sha256: str) -> ImageFile | None:
@@ -78,7 +81,8 @@ def check_image(
     The size is read from the header before any pixel is decoded, so a small file cannot fill the memory.
 
     Raises:
-        InvalidImageError: It is not a PNG, JPEG or WebP file, or is truncated, animated or too large.
+        InvalidImageError: It is not a PNG, JPEG or WebP file, or is truncated, animated, too large or has
+            more than 8 bits per channel.
         MissingExtraError: Pillow is not installed.
     """
     if len(data) > most_bytes:
@@ -89,16 +93,9 @@ def check_image(
     with opened(data) as picture:
         width, height = picture.size
         _refuse_many_pixels((width, height), most_pixels)
-        if getattr(picture, "n_frames", 1) > 1:
-            raise InvalidImageError(
-                f"an image file is animated: it has {picture.n_frames} frames",
-                hint="send one frame as a separate image",
-            )
-        try:
+        with _readable():
+            _refuse_kind(picture)
             picture.load()
-        # Pillow raises many types on broken files, including SyntaxError.
-        except Exception as error:
-            raise _broken(error) from error
     return int(width), int(height)
 
 
@@ -120,6 +117,45 @@ def opened(data: bytes | bytearray) -> Any:
             f"an image has too many pixels: {error}",
             hint=f"make it smaller; {MOST_PIXELS:,} pixels are the maximum",
         ) from error
+    except pillow.UnidentifiedImageError as error:
+        raise InvalidImageError(
+            f"this is not a readable {_FORMATS_IN_WORDS} file",
+            hint="convert it to one of these formats, and send the whole file",
+        ) from error
+    except Exception as error:
+        raise _broken(error) from error
+
+
+def _as_png(picture: Any) -> bytes:
+    file = io.BytesIO()
+    with _readable():
+        _refuse_kind(picture)
+        if picture.mode not in {"1", "L", "LA", "P", "RGB", "RGBA"}:
+            picture = picture.convert("RGB")
+        picture.save(file, format="PNG", compress_level=_QUICK)
+    return file.getvalue()
+
+
+def _refuse_kind(picture: Any) -> None:
+    if (frames := getattr(picture, "n_frames", 1)) > 1:
+        raise InvalidImageError(
+            f"an image holds {frames} pictures, such as an animation", hint="show one of them as an image"
+        )
+    if picture.mode.startswith(("I", "F")):
+        # Pillow would cut its values off at 255 instead of scaling them.
+        raise InvalidImageError(
+            f"an image has more than 8 bits per channel (Pillow's mode {picture.mode})",
+            hint="convert it to 8 bits per channel",
+        )
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except InvalidImageError:
+        raise
+    # Pillow raises many types on broken files, including SyntaxError.
     except Exception as error:
         raise _broken(error) from error
 
@@ -130,7 +166,10 @@ def _kept(data: bytes, width: int, height: int) -> ImageFile:
             f"an image has {len(data)} bytes as a file, more than the limit of {MOST_BYTES}",
             hint="show a smaller image",
         )
-    sha256 = hashlib.sha256(data).hexdigest()
+    return _known(data, hashlib.sha256(data).hexdigest(), width, height)
+
+
+def _known(data: bytes, sha256: str, width: int, height: int) -> ImageFile:
     return _ALIVE.setdefault(sha256, ImageFile(data, sha256, width, height))
 
 
@@ -160,7 +199,7 @@ def _smaller(setting: str, *, is_lowered: bool) -> str:
 
 def _broken(error: Exception) -> InvalidImageError:
     return InvalidImageError(
-        f"this is not a readable {', '.join(FORMATS)} file: {error}", hint="send the whole file, unchanged"
+        f"this is not a readable {_FORMATS_IN_WORDS} file: {error}", hint="send the whole file, unchanged"
     )
 
 

@@ -1,5 +1,6 @@
 import hashlib
 import io
+import pickle
 
 import numpy as np
 import pytest
@@ -56,6 +57,46 @@ def test_files_are_taken_as_they_are(form):
 def test_what_is_no_image_is_refused(value):
     with pytest.raises(InvalidImageError):
         image_file(value)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (encoded(Image.fromarray(PIXELS))[:-30], "PNG, JPEG or WebP"),
+        (
+            encoded(Image.new("L", (3, 3)), "GIF", save_all=True, append_images=[Image.new("L", (3, 3), 9)]),
+            "2",
+        ),
+        (encoded(Image.fromarray(np.full((3, 3), 40_000, np.uint16))), "8 bits"),
+        (encoded(Image.fromarray(np.full((3, 3), 0.5, np.float32)), "TIFF"), "8 bits"),
+    ],
+    ids=["cut off", "animated", "16 bits", "floats"],
+)
+def test_a_pillow_image_is_refused_for_what_its_file_would_be(data, fault):
+    # Pillow opens a file without decoding it, so it breaks only now.
+    with pytest.raises(InvalidImageError, match=fault):
+        image_file(Image.open(io.BytesIO(data)))
+
+
+def test_16_bits_are_refused_in_a_file_too():
+    with pytest.raises(InvalidImageError, match="8 bits"):
+        image_file(encoded(Image.fromarray(np.full((3, 3), 40_000, np.uint16))))
+
+
+def test_another_format_is_named_as_the_reason():
+    with pytest.raises(InvalidImageError, match="PNG, JPEG or WebP file") as caught:
+        image_file(encoded(Image.fromarray(PIXELS), "GIF"))
+    assert "convert" in caught.value.hint
+    assert "0x" not in caught.value.message
+
+
+def test_an_image_from_another_process_is_the_one_that_is_here():
+    file = image_file(PIXELS)
+    sent = pickle.dumps(file)
+    assert pickle.loads(sent) is file
+    del file
+    received = pickle.loads(sent)
+    assert alive(received.sha256) is received
 
 
 def test_a_huge_image_is_refused_by_its_head():
