@@ -16,6 +16,7 @@ from tinkergym.tools.definition import Tool
 from tinkergym.tools.prompt import describe_tools
 from tinkergym.tools.runner import ToolRunner, no_calls
 from tinkergym.tools.syntax import Syntax, render_result
+from tinkergym.trajectory.parts import ImagePart
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
@@ -194,13 +195,31 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
 def _with_chats(space: gym.Space[Any]) -> gym.Space[Any]:
     """Return the space of `_with_messages` of a space's observations."""
     if isinstance(space, gym.spaces.Dict) and "messages" in space.spaces:
-        return gym.spaces.Dict({**space.spaces, "messages": Chat()})
+        return gym.spaces.Dict({**_no_image(space.spaces), "messages": Chat()})
     return Chat()
 
 
 def _with_messages(observation: Any, messages: list[Message]) -> Any:
     """Return an observation that shows these messages, as a mapping where it shows some already."""
+    plain = [_plain(message) for message in messages]
     if isinstance(observation, Mapping) and "messages" in observation:
         silent = {"text": ""} if "text" in observation else {}
-        return {**observation, **silent, "messages": messages}
-    return messages
+        return {**_no_image(observation), **silent, "messages": plain}
+    return plain
+
+
+def _no_image(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key not in {"image", "images"}}
+
+
+def _plain(message: Message) -> Message:
+    """Return a message whose parts are dicts and bytes, which also reach another process or machine."""
+    if isinstance(message["content"], str):
+        return message
+    content = [
+        {"type": "image", "image": part.file.data}
+        if isinstance(part, ImagePart) and part.file is not None
+        else dict(part)
+        for part in message["content"]
+    ]
+    return {**message, "content": content}  # type: ignore[typeddict-item]

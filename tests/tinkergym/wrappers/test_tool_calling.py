@@ -2,6 +2,7 @@ import json
 import threading
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 import tinkergym as tg
@@ -15,12 +16,16 @@ from tinkergym.errors import (
     InvalidToolError,
     ToolError,
 )
+from tinkergym.images.files import image_file
+from tinkergym.messages import observation_messages
 from tinkergym.rollout.play import play
 from tinkergym.schema.job_spec import EnvironmentRef, Limits
-from tinkergym.spaces import Chat, Text
+from tinkergym.serving.values import pack, unpack
+from tinkergym.spaces import Chat, Image, Text
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.tools import Tool, render_calls
 from tinkergym.tools.syntax import ToolCall
+from tinkergym.trajectory.parts import ImagePart
 from tinkergym.trajectory.trajectory import StopReason
 from tinkergym.wrappers import ToolCalling
 
@@ -351,6 +356,36 @@ def test_native_tools_are_offered_called_and_answered_in_messages(inner):
     assert observation in env.observation_space
     assert observation == [{"role": "tool", "content": "42", "name": "add"}]
     assert info["metrics"]["tool_calls"] == 1.0
+
+
+class Seen(gym.Env):
+    """Shows a picture beside its messages."""
+
+    observation_space = gym.spaces.Dict({"messages": Chat(), "image": Image(8, 8), "text": Text(99)})
+    action_space = Text(99)
+    picture = np.random.default_rng(0).integers(0, 255, (8, 8, 3), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"messages": [{"role": "user", "content": "Hm?"}], "image": self.picture, "text": "Look."}, {}
+
+
+def test_native_tools_show_a_picture_once_also_from_another_machine():
+    env = ToolCalling(Seen(), [add], "native")
+    first, _ = env.reset(seed=0)
+    blobs = []
+    packed = pack(first, blobs)
+    shown = [
+        part
+        for message in observation_messages(unpack(packed, blobs))
+        if not isinstance(message["content"], str)
+        for part in message["content"]
+        if isinstance(part, ImagePart)
+    ]
+    assert [part.sha256 for part in shown] == [image_file(Seen.picture).sha256]
+    observation, *_ = env.step(call("add", a="19", b=23))
+    assert observation_messages(observation) == [{"role": "tool", "content": "42", "name": "add"}]
+    assert observation.keys() == first.keys() == env.observation_space.keys()
 
 
 def test_a_policy_calls_native_tools_in_its_models_own_form():
