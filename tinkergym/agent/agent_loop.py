@@ -22,6 +22,7 @@ from tinkergym.agent.tool_turns import ToolTurns, observed, offered_tools
 from tinkergym.errors import (
     EpisodeProtocolError,
     InternalServiceError,
+    InvalidImageError,
     TemplateError,
     UnsupportedPartError,
 )
@@ -331,8 +332,8 @@ class AgentLoop:
                 delta = self._renderer.delta(completion.token_ids, messages)
             if delta is None:
                 delta, shown = self._edited(), self._history
-        except (TemplateError, UnsupportedPartError) as error:
-            # The environment uses a message that this model's template does not support.
+        except (TemplateError, UnsupportedPartError, InvalidImageError) as error:
+            # The environment uses a message that this model's template or processor does not support.
             self.fail(StopReason.ENVIRONMENT_ERROR, f"step: {error}")
             return None
         return self._ask(delta, shown)

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from tinkergym.agent.call_grammar import CallGrammar, grammar_of
 from tinkergym.agent.growth import ASKED, Reply, grows
 from tinkergym.agent.image_placeholders import (
+    MARK,
     ImageTemplate,
     counts_of,
     expanded,
@@ -419,13 +420,13 @@ class Renderer:
         """Return the ids of what `render` writes, and how many of them close the answer before it.
 
         Raises:
-            UnsupportedPartError: A message has a part that this model does not support.
+            UnsupportedPartError: A message has a part or a character that this model does not support.
         """
+        if self.images is not None and not all(map(_without_marks, messages)):
+            ids, end = self._encode([with_marks(m) for m in messages], render)
+            return expanded(ids, self.images, counts_of(messages, self.images)), end
         characters = 0
         for message in messages:
-            if type(message["content"]) is not str and self.images is not None:
-                ids, end = self._encode([with_marks(m) for m in messages], render)
-                return expanded(ids, self.images, counts_of(messages, self.images)), end
             if len(message) > 2 or type(message["content"]) is not str:  # with a `name`, or in parts
                 return self._encode([{**m, "content": plain_text(m)} for m in messages], render)
             characters += len(message["content"])
@@ -473,6 +474,11 @@ class Renderer:
         return ids, self._end_before(
             tuple([message["role"] for message in messages])
         ) if render == self._after else 0
+
+
+def _without_marks(message: Message) -> bool:
+    content = message["content"]
+    return type(content) is str and MARK not in content
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message]:

@@ -18,7 +18,7 @@ from tinkergym.datasets.layouts import in_our_layout, in_pairs, without_columns
 from tinkergym.datasets.rows import DataSource, Row, rows, source_name
 from tinkergym.datasets.tokens import Answers, comparison_tokens, conversation_tokens, text_tokens
 from tinkergym.datasets.tool_calls import calls_as_text, tools_of
-from tinkergym.errors import InvalidDataError, TemplateError, UnsupportedPartError
+from tinkergym.errors import InvalidDataError, InvalidImageError, TemplateError, UnsupportedPartError
 from tinkergym.images.files import ImageFile
 from tinkergym.messages import Message
 from tinkergym.schema.data import DataChunk, DataKind, DataManifest, TokenSequence
@@ -222,7 +222,7 @@ def _record(
         return [], {}, row.fault
     try:
         return *read(row.value), ""
-    except (RowFaultError, UnsupportedPartError) as error:
+    except (RowFaultError, UnsupportedPartError, InvalidImageError) as error:
         return [], {}, str(error)
     except TemplateError as error:
         return [], {}, f"the model's chat template refuses it: {error.message}"

@@ -1,14 +1,20 @@
+import numpy as np
 import pytest
 
+from backend.catalog.models import load_renderer_bundle
 from tests.backend.vlm import NANO_VL, PIXELS, renderer
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.image_placeholders import MARK, expanded
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
-from tinkergym.errors import TemplateError
+from tinkergym.datasets.prepare import prepare
+from tinkergym.errors import InvalidDataError, TemplateError
 from tinkergym.messages import assistant, observation_messages, system
 from tinkergym.schema.sampling import Completion
+from tinkergym.schema.views import ImageSizing
+from tinkergym.tasks import SequenceTasks
 from tinkergym.testing import byte_bundle
+from tinkergym.trajectory.trajectory import StopReason
 
 OTHER = 255 - PIXELS
 
@@ -79,9 +85,21 @@ def test_text_that_looks_like_an_image_is_none():
     assert "<image> <global-img>" in mine.decode(ids)
 
 
-def test_the_mark_of_an_image_cannot_be_written():
+@pytest.mark.parametrize(
+    "observation", [{"image": PIXELS, "text": MARK}, f"a{MARK}b"], ids=["beside an image", "alone"]
+)
+def test_the_mark_of_an_image_cannot_be_written(observation):
     with pytest.raises(ValueError, match=r"U\+10FFFE"):
-        renderer().start(observation_messages({"image": PIXELS, "text": MARK}))
+        renderer().start(observation_messages(observation))
+
+
+def test_an_image_may_follow_a_message_with_a_name():
+    mine = renderer()
+    image = observation_messages({"image": PIXELS})
+    messages = [{"role": "user", "name": "screen", "content": "Look."}, *image]
+    ids = mine.start(messages)
+    assert ids.count(mine.images.placeholder) == mine.images.tokens
+    assert len(mine.spans(ids, messages)) == 1
 
 
 def test_a_template_that_shows_no_images_is_told_of():
@@ -91,3 +109,35 @@ def test_a_template_that_shows_no_images_is_told_of():
     blind = Renderer.from_bundle(byte_bundle().model_copy(update={"images": rules}))
     with pytest.raises(TemplateError):
         blind.start([*observation_messages({"image": PIXELS, "text": "x"}), assistant("y")])
+
+
+def by_size():
+    """The renderer of nano-vl with the rule of the Qwen-VL family: an image's tokens depend on its size."""
+    bundle = load_renderer_bundle("nano-vl", NANO_VL)
+    sizing = ImageSizing(factor=16, least_pixels=256, most_pixels=65_536)
+    rules = bundle.images.model_copy(update={"tokens": 0, "by_size": sizing})
+    return Renderer.from_bundle(bundle.model_copy(update={"images": rules}))
+
+
+def test_an_image_too_narrow_for_the_model_is_an_error_of_the_environment():
+    mine = by_size()
+    narrow = np.random.default_rng(0).integers(0, 255, (1, 250, 3), np.uint8)
+    loop = AgentLoop(mine, EpisodePlan(episode_id="e", seed=0, policy="p"))
+    request = loop.begin({"image": PIXELS, "text": "Look."})
+    ids = mine.encode_answer("a")
+    loop.receive(
+        Completion(
+            request_id=request.request_id,
+            token_ids=ids,
+            sampling_logprobs=[-1.0] * len(ids),
+            finish_reason="stop",
+            policy_version=0,
+        )
+    )
+    assert loop.stepped({"image": narrow, "text": "And this?"}, 0.0, False, False, {}) is None
+    assert loop.trajectory().stop_reason is StopReason.ENVIRONMENT_ERROR
+    rows = [
+        {"prompt": [{"role": "user", "content": [{"type": "image", "image": narrow}]}], "completion": "a"}
+    ]
+    with pytest.raises(InvalidDataError, match=r"task 0: .*too narrow"):
+        prepare(SequenceTasks(rows), mine, kind="sft")
