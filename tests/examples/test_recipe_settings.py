@@ -118,3 +118,11 @@ def test_a_misspelt_argument_is_found():
 def test_a_misspelt_argument_of_a_textarena_game_is_found():
     with pytest.raises(InvalidRequestError):
         tg.make("textarena/IteratedPrisonersDilemmaVs-v0", num_round=2).reset(seed=0)
+
+
+def test_episodes_of_a_served_phone_give_their_place_back_when_they_end():
+    recipe = Recipe.from_command_line(str(EXAMPLES / "androidworld" / "train.py"), ["gpu"])
+    spec = job(recipe, "train")
+    played = [*spec.own_environments.values(), *(spec.environment_of(one) for one in spec.evaluations)]
+    assert len({one.kwargs["url"] for one in played}) == 2
+    assert {one.kwargs.get("hold") for one in played} == {"episode"}
