@@ -20,6 +20,7 @@ import random
 
 class FakeTurnOn:
     complexity = 1.0
+    start_on_home_screen = True
     goal = "On the fake phone, turn Wi-Fi on."
 
     def __init__(self, params):

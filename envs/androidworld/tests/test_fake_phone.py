@@ -167,9 +167,17 @@ def test_a_wrong_setting_is_refused(settings, field):
 
 
 class Flaky(FakeDevice):
-    """A device that fails when it is told to."""
+    """A device that fails when it is told to, and records its resets."""
 
     broken = False
+
+    def __init__(self, events):
+        super().__init__()
+        self.events = events
+
+    def reset(self, go_home=False):
+        self.events.append("go home" if go_home else "stay")
+        return super().reset(go_home)
 
     def execute_action(self, action):
         if self.broken:
@@ -180,12 +188,13 @@ class Flaky(FakeDevice):
 class Watched(FakePhone):
     """The fake phone, and what was done to it."""
 
-    def __init__(self):
+    def __init__(self, **settings):
         super().__init__()
-        self.events = []
+        self.events, self.settings = [], settings
 
     def task(self, name, seed):
         task = super().task(name, seed)
+        vars(task).update(self.settings)
         for method in ("initialize_task", "tear_down"):
             done = getattr(task, method)
             setattr(
@@ -195,7 +204,7 @@ class Watched(FakePhone):
 
     def take(self):
         self.events.append("take")
-        self.device = self.device or Flaky()
+        self.device = self.device or Flaky(self.events)
         return self.device
 
     def give_back(self, *, broken=False):
@@ -217,10 +226,18 @@ def test_a_device_that_fails_is_a_lost_episode_and_the_next_one_connects_anew():
     assert env.step(DONE)[2]
 
 
+@pytest.mark.parametrize(("settings", "start"), [({}, "go home"), ({"start_on_home_screen": False}, "stay")])
+def test_a_task_is_set_up_before_the_episode_starts_where_the_task_says(settings, start):
+    # As in AndroidWorld: a task may open apps while it is set up.
+    phone = Watched(**settings)
+    PhoneEnv(phone, tasks=["FakeOpenApp"]).reset(seed=0)
+    assert phone.events == ["take", "initialize_task", start]
+
+
 def test_every_task_is_torn_down_however_its_episode_ended():
     phone = Watched()
     env = PhoneEnv(phone, tasks=["FakeOpenApp"], max_steps=1)
-    episode = ["take", "initialize_task", "tear_down", "give back"]
+    episode = ["take", "initialize_task", "go home", "tear_down", "give back"]
     env.reset(seed=0)
     env.step(DONE)
     env.reset(seed=0)

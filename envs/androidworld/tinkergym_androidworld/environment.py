@@ -113,8 +113,9 @@ class PhoneEnv(gym.Env[Any, str]):
         self._kind, self._steps = str(row["task"]), 0
         # Created on the device's side: AndroidWorld's tasks use its clock for their parameters.
         task = self._on_device(lambda: self._phone.task(self._kind, int(row["seed"])))
-        self._on_device(lambda: self._held.reset(go_home=True))
+        # In AndroidWorld's order: setting a task up may leave an app open.
         self._on_device(lambda: task.initialize_task(self._held))
+        self._on_device(lambda: self._held.reset(go_home=task.start_on_home_screen))
         self._task = task
         self._budget = self._max_steps or max(1, int(_STEPS_PER_COMPLEXITY * task.complexity))
         self._look()

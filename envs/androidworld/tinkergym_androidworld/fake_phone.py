@@ -25,6 +25,7 @@ class FakeTask:
     """A task, like AndroidWorld's `TaskEval`."""
 
     complexity = 0.6
+    start_on_home_screen = True
     template = ""
 
     def __init__(self, params: Mapping[str, Any]) -> None:

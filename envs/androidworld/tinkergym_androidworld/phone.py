@@ -61,7 +61,7 @@ class Device(Protocol):
     """A phone, like AndroidWorld's `AsyncEnv`."""
 
     def reset(self, go_home: bool = False) -> Any:
-        """Clear the last episode, and show the home screen."""
+        """Clear the last episode; with `go_home` show the home screen."""
         ...
 
     def get_state(self, wait_to_stabilize: bool = False) -> Any:
@@ -93,6 +93,11 @@ class PhoneTask(Protocol):
     @property
     def complexity(self) -> float:
         """A tenth of its step limit."""
+        ...
+
+    @property
+    def start_on_home_screen(self) -> bool:
+        """Whether the episode starts on the home screen, or where the setup ended."""
         ...
 
     def initialize_task(self, env: Any) -> None:
