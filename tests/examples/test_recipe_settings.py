@@ -126,3 +126,6 @@ def test_episodes_of_a_served_phone_give_their_place_back_when_they_end():
     played = [*spec.own_environments.values(), *(spec.environment_of(one) for one in spec.evaluations)]
     assert len({one.kwargs["url"] for one in played}) == 2
     assert {one.kwargs.get("hold") for one in played} == {"episode"}
+    limits = spec.limits
+    for one in played:  # A reset waits for a place, then sets the task up; the episode follows.
+        assert one.kwargs["busy_seconds"] < limits.step_timeout_seconds < limits.episode_timeout_seconds
