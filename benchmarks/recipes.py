@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 from benchmarks.common import Figure, Service, service, write_result
@@ -33,24 +34,35 @@ def names() -> list[str]:
 
 
 def measure() -> list[Figure]:
-    """Run each recipe in a fresh service and draw its picture."""
-    seeds = range(int(os.environ.get("TINKERGYM_RECIPE_SEEDS", SEEDS)))
+    """Run each recipe in a fresh service, draw its picture and write its result."""
     figures: list[Figure] = []
     for name in names():
-        with service() as running:
-            runs = [run(running, name, "--seed", str(seed)) for seed in seeds]
-            controls = {"shuffled rewards": run(running, name, "--control")}
-            for what, variant in CONTROLS.get(name, {}).items():
-                controls[what] = run(running, name, "--variant", variant)
-        every = [*runs, *controls.values()]
-        draw(every, PICTURES / f"{name}.png")
-        figures += (own := figures_of(name, runs, controls))
-        write_result(
-            f"recipe_{name}",
-            own,
-            {"runs": [one.as_json() for one in every]},
-            command=command(name, len(runs)),
-        )
+        try:
+            figures += measure_one(name)
+        except Exception:  # A recipe that crashes, such as one without its pack, does not stop the others.
+            traceback.print_exc()
+            crashed = "crashed, see above"
+            figures.append(Figure(what=f"recipe {name}", asked="-", measured=crashed, reached=False))
+    return figures
+
+
+def measure_one(name: str) -> list[Figure]:
+    """Run one recipe with its seeds and controls."""
+    seeds = range(int(os.environ.get("TINKERGYM_RECIPE_SEEDS", SEEDS)))
+    with service() as running:
+        runs = [run(running, name, "--seed", str(seed)) for seed in seeds]
+        controls = {"shuffled rewards": run(running, name, "--control")}
+        for what, variant in CONTROLS.get(name, {}).items():
+            controls[what] = run(running, name, "--variant", variant)
+    every = [*runs, *controls.values()]
+    draw(every, PICTURES / f"{name}.png")
+    figures = figures_of(name, runs, controls)
+    write_result(
+        f"recipe_{name}",
+        figures,
+        {"runs": [one.as_json() for one in every]},
+        command=command(name, len(runs)),
+    )
     return figures
 
 
