@@ -129,3 +129,8 @@ def test_episodes_of_a_served_phone_give_their_place_back_when_they_end():
     limits = spec.limits
     for one in played:  # A reset waits for a place, then sets the task up; the episode follows.
         assert one.kwargs["busy_seconds"] < limits.step_timeout_seconds < limits.episode_timeout_seconds
+
+
+def test_every_game_of_textarena_that_is_trained_is_evaluated():
+    spec = job(Recipe.from_command_line(str(EXAMPLES / "textarena" / "train.py"), ["gpu"]), "train")
+    assert {spec.environment_of(one).id for one in spec.evaluations} == spec.own_environments.keys()
