@@ -70,6 +70,26 @@ def comparison(row: Any) -> tuple[list[Message], str, str]:
     return messages, chosen, rejected
 
 
+def checked_message(value: Any, where: str) -> Message:
+    """Return a message whose content is a string or checked parts.
+
+    Raises:
+        RowFaultError: It is not a message.
+    """
+    content: Any = value.get("content") if isinstance(value, Mapping) else None
+    if isinstance(content, list | tuple):
+        try:
+            content = checked_content(content, where)
+        except ValueError as error:
+            raise RowFaultError(str(error)) from error
+        value = {**value, "content": content if isinstance(content, str) else ""}
+    if isinstance(value, Mapping) and "tools" in value:
+        raise RowFaultError(f"{where}.tools: stand in the row, next to messages")
+    if fault := message_fault(value):
+        raise RowFaultError(f"{where}: {fault}")
+    return {**value, "content": content}  # type: ignore[typeddict-item]
+
+
 def _object(row: Any) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise RowFaultError(f"row: must be a JSON object, not {type(row).__name__}")
@@ -114,22 +134,7 @@ def _messages(value: Any, field: str) -> list[Message]:
     if not isinstance(value, list | tuple) or not value:
         found = "an empty list" if isinstance(value, list | tuple) else type(value).__name__
         raise RowFaultError(f"{field}: must be a list of messages, not {found}")
-    return [_message(message, f"{field}[{index}]") for index, message in enumerate(value)]
-
-
-def _message(value: Any, where: str) -> Message:
-    content: Any = value.get("content") if isinstance(value, Mapping) else None
-    if isinstance(content, list | tuple):
-        try:
-            content = checked_content(content, where)
-        except ValueError as error:
-            raise RowFaultError(str(error)) from error
-        value = {**value, "content": content if isinstance(content, str) else ""}
-    if isinstance(value, Mapping) and "tools" in value:
-        raise RowFaultError(f"{where}.tools: stand in the row, next to messages")
-    if fault := message_fault(value):
-        raise RowFaultError(f"{where}: {fault}")
-    return {**value, "content": content}  # type: ignore[typeddict-item]
+    return [checked_message(message, f"{field}[{index}]") for index, message in enumerate(value)]
 
 
 def _check_order(messages: Sequence[Message], field: str) -> None:

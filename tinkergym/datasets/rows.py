@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -57,15 +56,19 @@ def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
             hint="wrap rows that are in memory: tg.tasks.SequenceTasks(rows)",
             field=field,
         )
+    path = Path(source)
     try:
-        with Path(os.fspath(source)).open("rb") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield _with_its_images(_parsed(f"line {number}", line), Path(os.fspath(source)).parent)
+                    yield _with_its_images(_parsed(f"line {number}", line), path.parent)
     except OSError as error:
-        raise InvalidDataError(
-            f"{os.fspath(source)} cannot be read: {error.strerror or error}", field=field
-        ) from None
+        raise InvalidDataError(f"{path} cannot be read: {error.strerror or error}", field=field) from None
+
+
+def no_constant(name: str) -> None:
+    """Refuse NaN and infinities, which Python reads as JSON."""
+    raise ValueError(f"{name} is not a valid JSON number")
 
 
 def _with_its_images(row: Row, folder: Path) -> Row:
@@ -83,10 +86,6 @@ def _parsed(where: str, line: bytes) -> Row:
     except UnicodeDecodeError as error:
         return Row(where, None, f"the line is not valid UTF-8: {error.reason} at byte {error.start}")
     try:
-        return Row(where, json.loads(text.rstrip("\r\n"), parse_constant=_no_constant))
+        return Row(where, json.loads(text.rstrip("\r\n"), parse_constant=no_constant))
     except (ValueError, RecursionError) as error:
         return Row(where, None, f"the line is not valid JSON: {json_fault(error)}")
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a valid JSON number")

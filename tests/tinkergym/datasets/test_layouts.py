@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import tinkergym as tg
 from tests.tinkergym.datasets.test_prepare import fault, records, tokens_of, trained_texts
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidDataError
+from tinkergym.schema.views import ImageRules
 from tinkergym.testing import byte_bundle
 
 CALLING = (
@@ -20,11 +23,47 @@ CALLING = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+QUESTION = {"role": "user", "content": "Rome?"}
+DEEP = "[" * 100_000
+
+
+def called(arguments):
+    return {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+
+
+WEATHER_CALL = called('{"city": "Rome"}')
+
+
+def answer_with(call, content=None):
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+def with_answer(field, spoken):
+    """Return a row with an answer in one of the fields that hold messages."""
+    result = {"role": "tool", "content": "sunny", "tool_call_id": "1"}
+    return {
+        "messages": {"messages": [QUESTION, spoken]},
+        "prompt": {"prompt": [QUESTION, spoken, result], "completion": "It is sunny."},
+        "completion": {"prompt": "Rome?", "completion": [spoken]},
+        "chosen": {"prompt": "Rome?", "chosen": [spoken], "rejected": "I do not know."},
+    }[field]
 
 
 @pytest.fixture(scope="module")
 def renderer():
     return Renderer.from_bundle(byte_bundle(chat_template=CALLING))
+
+
+def vision_renderer():
+    """Return a renderer whose template writes a tilde for each image."""
+    parts = (
+        "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+        "{{ '~' if part.type == 'image' else part.text }}{% endfor %}{% endif %}"
+    )
+    bundle = byte_bundle(chat_template=CALLING.replace("{{ m.content }}", parts))
+    placeholder = Tokenizer.from_str(bundle.tokenizer_json).token_to_id("~")
+    rules = ImageRules(placeholder=placeholder, tokens=4)
+    return Renderer.from_bundle(bundle.model_copy(update={"images": rules}))
 
 
 def same(renderer, row, ours, kind="sft"):
@@ -83,10 +122,64 @@ def test_tool_calls_are_learned_as_the_models_template_writes_them(renderer):
     ]
 
 
+@pytest.mark.parametrize("text", ["Let me see.", [{"type": "text", "text": "Let me see."}]])
+@pytest.mark.parametrize("field", ["messages", "prompt", "completion", "chosen"])
+def test_calls_next_to_a_text_are_rendered_with_it_wherever_messages_stand(renderer, field, text):
+    spoken = answer_with(WEATHER_CALL, content=text)
+    kind = "preference" if field == "chosen" else "sft"
+    row = with_answer(field, spoken)
+    whole = renderer.decode(tokens_of(renderer, row, kind=kind)[0][0].token_ids)
+    assert 'Let me see.<call>weather {"city": "Rome"}</call><|im_end|>' in whole
+    silent = Renderer.from_bundle(byte_bundle())
+    said = fault(silent, row, kind=kind)
+    assert "the chat template leaves out " in said
+    assert f"{field}[" in said
+
+
+def test_a_call_after_an_image_is_rendered():
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    asked = {
+        "role": "user",
+        "content": [{"type": "image", "image": pixels}, {"type": "text", "text": "Rome?"}],
+    }
+    ((sequence,),) = tokens_of(vision_renderer(), {"messages": [asked, answer_with(WEATHER_CALL)]})
+    assert (len(sequence.images), len(sequence.trained)) == (1, 1)
+
+
+def test_parts_of_text_before_a_call_reach_the_template_as_text():
+    strict = Renderer.from_bundle(
+        byte_bundle(chat_template=CALLING.replace("m.content }}", "m.content + '' }}"))
+    )
+    asked = {"role": "user", "content": [{"type": "text", "text": "Rome?"}]}
+    row = {"messages": [asked, answer_with(WEATHER_CALL)]}
+    assert "user\nRome?<|im_end|>" in strict.decode(tokens_of(strict, row)[0][0].token_ids)
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([QUESTION, answer_with(WEATHER_CALL, content=5)], "messages[1].content: must be text or null"),
+        ([QUESTION, answer_with(WEATHER_CALL, content=["a"])], "messages[1]['content'] is a list"),
+        ([QUESTION, answer_with(called('{"a": NaN}'))], "messages[1].tool_calls[0].function.arguments: not"),
+        (
+            [QUESTION, answer_with(called(DEEP))],
+            "messages[1].tool_calls[0].function.arguments: not valid JSON",
+        ),
+        (["hi", answer_with(WEATHER_CALL)], "messages[0]: a message must be a dict"),
+        ([{"content": "x"}, answer_with(WEATHER_CALL)], "messages[0]: the role must be one of"),
+    ],
+)
+def test_a_wrong_conversation_with_calls_is_named_by_its_field(renderer, messages, text):
+    for own in (renderer, vision_renderer()):
+        assert f"task 0: {text}" in fault(own, {"messages": messages})
+
+
 @pytest.mark.parametrize(
     ("row", "where"),
     [
         ({"conversations": [{"from": "alien", "value": "a"}]}, "conversations[0].from"),
+        ({"tools": DEEP, "prompt": "a", "completion": "b"}, "tools: not valid JSON"),
+        ({"tools": '[{"a": NaN}]', "prompt": "a", "completion": "b"}, "tools: not valid JSON"),
         ({"conversations": ["a"]}, "conversations[0]"),
         ({"text": 3}, "text"),
         ({"instruction": 3, "output": "a"}, "instruction"),
