@@ -5,6 +5,7 @@ Independent of tokens. Rows in none of these layouts are left unchanged and refu
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -12,6 +13,8 @@ from typing import Any
 
 from tinkergym.datasets.conversations import RowFaultError
 from tinkergym.datasets.rows import Row
+from tinkergym.images.files import image_file
+from tinkergym.user_code.quoting import quoted
 
 _SPEAKERS = {
     "human": "user",
@@ -71,9 +74,9 @@ def _of_sharegpt(row: Mapping[str, Any]) -> dict[str, Any]:
 def _of_speaker(one: Any, where: str) -> dict[str, Any]:
     if not isinstance(one, Mapping) or not {"from", "value"} <= one.keys():
         raise RowFaultError(f"{where}: must be an object with from and value")
-    if one["from"] not in _SPEAKERS:
+    if not isinstance(one["from"], str) or one["from"] not in _SPEAKERS:
         known = ", ".join(_SPEAKERS)
-        raise RowFaultError(f"{where}.from: must be one of {known}, not {ascii(one['from'])[:60]}")
+        raise RowFaultError(f"{where}.from: must be one of {known}, not {quoted(one['from'], 60)!a}")
     return {"role": _SPEAKERS[one["from"]], "content": one["value"]}
 
 
@@ -92,7 +95,11 @@ def in_pairs(rows: Iterable[Row]) -> Iterator[Row]:
         if not isinstance(label, bool):
             yield Row(row.where, None, f"label: must be true or false, not {label!r:.60}")
             continue
-        prompt = json.dumps(row.value["prompt"], sort_keys=True)
+        try:
+            prompt = json.dumps(row.value["prompt"], sort_keys=True, default=_image_hash)
+        except (TypeError, ValueError, RecursionError) as error:
+            yield Row(row.where, None, f"prompt: {error}")
+            continue
         partners = waiting[prompt, not label]
         if not partners:
             waiting[prompt, label].append(row)
@@ -113,3 +120,8 @@ def in_pairs(rows: Iterable[Row]) -> Iterator[Row]:
                 f"label: no answer to the same prompt has the label {other}, but preference training needs "
                 f"pairs; remove it, or train on the good answers with client.sft",
             )
+
+
+def _image_hash(image: Any) -> str:
+    # The bytes of a file are decoded and checked later.
+    return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else image_file(image).sha256

@@ -226,6 +226,8 @@ def _record(
         return [], {}, str(error)
     except TemplateError as error:
         return [], {}, f"the model's chat template refuses it: {error.message}"
+    except RecursionError:
+        return [], {}, "row: is nested too deeply"
 
 
 def _refusal(name: str, faults: list[str], field: str) -> InvalidDataError:

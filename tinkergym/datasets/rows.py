@@ -57,6 +57,8 @@ def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
             field=field,
         )
     path = Path(source)
+    if "\0" in str(path):
+        raise InvalidDataError(f"{str(path)!r} is not a file name: it contains a null character", field=field)
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+from PIL import Image
 from tokenizers import Tokenizer
 
 import tinkergym as tg
@@ -103,6 +106,25 @@ def test_labeled_answers_to_one_prompt_are_paired_in_order(renderer):
     assert "label" in fault(renderer, labeled("blue", label="yes"), kind="preference")
 
 
+def test_labeled_answers_to_one_prompt_with_an_image_are_paired(tmp_path):
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "sky.png")
+    asked = [{"role": "user", "content": [{"type": "image", "path": "sky.png"}]}]
+    rows = [{"prompt": asked, "completion": text, "label": text == "red"} for text in ("red", "blue")]
+    file = tmp_path / "labeled.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    found = prepare(file, vision_renderer(), kind="preference")
+    assert (found.records, len(found.images)) == (1, 1)
+    pixels = np.zeros((64, 64, 3), np.uint8)
+    asked = [{"role": "user", "content": [{"type": "image", "image": pixels}]}]
+    rows = [{"prompt": asked, "completion": text, "label": text == "red"} for text in ("red", "blue")]
+    assert len(tokens_of(vision_renderer(), *rows, kind="preference")) == 1
+
+
+def test_a_prompt_of_a_labeled_answer_that_cannot_be_compared_is_refused(renderer):
+    row = {"prompt": {"a", "b"}, "completion": "blue", "label": True}
+    assert "task 0: prompt: " in fault(renderer, row, kind="preference")
+
+
 def test_tool_calls_are_learned_as_the_models_template_writes_them(renderer):
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
     row = {
@@ -178,6 +200,7 @@ def test_a_wrong_conversation_with_calls_is_named_by_its_field(renderer, message
     ("row", "where"),
     [
         ({"conversations": [{"from": "alien", "value": "a"}]}, "conversations[0].from"),
+        ({"conversations": [{"from": ["human"], "value": "a"}]}, "conversations[0].from"),
         ({"tools": DEEP, "prompt": "a", "completion": "b"}, "tools: not valid JSON"),
         ({"tools": '[{"a": NaN}]', "prompt": "a", "completion": "b"}, "tools: not valid JSON"),
         ({"conversations": ["a"]}, "conversations[0]"),

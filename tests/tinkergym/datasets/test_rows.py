@@ -141,5 +141,27 @@ def test_a_file_names_its_lines_as_an_editor_does(renderer, tmp_path):
         prepare(file, renderer, kind="sft")
     with pytest.raises(InvalidDataError, match="cannot be read"):
         prepare(tmp_path / "nowhere.jsonl", renderer, kind="sft")
+    with pytest.raises(InvalidDataError, match="null character"):
+        prepare("a\0b", renderer, kind="sft")
     with pytest.raises(InvalidRequestError, match="SequenceTasks"):
         prepare([ASKED], renderer, kind="sft")
+
+
+class Nested(tg.tasks.TaskSource):
+    """One row with tools that are nested more deeply than Python can write as JSON."""
+
+    name, fingerprint = "nested", "0"
+
+    def __len__(self):
+        return 1
+
+    def read(self, index):
+        parameters = {}
+        for _ in range(2000):
+            parameters = {"items": parameters}
+        return {**ASKED, "tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}]}
+
+
+def test_a_row_that_is_nested_too_deeply_is_refused(renderer):
+    with pytest.raises(InvalidDataError, match="task 0: row: is nested too deeply"):
+        prepare(Nested(), renderer, kind="sft")
