@@ -11,13 +11,11 @@ from typing import Any
 
 from tinkergym.datasets.image_paths import with_images
 from tinkergym.errors import InvalidDataError, InvalidRequestError
-from tinkergym.tasks.jsonl import json_fault
+from tinkergym.tasks.jsonl import MOST_LINE_BYTES, json_fault, lines_of
 from tinkergym.tasks.source import TaskSource
 
 DataSource = str | PathLike[str] | TaskSource
 """A `.jsonl` file, or a task source."""
-
-MOST_LINE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +35,8 @@ def source_name(source: DataSource) -> str:
 
 def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
     """Yield the rows in order. Blank lines of a file are skipped, but counted.
+
+    A line that is too long is the last.
 
     Args:
         source: The file or task source.
@@ -61,7 +61,7 @@ def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
         raise InvalidDataError(f"{str(path)!r} is not a file name: it contains a null character", field=field)
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(lines_of(file), start=1):
                 if line.strip():
                     yield _with_its_images(_parsed(f"line {number}", line), path.parent)
     except OSError as error:

@@ -6,14 +6,17 @@ import hashlib
 import json
 import os
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks.shared import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
+
+MOST_LINE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class JsonlTasks(TaskSource):
                     field="path",
                 )
             file.seek(known.offsets[index])
-            line = file.readline()
+            line = file.readline(MOST_LINE_BYTES)
         try:
             task = json.loads(line.rstrip(b"\r\n"), parse_constant=_no_constant)
         except ValueError as error:
@@ -124,12 +127,26 @@ def _scan(path: Path) -> _Index:
     offsets, position, digest = array("q"), 0, hashlib.sha256()
     with path.open("rb") as file:
         stat = os.fstat(file.fileno())
-        for line in file:
+        for number, line in enumerate(lines_of(file), start=1):
+            if len(line) > MOST_LINE_BYTES:
+                raise InvalidRequestError(
+                    f"line {number} of {path.name} is longer than {MOST_LINE_BYTES} bytes",
+                    hint="write each task on a line of its own",
+                    field="path",
+                )
             if line.strip():
                 offsets.append(position)
             position += len(line)
             digest.update(line)
     return _Index(offsets, digest.hexdigest(), stat.st_mtime_ns, stat.st_size)
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Yield a file's lines. A line longer than `MOST_LINE_BYTES` is cut off and the last, to bound memory."""
+    while line := file.readline(MOST_LINE_BYTES + 1):
+        yield line
+        if len(line) > MOST_LINE_BYTES:
+            return
 
 
 def json_fault(error: Exception) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -9,6 +10,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.schema.data import DataChunk
+from tinkergym.tasks.jsonl import MOST_LINE_BYTES
 from tinkergym.testing.templates import family_bundle
 
 TALK = {
@@ -165,3 +167,20 @@ class Nested(tg.tasks.TaskSource):
 def test_a_row_that_is_nested_too_deeply_is_refused(renderer):
     with pytest.raises(InvalidDataError, match="task 0: row: is nested too deeply"):
         prepare(Nested(), renderer, kind="sft")
+
+
+def test_of_a_line_without_an_end_only_the_allowed_part_is_read(renderer, tmp_path):
+    file = tmp_path / "chats.jsonl"
+    with file.open("wb") as opened:
+        opened.write(json.dumps(ASKED).encode() + b"\n")
+        opened.truncate(8 * MOST_LINE_BYTES)
+    for read in (
+        lambda: prepare(file, renderer, kind="sft"),
+        lambda: len(tg.tasks.JsonlTasks(file)),
+    ):
+        tracemalloc.start()
+        with pytest.raises(InvalidRequestError, match=r"line 2.* is longer than \d+ bytes"):
+            read()
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 4 * MOST_LINE_BYTES
