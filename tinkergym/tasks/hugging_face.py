@@ -60,8 +60,14 @@ class HuggingFaceTasks(TaskSource):
             listing = self._path / "dataset_dict.json"
             if listing.is_file():
                 # Only a few names of folders are read; the data stays where it is.
-                self.splits = tuple(json.loads(listing.read_text(encoding="utf-8"))["splits"])
+                self.splits = _splits_of(listing)
                 named_split(self._path.name, self.splits, split)
+            elif not (self._path / "state.json").is_file():
+                raise InvalidRequestError(
+                    f"the folder {self._path} holds no dataset",
+                    hint="put .jsonl or .parquet files there, or the output of save_to_disk",
+                    field="path",
+                )
             else:
                 refuse_split(self._path.name, split)
         elif split is None:
@@ -121,6 +127,23 @@ class HuggingFaceTasks(TaskSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, self._arguments
+
+
+def _splits_of(listing: Path) -> tuple[str, ...]:
+    try:
+        written = json.loads(listing.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        written, why = None, f": {error}"
+    else:
+        why = ""
+    splits = written.get("splits") if isinstance(written, dict) else None
+    if not isinstance(splits, list) or not all(isinstance(split, str) for split in splits):
+        raise InvalidRequestError(
+            f"{listing} does not list the splits of a dataset{why}",
+            hint="write the folder again with save_to_disk",
+            field="path",
+        )
+    return tuple(splits)
 
 
 def _again(path: str, split: str | None, config: str | None, revision: str | None) -> HuggingFaceTasks:

@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks.fingerprint import rows_fingerprint
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_split
+from tinkergym.user_code.quoting import raised
 
 Part = TypeVar("Part")
 
@@ -43,11 +44,18 @@ def copied(task: object, index: int, name: str) -> Task:
     """Return a copy of a task as a dict.
 
     Raises:
-        InvalidRequestError: It is not a mapping.
+        InvalidRequestError: It is not a mapping, or holds a value that cannot be copied.
     """
     if not isinstance(task, Mapping):
         raise InvalidRequestError(
             f"task {index} of {name} is a {type(task).__name__}",
             hint='a task must be a mapping, for example {"question": ..., "answer": ...}',
         )
-    return copy.deepcopy(dict(task))
+    try:
+        return copy.deepcopy(dict(task))
+    # Any object may be in a task, and an image of Pillow reads its file only now.
+    except Exception as error:
+        raise InvalidRequestError(
+            f"task {index} of {name} cannot be copied: {raised(error)}",
+            hint="put plain data into tasks, and images as the bytes of their files",
+        ) from error

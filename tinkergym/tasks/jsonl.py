@@ -51,7 +51,7 @@ class JsonlTasks(TaskSource):
         self._arguments = (os.fspath(path), split)
         root = Path(path)
         if root.is_dir():
-            self.splits = tuple(sorted(file.stem for file in root.glob("*.jsonl")))
+            self.splits = tuple(sorted(file.stem for file in root.glob("*.jsonl") if file.is_file()))
             self.split = named_split(root.name, self.splits, split)
             root /= f"{split}.jsonl"
         elif root.is_file():
@@ -98,7 +98,7 @@ class JsonlTasks(TaskSource):
             line = file.readline(MOST_LINE_BYTES)
         try:
             task = json.loads(line.rstrip(b"\r\n"), parse_constant=_no_constant)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRequestError(
                 f"task {index} of {self.name} is not valid JSON: {json_fault(error)}"
             ) from error
@@ -110,8 +110,10 @@ class JsonlTasks(TaskSource):
         if self._read_index is None:
             try:
                 self._read_index = shared(("jsonl", *file_key(self._path)), lambda: _scan(self._path))
-            except FileNotFoundError as error:
-                raise InvalidRequestError(f"the task file {self._path} is gone", field="path") from error
+            except OSError as error:
+                raise InvalidRequestError(
+                    f"the task file {self._path} cannot be read: {error.strerror or error}", field="path"
+                ) from error
             refuse_empty(self, len(self._read_index.offsets))
         return self._read_index
 

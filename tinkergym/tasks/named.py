@@ -42,7 +42,7 @@ def named_tasks(
     own = os.environ.get(DATA_FOLDER, "")
     for folder in (shipped, Path(own) if own else None):
         path = _inside(folder, data) if folder is not None else None
-        if path is not None and path.exists():
+        if path is not None:
             return _open(path, split, config)
     if data.count("/") == 1 and not data.startswith((".", "/")) and os.environ.get(ALLOW_HUB) == "1":
         return HuggingFaceTasks(data, split=split, config=config)
@@ -55,10 +55,11 @@ def named_tasks(
 
 
 def _inside(folder: Path, data: str) -> Path | None:
-    """Return the path of `data` in a folder; None if it leads out of it."""
+    """Return the path of `data` in a folder; None if there is none, or it leads out of the folder."""
     try:
-        path = (folder / data).resolve()
-    except (OSError, ValueError):
+        path = (folder / data).resolve(strict=True)
+    # Older versions of Python raise RuntimeError for a loop of links.
+    except (OSError, ValueError, RuntimeError):
         return None
     return path if path.is_relative_to(folder.resolve()) else None
 

@@ -103,11 +103,12 @@ class _Rows:
             ) from error
         try:
             # Mapped, so that processes on one machine share the pages.
-            self._files = [pq.ParquetFile(file, memory_map=True) for file in files]
+            opened = [(path, pq.ParquetFile(path, memory_map=True)) for path in files]
         except (pa.ArrowInvalid, OSError) as error:
             raise InvalidRequestError(f"{files[0]} cannot be read: {error}", field="path") from error
-        self._groups = [(file, i) for file in self._files for i in range(file.num_row_groups)]
-        sizes = (file.metadata.row_group(i).num_rows for file, i in self._groups)
+        self._groups = [(path, file, i) for path, file in opened for i in range(file.num_row_groups)]
+        sizes = (file.metadata.row_group(i).num_rows for _, file, i in self._groups)
+        self._damaged = (pa.ArrowException, OSError, UnicodeDecodeError)
         self._starts: list[int] = [0, *accumulate(sizes)]
         self._decoded: OrderedDict[int, Any] = OrderedDict()
         self._lock = threading.Lock()
@@ -118,15 +119,22 @@ class _Rows:
 
     def row(self, index: int) -> Task:
         group = bisect_right(self._starts, index) - 1
-        with self._lock:
-            if group not in self._decoded:
-                file, number = self._groups[group]
-                self._decoded[group] = file.read_row_group(number)
-            self._decoded.move_to_end(group)
-            while len(self._decoded) > _DECODED_GROUPS:
-                self._decoded.popitem(last=False)
-            table = self._decoded[group]
-        task: Task = table.slice(index - self._starts[group], 1).to_pylist()[0]
+        path, file, number = self._groups[group]
+        try:
+            with self._lock:
+                if group not in self._decoded:
+                    self._decoded[group] = file.read_row_group(number)
+                self._decoded.move_to_end(group)
+                while len(self._decoded) > _DECODED_GROUPS:
+                    self._decoded.popitem(last=False)
+                table = self._decoded[group]
+            task: Task = table.slice(index - self._starts[group], 1).to_pylist()[0]
+        except self._damaged as error:
+            raise InvalidRequestError(
+                f"row {index} of {path} cannot be read: {error}",
+                hint="the file is damaged; write or download it again",
+                field="path",
+            ) from error
         return task
 
 

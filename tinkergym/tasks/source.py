@@ -102,7 +102,9 @@ def named_split(name: str, splits: Sequence[str], split: str | None) -> str:
     """
     if split is None or split not in splits:
         raise InvalidRequestError(
-            f"{name} has no split {split!r}", hint=f"choose from {sorted(splits)}", field="split"
+            f"{name} has no split {split!r}",
+            hint=f"choose from {sorted(splits)}" if splits else "it has none",
+            field="split",
         )
     return split
 

@@ -1,7 +1,10 @@
+import io
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks import (
@@ -30,6 +33,32 @@ def test_what_is_no_task_is_refused_with_its_number():
         SequenceTasks([{}, "text"])[1]
     with pytest.raises(InvalidRequestError, match="task 0 of the list of tasks has no fingerprint"):
         _ = SequenceTasks([{"a": object()}]).fingerprint
+
+
+def test_a_value_that_cannot_be_copied_is_refused_with_the_number_of_its_task():
+    closed = Image.new("RGB", (4, 4))
+    closed.close()
+    file = io.BytesIO()
+    Image.effect_noise((64, 64), 50).save(file, format="PNG")
+    cut_off = Image.open(io.BytesIO(file.getvalue()[:-500]))
+    for image in (closed, cut_off):
+        with pytest.raises(InvalidRequestError, match="task 1 of the list of tasks cannot be copied"):
+            SequenceTasks([{}, {"image": image}])[1]
+
+
+@pytest.mark.parametrize("compression", ["snappy", "none"])
+def test_damaged_pages_of_a_parquet_file_are_refused_with_the_row(tmp_path, compression):
+    file = tmp_path / "damaged.parquet"
+    rows = [{"question": "x" * 50 + str(number)} for number in range(2000)]
+    pq.write_table(pa.Table.from_pylist(rows), file, compression=compression, use_dictionary=False)
+    data = bytearray(file.read_bytes())
+    middle = range(200, len(data) // 2)
+    data[middle.start : middle.stop] = b"\xff" * len(middle)
+    file.write_bytes(data)
+    tasks = ParquetTasks(file)
+    assert len(tasks) == 2000
+    with pytest.raises(InvalidRequestError, match=r"row \d+ of .*damaged.parquet cannot be read"):
+        list(tasks)
 
 
 def test_a_broken_or_missing_file_is_refused(tmp_path):

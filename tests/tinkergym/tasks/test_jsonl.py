@@ -73,7 +73,13 @@ def test_a_missing_and_an_empty_file_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"), [("{", "is not valid JSON"), ("[1]", "object"), ('{"a": NaN}', "NaN")]
+    ("line", "reason"),
+    [
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("[1]", "object"),
+        ('{"a": NaN}', "NaN"),
+    ],
 )
 def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, reason):
     (tmp_path / "bad.jsonl").write_text(f'{{"q": 1}}\n{line}\n')
@@ -100,3 +106,16 @@ def test_a_file_that_changes_while_it_is_used_is_refused(folder):
     with pytest.raises(InvalidRequestError, match="changed after its tasks were first read"):
         tasks[0]
     assert len(JsonlTasks(folder, split="train")) == 9
+
+
+def test_a_folder_is_not_taken_for_a_file(tmp_path):
+    (tmp_path / "train.jsonl").mkdir()
+    with pytest.raises(InvalidRequestError, match="has no split 'train'") as refused:
+        JsonlTasks(tmp_path, split="train")
+    assert refused.value.hint == "it has none"
+    (tmp_path / "test.jsonl").write_text("{}")
+    tasks = JsonlTasks(tmp_path, split="test")
+    (tmp_path / "test.jsonl").unlink()
+    (tmp_path / "test.jsonl").mkdir()
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        len(tasks)

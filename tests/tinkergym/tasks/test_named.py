@@ -30,9 +30,11 @@ def test_what_a_pack_ships_comes_first(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret.jsonl", "sums/../../secret.jsonl", "/etc", "missing", "a\0b", "org/set"]
+    "name",
+    ["../secret.jsonl", "sums/../../secret.jsonl", "/etc", "missing", "a\0b", "org/set", "a" * 300, "loop"],
 )
 def test_a_name_reaches_nothing_outside_of_the_folder_and_no_hub_unless_allowed(folder, name):
+    (folder / "data" / "loop").symlink_to("loop")
     with pytest.raises(InvalidRequestError) as refused:
         named_tasks(name, split="train")
     assert refused.value.field == "data"
@@ -50,6 +52,21 @@ def test_a_dataset_downloaded_from_the_hub_keeps_its_files_in_folders(folder):
         (folder / "data" / below / "train.jsonl").write_text(json.dumps({"question": text}) + "\n")
     assert named_tasks("gsm8k", split="train", config="socratic").read(0) == {"question": "socratic"}
     assert named_tasks("geometry3k", split="train", config="main").read(0) == {"question": "data"}
+
+
+def test_a_folder_without_data_is_refused_as_such(folder):
+    (folder / "data" / "empty").mkdir()
+    with pytest.raises(InvalidRequestError, match="holds no dataset") as refused:
+        named_tasks("empty", split="train")
+    assert ".jsonl or .parquet" in refused.value.hint
+
+
+@pytest.mark.parametrize("listing", ["{", "{}", "[]", '{"splits": 5}', '{"splits": [1]}', "[" * 100_000])
+def test_a_broken_list_of_splits_is_refused(folder, listing):
+    (folder / "data" / "saved").mkdir()
+    (folder / "data" / "saved" / "dataset_dict.json").write_text(listing)
+    with pytest.raises(InvalidRequestError, match="does not list the splits"):
+        named_tasks("saved", split="train")
 
 
 @pytest.mark.parametrize("config", ["mian", "..", None])
