@@ -1,6 +1,7 @@
 """The environment with a counterpart of ALFWorld's engine; `test_alfworld_package.py` has the real one."""
 
 import contextlib
+import json
 import subprocess
 import sys
 import textwrap
@@ -164,6 +165,11 @@ def test_the_games_are_those_of_the_split_in_the_order_of_their_paths(house, wri
         ({"unknown_penalty": float("nan")}, "unknown_penalty"),
         ({"unknown_penalty": "0.1"}, "unknown_penalty"),
         ({"unknown_penalty": True}, "unknown_penalty"),
+        ({"call_seconds": -100}, "call_seconds"),
+        ({"call_seconds": 0}, "call_seconds"),
+        ({"call_seconds": "60"}, "call_seconds"),
+        ({"call_seconds": float("nan")}, "call_seconds"),
+        ({"call_seconds": 1e300}, "call_seconds"),
     ],
 )
 def test_a_wrong_setting_is_refused(house, settings, field):
@@ -200,4 +206,21 @@ def test_a_sentence_that_could_hold_code_is_no_task(write, house):
     game = (folder / "game.tw-pddl").read_text()
     (folder / "game.tw-pddl").write_text(game.replace("put a a", "{__import__('os')}"))
     with pytest.raises(InvalidDataError):
+        house().reset(options={"task_index": 0})
+
+
+@pytest.mark.parametrize("walkthrough", [5, "look", [1], {"look": 1}])
+def test_a_game_whose_solution_is_not_a_list_of_commands_is_refused(write, house, walkthrough):
+    file = write("train", "a") / "json_2.1.1" / "train" / "a" / "trial_1" / "game.tw-pddl"
+    game = json.loads(file.read_text())
+    file.write_text(json.dumps({**game, "walkthrough": walkthrough}))
+    with pytest.raises(InvalidDataError, match="walkthrough"):
+        house().reset(options={"task_index": 0})
+
+
+@pytest.mark.parametrize("name", ["game.tw-pddl", "traj_data.json"])
+def test_a_file_that_is_nested_too_deeply_is_not_a_game(write, house, name):
+    folder = write("train", "a") / "json_2.1.1" / "train" / "a" / "trial_1"
+    (folder / name).write_text('{"solvable": true, "task_type": ' + "[" * 100_000)
+    with pytest.raises(InvalidDataError, match="is not a game of ALFWorld"):
         house().reset(options={"task_index": 0})

@@ -22,6 +22,7 @@ _PUT = re.compile(r"put (.+) (?:in/on|in|on) (.+)")
 _UNKNOWN = "Nothing happens."
 _MOST_COMMAND = 200
 """Limit for the length of a command passed to the engine."""
+_MOST_CALL_SECONDS = 86_400
 
 
 class HouseholdEnv(gym.Env[str, str]):
@@ -59,12 +60,12 @@ class HouseholdEnv(gym.Env[str, str]):
             unknown_penalty: Subtracted from the reward of each impossible command; 0 or more.
             show_commands: Show all possible commands.
             instructions: Explain the commands in a system prompt.
-            call_seconds: Time limit of the engine for a step.
+            call_seconds: Time limit of the engine for a step; at most a day.
             render_mode: Must be None; there is nothing to render.
 
         Raises:
             InvalidEnvironmentError: A package or the data is missing; the message says what to do.
-            InvalidRequestError: The split or task type does not exist.
+            InvalidRequestError: The split or task type does not exist, or a number is out of range.
         """
         self.render_mode = render_mode
         self.observation_space, self.action_space = Text(), Text()
@@ -72,10 +73,14 @@ class HouseholdEnv(gym.Env[str, str]):
             raise InvalidRequestError(
                 f"must be a positive whole number, not {max_steps!r}", field="max_steps"
             )
-        number = isinstance(unknown_penalty, int | float) and not isinstance(unknown_penalty, bool)
-        if not number or not 0 <= unknown_penalty < float("inf"):
+        if not _is_number(unknown_penalty) or not 0 <= unknown_penalty < float("inf"):
             raise InvalidRequestError(
                 f"must be a number of at least 0, not {unknown_penalty!r}", field="unknown_penalty"
+            )
+        if not _is_number(call_seconds) or not 0 < call_seconds <= _MOST_CALL_SECONDS:
+            raise InvalidRequestError(
+                f"must be above 0 and at most {_MOST_CALL_SECONDS}, not {call_seconds!r}",
+                field="call_seconds",
             )
         self.tasks = GameTasks(games=games, split=split, task_types=task_types)
         if self.worker is WORKER:
@@ -167,6 +172,10 @@ def command_in(action: str) -> str:
     command = command.removeprefix("action:").removeprefix(">").strip()[:_MOST_COMMAND]
     found = _PUT.fullmatch(command)
     return f"move {found[1]} to {found[2]}" if found else command
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _introduction(feedback: str) -> str:

@@ -99,16 +99,21 @@ class GameTasks(TaskSource):
             game = json.loads(file.read_text(encoding="utf-8"))
             sentence = _TASK.search(game["grammar"])
             problem = game["pddl_problem"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidDataError(f"{file} is not a game of ALFWorld: {error!r}") from None
         if sentence is None or not isinstance(problem, str):
             raise InvalidDataError(f"{file} is not a game of ALFWorld: it does not contain a task")
+        way = game.get("walkthrough") or []
+        if not isinstance(way, list) or not all(isinstance(command, str) for command in way):
+            raise InvalidDataError(
+                f"{file} is not a game of ALFWorld: its walkthrough is not a list of commands"
+            )
         return {
             "game": path,
             "task_type": task_type,
             "task": sentence[1].strip(),
             "problem": problem,
-            "walkthrough": list(game.get("walkthrough") or []),
+            "walkthrough": way,
         }
 
     def _listed(self) -> tuple[tuple[str, str], ...]:
@@ -179,7 +184,7 @@ def _games_in(folder: str, split: str) -> tuple[tuple[str, str], ...]:
         try:
             task_type = json.loads(file.read_text(encoding="utf-8"))["task_type"]
             solvable = _SOLVABLE.search(game.read_text(encoding="utf-8")) is not None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidDataError(f"{file.parent} is not a game of ALFWorld: {error!r}") from None
         if task_type in TASK_TYPES and solvable:
             found.append((path, str(task_type)))
