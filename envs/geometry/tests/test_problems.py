@@ -83,6 +83,8 @@ def test_images_that_a_library_has_decoded_are_read_too(tmp_path, monkeypatch, g
     ("changes", "words"),
     [
         ({"problem": ""}, "'problem'"),
+        ({"problem": "<image>"}, "no text in 'problem'"),
+        ({"problem": "<image><image>Find $x$."}, "more <image>s"),
         ({"answer": None}, "'answer'"),
         ({"images": []}, "'images'"),
         ({"images": [{"bytes": None, "path": "/etc/passwd"}]}, "bytes"),

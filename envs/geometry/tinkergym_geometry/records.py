@@ -46,6 +46,13 @@ def problem_of(record: Mapping[str, Any], index: int, side: int) -> Problem:
     images = record.get("images")
     if not isinstance(images, list | tuple) or not 1 <= len(images) <= MOST_IMAGES:
         raise _not_of_the_format(index, f"has no list of 1 to {MOST_IMAGES} images in 'images'", record)
+    if record["problem"].count(PLACEHOLDER) > len(images):
+        raise _not_of_the_format(
+            index, f"shows more {PLACEHOLDER}s in 'problem' than it has in 'images'", record
+        )
+    text = record["problem"].replace(PLACEHOLDER, "").strip()
+    if not text:
+        raise _not_of_the_format(index, "has no text in 'problem'", record)
     try:
         pixels = tuple(fitted(_file(image), side) for image in images)
     except InvalidImageError as error:
@@ -54,7 +61,6 @@ def problem_of(record: Mapping[str, Any], index: int, side: int) -> Problem:
             hint="images are the bytes of PNG, JPEG or WebP files",
             field="data",
         ) from error
-    text = record["problem"].replace(PLACEHOLDER, "").strip()
     return Problem(pixels, text, record["answer"].strip())
 
 
