@@ -16,7 +16,6 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from backend.admission.image_bounds import refuse_many_images
 from backend.admission.in_flight import Batch
 from backend.admission.sampling_bounds import refuse_too_many_logprobs
 from backend.gateway.dependencies import Tenant, body_of, describes, key_of
@@ -41,8 +40,6 @@ async def sample(
     if len({wanted.request_id for wanted in batch.requests}) < len(batch.requests):
         raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
     refuse_too_many_logprobs(batch.requests)
-    for wanted in batch.requests:
-        refuse_many_images(len(wanted.images), parts.config.limits.prompt_images, field="requests.images")
     policies = {wanted.policy for wanted in batch.requests}
     if len(policies) <= _FEW_POLICIES:
         chosen = pools_at_hand(parts, tenant, policies)

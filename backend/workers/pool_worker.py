@@ -246,7 +246,7 @@ class PoolWorker:
             try:
                 self._refuse_part_of_the_distribution_in_training(request, job_id)
                 if request.images:
-                    # Environment workers ask here directly, not through the gateway.
+                    # Here and not in the gateway, which cannot refuse one request of a batch.
                     most = self._config.limits.prompt_images
                     refuse_many_images(len(request.images), most, field="images")
                     tenant = self._tenant_of(request, job_id)

@@ -168,7 +168,9 @@ class HttpSampler:
 
     def _stream(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
         """Post what is pending and deliver responses as they arrive; answered requests leave `pending`."""
-        self._images.send(image.sha256 for request, _ in pending.values() for image in request.images)
+        self._send_images(pending)
+        if not pending:
+            return
         body = SampleBatch.model_construct(requests=[request for request, _ in pending.values()])
         with self._connection.stream(
             "POST",
@@ -185,6 +187,17 @@ class HttpSampler:
                     return
             if rest.strip():
                 _deliver([_read(rest)], pending)
+
+    def _send_images(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
+        """Send the images of prompts. If one cannot be sent, only the requests that show it fail."""
+        refused: dict[str, TinkerGymError] = {}
+        shown = [image.sha256 for request, _ in pending.values() for image in request.images]
+        self._images.send(shown, refused=refused)
+        for request_id, waiting in list(pending.items()) if refused else []:
+            error = next((refused[one.sha256] for one in waiting[0].images if one.sha256 in refused), None)
+            if error is not None:
+                del pending[request_id]
+                _fail([waiting], error)
 
 
 def _how_many_fit(requests: Iterable[SampleRequest]) -> int:

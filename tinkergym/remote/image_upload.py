@@ -5,7 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
-from tinkergym.errors import InvalidImageError
+from tinkergym.errors import (
+    InvalidImageError,
+    ServiceUnavailableError,
+    TinkerGymError,
+    TooManyRequestsError,
+)
 from tinkergym.images.files import ImageFile, alive
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.images import MOST_NAMES, ImageNames
@@ -29,14 +34,23 @@ class ImageUpload:
         self._lock = threading.Lock()
         self._there: set[str] = set()
 
-    def send(self, hashes: Iterable[str], *, files: Mapping[str, ImageFile] | None = None) -> None:
+    def send(
+        self,
+        hashes: Iterable[str],
+        *,
+        files: Mapping[str, ImageFile] | None = None,
+        refused: dict[str, TinkerGymError] | None = None,
+    ) -> None:
         """Make sure that the service has these images.
 
         Args:
             hashes: Hashes of the images.
             files: The images; others are looked up among those seen in messages.
+            refused: Receives the error of each image that cannot be sent, by its hash, and the others are
+                still sent. None raises the first error.
 
         Raises:
+            ServiceUnavailableError: The service is away, so sending again may help.
             InvalidImageError: The service does not have an image, and it is no longer available here.
             PayloadTooLargeError: The tenant's share of the service's disk is used up.
         """
@@ -47,24 +61,42 @@ class ImageUpload:
         with self._lock:
             new = [sha256 for sha256 in new if sha256 not in self._there]
             for start in range(0, len(new), MOST_NAMES):
-                self._send(new[start : start + MOST_NAMES], files or {})
+                self._send(new[start : start + MOST_NAMES], files or {}, refused)
 
     def forget(self) -> None:
         """Check each image again: the service may have deleted some."""
         with self._lock:
             self._there.clear()
 
-    def _send(self, hashes: list[str], files: Mapping[str, ImageFile]) -> None:
+    def _send(
+        self,
+        hashes: list[str],
+        files: Mapping[str, ImageFile],
+        refused: dict[str, TinkerGymError] | None,
+    ) -> None:
         if not hashes:
             return
         asked = ImageNames(images=hashes).model_dump_json().encode()
         answer = self._connection.call("POST", f"{self._path}/missing", body=asked, params=self._params)
-        for sha256 in ImageNames.model_validate_json(answer).images:
-            file = files.get(sha256) or alive(sha256)
-            if file is None:
-                raise InvalidImageError(
-                    f"the service does not have the image {sha256}, and it is no longer in this process",
-                    hint="show the image itself, not only its hash",
-                )
-            self._connection.call("PUT", f"{self._path}/{sha256}", body=file.data, params=self._params)
-        self._there.update(hashes)
+        missing = ImageNames.model_validate_json(answer).images
+        self._there.update(set(hashes).difference(missing))
+        for sha256 in missing:
+            try:
+                self._put(sha256, files)
+            except (ServiceUnavailableError, TooManyRequestsError):
+                raise
+            except TinkerGymError as error:
+                if refused is None:
+                    raise
+                refused[sha256] = error
+            else:
+                self._there.add(sha256)
+
+    def _put(self, sha256: str, files: Mapping[str, ImageFile]) -> None:
+        file = files.get(sha256) or alive(sha256)
+        if file is None:
+            raise InvalidImageError(
+                f"the service does not have the image {sha256}, and it is no longer in this process",
+                hint="show the image itself, not only its hash",
+            )
+        self._connection.call("PUT", f"{self._path}/{sha256}", body=file.data, params=self._params)

@@ -58,18 +58,3 @@ def test_a_client_sends_each_image_once_and_asks_what_the_service_has(gateway, m
         ImageUpload(connection, "/v1/images").send(hashes)  # as another process would
         assert [method for method, _ in sent] == ["POST", "PUT", "PUT", "POST"]
     assert image_file(files[0].data) is files[0]
-
-
-def test_a_prompt_with_too_many_images_is_refused(client):
-    span = {"sha256": picture(1).sha256, "start": 0, "end": 1}
-    images = [span | {"start": place, "end": place + 1} for place in range(65)]
-    request = {
-        "request_id": "r",
-        "policy": "nano",
-        "prompt_ids": [1] * 70,
-        "max_tokens": 1,
-        "images": images,
-    }
-    answer = client.post("/v1/sample", json={"requests": [request]})
-    assert answer.status_code == 422
-    assert "limits.prompt_images" in answer.json()["error"]["hint"]

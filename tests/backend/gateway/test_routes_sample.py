@@ -57,6 +57,15 @@ def test_top_p_and_top_k_reach_the_pool(client, start_pool):
     assert [(r["top_p"], r["top_k"]) for r in batch["requests"]] == [(0.9, 40), (1.0, 0)]
 
 
+def test_a_prompt_with_too_many_images_does_not_hold_up_the_other_requests_of_its_batch(client, start_pool):
+    pool = start_pool()
+    images = [{"sha256": "0" * 64, "start": place, "end": place + 1} for place in range(65)]
+    asked = [request_for("nano", "crowded", prompt_ids=[1] * 65, images=images), request_for("nano", "r2")]
+    assert client.post("/v1/sample", json={"requests": asked}).status_code == 200
+    ((_, _, batch),) = pool.asked  # the pool refuses the first alone
+    assert [request["request_id"] for request in batch["requests"]] == ["crowded", "r2"]
+
+
 @pytest.mark.parametrize("cut", [{"top_p": 0}, {"top_p": 1.2}, {"top_k": -3}, {"min_p": 0.1}])
 def test_sampling_that_there_is_not_is_refused_by_name(client, start_pool, cut):
     pool = start_pool()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from queue import SimpleQueue
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from backend.workers.pool_worker import PoolWorker
 from tests.backend.lab import TENANT
 from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
 from tinkergym.schema.events import JobState
-from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import Regex
 
 
@@ -188,15 +189,17 @@ def test_what_a_deterministic_job_samples_together_is_its_tenants(lab, monkeypat
     assert {split_session(one)[0] for one in sessions} == {TENANT}
 
 
-def test_a_prompt_with_too_many_images_is_refused_also_from_the_services_own_workers(lab):
-    job_id = lab.start()
+def test_a_prompt_with_too_many_images_is_refused_and_the_others_of_its_batch_are_sampled(lab):
     images = [{"sha256": "0" * 64, "start": place, "end": place + 1} for place in range(65)]
-    found = []
-    asked = SampleRequest(
-        request_id="r", session_id="lease", policy=job_id, prompt_ids=[1] * 70, max_tokens=1, images=images
+    crowded = SampleRequest(
+        request_id="crowded", policy="nano", prompt_ids=[1] * 70, max_tokens=1, images=images
     )
-    lab.pool.sample([asked], found.extend)
-    (answer,) = found
+    other = crowded.model_copy(update={"request_id": "other", "images": []})
+    inbox = SimpleQueue()
+    lab.pool.sample([crowded, other], inbox.put)
+    found = {answer.request_id: answer for _ in range(2) for answer in inbox.get(timeout=20)}
+    assert isinstance(found["other"], Completion)
+    answer = found["crowded"]
     assert (answer.error.type, answer.error.field) == ("InvalidRequestError", "images")
     assert "limits.prompt_images" in answer.error.hint
 

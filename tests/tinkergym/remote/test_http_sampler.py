@@ -1,12 +1,40 @@
 from queue import SimpleQueue
 
+import numpy as np
 import pytest
 
-from tinkergym.errors import ServiceUnavailableError
+from tinkergym.errors import InvalidImageError, ServiceUnavailableError
+from tinkergym.images.files import image_file
 from tinkergym.remote import http_sampler
 from tinkergym.remote.http_sampler import HttpSampler
+from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
+from tinkergym.schema.images import ImageNames
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym.trajectory.parts import ImageSpan
+
+
+class ImageRoutes:
+    """The service's images, as an `ImageUpload` sees them."""
+
+    def __init__(self):
+        self.kept = set()
+        self.errors = {}
+
+    def call(self, method, path, *, body, params=None):
+        if method == "PUT":
+            sha256 = path.rpartition("/")[2]
+            if sha256 in self.errors:
+                raise self.errors[sha256]
+            self.kept.add(sha256)
+            return b"{}"
+        wanted = ImageNames.model_validate_json(body).images
+        return ImageNames(images=[one for one in wanted if one not in self.kept]).model_dump_json().encode()
+
+
+@pytest.fixture
+def pictures():
+    return [image_file(np.full((2, 2, 3), shade, np.uint8)) for shade in range(3)]
 
 
 @pytest.fixture
@@ -24,6 +52,11 @@ def sampler(connection):
 
 def request(name: str, **fields) -> SampleRequest:
     return SampleRequest(request_id=name, policy="job-1", prompt_ids=[1, 2, 3], max_tokens=8, **fields)
+
+
+def showing(name: str, *pictures) -> SampleRequest:
+    spans = [ImageSpan(sha256=one.sha256, start=place, end=place + 1) for place, one in enumerate(pictures)]
+    return request(name, images=spans)
 
 
 def answers(inbox: SimpleQueue, count: int) -> dict[str, object]:
@@ -116,3 +149,41 @@ def test_long_prompts_are_spread_over_batches_that_a_gateway_takes(service, samp
     sampler.submit(requests, inbox.put)
     assert len(answers(inbox, 4)) == 4
     assert sorted(len(batch) for batch in service.sampled) == [1, 3]
+
+
+def test_an_image_that_the_service_refuses_fails_only_the_requests_that_show_it(
+    service, connection, pictures
+):
+    routes = ImageRoutes()
+    good, large, other = pictures
+    routes.errors[large.sha256] = InvalidImageError("it is too large")
+    sampler = HttpSampler(connection, "/v1/sample", images=ImageUpload(routes, "/v1/images"))
+    inbox = SimpleQueue()
+    requests = [showing("bad", good, large), showing("good", good), showing("other", other), request("text")]
+    sampler.submit(requests, inbox.put)
+    found = answers(inbox, 4)
+    assert found["bad"].error.type == "InvalidImageError"
+    assert all(isinstance(found[name], Completion) for name in ("good", "other", "text"))
+    assert routes.kept == {good.sha256, other.sha256}
+    # With no request left, nothing is posted.
+    sampler.submit([showing("worse", large)], inbox.put)
+    assert answers(inbox, 1)["worse"].error.type == "InvalidImageError"
+    assert len(service.sampled) == 1
+
+
+def test_while_no_image_can_be_sent_the_requests_wait(service, connection, pictures, monkeypatch):
+    routes = ImageRoutes()
+    routes.errors[pictures[0].sha256] = ServiceUnavailableError("the service starts")
+    sampler = HttpSampler(connection, "/v1/sample", images=ImageUpload(routes, "/v1/images"))
+    call, tried = routes.call, []
+
+    def starting(method, path, **options):
+        if method == "PUT" and tried:
+            routes.errors.clear()
+        tried.append(method)
+        return call(method, path, **options)
+
+    monkeypatch.setattr(routes, "call", starting)
+    inbox = SimpleQueue()
+    sampler.submit([showing("a", pictures[0])], inbox.put)
+    assert isinstance(answers(inbox, 1)["a"], Completion)
