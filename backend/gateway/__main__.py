@@ -35,7 +35,6 @@ def main() -> None:
     # Only requests delete jobs, and there are none yet.
     JobFolders(config.job_files).finish(store.has_job)
     remove_unfinished(config.uploads)
-    config.images.remove_drafts()
     catalog = FileCatalog(config)
     parts = GatewayParts(
         config=config,

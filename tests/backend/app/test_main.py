@@ -50,6 +50,23 @@ def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(s
     assert "gateway ended (SIGKILL)" in served.process.stdout.readline()
 
 
+def test_unfinished_images_go_when_the_service_starts_but_not_when_its_gateway_starts_again(
+    serving, tmp_path
+):
+    images = tmp_path / "data" / "images" / "tenant"
+    images.mkdir(parents=True, mode=0o700)
+    draft = images / ".draft-1-ab"
+    draft.write_bytes(b"half")
+    served = serving()
+    assert not draft.exists()
+    draft.write_bytes(b"half")  # as a pool worker does
+    killed = served.gateway()
+    killed.kill()
+    psutil.wait_procs([killed], timeout=10)
+    assert served.get("/v1/jobs").status_code == 200
+    assert draft.exists()
+
+
 def test_a_gateway_that_hangs_is_ended_and_started_again(serving):
     served = serving()
     hung = served.gateway()
