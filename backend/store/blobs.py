@@ -32,7 +32,7 @@ class BlobInfo:
     """Relative to the listed folder."""
     bytes: int
     written_at: float
-    """Unix seconds."""
+    """Unix seconds, of the last `put` or `touch`."""
 
 
 class Blobs(Protocol):
@@ -60,6 +60,10 @@ class Blobs(Protocol):
 
     def has(self, key: str) -> bool:
         """Return whether a blob or folder has this key."""
+        ...
+
+    def touch(self, key: str) -> bool:
+        """Set the time of a blob to now; return False if no blob has this key."""
         ...
 
     def files(self, key: str = "") -> list[BlobInfo]:
@@ -137,6 +141,14 @@ class LocalBlobs:
     def has(self, key: str) -> bool:
         """See `Blobs`."""
         return self._path(key).exists()
+
+    def touch(self, key: str) -> bool:
+        """See `Blobs`."""
+        try:
+            os.utime(self._path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def files(self, key: str = "") -> list[BlobInfo]:
         """See `Blobs`."""

@@ -16,8 +16,7 @@ from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLarge
 from tinkergym.images.files import check_image
 
 _LATELY_SECONDS = 3600.0
-"""An image sent this recently may belong to an episode in progress."""
-
+"""An image used this recently may belong to an episode in progress."""
 
 _MOST_IMAGES = 50_000
 """Per tenant. A small file uses more disk space than its size."""
@@ -47,11 +46,11 @@ class Images:
         self._tenant_id, self._room, self._most_images = tenant_id, room or QuotaRoom(), most_images
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
-        """Return which of these images the tenant has not sent."""
-        return [sha256 for sha256 in dict.fromkeys(hashes) if not self._blobs.has(sha256)]
+        """Return which of these images the tenant has not sent; the others count as used now."""
+        return [sha256 for sha256 in dict.fromkeys(hashes) if not self._blobs.touch(sha256)]
 
     def require(self, hashes: Iterable[str]) -> None:
-        """Raise an error if the tenant has not sent all these images.
+        """Raise an error if the tenant has not sent all these images; they count as used now.
 
         Raises:
             NotFoundError: An image does not exist, or belongs to another tenant.
@@ -69,7 +68,7 @@ class Images:
         most_in_all: int,
         may_forget: bool,
     ) -> None:
-        """Store an image.
+        """Store an image. One that is there already counts as used now.
 
         Args:
             sha256: The hash of the file.
@@ -77,7 +76,7 @@ class Images:
             most_bytes: Limit for the file's size.
             most_pixels: Limit for the image's pixels.
             most_in_all: Limit for all images of the tenant, in bytes.
-            may_forget: Whether the oldest images may be deleted to make room.
+            may_forget: Whether the images used longest ago may be deleted to make room.
 
         Raises:
             InvalidRequestError: The file does not match the hash.

@@ -50,7 +50,7 @@ class HttpSampler:
     """Implements `tinkergym.agent.sampler.Sampler` on `POST /v1/sample` and its internal sibling.
 
     Requests that arrive while others wait are merged into one POST. If a response is lost with its
-    connection, its requests are sent again.
+    connection, its requests are sent again, and so are, once, images that the service has deleted meanwhile.
     """
 
     def __init__(
@@ -142,9 +142,10 @@ class HttpSampler:
         pending = {request.request_id: (request, deliver) for request, deliver in batch}
         waits = Backoff(patience_seconds=self._patience_seconds, sleep=self._stop.wait).waits()
         error: TinkerGymError = ServiceUnavailableError("the service's response ended early")
+        sent_again: set[str] = set()
         while pending and not self._stop.is_set():
             try:
-                self._stream(pending)
+                self._stream(pending, sent_again)
             except TooManyRequestsError as caught:
                 # The service responds and is busy with earlier requests of this key, which may take any time.
                 error = caught
@@ -166,8 +167,11 @@ class HttpSampler:
             error = ServiceUnavailableError("the sampler was closed")
         _fail(list(pending.values()), error)
 
-    def _stream(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
-        """Post what is pending and deliver responses as they arrive; answered requests leave `pending`."""
+    def _stream(self, pending: dict[str, tuple[SampleRequest, Deliver]], sent_again: set[str]) -> None:
+        """Post what is pending and deliver responses as they arrive; answered requests leave `pending`.
+
+        `sent_again` has the requests whose images are sent a second time.
+        """
         self._send_images(pending)
         if not pending:
             return
@@ -182,11 +186,12 @@ class HttpSampler:
             for chunk in chunks:
                 # Lines that arrived together are delivered together.
                 *lines, rest = (rest + chunk).split(b"\n")
-                _deliver([_read(line) for line in lines if line.strip()], pending)
+                arrived = [_read(line) for line in lines if line.strip()]
+                self._deliver(arrived, pending, sent_again)
                 if self._stop.is_set():
                     return
             if rest.strip():
-                _deliver([_read(rest)], pending)
+                self._deliver([_read(rest)], pending, sent_again)
 
     def _send_images(self, pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
         """Send the images of prompts. If one cannot be sent, only the requests that show it fail."""
@@ -198,6 +203,26 @@ class HttpSampler:
             if error is not None:
                 del pending[request_id]
                 _fail([waiting], error)
+
+    def _deliver(
+        self, answers: list[Answer], pending: dict[str, tuple[SampleRequest, Deliver]], sent_again: set[str]
+    ) -> None:
+        by_target: dict[Deliver, list[Answer]] = {}
+        for answer in answers:
+            waiting = pending.get(answer.request_id)
+            if waiting is None:
+                continue
+            if isinstance(answer, SampleFailure):
+                if answer.error.type in RETRIED:
+                    continue  # It stays pending and is requested again.
+                if _lacks_images(answer) and answer.request_id not in sent_again:
+                    sent_again.add(answer.request_id)
+                    self._images.forget(image.sha256 for image in waiting[0].images)
+                    continue
+            del pending[answer.request_id]
+            by_target.setdefault(waiting[1], []).append(answer)
+        for deliver, group in by_target.items():
+            deliver(group)
 
 
 def _how_many_fit(requests: Iterable[SampleRequest]) -> int:
@@ -219,16 +244,8 @@ def _read(line: bytes) -> Answer:
     return Completion.model_construct(**fields)
 
 
-def _deliver(answers: list[Answer], pending: dict[str, tuple[SampleRequest, Deliver]]) -> None:
-    by_target: dict[Deliver, list[Answer]] = {}
-    for answer in answers:
-        if isinstance(answer, SampleFailure) and answer.error.type in RETRIED:
-            continue  # It stays pending and is requested again.
-        waiting = pending.pop(answer.request_id, None)
-        if waiting is not None:
-            by_target.setdefault(waiting[1], []).append(answer)
-    for deliver, group in by_target.items():
-        deliver(group)
+def _lacks_images(failure: SampleFailure) -> bool:
+    return failure.error.type == "NotFoundError" and failure.error.field == "images"
 
 
 def _fail(left: list[tuple[SampleRequest, Deliver]], error: TinkerGymError) -> None:

@@ -63,10 +63,10 @@ class ImageUpload:
             for start in range(0, len(new), MOST_NAMES):
                 self._send(new[start : start + MOST_NAMES], files or {}, refused)
 
-    def forget(self) -> None:
-        """Check each image again: the service may have deleted some."""
+    def forget(self, hashes: Iterable[str]) -> None:
+        """Ask for these images again before they are used: the service may have deleted them."""
         with self._lock:
-            self._there.clear()
+            self._there.difference_update(hashes)
 
     def _send(
         self,

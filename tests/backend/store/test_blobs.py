@@ -27,6 +27,15 @@ def test_a_blob_is_what_was_put_last(blobs):
     assert blobs.local("a/b/one").read_bytes() == b"second"
 
 
+def test_a_touched_blob_is_as_if_written_now(blobs):
+    blobs.put("a/one", b"1")
+    os.utime(blobs.local("a/one"), (0, 0))
+    assert blobs.touch("a/one")
+    assert blobs.files()[0].written_at > 0
+    assert not blobs.touch("a/two")
+    assert not blobs.touch("a/one/deeper")
+
+
 @pytest.mark.parametrize("key", ["none", "a", "a/none", "a/one/deeper"])
 def test_what_is_not_there_is_missing_and_can_be_deleted_again(blobs, key):
     blobs.put("a/one", b"1")

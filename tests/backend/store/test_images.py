@@ -66,6 +66,20 @@ def test_a_tenants_share_is_kept_and_old_images_make_room_only_where_they_may(bl
     add(images, picture(2), most_in_all=0)
 
 
+@pytest.mark.parametrize("use", ["missing", "require", "add"])
+def test_an_image_that_is_used_again_counts_as_new(blobs, tmp_path, use):
+    images = Images(blobs, "ada", most_images=1)
+    add(images, picture(1))
+    (old,) = tmp_path.rglob(picture(1).sha256)
+    os.utime(old, (0, 0))
+    if use == "add":
+        add(images, picture(1))
+    else:
+        getattr(images, use)([picture(1).sha256])
+    with pytest.raises(PayloadTooLargeError):
+        add(images, picture(2), may_forget=True)
+
+
 def test_a_tenant_has_a_bounded_number_of_images_however_small(blobs, tmp_path):
     images = Images(blobs, "ada", most_images=1)
     add(images, picture(1))

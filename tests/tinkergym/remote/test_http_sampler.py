@@ -3,7 +3,7 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from tinkergym.errors import InvalidImageError, ServiceUnavailableError
+from tinkergym.errors import InvalidImageError, NotFoundError, ServiceUnavailableError
 from tinkergym.images.files import image_file
 from tinkergym.remote import http_sampler
 from tinkergym.remote.http_sampler import HttpSampler
@@ -187,3 +187,31 @@ def test_while_no_image_can_be_sent_the_requests_wait(service, connection, pictu
     inbox = SimpleQueue()
     sampler.submit([showing("a", pictures[0])], inbox.put)
     assert isinstance(answers(inbox, 1)["a"], Completion)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_images_that_the_service_has_deleted_are_sent_again_once(
+    service, connection, pictures, monkeypatch, comes_back
+):
+    routes = ImageRoutes()
+    sampler = HttpSampler(connection, "/v1/sample", images=ImageUpload(routes, "/v1/images"))
+    sample = service.sample
+
+    def refusing(requests):
+        if not comes_back:
+            routes.kept.clear()
+        lacking = [one for one in requests if not routes.kept.issuperset(i.sha256 for i in one.images)]
+        error = NotFoundError("there is no such image", field="images").to_wire()
+        lines = [SampleFailure(request_id=one.request_id, error=error).model_dump_json() for one in lacking]
+        rest = [one for one in requests if one not in lacking]
+        return sample(rest) + [line.encode() + b"\n" for line in lines]
+
+    monkeypatch.setattr(service, "sample", refusing)
+    inbox = SimpleQueue()
+    sampler.submit([showing("before", pictures[0])], inbox.put)
+    assert isinstance(answers(inbox, 1)["before"], Completion) is comes_back
+    routes.kept.clear()
+    sampler.submit([showing("after", pictures[0]), request("text")], inbox.put)
+    found = answers(inbox, 2)
+    assert isinstance(found["after"], Completion) is comes_back
+    assert isinstance(found["text"], Completion)
