@@ -78,8 +78,11 @@ class GatewayLimits(Settings):
     image_pixels: int = Field(MOST_PIXELS, ge=1, le=MOST_PIXELS)
     """Most pixels of an image: height times width. It can be lowered, but not raised."""
     images_bytes: int = Field(4 * 2**30, ge=1024)
-    """Images that one tenant may keep on the service's disk. When all its jobs have finished, images older
-    than an hour are deleted to make room for new ones."""
+    """Images that one tenant may keep on the service's disk. To make room for new ones, those are deleted
+    that were last used more than an hour before its oldest unfinished job was created, or an hour ago if it
+    has none."""
+    stored_images: int = Field(50_000, ge=1)
+    """The same limit as a number of images. A small file uses more disk space than its size."""
     calls_bytes: int = Field(256 * 2**20, ge=1024)
     """Calls of own training loops that one tenant may have waiting, compressed. Clients hold back further
     ones."""

@@ -31,7 +31,8 @@ async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
             most_bytes=limits.image_bytes,
             most_pixels=limits.image_pixels,
             most_in_all=limits.images_bytes,
-            may_forget=not tenant.has_unfinished_jobs(),
+            most_images=limits.stored_images,
+            unfinished_since=tenant.unfinished_since(),
         )
 
     # Its pixels take many times its size.

@@ -1,6 +1,9 @@
 """Image files sent by clients, by the hash of their bytes, separately for each tenant.
 
 What `add` acknowledged is durable. Files never change, so adding one again has no effect.
+
+An image may be deleted for new ones if no unfinished job can need it. What a job shows or learns from was
+used after its creation or, if it belongs to a dataset, when the job was checked right before.
 """
 
 from __future__ import annotations
@@ -16,34 +19,26 @@ from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLarge
 from tinkergym.images.files import check_image
 
 _LATELY_SECONDS = 3600.0
-"""An image used this recently may belong to an episode in progress."""
+"""An image used this recently may belong to an episode in progress, or to a job that is being created."""
 
-_MOST_IMAGES = 50_000
-"""Per tenant. A small file uses more disk space than its size."""
+_FILLED = 7 / 8
+"""Making room leaves at most this part of the quota in use, or each further image would list all others."""
 
 
 class Images:
     """One tenant's images."""
 
-    def __init__(
-        self,
-        images: Blobs,
-        tenant_id: str,
-        *,
-        room: QuotaRoom | None = None,
-        most_images: int = _MOST_IMAGES,
-    ) -> None:
+    def __init__(self, images: Blobs, tenant_id: str, *, room: QuotaRoom | None = None) -> None:
         """Use the tenant's folder of `images`; it is created on the first write.
 
         Args:
             images: The images of all tenants.
             tenant_id: The tenant.
             room: Shared by all uses in this process; without it, each upload lists all images.
-            most_images: The most that the tenant may have.
         """
         # Tenant ids come from an operator and may contain characters that a key may not.
         self._blobs = images.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
-        self._tenant_id, self._room, self._most_images = tenant_id, room or QuotaRoom(), most_images
+        self._tenant_id, self._room = tenant_id, room or QuotaRoom()
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
         """Return which of these images the tenant has not sent; the others count as used now."""
@@ -66,7 +61,8 @@ class Images:
         most_bytes: int,
         most_pixels: int,
         most_in_all: int,
-        may_forget: bool,
+        most_images: int,
+        unfinished_since: float | None,
     ) -> None:
         """Store an image. One that is there already counts as used now.
 
@@ -76,7 +72,9 @@ class Images:
             most_bytes: Limit for the file's size.
             most_pixels: Limit for the image's pixels.
             most_in_all: Limit for all images of the tenant, in bytes.
-            may_forget: Whether the images used longest ago may be deleted to make room.
+            most_images: Limit for the number of the tenant's images.
+            unfinished_since: When the tenant's oldest unfinished job was created, in Unix seconds; None if
+                there is none. Images last used an hour before may be deleted to make room.
 
         Raises:
             InvalidRequestError: The file does not match the hash.
@@ -90,33 +88,35 @@ class Images:
             return
         check_image(data, most_bytes=most_bytes, most_pixels=most_pixels)
         if not self._room.take(self._tenant_id, most_in_all, len(data)):
-            self._make_room(most_in_all, len(data), may_forget=may_forget)
+            since = time.time() if unfinished_since is None else unfinished_since
+            self._make_room(len(data), most_in_all, most_images, before=since - _LATELY_SECONDS)
         self._blobs.put(sha256, data)
 
-    def _make_room(self, most: int, more: int, *, may_forget: bool) -> None:
+    def _make_room(self, more: int, most: int, most_images: int, *, before: float) -> None:
+        """Delete images last used before a time, longest ago first, if the quota is used up."""
         files = sorted(self._blobs.files(), key=lambda file: file.written_at)
         used, left = sum(file.bytes for file in files), len(files)
-        before = time.time() - _LATELY_SECONDS
-        for file in files if may_forget else []:
-            if (used + more <= most and left < self._most_images) or file.written_at >= before:
+        is_full = used + more > most or left >= most_images
+        for file in files if is_full else []:
+            has_room = used + more <= _FILLED * most and left < _FILLED * most_images
+            if has_room or file.written_at >= before:
                 break
             self._blobs.delete(file.key)
             used, left = used - file.bytes, left - 1
-        if left >= self._most_images:
+        if left >= most_images:
             raise PayloadTooLargeError(
-                f"a tenant can have at most {self._most_images} images",
-                hint="images older than an hour are deleted for new ones once your jobs have ended",
+                f"a tenant can have at most {most_images} images",
+                hint=_no_room("stored_images"),
                 field="images",
             )
         if used + more > most:
             raise PayloadTooLargeError(
                 f"this image would exceed the limit of {most} bytes of images per tenant ({used} are used)",
-                hint="images older than an hour are deleted for new ones once your jobs have ended; or ask "
-                "the operator to raise limits.images_bytes",
+                hint=_no_room("images_bytes"),
                 field="images",
             )
         self._room.seen(
-            self._tenant_id, most, size_left=most - used - more, files_left=self._most_images - left - 1
+            self._tenant_id, most, size_left=most - used - more, files_left=most_images - left - 1
         )
 
 
@@ -140,6 +140,13 @@ class EveryImage:
             with suppress(BlobMissingError):
                 return self._blobs.get(f"{folder}/{sha256}")
         raise _no_image(sha256)
+
+
+def _no_room(setting: str) -> str:
+    return (
+        "end your oldest jobs: images that no unfinished job can need are deleted for new ones, after an "
+        f"hour; or ask the operator to raise limits.{setting}"
+    )
 
 
 def _no_image(sha256: str) -> NotFoundError:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, delete, func, select, update
 
 from backend.store import lifecycle
 from backend.store.built_on import references_of
@@ -320,13 +320,14 @@ class TenantStore(TenantRuns):
             if data_id is not None
         }
 
-    def has_unfinished_jobs(self) -> bool:
-        """Return whether the tenant has an unfinished job."""
-        query = select(jobs.c.job_id).where(
+    def unfinished_since(self) -> float | None:
+        """Return when the oldest unfinished job was created, in Unix seconds; None if there is none."""
+        query = select(func.min(jobs.c.created_at)).where(
             jobs.c.tenant_id == self.tenant_id, jobs.c.state.not_in(FINAL_STATES)
         )
         with self._db.read() as connection:
-            return connection.execute(query.limit(1)).first() is not None
+            oldest: float | None = connection.scalar(query)
+        return oldest
 
     def get_job_and_worker(self, job_id: str) -> tuple[JobView, str | None]:
         """Return a job and the worker (a pool id) that holds it now.

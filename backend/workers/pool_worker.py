@@ -120,7 +120,8 @@ class PoolWorker:
         sys.setswitchinterval(SWITCH_SECONDS)
         self._config, self._pool_id, self._model = config, pool_id, model
         self._start_ranks = start_ranks
-        self._store = Store.open(config.store_url).service()
+        store = Store.open(config.store_url)
+        self._store, self._tenant_store = store.service(), store.tenant
         self._model_dir = resolve_model(
             model, config.models, allow_any=config.allow_any_model, most_bytes=config.download_bytes
         )
@@ -359,27 +360,29 @@ class PoolWorker:
 
     def missing_images(self, wanted: ImageNames, player: Player) -> ImageNames:
         """Return which images the player's tenant has not sent."""
-        return ImageNames(images=self._images_for(player).missing(wanted.images))
+        images = Images(self._config.images, self._tenant_of_player(player))
+        return ImageNames(images=images.missing(wanted.images))
 
     def add_image(self, sha256: str, data: bytes, player: Player) -> ImageKept:
         """Store an image for the player's tenant."""
-        limits = self._config.limits
-        self._images_for(player).add(
+        limits, tenant = self._config.limits, self._tenant_of_player(player)
+        Images(self._config.images, tenant, room=self._image_room).add(
             sha256,
             data,
             most_bytes=limits.image_bytes,
             most_pixels=limits.image_pixels,
             most_in_all=limits.images_bytes,
-            may_forget=False,  # Its job is not finished.
+            most_images=limits.stored_images,
+            unfinished_since=self._tenant_store(tenant).unfinished_since(),
         )
         return ImageKept(sha256=sha256)
 
-    def _images_for(self, player: Player) -> Images:
+    def _tenant_of_player(self, player: Player) -> str:
         pulse = self._pulses.get(player.job_id)
         tenant = self._boards.tenant_of(player.worker_id) if pulse is None else pulse.lease.tenant_id
         if tenant is None:
             raise NotFoundError(f"{player} does not play for a job", hint="lease episodes first")
-        return Images(self._config.images, tenant, room=self._image_room)
+        return tenant
 
     # --- inside ---
 

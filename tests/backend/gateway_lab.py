@@ -247,6 +247,7 @@ def running_gateway(tmp_path_factory):
         job_bytes=100_000,
         samples_in_flight=4,
         connections=100,
+        stored_images=4,
     )
     data_dir = tmp_path_factory.mktemp("gateway")
     listed = {name: f"/models/{name}" for name in (*SIZES, "tiny") if name != "unlisted"}

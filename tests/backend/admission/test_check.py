@@ -68,7 +68,8 @@ def test_a_dataset_keeps_to_the_operators_limit_on_images(admitted, images):
             most_bytes=10**6,
             most_pixels=10**6,
             most_in_all=10**7,
-            may_forget=False,
+            most_images=10,
+            unfinished_since=None,
         )
     spans = [{"sha256": one.sha256, "start": place, "end": place + 1} for place, one in enumerate(files)]
     record = {"token_ids": [1] * (images + 1), "trained": [[images, images + 1]], "images": spans}

@@ -18,7 +18,13 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.jobs import SFTSpec
 
-ROOM = {"most_bytes": 10**6, "most_pixels": 10**6, "most_in_all": 10**7, "may_forget": False}
+ROOM = {
+    "most_bytes": 10**6,
+    "most_pixels": 10**6,
+    "most_in_all": 10**7,
+    "most_images": 10,
+    "unfinished_since": None,
+}
 
 
 def test_as_many_images_as_the_limit_are_no_more():

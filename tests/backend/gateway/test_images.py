@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from tests.backend.vlm import picture
@@ -58,3 +60,17 @@ def test_a_client_sends_each_image_once_and_asks_what_the_service_has(gateway, m
         ImageUpload(connection, "/v1/images").send(hashes)  # as another process would
         assert [method for method, _ in sent] == ["POST", "PUT", "PUT", "POST"]
     assert image_file(files[0].data) is files[0]
+
+
+def test_images_from_before_the_unfinished_jobs_make_room_for_theirs(gateway, client, spec):
+    client.post("/v1/jobs", json=spec)
+    files = [picture(number) for number in range(20, 25)]
+    for file in files[:4]:
+        put(client, file)
+    refused = put(client, files[4])
+    assert refused.status_code == 413
+    assert "limits.stored_images" in refused.json()["error"]["hint"]
+    (old,) = gateway.config.data_dir.rglob(files[0].sha256)
+    os.utime(old, (0, 0))
+    assert put(client, files[4]).status_code == 200
+    assert missing(client, *files) == [files[0].sha256]

@@ -1,5 +1,7 @@
 import hashlib
 import os
+import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -9,7 +11,7 @@ from backend.store.quota_room import QuotaRoom
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidImageError, InvalidRequestError, NotFoundError, PayloadTooLargeError
 
-SOME = {"most_bytes": 100_000, "most_pixels": 10_000, "most_in_all": 10**6, "may_forget": False}
+SOME = {"most_bytes": 100_000, "most_pixels": 10_000, "most_in_all": 10**6, "most_images": 1000}
 
 
 @pytest.fixture
@@ -18,7 +20,7 @@ def blobs(tmp_path):
 
 
 def add(images, file, **limits):
-    images.add(file.sha256, file.data, **{**SOME, **limits})
+    images.add(file.sha256, file.data, **{"unfinished_since": None, **SOME, **limits})
 
 
 def test_an_image_is_one_tenants_alone_and_there_for_every_worker(blobs):
@@ -38,10 +40,10 @@ def test_an_image_is_one_tenants_alone_and_there_for_every_worker(blobs):
 def test_what_is_not_what_its_name_says_or_no_image_is_refused(blobs):
     images = Images(blobs, "ada")
     with pytest.raises(InvalidRequestError, match="SHA-256"):
-        images.add(picture(2).sha256, picture(1).data, **SOME)
+        images.add(picture(2).sha256, picture(1).data, unfinished_since=None, **SOME)
     broken = picture(1).data[:-30]
     with pytest.raises(InvalidImageError):
-        images.add(hashlib.sha256(broken).hexdigest(), broken, **SOME)
+        images.add(hashlib.sha256(broken).hexdigest(), broken, unfinished_since=None, **SOME)
     for limit in ({"most_bytes": 100}, {"most_pixels": 64 * 63}):
         with pytest.raises(InvalidImageError, match=r"limits\.image_"):
             add(images, picture(1), **limit)
@@ -54,13 +56,12 @@ def test_a_tenants_share_is_kept_and_old_images_make_room_only_where_they_may(bl
     add(images, picture(1))
     add(images, picture(2))
     (old,) = tmp_path.rglob(picture(1).sha256)
-    for may_forget in (False, True):
-        with pytest.raises(PayloadTooLargeError, match=r"limits\.images_bytes"):
-            add(images, picture(3), most_in_all=room, may_forget=may_forget)
+    with pytest.raises(PayloadTooLargeError, match=r"limits\.images_bytes"):
+        add(images, picture(3), most_in_all=room)
     os.utime(old, (0, 0))
     with pytest.raises(PayloadTooLargeError):
-        add(images, picture(3), most_in_all=room + 500)
-    add(images, picture(3), most_in_all=room + 500, may_forget=True)
+        add(images, picture(3), most_in_all=room + 500, unfinished_since=1.0)
+    add(images, picture(3), most_in_all=room + 500)
     assert images.missing(picture(n).sha256 for n in (1, 2, 3)) == [picture(1).sha256]
     # What is there already needs no room.
     add(images, picture(2), most_in_all=0)
@@ -68,8 +69,8 @@ def test_a_tenants_share_is_kept_and_old_images_make_room_only_where_they_may(bl
 
 @pytest.mark.parametrize("use", ["missing", "require", "add"])
 def test_an_image_that_is_used_again_counts_as_new(blobs, tmp_path, use):
-    images = Images(blobs, "ada", most_images=1)
-    add(images, picture(1))
+    images = Images(blobs, "ada")
+    add(images, picture(1), most_images=1)
     (old,) = tmp_path.rglob(picture(1).sha256)
     os.utime(old, (0, 0))
     if use == "add":
@@ -77,18 +78,42 @@ def test_an_image_that_is_used_again_counts_as_new(blobs, tmp_path, use):
     else:
         getattr(images, use)([picture(1).sha256])
     with pytest.raises(PayloadTooLargeError):
-        add(images, picture(2), may_forget=True)
+        add(images, picture(2), most_images=1)
+
+
+@pytest.mark.parametrize(("hours", "stays"), [(3.5, True), (2.5, True), (0.5, False)])
+def test_an_image_that_an_unfinished_job_can_need_stays(blobs, tmp_path, hours, stays):
+    now = time.time()
+    add(Images(blobs, "ada"), picture(1))
+    (old,) = tmp_path.rglob(picture(1).sha256)
+    os.utime(old, (now - 3 * 3600,) * 2)
+    refused = pytest.raises(PayloadTooLargeError) if stays else nullcontext()
+    with refused:
+        add(Images(blobs, "ada"), picture(2), most_images=1, unfinished_since=now - hours * 3600)
+    assert old.exists() is stays
+
+
+def test_making_room_leaves_some_for_further_images_and_deletes_those_used_longest_ago(blobs, tmp_path):
+    images = Images(blobs, "ada")
+    for number in range(16):
+        add(images, picture(number))
+        (file,) = tmp_path.rglob(picture(number).sha256)
+        os.utime(file, (number, number))
+    add(Images(blobs, "ada"), picture(16), most_images=16)
+    assert images.missing(picture(number).sha256 for number in range(17)) == [
+        picture(number).sha256 for number in range(3)
+    ]
 
 
 def test_a_tenant_has_a_bounded_number_of_images_however_small(blobs, tmp_path):
-    images = Images(blobs, "ada", most_images=1)
-    add(images, picture(1))
-    with pytest.raises(PayloadTooLargeError) as caught:
-        add(images, picture(2), may_forget=True)  # the first is too new to go
+    images = Images(blobs, "ada")
+    add(images, picture(1), most_images=1)
+    with pytest.raises(PayloadTooLargeError, match=r"limits\.stored_images") as caught:
+        add(images, picture(2), most_images=1)  # the first is too new to go
     assert caught.value.field == "images"
     (old,) = tmp_path.rglob(picture(1).sha256)
     os.utime(old, (0, 0))
-    add(images, picture(2), may_forget=True)
+    add(images, picture(2), most_images=1)
     assert images.missing([picture(1).sha256, picture(2).sha256]) == [picture(1).sha256]
 
 
@@ -127,5 +152,5 @@ def test_the_image_that_is_added_has_its_part_of_what_is_left(blobs, monkeypatch
     most_images, most = (8, 10**6) if limit == "images" else (1000, 8 * len(second.data))
     room = QuotaRoom()
     for one in (first, second):
-        add(Images(blobs, "ada", room=room, most_images=most_images), one, most_in_all=most)
+        add(Images(blobs, "ada", room=room), one, most_in_all=most, most_images=most_images)
     assert len(looks) == 2

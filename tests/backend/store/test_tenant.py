@@ -16,6 +16,18 @@ def test_a_new_job_is_queued_with_its_effective_configuration(store, spec, clock
     assert event.body == StateEvent(state=JobState.QUEUED)
 
 
+def test_a_tenant_has_unfinished_jobs_since_the_oldest_of_its_own_was_created(store, spec, clock):
+    ada, bob = store.tenant("ada"), store.tenant("bob")
+    bob.create_job(spec, {})
+    assert ada.unfinished_since() is None
+    created = []
+    for clock.now in (2000.0, 3000.0):
+        created.append(ada.create_job(spec, {}).job_id)
+    assert ada.unfinished_since() == 2000.0
+    ada.request_cancel(created[0])
+    assert ada.unfinished_since() == 3000.0
+
+
 def test_what_the_client_has_installed_is_kept_with_the_job(store, spec):
     packs = [InstalledPack(name="board", distribution="tinkergym-board", version="0.1.0")]
     job = store.tenant("ada").create_job(spec, {}, client_packs=packs)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from queue import SimpleQueue
@@ -8,17 +9,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from backend.config import PACKAGED_MODELS, ServiceConfig
+from backend.config import PACKAGED_MODELS, GatewayLimits, ServiceConfig
 from backend.engines.embedded.engine import TransformersEngine
 from backend.engines.sessions import split_session
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import RankLostError, StartError
 from backend.policies.pool_learner import PoolLearner
 from backend.worker_url import unix_url
+from backend.workers.endpoint import Player
 from backend.workers.pool_worker import PoolWorker
 from tests.backend.lab import TENANT
-from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
+from tests.backend.vlm import picture
+from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError, UnknownModelError
 from tinkergym.schema.events import JobState
+from tinkergym.schema.images import ImageNames
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import Regex
 
@@ -202,6 +206,20 @@ def test_a_prompt_with_too_many_images_is_refused_and_the_others_of_its_batch_ar
     answer = found["crowded"]
     assert (answer.error.type, answer.error.field) == ("InvalidRequestError", "images")
     assert "limits.prompt_images" in answer.error.hint
+
+
+def test_images_of_earlier_jobs_make_room_for_those_that_a_job_shows(make_lab):
+    lab = make_lab(limits=GatewayLimits(stored_images=1))
+    player = Player(lab.start(), "worker")
+    first, second = picture(1), picture(2)
+    lab.pool.add_image(first.sha256, first.data, player)
+    (old,) = lab.config.data_dir.rglob(first.sha256)
+    with pytest.raises(PayloadTooLargeError):
+        lab.pool.add_image(second.sha256, second.data, player)
+    os.utime(old, (0, 0))
+    lab.pool.add_image(second.sha256, second.data, player)
+    wanted = ImageNames(images=[first.sha256, second.sha256])
+    assert lab.pool.missing_images(wanted, player).images == [first.sha256]
 
 
 def test_another_models_renderer_is_not_here(lab):
