@@ -87,7 +87,7 @@ class GatewayLimits(Settings):
     """Calls of own training loops that one tenant may have waiting, compressed. Clients hold back further
     ones."""
     prompt_images: int = Field(64, ge=1)
-    """Most images in one prompt."""
+    """Most images in one prompt. At most 64 with `engine="vllm"`."""
     job_bytes: int = Field(256 * 1024, ge=1024)
     """Largest job description."""
     episodes_per_step: int = Field(16_384, ge=1)
@@ -114,6 +114,9 @@ class GatewayLimits(Settings):
 
 VLLM_LEAST_TEMPERATURE = 0.01
 """vLLM silently raises smaller temperatures to this; then the logprobs would be of another temperature."""
+
+VLLM_MOST_IMAGES = 64
+"""Images per prompt, for which vLLM reserves memory when it starts."""
 
 
 class VllmSettings(Settings):
@@ -342,6 +345,15 @@ class ServiceConfig(Settings):
             raise ValueError(
                 f"vllm.full_weights=device requires engine=vllm on a GPU, not engine={self.engine} with "
                 f"device={self.device}; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _vllm_takes_as_many_images(self) -> Self:
+        if self.engine == "vllm" and self.limits.prompt_images > VLLM_MOST_IMAGES:
+            raise ValueError(
+                f"limits.prompt_images must be at most {VLLM_MOST_IMAGES} with engine=vllm, which refuses "
+                "prompts with more images; lower it, or set engine=transformers"
             )
         return self
 

@@ -23,6 +23,7 @@ from backend.errors import ConfigError
         (["port"], "", "key=value"),
         (["device=gpu"], "device", "auto|cpu|cuda"),
         (["engine=vllm", "device=cpu", "vllm.full_weights=device"], "", "on a GPU"),
+        (["engine=vllm", "limits.prompt_images=65"], "", "at most 64 with engine=vllm"),
         (["vllm.full_weights=device"], "", "not engine=transformers"),
     ],
 )

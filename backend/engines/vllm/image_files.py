@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from backend.config import VLLM_MOST_IMAGES
 from backend.vision.pixels import ImageReader
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.parts import ImageSpan
 
-MOST_IMAGES = 64
-"""Images per prompt, for which vLLM reserves memory when it starts."""
 _MOST_BYTES = 256 << 20
 """Size limit for files in the folder; a removed file is written again when needed."""
 
@@ -40,9 +39,9 @@ class HandedImages:
 
     def refusal(self, request: SampleRequest) -> TinkerGymError | None:
         """Read a request's images; return why they cannot be used, or None."""
-        if len(request.images) > MOST_IMAGES:
+        if len(request.images) > VLLM_MOST_IMAGES:
             return InvalidRequestError(
-                f"a prompt contains {len(request.images)} images, but vLLM is limited to {MOST_IMAGES} here",
+                f"a prompt contains {len(request.images)} images, but vLLM takes at most {VLLM_MOST_IMAGES}",
                 hint="show fewer, or run the service with engine=transformers",
                 field="images",
             )

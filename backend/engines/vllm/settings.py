@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from backend.config import DType, VllmSettings
+from backend.config import VLLM_MOST_IMAGES, DType, VllmSettings
 from backend.engines.vllm.files import lora_targets
-from backend.engines.vllm.image_files import MOST_IMAGES
 
 _LEAST_IMAGE_TOKENS = 16
 
@@ -81,7 +80,9 @@ def engine_arguments(
 def _of_images(context_length: int) -> dict[str, Any]:
     return {
         # vLLM reserves memory for as many as there may be, and each takes some tokens.
-        "limit_mm_per_prompt": {"image": max(1, min(MOST_IMAGES, context_length // _LEAST_IMAGE_TOKENS))},
+        "limit_mm_per_prompt": {
+            "image": max(1, min(VLLM_MOST_IMAGES, context_length // _LEAST_IMAGE_TOKENS))
+        },
         # Otherwise an adapter on the vision tower would be silently ignored.
         "enable_tower_connector_lora": True,
         # The host caches processed images by their hash.

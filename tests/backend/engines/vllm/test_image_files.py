@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.engines.vllm.image_files import MOST_IMAGES, HandedImages
+from backend.config import VLLM_MOST_IMAGES
+from backend.engines.vllm.image_files import HandedImages
 from backend.vision.pixels import ImageReader
 from tests.backend.vlm import NANO_VL, Pictures, look, picture, renderer
 
@@ -44,6 +45,6 @@ def test_files_make_room_for_others_but_none_that_is_in_use(handed, tmp_path):
 
 def test_more_images_than_vllm_has_room_for_are_refused(handed):
     request = look("r", 1)
-    crowd = request.model_copy(update={"images": request.images * (MOST_IMAGES + 1)})
+    crowd = request.model_copy(update={"images": request.images * (VLLM_MOST_IMAGES + 1)})
     assert handed.refusal(request) is None
     assert handed.refusal(crowd).field == "images"
