@@ -15,6 +15,9 @@ _DESCRIPTION = (
     "Nothing is kept between calls. There is no network. It may take {seconds:g} seconds."
 )
 _MOST_CODE_CHARACTERS = 200_000
+_MOST_SECONDS = 86_400
+"""A day. The system's waits and limits cannot take arbitrarily large numbers."""
+_MOST = 2**31 - 1
 
 
 class PythonTool(Tool):
@@ -65,8 +68,7 @@ class PythonTool(Tool):
             known = ", ".join(asdict(Limits()))
             raise InvalidToolError(f"unknown limit: {', '.join(limits)}", hint=f"there are {known}") from None
         for limit, value in asdict(self.limits).items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise InvalidToolError(f"must be more than 0, not {value!r}", field=limit)
+            _check(limit, value)
         self.name = name
         self.description = _DESCRIPTION.format(seconds=self.limits.wall_seconds)
         code = {"type": "string", "description": "A whole program; print what you want to see."}
@@ -115,6 +117,14 @@ class PythonTool(Tool):
             case "killed":
                 problem = "the code crashed the interpreter or was killed"
         raise ToolError(f"{problem}; it printed:\n{output}" if output else problem)
+
+
+def _check(limit: str, value: Any) -> None:
+    seconds = limit == "wall_seconds"
+    most, kind = (_MOST_SECONDS, "a number") if seconds else (_MOST, "an integer")
+    is_kind = isinstance(value, int | float) if seconds else isinstance(value, int)
+    if isinstance(value, bool) or not is_kind or not 0 < value <= most:
+        raise InvalidToolError(f"must be {kind} above 0 and at most {most}, not {value!r}", field=limit)
 
 
 def python_tool(**settings: Any) -> PythonTool:

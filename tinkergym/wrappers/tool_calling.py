@@ -19,6 +19,8 @@ from tinkergym.tools.syntax import Syntax, render_result
 from tinkergym.trajectory.parts import ImagePart
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
+_MOST_SECONDS = 86_400
+"""A day. Python's waits cannot take arbitrarily many seconds."""
 
 
 class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
@@ -85,13 +87,7 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
             raise InvalidRequestError(
                 f"{syntax!r} is not one of {', '.join(get_args(Syntax))}", field="syntax"
             )
-        for field, value, least in (
-            ("max_calls", max_calls, 1),
-            ("timeout_seconds", timeout_seconds, 0),
-            ("max_result_characters", max_result_characters, 100),
-        ):
-            if value is not None and not value >= least:
-                raise InvalidRequestError(f"must be at least {least}, not {value}", field=field)
+        _check_limits(max_calls, timeout_seconds, max_result_characters)
         given, self._made = named_tools(tools)
         self.tools: dict[str, Tool] = by_name([*methods_of(env), *given])
         """By name."""
@@ -190,6 +186,21 @@ class ToolCalling(gym.Wrapper[Any, str, Any, str], RecordConstructorArgs):
         if name:
             message["name"] = name
         return message
+
+
+def _check_limits(max_calls: Any, timeout_seconds: Any, max_result_characters: Any) -> None:
+    counts = [("max_result_characters", max_result_characters, 100)]
+    counts += [("max_calls", max_calls, 1)] if max_calls is not None else []
+    for field, value, least in counts:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidRequestError(f"must be an integer of at least {least}, not {value!r}", field=field)
+    if timeout_seconds is None:
+        return
+    is_number = isinstance(timeout_seconds, int | float) and not isinstance(timeout_seconds, bool)
+    if not is_number or not 0 <= timeout_seconds <= _MOST_SECONDS:
+        raise InvalidRequestError(
+            f"must be a number from 0 to {_MOST_SECONDS}, not {timeout_seconds!r}", field="timeout_seconds"
+        )
 
 
 def _with_chats(space: gym.Space[Any]) -> gym.Space[Any]:

@@ -53,7 +53,15 @@ def test_gymnasium_checks_it_and_makes_it_again_from_its_spec():
     assert again.metadata["turns"] == "multi"
 
 
-@pytest.mark.parametrize("digits", [0, 101])
+@pytest.mark.parametrize("digits", [0, 101, 1.5, True, "6"])
 def test_digits_out_of_range_are_refused(digits):
-    with pytest.raises(InvalidRequestError, match="from 1 to 100"):
+    with pytest.raises(InvalidRequestError) as refused:
         make(NAME, digits=digits)
+    assert refused.value.field == "digits"
+
+
+@pytest.mark.parametrize(("setting", "value"), [("max_calls", 1.5), ("wall_seconds", 1e7)])
+def test_a_limit_that_could_not_be_kept_is_refused(setting, value):
+    with pytest.raises(InvalidRequestError) as refused:
+        make(NAME, **{setting: value})
+    assert refused.value.field == setting

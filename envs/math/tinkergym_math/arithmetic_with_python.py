@@ -24,11 +24,13 @@ class LargeArithmeticEnv(SingleTurnEnv):
         """Set the size of the numbers.
 
         Raises:
-            InvalidRequestError: `digits` is not from 1 to 100.
+            InvalidRequestError: `digits` is not an integer from 1 to 100.
         """
         super().__init__(render_mode)
-        if not 1 <= digits <= MOST_DIGITS:
-            raise InvalidRequestError(f"must be from 1 to {MOST_DIGITS}, not {digits}", field="digits")
+        if isinstance(digits, bool) or not isinstance(digits, int) or not 1 <= digits <= MOST_DIGITS:
+            raise InvalidRequestError(
+                f"must be an integer from 1 to {MOST_DIGITS}, not {digits!r}", field="digits"
+            )
         self._digits = digits
         self._answer = 0
 

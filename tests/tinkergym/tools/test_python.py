@@ -95,6 +95,24 @@ def test_settings_are_checked(settings):
         PythonTool(**settings)
 
 
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("wall_seconds", 1e7),
+        ("wall_seconds", float("nan")),
+        ("output_characters", 2.5),
+        ("cpu_seconds", 2.5),
+        ("memory_megabytes", 200.5),
+        ("memory_megabytes", 10**20),
+        ("processes", True),
+    ],
+)
+def test_a_limit_that_the_sandbox_cannot_set_is_refused(limit, value):
+    with pytest.raises(InvalidToolError) as refused:
+        PythonTool(**{limit: value})
+    assert refused.value.field == limit
+
+
 def test_the_tool_says_what_keeps_the_code_in():
     assert PythonTool(isolation="limits").isolation == "limits"
     assert PythonTool().isolation == best_isolation()

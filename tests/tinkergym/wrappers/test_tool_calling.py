@@ -320,10 +320,24 @@ def test_an_environment_without_tools_is_refused():
         ToolCalling(Chatting())
 
 
-@pytest.mark.parametrize("settings", [{"syntax": "yaml"}, {"max_calls": 0}, {"timeout_seconds": -1}])
-def test_a_setting_out_of_range_is_refused(settings):
-    with pytest.raises(InvalidRequestError):
-        ToolCalling(Shop(), **settings)
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("syntax", "yaml"),
+        ("max_calls", 0),
+        ("max_calls", 1.5),
+        ("max_calls", True),
+        ("max_result_characters", 99),
+        ("max_result_characters", None),
+        ("timeout_seconds", -1),
+        ("timeout_seconds", "1"),
+        ("timeout_seconds", float("inf")),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(setting, value):
+    with pytest.raises(InvalidRequestError) as refused:
+        ToolCalling(Shop(), **{setting: value})
+    assert refused.value.field == setting
 
 
 def test_a_call_before_reset_or_after_the_end_is_refused():
