@@ -49,7 +49,11 @@ class Count(MultiTurnEnv):
         said = [m["content"] for m in state["completion"] if m["role"] == "assistant"]
         right = [str(state["start"] + i) for i in range(3)]
         paid = sum(a == b for a, b in zip(said, right, strict=False))
-        return (float("nan") if "nan" in said else paid), {"right": paid, "odd": "words"}
+        odd = 10**400 if "huge metric" in said else "words"
+        return float("nan") if "nan" in said else 10**400 if "huge" in said else paid, {
+            "right": paid,
+            "odd": odd,
+        }
 
 
 def load_environment(**arguments):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.user_code.quoting import quoted
+from tinkergym.user_code.scalars import finite_json_number
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _MOST_SCHEMA_BYTES = 2**20
@@ -247,9 +247,10 @@ class OpenEnvSession:
 def _reward(value: object) -> float:
     if value is None:
         return 0.0
-    if isinstance(value, bool | int | float) and math.isfinite(value):
-        return float(value)
-    raise InvalidRewardError(f"the environment's reward is {quoted(value)}, not a finite number")
+    reward = finite_json_number(value)
+    if reward is None:
+        raise InvalidRewardError(f"the environment's reward is {quoted(value)}, not a finite number")
+    return reward
 
 
 def _reasons(errors: object) -> str:

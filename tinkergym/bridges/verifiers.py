@@ -7,7 +7,6 @@ name the Python of a separate virtual environment, which does not need tinkergym
 from __future__ import annotations
 
 import json
-import math
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from tinkergym.tasks.grid import with_tasks
 from tinkergym.tasks.source import Task, TaskSource
 from tinkergym.tools.syntax import MalformedCall, Syntax, parse_calls
 from tinkergym.user_code.quoting import quoted
+from tinkergym.user_code.scalars import finite_json_number
 
 Split = Literal["train", "eval"]
 _NAME = re.compile(r"[\w./:@-]{1,200}")
@@ -290,14 +290,12 @@ def _offered(tools: Sequence[Mapping[str, Any]], syntax: Syntax) -> str:
 
 
 def _reward(value: object) -> float:
-    if isinstance(value, bool | int | float) and math.isfinite(value):
-        return float(value)
-    raise InvalidRewardError(f"the rubric's reward is {quoted(value)}, not a finite number")
+    reward = finite_json_number(value)
+    if reward is None:
+        raise InvalidRewardError(f"the rubric's reward is {quoted(value)}, not a finite number")
+    return reward
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in metrics.items()
-        if isinstance(value, bool | int | float) and math.isfinite(value)
-    }
+    numbers = {name: finite_json_number(value) for name, value in metrics.items()}
+    return {name: number for name, number in numbers.items() if number is not None}

@@ -26,6 +26,16 @@ def finite_number(value: object) -> float:
     return value
 
 
+def finite_json_number(value: object) -> float | None:
+    """Return a JSON number or boolean as a float; None if it is something else, or too large for one."""
+    if not isinstance(value, bool | int | float):
+        return None
+    try:
+        return finite_number(value)
+    except ValueError:
+        return None
+
+
 def _as_float(value: object) -> float:
     if value is None:
         raise ValueError(type_in_words(value))

@@ -103,6 +103,7 @@ class Counterpart:
                 continue
             else:
                 left, reward = left - 1, float(data["message"].strip() == str(number))
+                reward = 10**400 if data["message"] == "huge" else reward
             number = rng.randrange(10)
             shown = {"text": f"counterpart of OpenEnv says {number}", "left": left if left else None}
             answer = {"observation": shown, "reward": reward, "done": kind == "step" and not left}

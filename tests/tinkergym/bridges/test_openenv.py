@@ -13,6 +13,7 @@ from tinkergym.errors import (
     EnvironmentGoneError,
     EpisodeProtocolError,
     InvalidRequestError,
+    InvalidRewardError,
     RemoteAnswerError,
     RemoteEnvironmentError,
     ServiceUnreachableError,
@@ -104,6 +105,7 @@ def test_one_field_can_be_chosen():
         ("break", RemoteEnvironmentError),
         ("hang up", EnvironmentGoneError),
         ("nonsense", RemoteAnswerError),
+        ("huge", InvalidRewardError),
     ],
 )
 def test_a_failure_there_is_a_lost_episode_and_no_reward(server, action, error):

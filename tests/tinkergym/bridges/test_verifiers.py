@@ -127,6 +127,19 @@ def test_an_error_is_a_lost_episode():
         env.step("3")
 
 
+def test_a_reward_too_large_for_a_float_is_no_reward_and_such_a_metric_is_left_out():
+    env = count()
+    env.reset(options={"task_index": 0})
+    for said in ("1", "2"):
+        env.step(said)
+    assert env.step("huge metric")[4]["metrics"] == {"right": 2.0}
+    env.reset(options={"task_index": 0})
+    for said in ("1", "2"):
+        env.step(said)
+    with pytest.raises(InvalidRewardError):
+        env.step("huge")
+
+
 def test_a_process_that_ends_takes_its_episodes_and_the_next_reset_starts_another():
     env = count(max_turns=7)
     env.reset(seed=0)

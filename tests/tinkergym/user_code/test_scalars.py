@@ -15,7 +15,7 @@ from tinkergym.core import refuse_unfinished
 from tinkergym.errors import InvalidEnvironmentError
 from tinkergym.evaluation.baselines import RandomTextPolicy, play_episode
 from tinkergym.trajectory.trajectory import StopReason
-from tinkergym.user_code.scalars import finite_number
+from tinkergym.user_code.scalars import finite_json_number, finite_number
 
 KINDS = [
     float,
@@ -121,3 +121,10 @@ def test_also_of_an_environment_by_hand():
 
     with pytest.raises(InvalidEnvironmentError, match="step"):
         refuse_unfinished(Plain())
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(2, 2.0), (True, 1.0), (0.5, 0.5), (10**400, None), (math.nan, None), ("1", None)]
+)
+def test_a_number_from_json_is_a_float_if_it_fits_into_one(value, number):
+    assert finite_json_number(value) == number
