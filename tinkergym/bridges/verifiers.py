@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 import gymnasium as gym
 
-from tinkergym.bridges.verifiers_process import Answer, VerifiersProcess, process_for
+from tinkergym.bridges.verifiers_process import PYTHON_VARIABLE, Answer, VerifiersProcess, process_for
 from tinkergym.errors import (
     EnvironmentInfrastructureError,
     EpisodeProtocolError,
@@ -260,6 +260,12 @@ def _words(content: object) -> str:
 
 
 def _refuse(environment: str, about: Answer, split: str) -> None:
+    if missing := {"refused", "has_split", "system_prompt", "tools"} - about.keys():
+        raise InvalidEnvironmentError(
+            f"the description of {environment} lacks {', '.join(sorted(missing))}",
+            hint=f"check that {PYTHON_VARIABLE} names a Python",
+            field="environment",
+        )
     if about["refused"]:
         raise InvalidEnvironmentError(
             f"{environment} cannot be bridged: {about['refused']}",

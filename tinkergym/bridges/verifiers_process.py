@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tinkergym.errors import EnvironmentInfrastructureError, EnvironmentTimeoutError, InvalidEnvironmentError
+from tinkergym.user_code.quoting import quoted
 
 PYTHON_VARIABLE = "TINKERGYM_VERIFIERS_PYTHON"
 """Environment variable: the Python with verifiers, if it is not this one. Not an argument of an environment,
@@ -43,6 +44,7 @@ class VerifiersProcess:
         """
         self._waiting: dict[int, queue.SimpleQueue[Answer | None]] = {-1: queue.SimpleQueue()}
         self._ended = False
+        self._unreadable = ""
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -57,6 +59,7 @@ class VerifiersProcess:
                 stdout=subprocess.PIPE,
                 stderr=self._log,
                 encoding="utf-8",
+                errors="replace",
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         except OSError as error:
@@ -118,6 +121,14 @@ class VerifiersProcess:
                 hint="download its dataset first: load it once in that Python",
                 field="environment",
             ) from None
+        except EnvironmentInfrastructureError as error:
+            if not self._unreadable:
+                raise
+            raise InvalidEnvironmentError(
+                error.message,
+                hint=f"{PYTHON_VARIABLE} must name a Python that prints nothing itself; it is {python}",
+                field="environment",
+            ) from None
         if "error" in loaded:
             raise _not_loaded(environment, python, loaded)
 
@@ -133,6 +144,12 @@ class VerifiersProcess:
             with self._lock:
                 self._waiting.pop(number, None)
         if answer is None:
+            if self._unreadable:
+                raise EnvironmentInfrastructureError(
+                    f"the environment's process was ended because it printed {self._unreadable!r} instead of "
+                    "a response",
+                    hint="reset starts another",
+                )
             raise EnvironmentInfrastructureError(
                 f"the environment's process ended: {self._last_words() or 'it printed nothing'}",
                 hint="reset starts another",
@@ -141,18 +158,24 @@ class VerifiersProcess:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout:
-            for line in self._process.stdout:
-                answer = json.loads(line)
-                with self._lock:
-                    waiting = self._waiting.get(answer.pop("i"))
-                if waiting is not None:
-                    waiting.put(answer)
-        self._process.wait()
-        with self._lock:
-            self._ended = True
-            for waiting in self._waiting.values():
-                waiting.put(None)
+        try:
+            with self._process.stdout:
+                for line in self._process.stdout:
+                    read = _number_and_answer(line)
+                    if read is None:
+                        self._unreadable = quoted(line.strip())
+                        self._process.kill()
+                        break
+                    with self._lock:
+                        waiting = self._waiting.get(read[0])
+                    if waiting is not None:
+                        waiting.put(read[1])
+            self._process.wait()
+        finally:
+            with self._lock:
+                self._ended = True
+                for waiting in self._waiting.values():
+                    waiting.put(None)
 
     def _last_words(self) -> str:
         self._log.seek(0, os.SEEK_END)
@@ -177,6 +200,17 @@ def process_for(environment: str, arguments: Mapping[str, Any]) -> VerifiersProc
         if found is None or not found.alive:
             found = _processes[key] = VerifiersProcess(environment, arguments)
         return found
+
+
+def _number_and_answer(line: str) -> tuple[int, Answer] | None:
+    """Read a line of the process; None if it is not a response."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(answer, dict) or not isinstance(answer.get("i"), int):
+        return None
+    return answer.pop("i"), answer
 
 
 def _not_loaded(environment: str, python: str, answer: Answer) -> InvalidEnvironmentError:

@@ -51,6 +51,43 @@ def test_an_environment_that_does_not_load_in_time_leaves_no_process(monkeypatch
     assert process.poll() is not None
 
 
+@pytest.fixture
+def shell_for_python(monkeypatch, tmp_path):
+    """Return a function that makes a shell script stand in for the Python with verifiers."""
+
+    def use(commands):
+        script = tmp_path / "python"
+        script.write_text(f"#!/bin/sh\n{commands}\n")
+        script.chmod(0o755)
+        monkeypatch.setenv("TINKERGYM_VERIFIERS_PYTHON", str(script))
+        monkeypatch.setattr(verifiers_process, "_processes", {})
+
+    return use
+
+
+@pytest.mark.parametrize("line", ["Activating", "[1]", "{}", r"\377"])
+def test_a_python_that_prints_something_of_its_own_is_named_at_once(monkeypatch, shell_for_python, line):
+    monkeypatch.setattr(verifiers_process, "_START_SECONDS", 20.0)
+    shell_for_python(f"printf '{line}\\n'; read request")
+    with pytest.raises(InvalidEnvironmentError, match="printed") as error:
+        count()
+    assert line.startswith("\\") or line in error.value.message
+    assert "TINKERGYM_VERIFIERS_PYTHON" in error.value.hint
+
+
+def test_a_line_that_is_no_response_ends_the_process_and_all_waits(monkeypatch, shell_for_python):
+    monkeypatch.setattr("tinkergym.bridges.verifiers._DATASET_SECONDS", 20.0)
+    shell_for_python("""echo '{"i": -1}'; read request; echo Oops; read request""")
+    with pytest.raises(EnvironmentInfrastructureError, match="Oops"):
+        count()
+
+
+def test_a_description_without_its_parts_is_refused(shell_for_python):
+    shell_for_python("""echo '{"i": -1}'; read request; echo '{"i": 0}'""")
+    with pytest.raises(InvalidEnvironmentError, match="system_prompt"):
+        count()
+
+
 class TestTheContract(EnvContract):
     def make(self):
         return count()
