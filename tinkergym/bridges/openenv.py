@@ -22,6 +22,7 @@ from tinkergym.bridges.openenv_wire import (
 )
 from tinkergym.errors import EnvironmentBusyError, EpisodeProtocolError, InvalidRequestError
 from tinkergym.spaces import Text
+from tinkergym.user_code.quoting import quoted
 
 _CONNECT_SECONDS = 10.0
 _BUSY_WAIT_SECONDS = 0.5
@@ -188,11 +189,17 @@ class ActionReader:
         """Choose the field.
 
         Raises:
-            InvalidRequestError: The schema has no such field.
+            InvalidRequestError: The schema has no such field, or is not a schema of an object.
         """
-        properties = schema.get("properties")
+        properties = schema.get("properties") or {}
+        if not isinstance(properties, Mapping):
+            raise InvalidRequestError(
+                f"the server's schema of actions lists its fields as {quoted(properties)}",
+                hint="its `properties` must be a JSON object; correct the environment's server",
+                field="url",
+            )
         # Every action has metadata, which is for programs rather than the policy.
-        known = {name: kind for name, kind in dict(properties or {}).items() if name != "metadata"}
+        known = {name: kind for name, kind in properties.items() if name != "metadata"}
         if field is not None and field not in known:
             raise InvalidRequestError(
                 f"an action of this environment has no field {field!r}",
@@ -203,7 +210,7 @@ class ActionReader:
         self._field = field or (only if only and _is_plain(known[only]) else None)
         self._schema = {"properties": known, "required": schema.get("required", [])}
         self._allows_others = not known or bool(schema.get("additionalProperties"))
-        self._kind = known[self._field].get("type", "string") if self._field else "object"
+        self._kind = _type(known[self._field]) if self._field else "object"
 
     def read(self, text: str) -> dict[str, Any]:
         """Return the fields.
@@ -215,6 +222,7 @@ class ActionReader:
             return {self._field: text}
         try:
             value = json.loads(text)
+            json.dumps(value, allow_nan=False)  # Python also reads NaN and Infinity, and 1e999 as Infinity.
         except (ValueError, RecursionError) as error:
             raise ActionRefusedError(f"Write {self._wanted()}. ({error})") from None
         if self._field:
@@ -240,6 +248,11 @@ class ActionReader:
 
 def _is_plain(kind: object) -> bool:
     return isinstance(kind, Mapping) and kind.get("type") in ("string", "integer", "number", "boolean")
+
+
+def _type(kind: object) -> object:
+    """Return a field's JSON type; a schema without one, such as `true`, allows text as well."""
+    return kind.get("type", "string") if isinstance(kind, Mapping) else "string"
 
 
 def _known_fields(names: Sequence[str], schema: object) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -50,18 +51,14 @@ class OpenEnvAddress:
         Raises:
             InvalidRequestError: It is not a valid address.
         """
-        parts = urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in _SCHEMES or not parts.hostname or port == -1 or parts.username:
+        address = _address(url)
+        if address is None:
             raise InvalidRequestError(
-                f"{quoted(url)} is not the address of an OpenEnv server",
-                hint="use http://HOST:PORT, or https://HOST",
+                f"{quoted(url)!r} is not the address of an OpenEnv server",
+                hint="use http://HOST:PORT or https://HOST, and percent-encode special characters",
                 field="url",
             )
-        return cls(parts.hostname, port, parts.path.rstrip("/"), _SCHEMES[parts.scheme] == "wss")
+        return address
 
     def __str__(self) -> str:
         return f"http{'s' * self.secure}://{self._place}{self.path}"
@@ -75,6 +72,21 @@ class OpenEnvAddress:
     def _place(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
+
+
+def _address(url: object) -> OpenEnvAddress | None:
+    """Return a parsed address, or None if no connection could be made with it."""
+    if not isinstance(url, str) or not url.isprintable() or " " in url:
+        return None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")
+    except ValueError:
+        return None
+    if parts.scheme not in _SCHEMES or not host or parts.username or not parts.path.isascii():
+        return None
+    return OpenEnvAddress(host, port, parts.path.rstrip("/"), _SCHEMES[parts.scheme] == "wss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +111,16 @@ def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str,
         InvalidRequestError: The server is not an OpenEnv server.
     """
     kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
+    ends_at = time.monotonic() + timeout_seconds
     connection = kind(address.host, address.port, timeout=timeout_seconds)
     try:
         connection.request("GET", f"{address.path}/schema", headers={"Accept": "application/json"})
         response = connection.getresponse()
-        body = response.read(_MOST_SCHEMA_BYTES)
+        body = b""
+        while len(body) < _MOST_SCHEMA_BYTES and (part := response.read1(_MOST_SCHEMA_BYTES)):
+            body += part
+            if time.monotonic() > ends_at:  # The connection's timeout is one of each part.
+                raise TimeoutError(f"it did not send its schema within {timeout_seconds:g} s")
     except (OSError, http.client.HTTPException) as error:
         raise ServiceUnreachableError(
             f"no OpenEnv server responds at {address}: {error or type(error).__name__}",
@@ -112,7 +129,7 @@ def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str,
         ) from None
     finally:
         connection.close()
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         schema = json.loads(body)
         described = isinstance(schema, dict) and isinstance(schema.get("action"), dict)
         if described and response.status == http.client.OK:

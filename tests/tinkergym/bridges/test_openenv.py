@@ -1,13 +1,17 @@
 """The bridge to OpenEnv, against a counterpart of its server; `test_openenv_package.py` has the real one."""
 
+import contextlib
+import itertools
 import json
 import re
+import socket
 import threading
 
 import pytest
 
 from tests.tinkergym.bridges.openenv_counterpart import TWO_FIELDS, Counterpart
 from tinkergym.bridges.openenv import OpenEnvEnv
+from tinkergym.bridges.openenv_wire import OpenEnvAddress, read_schema
 from tinkergym.errors import (
     EnvironmentBusyError,
     EnvironmentGoneError,
@@ -153,7 +157,100 @@ def test_where_no_server_is_one_sentence_says_so(server):
     with pytest.raises(ServiceUnreachableError) as error:
         OpenEnvEnv(gone)
     assert error.value.field == "url"
-    for wrong in (f"{server.url}/elsewhere", "ftp://127.0.0.1", "http://127.0.0.1:many"):
-        with pytest.raises(InvalidRequestError) as error:
-            OpenEnvEnv(wrong)
-        assert error.value.field == "url"
+    with pytest.raises(InvalidRequestError) as error:
+        OpenEnvEnv(f"{server.url}/elsewhere")
+    assert error.value.field == "url"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://127.0.0.1",
+        "http://127.0.0.1:many",
+        "http://[::1",
+        "http://a..b",
+        f"http://{'a' * 70}.com",
+        "http://127.0.0.1:9/\u00fc",
+        "http://127.0.0.1:9/a b",
+        "http://127.0.0.1:9/\r\nX: y",
+        "http://exa mple",
+        "http://\ud800",
+        5,
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused(url):
+    with pytest.raises(InvalidRequestError) as error:
+        OpenEnvEnv(url)
+    assert error.value.field == "url"
+
+
+@pytest.mark.parametrize("properties", [["message"], "message", 5])
+def test_a_schema_whose_fields_cannot_be_read_is_refused(properties):
+    schema = {"action": {"properties": properties}}
+    with Counterpart(schema=schema) as server, pytest.raises(InvalidRequestError) as error:
+        OpenEnvEnv(server.url)
+    assert error.value.field == "url"
+
+
+@pytest.mark.parametrize("anything", [True, {}, None])
+def test_a_field_that_may_be_anything_can_be_the_policys_text(anything):
+    with Counterpart(schema={"action": {"properties": {"message": anything}}}) as server:
+        env = OpenEnvEnv(server.url, action_field="message")
+        assert env.step(number_in(env.reset(seed=1)[0]))[1] == 1.0
+        env.close()
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_json_does_not_have_is_a_malformed_action(number):
+    schema = {"action": {"properties": {"message": {"type": "number"}}}}
+    with Counterpart(schema=schema) as server:
+        env = OpenEnvEnv(server.url)
+        env.reset(seed=1)
+        said, reward, over, _, info = env.step(number)
+        assert (reward, over, info["metrics"]) == (0.0, False, {"malformed_actions": 1.0})
+        assert "Write a JSON number" in said
+        env.close()
+
+
+def test_an_object_with_a_number_that_json_does_not_have_is_a_malformed_action():
+    with Counterpart(schema=TWO_FIELDS) as server:
+        env = OpenEnvEnv(server.url)
+        env.reset(seed=1)
+        info = env.step('{"message": "1", "volume": 1e999}')[4]
+        assert info["metrics"] == {"malformed_actions": 1.0}
+        env.close()
+
+
+@pytest.fixture
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def answer_once(server, *parts):
+    """Answer a request with the parts of a body, as they are given."""
+
+    def answer():
+        with server.accept()[0] as connection, contextlib.suppress(OSError):
+            connection.recv(2**16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            for part in itertools.chain(*parts):
+                connection.sendall(part)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return OpenEnvAddress.parse(f"http://127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_schema_that_is_nested_too_deeply_is_none(listening):
+    address = answer_once(listening, [b"[" * 900_000])
+    with pytest.raises(InvalidRequestError) as error:
+        read_schema(address, timeout_seconds=30.0)
+    assert error.value.field == "url"
+
+
+def test_a_schema_that_comes_byte_by_byte_is_not_waited_for_longer_than_the_limit(listening):
+    pause = threading.Event()
+    bytes_of_it = (pause.wait(0.05) or b" " for _ in range(200))
+    address = answer_once(listening, bytes_of_it)
+    with pytest.raises(ServiceUnreachableError, match=r"within 0\.5 s"):
+        read_schema(address, timeout_seconds=0.5)
