@@ -20,7 +20,7 @@ def demonstrations(count, player):
 
 
 with tg.Client() as client:
-    settings = recipe.settings("sft")
+    settings = recipe.settings("sft", needs=["episodes"])
     rows = list(demonstrations(settings.pop("episodes"), lambda env: env.get_wrapper_attr("gold_action")()))
     imitated = client.sft(tg.tasks.SequenceTasks(rows), **settings)
     recipe.watch(imitated)

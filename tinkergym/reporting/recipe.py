@@ -109,23 +109,12 @@ class Recipe:
             arguments: Used instead of the command line.
 
         Raises:
-            InvalidRequestError: There are no such settings, no such variant or no short form, or the file is
-                not TOML.
+            InvalidRequestError: There are no such settings, no such variant or no short form, the file is
+                not TOML, or the variant or the short form overrides a table that it does not have.
         """
         folder = Path(script).resolve().parent
         there = sorted(file.stem for file in folder.glob("*.toml"))
-        parser = argparse.ArgumentParser(prog=f"examples/{folder.name}/{Path(script).name}")
-        parser.add_argument(
-            "settings", nargs="?", default=LAPTOP, help=f"{', '.join(there)}, or a .toml file"
-        )
-        parser.add_argument("--seed", type=int, default=0)
-        parser.add_argument("--short", action="store_true", help="a few small steps")
-        parser.add_argument("--control", action="store_true", help="with rewards that teach nothing")
-        parser.add_argument(
-            "--variant", metavar="NAME", default="", help="with a table of the settings added"
-        )
-        parser.add_argument("--out", type=Path, default=Path("runs") / folder.name)
-        given = parser.parse_args(arguments)
+        given = _parser(Path(script).name, folder, there).parse_args(arguments)
         file = folder / f"{given.settings}.toml" if given.settings in there else Path(given.settings)
         tables = _read(file, there)
         forms = [name for name, table in tables.items() if _is_form(table)]
@@ -141,6 +130,8 @@ class Recipe:
                 hint=f"add a table [{SHORT}.train] with what a short run does differently",
                 field="--short",
             )
+        for form in filter(None, (given.variant, SHORT if given.short else "")):
+            _check_overrides(file.name, tables, form)
         return cls(
             name=folder.name,
             tables=tables,
@@ -152,14 +143,15 @@ class Recipe:
             settings_name=file.stem,
         )
 
-    def settings(self, stage: str) -> dict[str, Any]:
+    def settings(self, stage: str, needs: Sequence[str] = ()) -> dict[str, Any]:
         """Return the settings of one stage, for the client's methods.
 
         Args:
             stage: A table of the file.
+            needs: Settings without which the script cannot run.
 
         Raises:
-            InvalidRequestError: The file has no such table, or it sets the seed.
+            InvalidRequestError: The file has no such table, it lacks a setting, or it sets the seed.
         """
         if not isinstance(self.tables.get(stage), Mapping):
             raise InvalidRequestError(
@@ -174,6 +166,7 @@ class Recipe:
                 hint="remove it, and run with --seed",
                 field=f"{stage}.seed",
             )
+        self._require(stage, found, needs)
         found["seed"] = self.seed
         if self.control and stage == "train":
             self._control_applied = True
@@ -205,19 +198,17 @@ class Recipe:
             The settings with which another job begins with the result.
 
         Raises:
-            InvalidRequestError: A setting of the demonstrations is missing.
+            InvalidRequestError: A setting of the demonstrations is missing, or `episodes` is not a number of
+                them.
             JobFailedError: The job failed. The message has the reason.
         """
-        show = self.settings("show")
-        if (episodes := show.pop("episodes", 0)) <= 0:
+        show = self.settings("show", needs=["episodes"])
+        episodes = show.pop("episodes")
+        if isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 0:
+            raise InvalidRequestError(f"must be an integer from 0, not {episodes!r}", field="show.episodes")
+        if not episodes:
             return {}
-        for name in own:
-            if name not in show:
-                raise InvalidRequestError(
-                    f"the demonstrations of {self.name!r} need a setting {name!r}",
-                    hint=f"add it to the table [show], as in {LAPTOP}.toml",
-                    field=f"show.{name}",
-                )
+        self._require("show", show, own)
         rows = demonstrations(episodes, **{name: show.pop(name) for name in own})
         job = client.sft(SequenceTasks(list(rows)), **show)
         self.watch(job)
@@ -277,6 +268,15 @@ class Recipe:
         self._print(run, result, draw([run], self.out / f"{stem}.png"))
         return result
 
+    def _require(self, stage: str, found: Mapping[str, Any], names: Sequence[str]) -> None:
+        for name in names:
+            if name not in found:
+                raise InvalidRequestError(
+                    f"the recipe {self.name!r} needs a setting {name!r} in its table [{stage}]",
+                    hint=f"add it as in {LAPTOP}.toml",
+                    field=f"{stage}.{name}",
+                )
+
     def _print(self, run: Run, result: Path, picture: str) -> None:
         console = Console(emoji=False, highlight=False)
         for agent, rewards in (run.seat_rewards or {"": run.rewards}).items():
@@ -294,6 +294,27 @@ class Recipe:
         for name, value in run.facts.items():
             console.print(f"{name}: {value}", markup=False)
         console.print(f"{picture}result      {result}   ({run.seconds:.0f} s)", markup=False, soft_wrap=True)
+
+
+def _parser(script: str, folder: Path, there: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"examples/{folder.name}/{script}")
+    parser.add_argument("settings", nargs="?", default=LAPTOP, help=f"{', '.join(there)}, or a .toml file")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--short", action="store_true", help="a few small steps")
+    parser.add_argument("--control", action="store_true", help="with rewards that teach nothing")
+    parser.add_argument("--variant", metavar="NAME", default="", help="with a table of the settings added")
+    parser.add_argument("--out", type=Path, default=Path("runs") / folder.name)
+    return parser
+
+
+def _check_overrides(file: str, tables: Mapping[str, Any], form: str) -> None:
+    stages = {name for name, table in tables.items() if isinstance(table, Mapping)} - {form, SHORT}
+    if unknown := sorted(set(tables[form]) - stages):
+        raise InvalidRequestError(
+            f"the table [{form}.{unknown[0]}] of {file} overrides no other",
+            hint=f"its tables are {', '.join(sorted(stages))}",
+            field=f"{form}.{unknown[0]}",
+        )
 
 
 def _is_form(table: object) -> bool:

@@ -69,6 +69,38 @@ def test_an_option_that_would_change_nothing_is_refused(script, tmp_path, option
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("tables", "options", "field"),
+    [
+        ("[swapped.trian]\nsteps = 1\n", ["--variant", "swapped"], "swapped.trian"),
+        ("[short.trian]\nsteps = 1\n", ["--short"], "short.trian"),
+        ("[swapped.swapped]\nsteps = 1\n", ["--variant", "swapped"], "swapped.swapped"),
+    ],
+)
+def test_overrides_of_a_table_that_does_not_exist_are_refused(script, tmp_path, tables, options, field):
+    other = tmp_path / "other.toml"
+    other.write_text("[train]\nsteps = 2\n" + tables)
+    with pytest.raises(InvalidRequestError) as refused:
+        Recipe.from_command_line(script, [str(other), *options])
+    assert refused.value.field == field
+
+
+def test_a_setting_that_the_script_needs_is_named_if_it_is_missing(script):
+    recipe = Recipe.from_command_line(script, [])
+    assert recipe.settings("train", needs=["steps"])["steps"] == 100
+    with pytest.raises(InvalidRequestError) as refused:
+        recipe.settings("train", needs=["steps", "environment"])
+    assert refused.value.field == "train.environment"
+
+
+@pytest.mark.parametrize("show", [{"episode": 3000}, *({"episodes": n} for n in ("5", 2.5, True, -1))])
+def test_a_number_of_demonstrations_that_is_none_is_refused(tmp_path, show):
+    recipe = Recipe(name="r", tables={"show": show}, out=tmp_path)
+    with pytest.raises(InvalidRequestError) as refused:
+        recipe.imitate(None, lambda count: [])
+    assert refused.value.field == "show.episodes"
+
+
 def test_a_seed_in_the_file_does_not_override_that_of_the_command_line_unseen(script, tmp_path):
     other = tmp_path / "other.toml"
     other.write_text("[train]\nseed = 3\n")
