@@ -25,6 +25,12 @@ OF_THE_CALL = {"epochs", "on_overlong"}
 """Arguments of `client.sft` and the like that are not settings of the job."""
 
 
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(monkeypatch, tmp_path):
+    """A recipe creates the folder of its result when it reads the command line."""
+    monkeypatch.chdir(tmp_path)
+
+
 def forms(file):
     """Yield the settings as they are, short, and in each variant."""
     tables = set(tomllib.loads(file.read_text()))

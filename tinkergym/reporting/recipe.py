@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -110,7 +112,8 @@ class Recipe:
 
         Raises:
             InvalidRequestError: There are no such settings, no such variant or no short form, the file is
-                not TOML, or the variant or the short form overrides a table that it does not have.
+                not TOML, or the variant or the short form overrides a table that it does not have. Or the
+                folder of the result cannot be used.
         """
         folder = Path(script).resolve().parent
         there = sorted(file.stem for file in folder.glob("*.toml"))
@@ -132,6 +135,7 @@ class Recipe:
             )
         for form in filter(None, (given.variant, SHORT if given.short else "")):
             _check_overrides(file.name, tables, form)
+        _create(given.out)
         return cls(
             name=folder.name,
             tables=tables,
@@ -234,6 +238,7 @@ class Recipe:
 
         Raises:
             InvalidRequestError: `--control` was given, but nothing in the script makes the run one.
+            OSError: The result could not be written. It was printed.
         """
         if self.control and not self._control_applied:
             raise InvalidRequestError(
@@ -259,13 +264,22 @@ class Recipe:
             facts=facts,
             seat_rewards=rewards,
         )
-        self.out.mkdir(parents=True, exist_ok=True)
         kind = "control" if self.control else "seed"
         other = self.settings_name if self.settings_name != LAPTOP else ""
         stem = "-".join(filter(None, (other, SHORT * self.short, self.variant, kind, str(self.seed))))
         result = self.out / f"{stem}.json"
-        result.write_text(json.dumps({"job": job.id, **run.as_json()}, indent=1) + "\n", encoding="utf-8")
-        self._print(run, result, draw([run], self.out / f"{stem}.png"))
+        text = json.dumps({"job": job.id, **run.as_json()}, indent=1)
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            result.write_text(text + "\n", encoding="utf-8")
+        except OSError:
+            sys.stdout.write(text + "\n")
+            raise
+        try:
+            picture = draw([run], self.out / f"{stem}.png")
+        except OSError as error:
+            picture = f"no picture  {error}\n"
+        self._print(run, result, picture)
         return result
 
     def _require(self, stage: str, found: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -305,6 +319,20 @@ def _parser(script: str, folder: Path, there: Sequence[str]) -> argparse.Argumen
     parser.add_argument("--variant", metavar="NAME", default="", help="with a table of the settings added")
     parser.add_argument("--out", type=Path, default=Path("runs") / folder.name)
     return parser
+
+
+def _create(folder: Path) -> None:
+    """Create the folder of the result and try to write to it; the result comes only after the training."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InvalidRequestError(
+            f"the result could not be written to {str(folder)!r}: {error.strerror}",
+            hint="name a folder that can be created or written to",
+            field="--out",
+        ) from error
 
 
 def _check_overrides(file: str, tables: Mapping[str, Any], form: str) -> None:

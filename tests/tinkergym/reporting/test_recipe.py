@@ -20,7 +20,8 @@ algorithm = { group_size = 4 }
 
 
 @pytest.fixture
-def script(tmp_path):
+def script(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "bandit"
     folder.mkdir()
     (folder / "laptop.toml").write_text(SETTINGS)
@@ -159,6 +160,35 @@ def test_several_metrics_are_kept_and_one_that_no_step_has_is_named(script, tmp_
     run = Run.from_json(json.loads(recipe.report(job, metric=["x", "y", "z"]).read_text()))
     assert run.metrics == {"x": [[1, 0.1], [2, 0.2]], "y": [[1, 3.0]], "z": []}
     assert "z: no train step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "a" * 300])
+def test_a_folder_that_cannot_hold_the_result_is_refused_before_the_run(script, tmp_path, out):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidRequestError) as refused:
+        Recipe.from_command_line(script, ["--out", out])
+    assert refused.value.field == "--out"
+
+
+def test_the_folder_of_the_result_is_there_before_the_run_and_empty(script, tmp_path):
+    Recipe.from_command_line(script, ["--out", str(tmp_path / "new" / "out")])
+    assert list((tmp_path / "new" / "out").iterdir()) == []
+
+
+def test_a_result_that_cannot_be_written_is_printed(script, tmp_path, capsys):
+    recipe = Recipe.from_command_line(script, ["--out", "out"])
+    (tmp_path / "out" / "seed-0.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        recipe.report(ended(evaluation("a", 0, 0.2)), regret=0.5)
+    assert json.loads(capsys.readouterr().out)["facts"] == {"regret": 0.5}
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_result(script, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    recipe = Recipe.from_command_line(script, ["--out", "out"])
+    (tmp_path / "out" / "seed-0.png").mkdir()
+    assert recipe.report(ended(evaluation("a", 0, 0.2))).exists()
+    assert "no picture" in capsys.readouterr().out
 
 
 def test_short_runs_and_other_settings_do_not_replace_a_result(script, tmp_path):
