@@ -18,7 +18,7 @@ ENV = "alfworld/Household-v0"
 recipe = Recipe.from_command_line(__file__)
 train = recipe.settings("train")
 
-games = recipe.settings("games")
+games = recipe.settings("games", needs=["folder"])
 if folder := games.pop("folder"):
     games = {name: tuple(value) if isinstance(value, list) else value for name, value in games.items()}
     made = made_games(Path(folder).expanduser(), Wanted(**{**games, "seed": 0}))
@@ -27,7 +27,7 @@ if folder := games.pop("folder"):
 
 def demonstrations(count, mistakes):
     """Yield episodes of a player that searches the room and errs now and then."""
-    env = tg.make(ENV, **train["env_kwargs"])
+    env = tg.make(ENV, **train.get("env_kwargs", {}))
     player = Searcher(random.Random(recipe.seed), mistakes=mistakes)
     for seed in range(count):
         yield demonstration(

@@ -11,7 +11,7 @@ from tinkergym.reporting.recipe import Recipe
 from tinkergym.serving.remote_env import RemoteEnv
 
 recipe = Recipe.from_command_line(__file__)
-train = recipe.settings("train")
+train = recipe.settings("train", needs=["environment"])
 env_id = train.pop("environment")
 # An id of this script: with tinkergym/Remote-v0, evaluations always use the server of the training tasks.
 tg.register("served/Phone-v0", RemoteEnv)
@@ -19,7 +19,7 @@ tg.register("served/Phone-v0", RemoteEnv)
 
 def demonstrations(count, mistakes):
     """Yield episodes of a player that goes the shortest way, until it errs or gives up."""
-    env = tg.make(env_id, **train["env_kwargs"])
+    env = tg.make(env_id, **train.get("env_kwargs", {}))
     draw = random.Random(recipe.seed)
 
     def act(_):

@@ -13,7 +13,8 @@ from tinkergym.reporting.recipe import Recipe
 
 ENV = "dialogue/SupportVs-v0"  # the agent's seat, with a scripted customer
 recipe = Recipe.from_command_line(__file__)
-train, repeat = recipe.settings("train"), recipe.settings("repeat")
+train = recipe.settings("train", needs=["environment"])
+repeat = recipe.settings("repeat", needs=["samples", "env_kwargs"])
 
 
 def demonstrations(count):

@@ -24,12 +24,13 @@ def asked(observation):
 
 def demonstrations(count):
     """Yield episodes of an imperfect scripted player: a guess, a call, or a malformed call."""
-    env = tg.make(ENV, **train["env_kwargs"] | {"data": "drawn", "swapped": False})
+    env = tg.make(ENV, **train.get("env_kwargs", {}) | {"data": "drawn", "swapped": False})
+    prompt = train.get("system_prompt", env.metadata["system_prompt"])
     tasks, rng = env.get_wrapper_attr("tasks"), np.random.default_rng(recipe.seed)
     for number in range(count):
         index = number % len(tasks)
         question, _ = env.reset(seed=number, options={"task_index": index})
-        messages = [{"role": "system", "content": train["system_prompt"]}, asked(question)]
+        messages = [{"role": "system", "content": prompt}, asked(question)]
         kind = rng.choice(["guess", "call", "malformed"], p=[0.4, 0.4, 0.2])
         if kind != "guess":
             call = render_calls(

@@ -17,11 +17,12 @@ train = recipe.settings("train")
 
 def demonstrations(count):
     """Yield episodes of an imperfect scripted player: a guess, a call, or a malformed call."""
-    env, rng = tg.make(ENV, **train["env_kwargs"]), np.random.default_rng(recipe.seed)
+    env, rng = tg.make(ENV, **train.get("env_kwargs", {})), np.random.default_rng(recipe.seed)
+    prompt = train.get("system_prompt", env.metadata["system_prompt"])
     for seed in range(count):
         question, _ = env.reset(seed=seed)
         messages = [
-            {"role": "system", "content": train["system_prompt"]},
+            {"role": "system", "content": prompt},
             {"role": "user", "content": question},
         ]
         kind = rng.choice(["guess", "call", "malformed"], p=[0.4, 0.4, 0.2])

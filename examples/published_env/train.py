@@ -10,14 +10,16 @@ import re
 import tinkergym as tg
 from tinkergym.bridges.openenv import OpenEnvEnv
 from tinkergym.bridges.verifiers import VerifiersEnv
+from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting.recipe import Recipe
 
 ENV = "published/Environment-v0"
+BRIDGES = {"verifiers": VerifiersEnv, "openenv": OpenEnvEnv}
 recipe = Recipe.from_command_line(__file__)
-chosen = recipe.settings("environment")
-tg.register(
-    ENV, {"verifiers": VerifiersEnv, "openenv": OpenEnvEnv}[chosen["bridge"]], kwargs=chosen["kwargs"]
-)
+chosen = recipe.settings("environment", needs=["bridge", "kwargs"])
+if chosen["bridge"] not in BRIDGES:
+    raise InvalidRequestError(f"must be one of {', '.join(BRIDGES)}", field="environment.bridge")
+tg.register(ENV, BRIDGES[chosen["bridge"]], kwargs=chosen["kwargs"])
 
 
 def sums(count, right):

@@ -11,7 +11,7 @@ from tinkergym.reporting.demonstration import demonstration
 from tinkergym.reporting.recipe import Recipe
 
 recipe = Recipe.from_command_line(__file__)
-train = recipe.settings("train")
+train = recipe.settings("train", needs=["games"])
 games = train.pop("games")
 
 

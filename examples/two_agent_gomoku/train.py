@@ -7,7 +7,7 @@ import tinkergym as tg
 from tinkergym.reporting.recipe import Recipe
 
 recipe = Recipe.from_command_line(__file__)
-train = recipe.settings("train")
+train = recipe.settings("train", needs=["crossplay_pairs"])
 pairs = train.pop("crossplay_pairs")
 with tg.Client() as client:
     job = client.train("board/Gomoku-v0", **train)

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import runpy
+import sys
 import tomllib
 from functools import partial
 from importlib.metadata import entry_points
@@ -113,6 +115,60 @@ def test_its_jobs_are_valid_and_their_environments_take_the_arguments(file):
                 elif kwargs:
                     known = arguments(creator(one.id, recipe), one.id, recipe)
                     assert set(kwargs) <= known, f"[{stage}] {one.id}"
+
+
+class JobStartedError(Exception):
+    """A recipe has started its first job."""
+
+
+class FirstJob:
+    """A client that keeps the data of the first job, and ends the script."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def sft(self, data, **settings):
+        raise JobStartedError(data)
+
+    def train(self, *environments, **settings):
+        raise JobStartedError(None)
+
+
+def run(monkeypatch, name, settings):
+    """Run a recipe's script with these settings, until it starts a job."""
+    Path("own.toml").write_text(settings)
+    monkeypatch.setattr(sys, "argv", ["train.py", "own.toml"])
+    monkeypatch.setattr(tg, "Client", FirstJob)
+    runpy.run_path(str(EXAMPLES / name / "train.py"), run_name="__main__")
+
+
+@pytest.mark.parametrize("name", ["math_tools", "geometry_tools"])
+def test_demonstrations_without_a_prompt_in_the_settings_have_the_environments(monkeypatch, name):
+    with pytest.raises(JobStartedError) as started:
+        run(monkeypatch, name, '[train]\nmodel = "nano-vl"\n[show]\nepisodes = 1\n')
+    (data,) = started.value.args
+    assert "calculator" in data.read(0)["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "field"),
+    [
+        ("published_env", '[environment]\nbridge = "verifers"\n[environment.kwargs]\n', "environment.bridge"),
+        ("published_env", "[environment.kwargs]\n", "environment.bridge"),
+        ("published_env", '[environment]\nbridge = "openenv"\n', "environment.kwargs"),
+        ("dialogue", '[train]\nmodel = "nano"\n', "train.environment"),
+        ("textarena", '[train]\nmodel = "nano"\n', "train.games"),
+        ("two_agent_gomoku", '[train]\nmodel = "nano"\n', "train.crossplay_pairs"),
+        ("sft_rl", "[train]\n[sft]\nepisode = 3\n", "sft.episodes"),
+    ],
+)
+def test_a_setting_of_the_script_that_is_missing_or_misspelt_is_named(monkeypatch, name, settings, field):
+    with pytest.raises(InvalidRequestError) as refused:
+        run(monkeypatch, name, settings)
+    assert refused.value.field == field
 
 
 def test_a_misspelt_argument_is_found():

@@ -33,6 +33,9 @@ LAPTOP = "laptop"
 SHORT = "short"
 """The table of a settings file with the overrides for a short run; a variant has a table of its own name."""
 
+_SEEDS = 2**63
+"""A job's seed is less."""
+
 
 class RecipeJob(Protocol):
     """What a recipe needs from a job, such as `tinkergym.Job`."""
@@ -111,9 +114,9 @@ class Recipe:
             arguments: Used instead of the command line.
 
         Raises:
-            InvalidRequestError: There are no such settings, no such variant or no short form, the file is
-                not TOML, or the variant or the short form overrides a table that it does not have. Or the
-                folder of the result cannot be used.
+            InvalidRequestError: There are no such settings, no such variant or no short form, or these
+                override a table that does not exist; the file is not TOML; no job can have the seed; or the
+                result cannot be written to the folder.
         """
         folder = Path(script).resolve().parent
         there = sorted(file.stem for file in folder.glob("*.toml"))
@@ -133,6 +136,8 @@ class Recipe:
                 hint=f"add a table [{SHORT}.train] with what a short run does differently",
                 field="--short",
             )
+        if not 0 <= given.seed < _SEEDS:
+            raise InvalidRequestError(f"must be from 0 to 2**63 - 1, not {given.seed}", field="--seed")
         for form in filter(None, (given.variant, SHORT if given.short else "")):
             _check_overrides(file.name, tables, form)
         _create(given.out)
@@ -358,7 +363,8 @@ def _read(file: Path, there: Sequence[str]) -> dict[str, Any]:
         raise InvalidRequestError(
             f"there is no settings file {str(file)!r}", hint=f"name a .toml file or one of {', '.join(there)}"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    # Also bytes that are not UTF-8, and numbers with too many digits.
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"{file} is not TOML: {error}") from error
 
 

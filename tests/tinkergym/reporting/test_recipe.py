@@ -122,9 +122,30 @@ def test_settings_that_are_missing_or_no_toml_are_refused(script, tmp_path):
     with pytest.raises(InvalidRequestError) as refused:
         Recipe.from_command_line(script, []).settings("sft")
     assert refused.value.field == "sft"
-    (tmp_path / "bad.toml").write_text("[train")
-    with pytest.raises(InvalidRequestError):
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[train",
+        "[train]\n".encode("utf-16"),
+        "# \u00fc\n[train]\n".encode("latin-1"),
+        b"a = " + b"[" * 5000 + b"]" * 5000,
+        b"a = " + b"9" * 5000,
+    ],
+    ids=["a typo", "UTF-16", "Latin-1", "deep", "many digits"],
+)
+def test_a_file_that_is_not_toml_is_refused(script, tmp_path, content):
+    (tmp_path / "bad.toml").write_bytes(content)
+    with pytest.raises(InvalidRequestError, match="not TOML"):
         Recipe.from_command_line(script, [str(tmp_path / "bad.toml")])
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_no_job_can_have_is_refused(script, seed):
+    with pytest.raises(InvalidRequestError) as refused:
+        Recipe.from_command_line(script, ["--seed", str(seed)])
+    assert refused.value.field == "--seed"
 
 
 def evaluation(name, step, mean):
