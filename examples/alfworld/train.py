@@ -39,7 +39,13 @@ def demonstrations(count, mistakes):
     env.close()
 
 
-with tg.Client() as client:
-    job = client.train(ENV, **train, **recipe.imitate(client, demonstrations, own=["mistakes"]))
-    recipe.watch(job)
-    recipe.report(job, metric=["env/success", "env/unknown_commands"])
+def main():
+    """Run the recipe; the processes of the environments import this module again."""
+    with tg.Client() as client:
+        job = client.train(ENV, **train, **recipe.imitate(client, demonstrations, own=["mistakes"]))
+        recipe.watch(job)
+        recipe.report(job, metric=["env/success", "env/unknown_commands"])
+
+
+if __name__ == "__main__":
+    main()
