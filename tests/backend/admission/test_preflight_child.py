@@ -30,7 +30,7 @@ def test_what_an_environment_prints_disturbs_nobody(pack, preflight):
         ({"how": "numbers"}, "must be a str.*TrainRemotely"),
         ({"how": "image"}, "an image under 'screen'"),
         ({"how": "shown"}, "supports only text"),
-        ({"how": "animated"}, "animated"),
+        ({"how": "animated"}, "such as an animation"),
         ({"how": "silent"}, "empty list of messages"),
         ({"how": "no_info"}, "reset"),
         ({"nonsense": 1}, "nonsense"),
