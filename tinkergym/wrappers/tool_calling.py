@@ -206,7 +206,7 @@ def _check_limits(max_calls: Any, timeout_seconds: Any, max_result_characters: A
 def _with_chats(space: gym.Space[Any]) -> gym.Space[Any]:
     """Return the space of `_with_messages` of a space's observations."""
     if isinstance(space, gym.spaces.Dict) and "messages" in space.spaces:
-        return gym.spaces.Dict({**_no_image(space.spaces), "messages": Chat()})
+        return gym.spaces.Dict({**_without_images(space.spaces), "messages": Chat()})
     return Chat()
 
 
@@ -215,11 +215,11 @@ def _with_messages(observation: Any, messages: list[Message]) -> Any:
     plain = [_plain(message) for message in messages]
     if isinstance(observation, Mapping) and "messages" in observation:
         silent = {"text": ""} if "text" in observation else {}
-        return {**_no_image(observation), **silent, "messages": plain}
+        return {**_without_images(observation), **silent, "messages": plain}
     return plain
 
 
-def _no_image(mapping: Mapping[str, Any]) -> dict[str, Any]:
+def _without_images(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in {"image", "images"}}
 
 

@@ -3,6 +3,7 @@ import pytest
 
 from backend.catalog.models import load_renderer_bundle
 from tests.backend.vlm import NANO_VL, PIXELS, renderer
+from tests.tinkergym.agent.talks import answer
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.image_placeholders import MARK, expanded
 from tinkergym.agent.plan import EpisodePlan
@@ -10,7 +11,6 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidDataError, TemplateError
 from tinkergym.messages import assistant, observation_messages, system
-from tinkergym.schema.sampling import Completion
 from tinkergym.schema.views import ImageSizing
 from tinkergym.tasks import SequenceTasks
 from tinkergym.testing import byte_bundle
@@ -53,16 +53,7 @@ def test_a_prompt_has_the_ids_that_the_models_processor_gives_it_on_every_turn(p
         assert [image.end - image.start for image in request.images] == [mine.images.tokens] * len(shown)
         for image in request.images:
             assert set(request.prompt_ids[image.start : image.end]) == {mine.images.placeholder}
-        ids = mine.encode_answer(f"a{number}")
-        action = loop.receive(
-            Completion(
-                request_id=request.request_id,
-                token_ids=ids,
-                sampling_logprobs=[-1.0] * len(ids),
-                finish_reason="stop",
-                policy_version=0,
-            )
-        )
+        action = loop.receive(answer(mine, request, f"a{number}"))
         request = loop.stepped(observation, 0.0, isinstance(observation, str), False, {})
         reply = {
             0: [part(), part(), part("And these?")],
@@ -124,16 +115,7 @@ def test_an_image_too_narrow_for_the_model_is_an_error_of_the_environment():
     narrow = np.random.default_rng(0).integers(0, 255, (1, 250, 3), np.uint8)
     loop = AgentLoop(mine, EpisodePlan(episode_id="e", seed=0, policy="p"))
     request = loop.begin({"image": PIXELS, "text": "Look."})
-    ids = mine.encode_answer("a")
-    loop.receive(
-        Completion(
-            request_id=request.request_id,
-            token_ids=ids,
-            sampling_logprobs=[-1.0] * len(ids),
-            finish_reason="stop",
-            policy_version=0,
-        )
-    )
+    loop.receive(answer(mine, request, "a"))
     assert loop.stepped({"image": narrow, "text": "And this?"}, 0.0, False, False, {}) is None
     assert loop.trajectory().stop_reason is StopReason.ENVIRONMENT_ERROR
     rows = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.template_families import shipped_template, template_bundle
+from tests.tinkergym.agent.talks import answer
 from tests.tinkergym.datasets.test_layouts import CALLING
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.plan import EpisodePlan
@@ -151,14 +152,5 @@ def test_without_tools_of_a_template_nothing_is_read_as_a_call():
         EpisodePlan(episode_id="e", seed=0, policy="p"),
     )
     request = loop.begin("hi")
-    ids = loop._renderer.encode_answer('<call>add {"a": 1}</call>')
-    action = loop.receive(
-        Completion(
-            request_id=request.request_id,
-            token_ids=ids,
-            sampling_logprobs=[-1.0] * len(ids),
-            finish_reason="stop",
-            policy_version=0,
-        )
-    )
+    action = loop.receive(answer(loop._renderer, request, '<call>add {"a": 1}</call>'))
     assert action == '<call>add {"a": 1}</call>'

@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinkergym as tg
+from tests.tinkergym.agent.talks import answer
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidDataError
 from tinkergym.schema.data import DataChunk
-from tinkergym.schema.sampling import Completion
 from tinkergym.testing.templates import FAMILIES, family_bundle
 
 TALK = {
@@ -66,16 +66,7 @@ def played(renderer, messages):
             place += 1
         request = loop.stepped(asked, 0.0, False, False) if begun else loop.begin(asked)
         begun = True
-        ids = renderer.encode_answer(messages[place]["content"])
-        loop.receive(
-            Completion(
-                request_id=request.request_id,
-                token_ids=ids,
-                sampling_logprobs=[-1.0] * len(ids),
-                finish_reason="stop",
-                policy_version=0,
-            )
-        )
+        loop.receive(answer(renderer, request, messages[place]["content"]))
         place += 1
     loop.stepped("", 0.0, True, False)
     (segment,) = loop.trajectory().segments
