@@ -24,6 +24,8 @@ from tinkergym.schema.job_spec import EnvironmentRef
 __all__ = ["AnyEnv", "HostPool", "MakeEnv"]
 
 _MOST_IDLE = 1024
+_CALL_SECONDS = 1.0
+"""How long `close` waits for calls that are running. Those that take longer may hang."""
 
 _CALLS_THAT_TELL = 64
 """Number of calls that determine the speed of an environment."""
@@ -168,14 +170,23 @@ class HostPool:
             self._closing.append(host)
 
     def close(self, timeout_seconds: float) -> None:
-        """Close all hosts and wait for them. Those that do not end in time are abandoned as daemons."""
-        for host in [*self._busy, *self._idle]:
-            self._close(host)
+        """Close all hosts and wait for them, for those with a running call at most a second.
+
+        Those that do not end in time are abandoned as daemons.
+        """
+        for host in self._busy:
+            host.abandon()
+        for host in self._idle:
+            host.close()
+        began = time.monotonic()
+        for hosts, seconds in (
+            (self._busy, min(_CALL_SECONDS, timeout_seconds)),
+            ([*self._closing, *self._idle], timeout_seconds),
+        ):
+            for host in hosts:
+                host.join(max(0.0, began + seconds - time.monotonic()))
         self._busy.clear()
         self._idle.clear()
-        ends_at = time.monotonic() + timeout_seconds
-        for host in self._closing:
-            host.join(max(0.0, ends_at - time.monotonic()))
         self._closing.clear()
 
     def _newest_idle(self, key: str) -> Host | None:

@@ -197,8 +197,12 @@ class EpisodePlayer:
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Drop all episodes and close all environments. Those that do not end in time are abandoned."""
         self._waiting.clear()
-        for session_id in list(self._episodes):
-            self.drop(session_id)
+        for session_id, episode in list(self._episodes.items()):
+            if not episode.call:
+                self.drop(session_id)
+        # The others' environments are busy. That is no reason to distrust them: their pools wait for them.
+        self._episodes.clear()
+        self._by_call.clear()
         for hosts in self._hosts.values():
             hosts.close(timeout_seconds)
 
