@@ -114,6 +114,59 @@ def test_an_engine_that_hangs_is_killed(house, write):
     env.close()
 
 
+def test_an_engine_is_shared_by_environments_whose_episodes_follow_each_other(house):
+    first, second = house(), house(split="valid_seen")
+    first.reset(options={"task_index": 0})
+    engine = first._engine
+    while first.gold_action():
+        first.step(first.gold_action())
+    assert first._engine is None
+    second.reset(options={"task_index": 0})
+    assert second._engine is engine
+    second.end_episode()
+    with pytest.raises(EpisodeProtocolError):
+        second.step("look")
+
+    first.reset(options={"task_index": 1})
+    second.reset(options={"task_index": 1})
+    assert first._engine is engine
+    assert second._engine is not engine
+    processes = [psutil.Process(env._engine._process.pid) for env in (first, second)]
+    first.close()
+    assert all(process.is_running() for process in processes)
+    second.close()
+    assert not any(process.is_running() for process in processes)
+
+
+def test_an_engine_that_ended_between_episodes_costs_none(house):
+    env = house()
+    env.reset(options={"task_index": 0})
+    process = psutil.Process(env._engine._process.pid)
+    env.end_episode()
+    process.kill()
+    process.wait()
+    env.reset(options={"task_index": 0})
+    assert env.step("look")[1] == 0.0
+    env.close()
+
+
+def test_an_interrupted_call_leaves_no_answer_for_the_next_episode(house, monkeypatch):
+    env = house()
+    env.reset(options={"task_index": 0})
+
+    class Interrupted:
+        def get(self, timeout):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(env._engine, "_lines", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            env.step("look")
+    observation, _ = env.reset(options={"task_index": 1})
+    assert observation.startswith("You are in the middle")
+    env.close()
+
+
 def test_the_engines_process_ends_with_the_one_that_plays(house):
     script = textwrap.dedent(f"""
         import sys

@@ -1,4 +1,4 @@
-"""The environment's side of its engine's process: starting it, sending requests, and giving up on it."""
+"""The environments' side of the engines' processes: starting, sharing, asking and giving up on them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -49,7 +50,7 @@ class EngineProcess:
             call_seconds: Time limit for a response.
             command: The command that starts the process.
         """
-        self._call_seconds, self._command = call_seconds, list(command)
+        self.call_seconds, self._command = call_seconds, list(command)
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._log: Any = None
@@ -70,15 +71,18 @@ class EngineProcess:
         try:
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
             self._process.stdin.flush()
-            line = self._lines.get(timeout=self._call_seconds + (_START_SECONDS if begun else 0))
+            line = self._lines.get(timeout=self.call_seconds + (_START_SECONDS if begun else 0))
         except queue.Empty:
             self.close(kill=True)
             raise EnvironmentTimeoutError(
-                f"ALFWorld's engine did not respond within {self._call_seconds:g} s",
+                f"ALFWorld's engine did not respond within {self.call_seconds:g} s",
                 hint="raise call_seconds, or choose games with smaller rooms",
             ) from None
         except OSError:
             line = ""
+        except BaseException:  # An interrupt: this answer must not become that of the next request.
+            self.close(kill=True)
+            raise
         if not line:
             words = self._last_words()
             self.close(kill=True)
@@ -94,6 +98,11 @@ class EngineProcess:
                 f"ALFWorld's engine failed: {answer['error']}\n{answer.get('traceback', '')}".strip()
             )
         return answer
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
 
     def close(self, *, kill: bool = False) -> None:
         """End the process."""
@@ -133,6 +142,54 @@ class EngineProcess:
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - _MOST_LOG))
         return str(self._log.read().decode("utf-8", errors="replace").strip())
+
+
+class EnginePool:
+    """The engines that no episode of this program needs at the moment.
+
+    A process takes two seconds of a core to start, and 75 MB. A job with evaluations has three times as many
+    environments as it plays episodes at once, so an environment only has an engine while an episode lasts.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._lock = threading.Lock()
+        self._idle: list[EngineProcess] = []
+        self._users: weakref.WeakSet[object] = weakref.WeakSet()
+
+    def take(self, user: object, *, call_seconds: float) -> EngineProcess:
+        """Return an engine for an episode of an environment, `user`."""
+        with self._lock:
+            self._users.add(user)
+            while self._idle:
+                engine = self._idle.pop()
+                if engine.runs:
+                    engine.call_seconds = call_seconds
+                    return engine
+                engine.close()
+        return EngineProcess(call_seconds=call_seconds, command=self._command)
+
+    def give_back(self, engine: EngineProcess) -> None:
+        """Keep an engine for the next episode of any environment."""
+        with self._lock:
+            self._idle.append(engine)
+
+    def leave(self, user: object) -> None:
+        """Forget an environment that is closed, and end engines without one."""
+        with self._lock:
+            self._users.discard(user)
+            kept = len(self._users)
+            unneeded, self._idle = self._idle[kept:], self._idle[:kept]
+        for engine in unneeded:
+            engine.close()
+
+
+_pools: dict[tuple[int, Sequence[str]], EnginePool] = {}
+
+
+def pool_of(command: Sequence[str]) -> EnginePool:
+    """Return this process's pool of the engines that a command starts. A fork has its own."""
+    return _pools.setdefault((os.getpid(), tuple(command)), EnginePool(command))
 
 
 def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:

@@ -11,7 +11,7 @@ import gymnasium as gym
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
 from tinkergym.spaces import Text
 from tinkergym.tasks.grid import with_tasks
-from tinkergym_alfworld.engine import WORKER, EngineProcess, refuse_missing_packages
+from tinkergym_alfworld.engine import WORKER, EngineProcess, pool_of, refuse_missing_packages
 from tinkergym_alfworld.games import Games, GameTasks, Split
 
 PROMPT = """You are in a house and have a task. Answer with one command on the last line:
@@ -89,7 +89,9 @@ class HouseholdEnv(gym.Env[str, str]):
         self.metadata = with_tasks({**self.metadata, **prompt}, self.tasks)
         self._max_steps, self._show_commands = max_steps, show_commands
         self._unknown_penalty = float(unknown_penalty)
-        self._engine = EngineProcess(call_seconds=call_seconds, command=self.worker)
+        self._call_seconds = call_seconds
+        self._engine: EngineProcess | None = None
+        """The engine of the running episode."""
         self._task_type, self._way, self._steps = "", [""], 0
         self._commands: list[str] = []
         self._playing = False
@@ -105,6 +107,8 @@ class HouseholdEnv(gym.Env[str, str]):
         super().reset(seed=seed)
         _, game = self.tasks.choose(self.np_random, options)
         self._playing = False
+        if self._engine is None:
+            self._engine = pool_of(self.worker).take(self, call_seconds=self._call_seconds)
         shown = self._engine.ask("load", problem=game["problem"], task=game["task"])
         self._task_type, self._way, self._steps = game["task_type"], list(game["walkthrough"]), 0
         self._commands, self._playing = shown["commands"], True
@@ -120,7 +124,7 @@ class HouseholdEnv(gym.Env[str, str]):
             EpisodeProtocolError: No episode is running.
             EnvironmentInfrastructureError: The engine failed, and the episode is lost.
         """
-        if not self._playing:
+        if not self._playing or self._engine is None:
             raise EpisodeProtocolError("no episode is running", hint="call reset before step")
         command = command_in(action)
         self._steps += 1
@@ -138,6 +142,7 @@ class HouseholdEnv(gym.Env[str, str]):
         metrics = {"unknown_commands": float(not known)}
         if not self._playing:
             metrics |= {"success": float(won), f"success_{self._task_type}": float(won)}
+            self.end_episode()
         info = {"metrics": metrics, "task_type": self._task_type}
         reward = float(won) if known else -self._unknown_penalty
         return self._words(feedback), reward, won, truncated, info
@@ -150,10 +155,16 @@ class HouseholdEnv(gym.Env[str, str]):
         """Return the next command of the game's own solution; None once the policy has left it."""
         return self._way[0] if self._way else None
 
+    def end_episode(self) -> None:
+        """Leave the engine to the next episode, of this environment or another."""
+        engine, self._engine, self._playing = self._engine, None, False
+        if engine is not None and engine.runs:
+            pool_of(self.worker).give_back(engine)
+
     def close(self) -> None:
-        """End the engine's process."""
-        self._engine.close()
-        self._playing = False
+        """End the episode, and engines that no other environment may need."""
+        self.end_episode()
+        pool_of(self.worker).leave(self)
 
     def _words(self, feedback: str) -> str:
         if not self._show_commands:

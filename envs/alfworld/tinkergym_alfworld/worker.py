@@ -1,8 +1,8 @@
 """The process in which ALFWorld's engine runs: `python -m tinkergym_alfworld.worker`.
 
-Each environment has one. The engine is not thread-safe, exits the process on a malformed problem, and keeps
-34 MB of disk for each instance until the process ends; there is therefore one instance, which loads one game
-after another. Requests and responses are lines of JSON. This is the only file that imports the engine.
+Each running episode has one. The engine is not thread-safe, exits the process on a malformed problem, and
+keeps 34 MB of disk for each instance until the process ends; there is therefore one instance, which loads one
+game after another. Requests and responses are lines of JSON. This is the only file that imports the engine.
 """
 
 from __future__ import annotations
