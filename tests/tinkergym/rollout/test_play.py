@@ -1,6 +1,5 @@
 import math
 import threading
-import time
 
 import gymnasium as gym
 import pytest
@@ -167,22 +166,25 @@ def test_a_hand_written_environment_without_options_and_spaces_is_played():
 
 def test_an_interrupt_in_the_driver_closes_the_environments():
     made, closed = [], []
-    first_closes = threading.Event()
+    all_made = threading.Event()
 
     class Counted(Walk):
         def __init__(self):
             super().__init__()
+            self.is_closed = threading.Event()
             made.append(self)
+            if len(made) == 3:
+                all_made.set()
 
         def reset(self, seed=None, options=None):
-            if self is not made[0]:
-                first_closes.wait()  # Its call still runs when the interrupt comes,
-                time.sleep(0.1)  # and for a while after the others are closed.
+            all_made.wait()
+            if self is not made[0]:  # Its call still runs when the interrupt comes.
+                made[made.index(self) - 1].is_closed.wait()
             return super().reset(seed=seed, options=options)
 
         def close(self):
-            first_closes.set()
             closed.append(self)
+            self.is_closed.set()
 
     class Interrupted:
         def submit(self, requests, deliver):
@@ -193,4 +195,4 @@ def test_an_interrupt_in_the_driver_closes_the_environments():
 
     with pytest.raises(KeyboardInterrupt):
         played(plans(3), lambda reference: Counted(), Interrupted())
-    assert len(closed) == len(made) >= 1
+    assert len(closed) == 3
