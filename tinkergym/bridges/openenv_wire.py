@@ -115,12 +115,13 @@ def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str,
     connection = kind(address.host, address.port, timeout=timeout_seconds)
     try:
         connection.request("GET", f"{address.path}/schema", headers={"Accept": "application/json"})
-        response = connection.getresponse()
         body = b""
-        while len(body) < _MOST_SCHEMA_BYTES and (part := response.read1(_MOST_SCHEMA_BYTES)):
-            body += part
-            if time.monotonic() > ends_at:  # The connection's timeout is one of each part.
-                raise TimeoutError(f"it did not send its schema within {timeout_seconds:g} s")
+        # Closing the connection leaves the socket of a response open whose server closes it as well.
+        with connection.getresponse() as response:
+            while len(body) < _MOST_SCHEMA_BYTES and (part := response.read1(_MOST_SCHEMA_BYTES)):
+                body += part
+                if time.monotonic() > ends_at:  # The connection's timeout is one of each part.
+                    raise TimeoutError(f"it did not send its schema within {timeout_seconds:g} s")
     except (OSError, http.client.HTTPException) as error:
         raise ServiceUnreachableError(
             f"no OpenEnv server responds at {address}: {error or type(error).__name__}",
