@@ -35,6 +35,8 @@ SHORT = "short"
 
 _SEEDS = 2**63
 """A job's seed is less."""
+_LONGEST_FACT = 200
+"""Characters; what is longer is only in the result."""
 
 
 class RecipeJob(Protocol):
@@ -125,9 +127,10 @@ class Recipe:
         tables = _read(file, there)
         forms = [name for name, table in tables.items() if _is_form(table)]
         if given.variant and (given.variant not in forms or given.variant == SHORT):
+            variants = ", ".join(sorted({*forms} - {SHORT}))
             raise InvalidRequestError(
                 f"{file.name} has no table [{given.variant}.train] or the like",
-                hint=f"its variants are {', '.join(sorted({*forms} - {SHORT})) or 'none'}",
+                hint=f"its variants are {variants}" if variants else "it has no variants",
                 field="--variant",
             )
         if given.short and SHORT not in forms:
@@ -298,6 +301,8 @@ class Recipe:
 
     def _print(self, run: Run, result: Path, picture: str) -> None:
         console = Console(emoji=False, highlight=False)
+        if run.control:
+            console.print("control: its rewards teach nothing", markup=False)
         for agent, rewards in (run.seat_rewards or {"": run.rewards}).items():
             if agent:
                 console.print(f"reward at the seat {agent}", markup=False)
@@ -311,7 +316,9 @@ class Recipe:
         for name in [name for name, values in run.metrics.items() if not values]:
             console.print(f"{name}: no train step has this metric", markup=False)
         for name, value in run.facts.items():
-            console.print(f"{name}: {value}", markup=False)
+            shown = str(value)
+            shown = shown if len(shown) <= _LONGEST_FACT else "see the result"
+            console.print(f"{name}: {shown}", markup=False)
         console.print(f"{picture}result      {result}   ({run.seconds:.0f} s)", markup=False, soft_wrap=True)
 
 

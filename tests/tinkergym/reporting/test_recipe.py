@@ -183,6 +183,21 @@ def test_several_metrics_are_kept_and_one_that_no_step_has_is_named(script, tmp_
     assert "z: no train step" in capsys.readouterr().out
 
 
+def test_the_report_of_a_control_says_so_and_long_facts_are_only_in_the_result(script, tmp_path, capsys):
+    recipe = Recipe.from_command_line(script, ["--out", str(tmp_path), "--control"])
+    recipe.settings("train")
+    games = {"games": [[0.5] * 10] * 10}
+    run = Run.from_json(json.loads(recipe.report(ended(), crossplay=games, regret=0.5).read_text()))
+    assert run.facts == {"crossplay": games, "regret": 0.5}
+    printed = capsys.readouterr().out
+    assert printed.startswith("control: ")
+    assert "regret: 0.5\n" in printed
+    assert "crossplay: see the result\n" in printed
+    recipe = Recipe.from_command_line(script, ["--out", str(tmp_path)])
+    recipe.report(ended())
+    assert "control" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("out", ["file", "file/below", "a" * 300])
 def test_a_folder_that_cannot_hold_the_result_is_refused_before_the_run(script, tmp_path, out):
     (tmp_path / "file").write_text("")
