@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tinkergym.errors import InvalidImageError, InvalidRequestError, UnknownModelError
-from tinkergym.images.files import opened
+from tinkergym.images.files import as_seen, opened
 from tinkergym.trajectory.parts import ImageSpan
 
 _INPUTS = ("pixel_values", "pixel_attention_mask", "image_grid_thw")
@@ -180,7 +180,7 @@ class ImageReader:
     def _read(self, data: bytes) -> ReadImage:
         # The processor's two halves: as a whole, it would tokenize the same text again for each image.
         with opened(data) as picture:
-            found = self._processed(picture.convert("RGB"))
+            found = self._processed(as_seen(picture))
         inputs = {name: np.asarray(found[name]) for name in _INPUTS if name in found}
         inputs["pixel_values"] = inputs["pixel_values"].astype(np.float32, copy=False)
         if not inputs["pixel_values"].any():

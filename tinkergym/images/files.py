@@ -22,6 +22,8 @@ MOST_PIXELS = 16_000_000
 """The largest image anywhere. An operator can lower them for a service, as `limits.image_bytes` and
 `limits.image_pixels`, but not raise them: images are also checked where there is no service."""
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_ORIENTATION = 0x0112
+"""Where EXIF data say how a camera was held."""
 _QUICK = 1
 """PNG compression level; higher ones take several times as long and save little."""
 
@@ -65,7 +67,7 @@ def image_file(value: Any) -> ImageFile:
         return known if known is not None else _kept(data, *check_image(data))
     picture = value if hasattr(value, "save") else _of_pixels(value)
     _refuse_many_pixels(picture.size, MOST_PIXELS)
-    return _kept(_as_png(picture), *picture.size)
+    return _kept(*_as_png(picture))
 
 
 def alive(sha256: str) -> ImageFile | None:
@@ -96,7 +98,26 @@ def check_image(
         with _readable():
             _refuse_kind(picture)
             picture.load()
+            if _is_turned(picture):
+                as_seen(picture)
     return int(width), int(height)
+
+
+def as_seen(picture: Any) -> Any:
+    """Return a Pillow image as models see it: upright, on white where it is transparent, and in RGB.
+
+    `picture` is one that `check_image` accepts.
+    """
+    pillow = _pillow()
+    if _is_turned(picture):
+        from PIL import ImageOps
+
+        picture = ImageOps.exif_transpose(picture)
+    if picture.mode in {"LA", "PA", "RGBA", "RGBa", "La"} or "transparency" in picture.info:
+        page = pillow.new("RGBA", picture.size, "white")
+        page.alpha_composite(picture.convert("RGBA"))
+        picture = page
+    return picture.convert("RGB")
 
 
 def opened(data: bytes | bytearray) -> Any:
@@ -126,14 +147,18 @@ def opened(data: bytes | bytearray) -> Any:
         raise _broken(error) from error
 
 
-def _as_png(picture: Any) -> bytes:
+def _as_png(picture: Any) -> tuple[bytes, int, int]:
     file = io.BytesIO()
     with _readable():
         _refuse_kind(picture)
-        if picture.mode not in {"1", "L", "LA", "P", "RGB", "RGBA"}:
-            picture = picture.convert("RGB")
+        if picture.mode not in {"1", "L", "LA", "P", "RGB", "RGBA"} or _is_turned(picture):
+            picture = as_seen(picture)  # a PNG file would lose how the camera was held
         picture.save(file, format="PNG", compress_level=_QUICK)
-    return file.getvalue()
+    return file.getvalue(), *picture.size
+
+
+def _is_turned(picture: Any) -> bool:
+    return bool(picture.getexif().get(_ORIENTATION, 1) != 1)
 
 
 def _refuse_kind(picture: Any) -> None:
@@ -176,7 +201,11 @@ def _known(data: bytes, sha256: str, width: int, height: int) -> ImageFile:
 def _of_pixels(value: Any) -> Any:
     shape: Any = getattr(value, "shape", ())
     if len(shape) != 3 or shape[2] not in _MODES or 0 in shape or str(getattr(value, "dtype", "")) != "uint8":
-        found = f"an array of shape {tuple(shape)}" if shape else type(value).__name__
+        found = (
+            f"an array of dtype {value.dtype} and shape {tuple(shape)}"
+            if hasattr(value, "dtype")
+            else type(value).__name__
+        )
         raise InvalidImageError(
             f"{found} is not an image",
             hint="use uint8 pixels [height, width, 1, 3 or 4], a Pillow image, or the bytes of a file",

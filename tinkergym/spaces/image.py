@@ -41,7 +41,7 @@ class Image(spaces.Box):
         Args:
             height: In pixels.
             width: In pixels.
-            channels: 1 for grey, 3 for red, green and blue, 4 with opacity.
+            channels: 1 for grey, 3 for red, green and blue, 4 with opacity, shown on white.
             seed: The seed for `sample`.
 
         Raises:

@@ -17,6 +17,8 @@ from PIL import Image
 from vllm.inputs.engine import mm_input
 from vllm.multimodal.inputs import MultiModalKwargsItems
 
+from tinkergym.images.files import as_seen
+
 Message = dict[str, Any]
 _MOST_KEPT_BYTES = 256 << 20
 
@@ -71,7 +73,7 @@ class HostImages:
         sha256: str = image["sha256"]
         if sha256 not in self._known:
             with Image.open(io.BytesIO(Path(image["path"]).read_bytes())) as picture:
-                shown = picture.convert("RGB")
+                shown = as_seen(picture)
             asked = {
                 "prompt_token_ids": [image["placeholder"]],
                 "multi_modal_data": {"image": [shown]},

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinkergym.errors import InvalidImageError, InvalidRequestError
-from tinkergym.images.files import image_file
+from tinkergym.images.files import as_seen, image_file
 from tinkergym_geometry.figures import Pixels
 
 PLACEHOLDER = "<image>"
@@ -77,7 +77,7 @@ def fitted(image: Any, side: int) -> Pixels:
     from PIL import Image
 
     with Image.open(io.BytesIO(image_file(image).data)) as opened:
-        shown = opened.convert("RGBA")
+        shown = as_seen(opened).convert("RGBA")
     if max(shown.size) != side:
         scale = side / max(shown.size)
         shown = shown.resize([max(1, round(length * scale)) for length in shown.size])

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tinkergym.errors import InvalidImageError
-from tinkergym.images.files import alive, check_image, image_file
+from tinkergym.images.files import alive, as_seen, check_image, image_file, opened
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (5, 7, 3), np.uint8)
 
@@ -115,3 +115,46 @@ def test_the_limits_can_be_set():
         check_image(data, most_bytes=len(data) - 1)
     with pytest.raises(InvalidImageError, match=r"limits\.image_pixels"):
         check_image(data, most_pixels=34)
+
+
+def seen(data):
+    with opened(data) as picture:
+        return np.asarray(as_seen(picture))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_seen_as_white(mode):
+    picture = Image.new("RGBA", (4, 4))  # black, and nothing of it shows
+    picture.putpixel((1, 2), (0, 0, 0, 255))
+    found = seen(encoded(picture.convert(mode)))
+    assert (found[2, 1] == 0).all()
+    assert (found[0] == 255).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_is_seen_upright_as_a_file_and_as_a_picture(orientation):
+    from PIL import ImageOps
+
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(Image.fromarray(PIXELS), exif=exif.tobytes())
+    upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    assert (seen(data) == upright).all()
+    file = image_file(Image.open(io.BytesIO(data)))
+    assert (file.height, file.width) == upright.shape[:2]
+    assert (seen(file.data) == upright).all()
+    assert check_image(data) == (7, 5)
+
+
+def test_the_pixels_of_a_plain_picture_are_seen_as_they_are():
+    assert (seen(image_file(PIXELS).data) == PIXELS).all()
+
+
+@pytest.mark.parametrize("exif", [b"", b"Exif\x00\x00", b"Exif\x00\x00MM\x00*\xff\xff\xff\xff", b"\x00" * 9])
+def test_broken_data_about_a_camera_are_refused_or_ignored(exif):
+    data = encoded(Image.fromarray(PIXELS), "JPEG", exif=exif)
+    try:
+        check_image(data)
+    except InvalidImageError:
+        return
+    assert seen(data).shape == PIXELS.shape
