@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tinkergym.errors import InvalidImageError
 from tinkergym.images.files import alive, as_seen, check_image, image_file, opened
@@ -133,8 +133,6 @@ def test_what_is_transparent_is_seen_as_white(mode):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_photo_is_seen_upright_as_a_file_and_as_a_picture(orientation):
-    from PIL import ImageOps
-
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(Image.fromarray(PIXELS), exif=exif.tobytes())
