@@ -116,7 +116,7 @@ def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str,
     try:
         connection.request("GET", f"{address.path}/schema", headers={"Accept": "application/json"})
         body = b""
-        # Closing the connection leaves the socket of a response open whose server closes it as well.
+        # A response with `Connection: close` keeps the socket open after its connection is closed.
         with connection.getresponse() as response:
             while len(body) < _MOST_SCHEMA_BYTES and (part := response.read1(_MOST_SCHEMA_BYTES)):
                 body += part

@@ -99,7 +99,7 @@ def check_image(
             _refuse_kind(picture)
             picture.load()
             if _is_turned(picture):
-                as_seen(picture)
+                as_seen(picture)  # fails now if its EXIF data are broken, and not in the service
     return int(width), int(height)
 
 
@@ -113,7 +113,7 @@ def as_seen(picture: Any) -> Any:
         from PIL import ImageOps
 
         picture = ImageOps.exif_transpose(picture)
-    if picture.mode in {"LA", "PA", "RGBA", "RGBa", "La"} or "transparency" in picture.info:
+    if picture.has_transparency_data:
         page = pillow.new("RGBA", picture.size, "white")
         page.alpha_composite(picture.convert("RGBA"))
         picture = page

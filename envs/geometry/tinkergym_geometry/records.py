@@ -77,13 +77,13 @@ def fitted(image: Any, side: int) -> Pixels:
     from PIL import Image
 
     with Image.open(io.BytesIO(image_file(image).data)) as opened:
-        shown = as_seen(opened).convert("RGBA")
+        shown = as_seen(opened)
     if max(shown.size) != side:
         scale = side / max(shown.size)
         shown = shown.resize([max(1, round(length * scale)) for length in shown.size])
-    page = Image.new("RGBA", (side, side), "white")
-    page.alpha_composite(shown, ((side - shown.width) // 2, (side - shown.height) // 2))
-    return np.asarray(page.convert("RGB"), dtype=np.uint8)
+    page = Image.new("RGB", (side, side), "white")
+    page.paste(shown, ((side - shown.width) // 2, (side - shown.height) // 2))
+    return np.asarray(page, dtype=np.uint8)
 
 
 def _file(image: Any) -> Any:

@@ -149,10 +149,7 @@ def test_the_pixels_of_a_plain_picture_are_seen_as_they_are():
 
 
 @pytest.mark.parametrize("exif", [b"", b"Exif\x00\x00", b"Exif\x00\x00MM\x00*\xff\xff\xff\xff", b"\x00" * 9])
-def test_broken_data_about_a_camera_are_refused_or_ignored(exif):
+def test_broken_data_about_a_camera_are_ignored(exif):
     data = encoded(Image.fromarray(PIXELS), "JPEG", exif=exif)
-    try:
-        check_image(data)
-    except InvalidImageError:
-        return
+    assert check_image(data) == (7, 5)
     assert seen(data).shape == PIXELS.shape
