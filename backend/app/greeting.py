@@ -42,11 +42,12 @@ class Greeting:
         self._next_look = 0.0
         self.given = False
         """Whether the service has responded."""
-        self._complete = False
+        self.complete = False
+        """Whether it was reported that the service is ready."""
 
     def give_when_due(self, now: float) -> None:
         """Report news, if there are any; `now` is on the monotonic clock."""
-        if self._complete or now < self._next_look:
+        if self.complete or now < self._next_look:
             return
         self._next_look = now + 0.2
         health = health_of(self._url)
@@ -64,7 +65,7 @@ class Greeting:
                 )
             )
         if not waiting_for:
-            self._complete = True
+            self.complete = True
             seconds = round(now - self._began, 1)
             self._say(Notice("ready", f"ready after {seconds:.1f} s; Ctrl-C stops it", {"seconds": seconds}))
         elif now >= self._next_refusals:

@@ -28,12 +28,15 @@ from backend.catalog.models import without_folder
 from backend.config import ServiceConfig, load_config
 from backend.engines.vllm.extra import require_vllm
 from backend.processes import children as processes
+from backend.processes.ends import wait_for_end
 from backend.processes.guardian import guarded
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from tinkergym.errors import TinkerGymError, from_wire
 
 _LOOK_SECONDS = 0.1
+_SETTLED_SECONDS = 1.0
+"""Interval between looks while everything runs; an end is noticed at once."""
 _STOP_SECONDS = 10.0
 _MOST_FAILED_STARTS = 5
 
@@ -126,7 +129,9 @@ def _watch(
             say(Notice("gateway_refused", message, {"reason": reason}))
             return 1
         greeting.give_when_due(now)
-        time.sleep(_LOOK_SECONDS)
+        running = [part.process_id for part in parts.values() if part.process_id is not None]
+        settled = greeting.complete and len(running) == len(parts)
+        wait_for_end(running, _SETTLED_SECONDS if settled else _LOOK_SECONDS)
     say(Notice("stopping", "stopping; unfinished jobs continue at the next start"))
     return 0
 

@@ -143,7 +143,8 @@ class SchedulerProcess:
     def _run(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):
             try:
-                self._scheduler.tick()
+                if self._scheduler.due():
+                    self._scheduler.tick()
             except Exception:
                 # The next tick retries what this one did not finish (a full disk, a locked database).
                 _log.exception("error in the scheduler")

@@ -22,13 +22,15 @@ import psutil
 from backend.config import ServiceConfig
 from backend.private_folder import make_private
 from backend.processes.children import MARK_VARIABLE
+from backend.processes.ends import wait_for_end
 from backend.processes.guardian import guarded
 from backend.scheduler import early_worker
 from backend.scheduler.ray_logs import remove_old_logs
 from backend.workers import env_worker_files
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
+"""An end is noticed at once; this bounds the rest."""
 _STOP_SECONDS = 8.0
 _SWEEP_SECONDS = 60.0
 """Interval between checks for old logs."""
@@ -103,7 +105,9 @@ def _watch(
     """Return when it is time to stop; end this process at once when Ray dies."""
     parent = os.getppid()
     swept_at = time.monotonic()
-    while not stop.wait(_LOOK_SECONDS):
+    ids = [parent, *(process.pid for process in core)]
+    while not stop.is_set():
+        wait_for_end(ids, _LOOK_SECONDS)
         if time.monotonic() - swept_at >= _SWEEP_SECONDS:
             swept_at = time.monotonic()
             remove_old_logs(config.ray_dir)

@@ -73,6 +73,8 @@ def start_ray(temp_dir: Path) -> None:
     os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
     # No worker starts before Ray's own agent responds, which Ray would only poll once a second.
     os.environ.setdefault("RAY_agent_manager_retry_interval_ms", "100")
+    # Four times a second, it took a third of what an idle raylet computes.
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "1000")
     # A pool must not wait for an environment worker that Ray starts before it: a pool takes far longer.
     os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "2")
     # Output of its workers goes to a file.
@@ -131,7 +133,9 @@ def _tie_agents_to_ray() -> None:
 
 
 _ASK_SECONDS = 0.5
-"""How often pools are asked about their environment workers."""
+"""How often pools with jobs are asked about their environment workers."""
+_ASK_IDLE_SECONDS = 5.0
+"""How often the others are."""
 
 
 def start_scheduler(config: ServiceConfig) -> Any:
@@ -171,7 +175,8 @@ class RayWorkers:
         """Pools and environment workers, by their ids."""
         self._silent: set[str] = set()
         """Environment workers that were ended because they hang."""
-        self._asked_at = 0.0
+        self._ask_at: dict[str, float] = {}
+        """When to ask a pool about its environment workers, on the monotonic clock; missing: now."""
         self._watched: dict[Any, tuple[str, str]] = {}
         """Ray's reference -> (kind, id): it resolves when the event happens or the process dies."""
 
@@ -234,16 +239,16 @@ class RayWorkers:
         self._watched[actor.pid.remote()] = ("pid", worker_id)
         self._watched[actor.run.remote()] = ("env_worker", worker_id)
 
+    def has_changes(self) -> bool:
+        """Whether `changes` would return any."""
+        self._ask_about_env_workers()
+        return bool(self._kept(most=1))
+
     def changes(self) -> list[Change]:
         """Return what happened since the last call."""
-        import ray
-
         self._ask_about_env_workers()
-        if not self._watched:
-            return []
-        kept, _ = ray.wait(list(self._watched), num_returns=len(self._watched), timeout=0)
         found: list[Change] = []
-        for promise in kept:
+        for promise in self._kept(most=len(self._watched)):
             about, who = self._watched.pop(promise)
             value, error = _outcome(promise)
             if about == "pid":
@@ -251,6 +256,8 @@ class RayWorkers:
                     self._pids[who] = value
             elif about == "env_workers":
                 if error is None and value is not None:
+                    if value.busy:
+                        self._ask_at[who] = min(self._ask_at[who], time.monotonic() + _ASK_SECONDS)
                     found.append(EnvWorkersSeen(pool_id=who, owners=value.owners, wanted=value.wanted))
                     self._kill_silent(value.silent)
             elif about == "start" and error is None and who in self._pools:
@@ -287,6 +294,7 @@ class RayWorkers:
     def start_job(self, pool_id: str, job_id: str) -> None:
         """Tell a ready pool to take a job."""
         self._pools[pool_id].start_job.remote(job_id)
+        self._ask_at.pop(pool_id, None)
 
     def env_worker_ended(self, pool_id: str, worker_id: str, end: WorkerEnd) -> None:
         """Tell a pool that an environment worker is dead."""
@@ -308,6 +316,7 @@ class RayWorkers:
 
     def end_pool(self, pool_id: str) -> None:
         """Kill a pool and its environment workers."""
+        self._ask_at.pop(pool_id, None)
         self._kill(pool_id, self._pools.pop(pool_id, None))
         for worker_id, (served, actor) in list(self._env_workers.items()):
             if served == pool_id:
@@ -329,12 +338,22 @@ class RayWorkers:
 
     def _ask_about_env_workers(self) -> None:
         now = time.monotonic()
-        if now - self._asked_at < _ASK_SECONDS:
+        due = {pool_id for pool_id in self._pools if now >= self._ask_at.get(pool_id, now)}
+        if not due:
             return
-        self._asked_at = now
         waiting = {who for about, who in self._watched.values() if about in {"env_workers", "start"}}
-        for pool_id in self._pools.keys() - waiting:
+        for pool_id in due - waiting:
+            self._ask_at[pool_id] = now + _ASK_IDLE_SECONDS
             self._watched[self._pools[pool_id].env_worker_report.remote()] = ("env_workers", pool_id)
+
+    def _kept(self, *, most: int) -> list[Any]:
+        """Return up to `most` of the references that have resolved."""
+        import ray
+
+        if not self._watched:
+            return []
+        kept, _ = ray.wait(list(self._watched), num_returns=most, timeout=0)
+        return cast(list[Any], kept)
 
 
 def _outcome(promise: Any) -> tuple[Any, BaseException | None]:

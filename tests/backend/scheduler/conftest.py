@@ -43,6 +43,9 @@ class ScriptedWorkers:
     def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
         self.env_workers[worker_id] = address.pool_id
 
+    def has_changes(self) -> bool:
+        return bool(self.news)
+
     def changes(self) -> list[Change]:
         news, self.news = self.news, []
         return news
