@@ -9,9 +9,10 @@ _LONG_SECONDS = 250.0  # Beyond the time that pytest gives a test.
 
 
 def test_returns_when_one_process_ends():
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child, subprocess.Popen(
-        ["cat"], stdin=subprocess.PIPE
-    ) as other:
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other,
+    ):
         threading.Timer(0.05, child.stdin.close).start()
         while child.poll() is None:
             wait_for_end([other.pid, child.pid], _LONG_SECONDS)
