@@ -39,7 +39,7 @@ class ServiceStore(
     """The store as the scheduler, job loops and pools see it."""
 
     def commits(self) -> int | None:
-        """Return a number that changes with every commit of any process; None if the database is unavailable."""
+        """Return a number that changes with every commit; None if the database is unavailable."""
         return self._db.read_cache.commits()
 
     def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:
