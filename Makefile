@@ -3,7 +3,7 @@ PY := .venv/bin/python
 PACKS := $(wildcard envs/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint docs fast vllm test-vllm test-extras bench bench-gpu serve nano nano-instruct clean
+.PHONY: help install demo test check lint docs fast faults vllm test-vllm test-extras bench bench-gpu serve nano nano-instruct clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ docs: install  ## build the documentation into site/, with warnings as errors
 
 fast: install
 	@$(PY) -m pytest -m "not service and not slow"
+
+faults: install  ## make each seeded fault in a copy of the tree, and see whether its tests fail
+	@$(PY) -m tests.faults --jobs 2
 
 vllm: install  ## add vLLM's CPU build to .venv (Linux x86-64, two minutes), for engine=vllm and its tests
 	@bash scripts/install_vllm.sh
