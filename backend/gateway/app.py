@@ -38,17 +38,27 @@ _UPLOAD_THREADS = 4
 
 _HEALTH_THREADS = 2
 
+_BODY_SECONDS = 60.0
+"""How long parsing or writing one body may take; on an idle machine the longest takes a second."""
+
+_CATALOG_SECONDS = 600.0
+"""How long reading a model or checking a job may take, which may download a model or reset environments."""
+
 
 def create_app(parts: GatewayParts) -> FastAPI:
     """Build the application over `parts`, which it closes when it shuts down."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.job_checks = FairThreads(_JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2)
-        app.state.catalog_reads = FairThreads(_CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2)
+        app.state.job_checks = FairThreads(
+            _JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2, seconds=_CATALOG_SECONDS
+        )
+        app.state.catalog_reads = FairThreads(
+            _CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2, seconds=_CATALOG_SECONDS
+        )
         # Parsing one takes many times its size in memory.
-        app.state.large_bodies = FairThreads(1)
-        app.state.upload_writes = FairThreads(_UPLOAD_THREADS)
+        app.state.large_bodies = FairThreads(1, seconds=_BODY_SECONDS)
+        app.state.upload_writes = FairThreads(_UPLOAD_THREADS, seconds=_BODY_SECONDS)
         app.state.evaluations = Evaluations(parts.config.limits)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
         yield

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from backend.gateway.fair_threads import FairThreads
+from tinkergym.errors import ServiceUnavailableError
 
 
 def test_a_tenant_with_many_requests_is_waited_for_once():
@@ -19,7 +20,7 @@ def test_a_tenant_with_many_requests_is_waited_for_once():
             assert go_on.wait(20)
 
     async def play():
-        threads = FairThreads(1)
+        threads = FairThreads(1, seconds=20)
         flood = [asyncio.create_task(threads.run("bob", lambda n=n: noted(f"flood {n}"))) for n in range(20)]
         await asyncio.to_thread(first_runs.wait, 20)
         single = asyncio.create_task(threads.run("ada", lambda: noted("single")))
@@ -40,7 +41,7 @@ def test_all_tenants_together_have_no_more_threads_than_there_are():
         assert go_on.wait(20)
 
     async def play():
-        threads = FairThreads(2, of_tenant=2)
+        threads = FairThreads(2, of_tenant=2, seconds=20)
         calls = [asyncio.create_task(threads.run(tenant, hangs)) for tenant in ("ada", "bob", "eve", "fay")]
         for _ in range(2):
             assert await asyncio.to_thread(running.acquire, timeout=20)
@@ -69,7 +70,9 @@ def test_who_gives_up_leaves_the_thread_alone_or_waits_for_it(abandon):
 
     async def play():
         async with anyio.create_task_group() as callers:
-            callers.start_soon(partial(FairThreads(1).run, "ada", hangs, abandon_on_cancel=abandon))
+            callers.start_soon(
+                partial(FairThreads(1, seconds=20).run, "ada", hangs, abandon_on_cancel=abandon)
+            )
             await asyncio.to_thread(began.wait, 20)
             callers.cancel_scope.cancel()
             releasing = None if abandon else asyncio.create_task(release())
@@ -81,3 +84,36 @@ def test_who_gives_up_leaves_the_thread_alone_or_waits_for_it(abandon):
 
     assert asyncio.run(play()) is not abandon
     assert ended.wait(20)
+
+
+def test_an_overdue_thread_holds_only_its_tenants_place():
+    go_on = threading.Event()
+
+    async def patiently(threads, tenant, call):
+        while True:
+            try:
+                return await threads.run(tenant, call)
+            except ServiceUnavailableError:  # On a busy machine any call can be overdue.
+                pass
+
+    async def play():
+        threads = FairThreads(1, seconds=0.05)
+        with pytest.raises(ServiceUnavailableError):
+            await threads.run("bob", lambda: go_on.wait(20))
+        waiting = asyncio.create_task(patiently(threads, "bob", lambda: "bob's second"))
+        others = await patiently(threads, "ada", lambda: "ada's")
+        waited = not waiting.done()
+        go_on.set()
+        return others, waited, await waiting
+
+    assert asyncio.run(play()) == ("ada's", True, "bob's second")
+
+
+def test_a_call_that_raises_frees_its_places():
+    async def play():
+        threads = FairThreads(1, seconds=20)
+        with pytest.raises(ZeroDivisionError):
+            await threads.run("ada", lambda: 1 / 0)
+        return await threads.run("ada", lambda: "next")
+
+    assert asyncio.run(play()) == "next"
