@@ -53,6 +53,7 @@ NAMES = (
     "cooperative",
     "second_policy",
     "game_kills",
+    "mixed_kills",
     "self_play",
     "kuhn",
     "arithmetic",
