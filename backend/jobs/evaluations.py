@@ -168,7 +168,9 @@ class Evaluations:
         low, high = None, None
         if sets:
             clusters = [[one.episode_return for one in some] for some in sets]
-            bounds = game_bounds(returns) if isinstance(context.spec, JobSpec) and context.spec.agents else None
+            bounds = (
+                game_bounds(returns) if isinstance(context.spec, JobSpec) and context.spec.agents else None
+            )
             low, high = finite_ends(*clustered_interval(clusters, bounds=bounds))
         name = context.spec.name_of(wanted)
         before = self._recorded.get(name, [])

@@ -353,7 +353,9 @@ def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) 
                 continue
             left_out = f" over {found.tasks} of {tasks} tasks" if found.tasks < tasks else ""
             interval = interval_text(found.low, found.high, ".3f")
-            out.print(f"  pass{sign}{k:<7} {found.mean:.3f} {interval}{left_out}", markup=False, highlight=False)
+            out.print(
+                f"  pass{sign}{k:<7} {found.mean:.3f} {interval}{left_out}", markup=False, highlight=False
+            )
         out.print(f"  a success is a return of at least {scores.success:g}", highlight=False)
     out.print("  ended by", highlight=False)
     most = max(scores.stop_reasons.values())

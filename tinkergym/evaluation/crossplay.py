@@ -352,4 +352,3 @@ def _cell(row: str, column: str, own: Sequence[Encounter]) -> Cell:
 
 def _sign(lead: float) -> float:
     return 0.5 if math.isclose(lead, 0.0, abs_tol=1e-9) else float(lead > 0)
-

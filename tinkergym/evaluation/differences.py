@@ -1,4 +1,4 @@
-"""The difference of two policies on the same tasks, with its interval and p value. Pure functions of numbers."""
+"""The difference of two policies on the same tasks, with its interval and p value."""
 
 from __future__ import annotations
 

@@ -23,7 +23,13 @@ from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.display.html import card, histogram
 from tinkergym.display.tables import frame, with_metrics
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, TinkerGymError
-from tinkergym.evaluation.statistics import finite_ends, game_bounds, interval_text, mean_interval, share_interval
+from tinkergym.evaluation.statistics import (
+    finite_ends,
+    game_bounds,
+    interval_text,
+    mean_interval,
+    share_interval,
+)
 from tinkergym.registration.arguments import built
 from tinkergym.registration.environments import make_environment
 from tinkergym.rollout.executors import made

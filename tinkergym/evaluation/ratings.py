@@ -25,7 +25,7 @@ that won or lost every game finite."""
 _PSEUDO_PAIR = 0.75
 """Weight of a pair that each side of a matchup is assumed to have won, in the bootstrap only.
 
-Chosen by simulation (`benchmarks/coverage.py`): with less, few results that are all equal look too certain."""
+Chosen by simulation (`benchmarks/coverage.py`): with less, few equal results look too certain."""
 _STEPS = 60
 _BOOTSTRAPS = 1000
 
@@ -245,4 +245,3 @@ def _resampled(count: int, pairs: Sequence[PairScore], seed: int, bootstraps: in
         result[:, one, other] += drawn @ scores
         result[:, other, one] += drawn @ (1 - scores)
     return result
-

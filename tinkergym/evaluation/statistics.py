@@ -175,4 +175,5 @@ def _wilson(share: float, count: float, quantile: float) -> Interval:
     z2 = quantile**2 / count
     centre = (share + z2 / 2) / (1 + z2)
     half = math.sqrt(share * (1 - share) * z2 + z2**2 / 4) / (1 + z2)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # The two ends are exact, also where rounding is not.
+    return 0.0 if share == 0 else max(0.0, centre - half), 1.0 if share == 1 else min(1.0, centre + half)

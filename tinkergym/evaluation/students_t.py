@@ -21,7 +21,7 @@ def two_sided_p(t: float, freedom: int) -> float:
     angle = math.atan2(abs(t), math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = freedom % 2
-    # Each term is the one before it times (n - 1) / n, with n = 2, 4, ... or 3, 5, ..., and the cosine squared.
+    # A term is the one before it times the cosine squared and (n - 1) / n, with n = 2, 4, ... or 3, 5, ...
     n = np.arange(2 + odd, freedom, 2)
     series = 1.0 + float(np.cumprod((n - 1) / n * cosine**2).sum())
     if not odd:

@@ -140,7 +140,9 @@ def comparison(before: Evaluation, after: Evaluation) -> Table:
         counts = [("win", "wins"), ("draw", "draws"), ("loss", "losses")]
     for name, count in counts:
         table.add_row(name, *(_share(getattr(e, count), len(e.completed)) for e in (before, after)))
-    table.add_row("mean return", *(f"{e.mean:+.3f} {interval_text(e.low, e.high, '+.3f')}" for e in (before, after)))
+    table.add_row(
+        "mean return", *(f"{e.mean:+.3f} {interval_text(e.low, e.high, '+.3f')}" for e in (before, after))
+    )
     if before.failed or after.failed:
         table.add_row("failed episodes", str(len(before.failed)), str(len(after.failed)))
     return table
