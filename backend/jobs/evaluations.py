@@ -165,13 +165,7 @@ class Evaluations:
         sets = _whole_sets(trajectories, size=len(self._seats_of(wanted)))
         counted = [one for some in sets for one in some]
         returns = [one.episode_return for one in counted]
-        low, high = None, None
-        if sets:
-            clusters = [[one.episode_return for one in some] for some in sets]
-            bounds = (
-                game_bounds(returns) if isinstance(context.spec, JobSpec) and context.spec.agents else None
-            )
-            low, high = finite_ends(*clustered_interval(clusters, bounds=bounds))
+        low, high = _interval(sets, game=isinstance(context.spec, JobSpec) and bool(context.spec.agents))
         name = context.spec.name_of(wanted)
         before = self._recorded.get(name, [])
         event = EvaluationEvent(
@@ -315,6 +309,15 @@ def _whole_sets(trajectories: Sequence[Trajectory], *, size: int) -> list[list[T
     """
     sets = [list(trajectories[start : start + size]) for start in range(0, len(trajectories), size)]
     return [some for some in sets if all(one.has_return for one in some)]
+
+
+def _interval(sets: Sequence[Sequence[Trajectory]], *, game: bool) -> list[float | None]:
+    """Return the ends of the mean return's 95 % interval; None for one that is not known."""
+    if not sets:
+        return [None, None]
+    clusters = [[one.episode_return for one in some] for some in sets]
+    returns = [value for some in clusters for value in some]
+    return finite_ends(*clustered_interval(clusters, bounds=game_bounds(returns) if game else None))
 
 
 def _is_best(newest: EvaluationEvent, before: Sequence[EvaluationEvent], metric: str) -> bool:

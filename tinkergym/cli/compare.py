@@ -58,6 +58,8 @@ def compare(
         )
         return
     clear = "" if found.low > 0 or found.high < 0 else "  (the interval contains 0: no clear difference)"
+    if math.isinf(found.low):
+        clear = "  (no returns differ, which says nothing about other tasks)"
     lines = [
         f"A  {first}  mean return {means[0]:.3f}",
         f"B  {second}  mean return {means[1]:.3f}",

@@ -14,7 +14,9 @@ _Z95 = 1.959964
 ENDS = ((0.0, 1.0), (-1.0, 1.0))
 """Returns within the first, or else the second, are taken to have these bounds."""
 _UNSEEN_TASKS = 2
-"""Weight, in tasks, of the spread that passed and failed tasks have, next to the spread that was seen."""
+"""Weight, in tasks, of the spread that passed and failed tasks have, next to the seen one of partial scores.
+
+Chosen by simulation (`benchmarks/coverage.py`): without it, few tasks that all scored low look too certain."""
 ROUNDING = 1e-9
 """Smaller differences, relative to the largest value or 1, are rounding, as between 0.1 + 0.2 and 0.3."""
 
@@ -164,10 +166,11 @@ def _score_interval(
         # The variance relative to that of tasks that pass or fail: below 1 for partial scores.
         passing = share * (1 - share)
         seen = tasks * variance / span**2 / passing if passing > ROUNDING else 1.0
-        spread = (seen * (tasks - 1) + _UNSEEN_TASKS) / (tasks - 1 + _UNSEEN_TASKS)
+        unseen = 0 if only_ends else _UNSEEN_TASKS
+        spread = (seen * (tasks - 1) + unseen) / (tasks - 1 + unseen)
         if only_ends:  # Episodes of a task teach at most as much as those of different tasks.
             spread = max(spread, tasks / len(values))
-        found = _wilson(share, tasks / spread, quantile(tasks - 1 + _UNSEEN_TASKS))
+        found = _wilson(share, tasks / spread, quantile(tasks - 1 + unseen))
     return low + span * found[0], low + span * found[1]
 
 

@@ -89,7 +89,7 @@ def test_a_summary_is_json_also_where_an_interval_is_infinite():
 
 def test_gives_runs_without_any_success_honest_intervals():
     found = scores([[0.0] * 4] * 32)
-    assert found.interval == (0.0, pytest.approx(0.115, abs=0.005))
+    assert found.interval == (0.0, pytest.approx(0.115, abs=0.002))
     for one in (found.pass_at(4), found.pass_hat(4)):
         assert (one.mean, one.low) == (0.0, 0.0)
         assert one.high == pytest.approx(0.11, abs=0.01)
