@@ -37,17 +37,22 @@ def _needed(spec: JobSpec, agent: str, episodes: StoredEpisodes) -> str:
         return "PPO's advantages need its value head"
     if isinstance(algorithm, RunningBaseline):
         return "RunningBaseline's advantages need the means that the job kept for each kind of opponent"
-    if algorithm.credit == "turn" and several_turns:
-        return "credit='turn' needs a reward for each turn, and the new reward is for the whole episode"
-    if algorithm.overlong_tokens or (algorithm.kl_coefficient and algorithm.kl_in == "reward"):
-        return "the job's penalties (overlong_tokens, kl_in='reward') are not part of the stored rewards"
-    if spec.on_failure == "keep" and _compared_failures(own, algorithm.group_size):
-        return "on_failure='keep' compared episodes that failed, and these have no new reward"
-    if algorithm.dynamic_sampling_rounds and algorithm.comparison[1] == "batch_std":
-        return "dynamic_sampling_rounds replaced groups, which are not part of the step's deviation"
-    if spec.shuffle_rewards:
-        return "shuffle_rewards trains on permuted rewards"
-    return ""
+    reasons = {
+        "credit='turn' needs a reward for each turn, and the new reward is for the whole episode": (
+            algorithm.credit == "turn" and several_turns
+        ),
+        "the job's penalties (overlong_tokens, kl_in='reward') are not part of the stored rewards": (
+            algorithm.overlong_tokens or (algorithm.kl_coefficient and algorithm.kl_in == "reward")
+        ),
+        "on_failure='keep' compared episodes that failed, and these have no new reward": (
+            spec.on_failure == "keep" and _compared_failures(own, algorithm.group_size)
+        ),
+        "dynamic_sampling_rounds replaced groups, which are not part of the step's deviation": (
+            algorithm.dynamic_sampling_rounds and algorithm.comparison[1] == "batch_std"
+        ),
+        "shuffle_rewards trains on permuted rewards": spec.shuffle_rewards,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _compared_failures(episodes: Sequence[StoredEpisode], group_size: int) -> bool:

@@ -14,9 +14,9 @@ _Z95 = 1.959964
 ENDS = ((0.0, 1.0), (-1.0, 1.0))
 """Returns within the first, or else the second, are taken to have these bounds."""
 _UNSEEN_TASKS = 2
-"""Weight, in tasks, of the spread that passed and failed tasks have, next to the seen one of partial scores.
+"""Weight, in tasks, of the spread that passed and failed tasks have, next to that of partial scores.
 
-Chosen by simulation (`benchmarks/coverage.py`): without it, few tasks that all scored low look too certain."""
+Chosen by simulation (`benchmarks/coverage.py`): without it, few tasks of low scores look too certain."""
 ROUNDING = 1e-9
 """Smaller differences, relative to the largest value or 1, are rounding, as between 0.1 + 0.2 and 0.3."""
 
