@@ -283,6 +283,10 @@ def test_misses_nothing_where_no_kept_episode_failed():
     report = rescore(keeping(), episodes(0.0, 1.0, 0.5, 0.75), lambda one: 1.0)
     assert report.no_advantages == ""
     assert [one.advantage_before for one in report] == [-1.0, 1.0, -0.25, 0.25]
+    # What failed before the first completion was not kept either.
+    *others, last = episodes(0.0, 1.0, 0.5, None)
+    last = replace(last, trajectory=last.trajectory.model_copy(update={"turns": [], "segments": []}))
+    assert not rescore(keeping(), StoredEpisodes([*others, last]), lambda one: 1.0).no_advantages
 
 
 def test_names_groups_that_dynamic_sampling_replaced_as_missing():
