@@ -20,6 +20,7 @@ NAMES = (
     "loop",
     "cold_start",
     "templates",
+    "coverage",
     "gateway_load",
     "recovery",
     "reattach",

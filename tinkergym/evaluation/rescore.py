@@ -195,7 +195,7 @@ def rescore(
     has_before = [True] * len(before)
     has_after = [value is not None for value in known]
     after = [0.0 if value is None else value for value in known]
-    missing = what_is_missing(spec, completed)
+    missing = what_is_missing(spec, episodes)
     compared: list[Sequence[float | None]] = [[None] * len(completed)] * 2
     if not missing:
         assert isinstance(spec, JobSpec)

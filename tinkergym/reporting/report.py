@@ -16,7 +16,7 @@ from rich.table import Table
 from tinkergym.display.curves import condense
 from tinkergym.display.progress import BLOCKS
 from tinkergym.evaluation.evaluate import Evaluation
-from tinkergym.evaluation.statistics import share_interval
+from tinkergym.evaluation.statistics import interval_text, share_interval
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
 from tinkergym.schema.job_spec import PlayedSpec
@@ -140,7 +140,9 @@ def comparison(before: Evaluation, after: Evaluation) -> Table:
         counts = [("win", "wins"), ("draw", "draws"), ("loss", "losses")]
     for name, count in counts:
         table.add_row(name, *(_share(getattr(e, count), len(e.completed)) for e in (before, after)))
-    table.add_row("mean return", *(f"{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]" for e in (before, after)))
+    table.add_row(
+        "mean return", *(f"{e.mean:+.3f} {interval_text(e.low, e.high, '+.3f')}" for e in (before, after))
+    )
     if before.failed or after.failed:
         table.add_row("failed episodes", str(len(before.failed)), str(len(after.failed)))
     return table

@@ -161,7 +161,8 @@ class EvaluationEvent(WireModel):
     mean: float | None
     """Mean return of the episodes that did not fail; None if there were none, as for the next two."""
     low: float | None = None
-    """Bounds of the mean's 95 % interval; None for a single episode."""
+    """Bounds of the mean's 95 % interval; None for a single episode, and for returns that are all equal and
+    neither -1, 0 nor 1, whose spread is unknown."""
     high: float | None = None
     stop_reasons: dict[str, int] = {}
     metrics: dict[str, float] = {}
