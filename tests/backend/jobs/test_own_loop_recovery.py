@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.backend.jobs.policy_owner import BATCH, SEQUENCE, STEP, Owner
 from tinkergym.schema.events import JobState
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.policy_calls import ForwardBackward, Load, Logprobs, Publish, Save
+from tinkergym.schema.sampling import SampleRequest
 
 IDLE = ForwardBackward(sequences=[{**SEQUENCE, "advantage": 0.0}])
 """Its gradient is zero, so the step after it is skipped."""
@@ -101,6 +103,23 @@ def test_a_repeated_publish_is_sampled_as_the_newest(lab):
     again = owner.sampled([65, 66], max_tokens=6, temperature=0)
     assert again.policy_version == known.policy_version == 4
     assert (again.token_ids, again.sampling_logprobs) == (known.token_ids, known.sampling_logprobs)
+
+
+def test_a_newer_publish_is_awaited_until_it_is_repeated(lab, learner):
+    learner.hold_at = math.inf
+    owner = Owner(lab)
+    owner.call(Publish(), BATCH, STEP, Publish())
+    learner.hold_at = learner.batches + 1
+    owner.moved()
+    assert learner.reached.wait(60.0)
+    arrived = []
+    request = SampleRequest(request_id="r", policy=owner.job_id, prompt_ids=[65, 66], max_tokens=2)
+    lab.pool.sample([request], arrived.extend)
+    lab.until(owner.job_id, lambda: arrived)
+    assert arrived[0].error.type == "ServiceUnavailableError"
+    learner.go_on.set()
+    owner.logprobs()
+    assert owner.sampled([65, 66], max_tokens=2).policy_version == 4
 
 
 def test_goes_on_with_its_optimizer_after_a_load_and_a_kill(lab):
