@@ -48,6 +48,8 @@ def create_app(parts: GatewayParts) -> FastAPI:
         app.state.catalog_reads = FairThreads(_CATALOG_THREADS, of_tenant=_CATALOG_THREADS // 2)
         # Parsing one takes many times its size in memory.
         app.state.large_bodies = FairThreads(1)
+        # They have one child process, which checks one image at a time.
+        app.state.image_checks = FairThreads(1)
         app.state.upload_writes = FairThreads(_UPLOAD_THREADS)
         app.state.evaluations = Evaluations(parts.config.limits)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
@@ -55,6 +57,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         await parts.tail.close()
         await parts.key_watch.close()
         await parts.proxy.close()
+        parts.image_check.close()
 
     app = FastAPI(
         title="tinkergym",
