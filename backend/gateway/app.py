@@ -58,6 +58,8 @@ def create_app(parts: GatewayParts) -> FastAPI:
         )
         # Parsing one takes many times its size in memory.
         app.state.large_bodies = FairThreads(1, seconds=_BODY_SECONDS)
+        # They have one child process, which checks one image at a time.
+        app.state.image_checks = FairThreads(1, seconds=_BODY_SECONDS)
         app.state.upload_writes = FairThreads(_UPLOAD_THREADS, seconds=_BODY_SECONDS)
         app.state.evaluations = Evaluations(parts.config.limits)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
@@ -65,6 +67,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         await parts.tail.close()
         await parts.key_watch.close()
         await parts.proxy.close()
+        parts.image_check.close()
 
     app = FastAPI(
         title="tinkergym",

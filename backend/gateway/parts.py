@@ -19,6 +19,7 @@ from backend.gateway.missing import Missing
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.waiting_leases import WaitingLeases
 from backend.machine_paths import MachinePaths
+from backend.processes.image_check import ImageCheck
 from backend.store.quota_room import QuotaRoom
 from backend.store.store import Store
 
@@ -51,6 +52,11 @@ class GatewayParts:
     def image_room(self) -> QuotaRoom:
         """How many more images of each tenant fit, as far as this process knows."""
         return QuotaRoom()
+
+    @cached_property
+    def image_check(self) -> ImageCheck:
+        """Decodes images before they are kept; it must be closed."""
+        return ImageCheck()
 
     @cached_property
     def upload_room(self) -> QuotaRoom:

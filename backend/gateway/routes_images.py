@@ -25,7 +25,7 @@ async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
     limits = parts.config.limits
 
     def keep() -> None:
-        Images(parts.config.images, tenant.tenant_id, room=parts.image_room).add(
+        Images(parts.config.images, tenant.tenant_id, room=parts.image_room, check=parts.image_check).add(
             sha256,
             body,
             most_bytes=limits.image_bytes,
@@ -35,8 +35,7 @@ async def put_image(request: Request, tenant: Tenant, sha256: Sha256Path, body: 
             unfinished_since=tenant.unfinished_since(),
         )
 
-    # Its pixels take many times its size.
-    threads: FairThreads = request.app.state.large_bodies
+    threads: FairThreads = request.app.state.image_checks
     await threads.run(tenant.tenant_id, keep)
     return ImageKept(sha256=sha256)
 

@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Protocol
 
 from backend.store.blobs import BlobMissingError, Blobs
 from backend.store.quota_room import QuotaRoom
@@ -25,20 +26,31 @@ _FILLED = 7 / 8
 """Making room leaves at most this part of the quota in use, or each further image would list all others."""
 
 
+class Check(Protocol):
+    """`check_image`, here or in another process."""
+
+    def __call__(self, data: bytes | bytearray, *, most_bytes: int, most_pixels: int) -> tuple[int, int]:
+        """Return the width and height of an image file, or raise an error."""
+        ...
+
+
 class Images:
     """One tenant's images."""
 
-    def __init__(self, images: Blobs, tenant_id: str, *, room: QuotaRoom | None = None) -> None:
+    def __init__(
+        self, images: Blobs, tenant_id: str, *, room: QuotaRoom | None = None, check: Check = check_image
+    ) -> None:
         """Use the tenant's folder of `images`; it is created on the first write.
 
         Args:
             images: The images of all tenants.
             tenant_id: The tenant.
             room: Shared by all uses in this process; without it, each upload lists all images.
+            check: Decodes images before they are kept.
         """
         # Tenant ids come from an operator and may contain characters that a key may not.
         self._blobs = images.below(hashlib.sha256(tenant_id.encode()).hexdigest()[:32])
-        self._tenant_id, self._room = tenant_id, room or QuotaRoom()
+        self._tenant_id, self._room, self._check = tenant_id, room or QuotaRoom(), check
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
         """Return which of these images the tenant has not sent; the others count as used now."""
@@ -78,7 +90,8 @@ class Images:
 
         Raises:
             InvalidRequestError: The file does not match the hash.
-            InvalidImageError: It is broken, animated or too large.
+            InvalidImageError: It is broken, animated, too large, or takes too long to decode.
+            ServiceUnavailableError: The machine is too busy to check it.
             PayloadTooLargeError: The tenant's disk quota is used up.
             StorageFullError: The disk is full.
         """
@@ -86,7 +99,7 @@ class Images:
             raise InvalidRequestError("the body does not match the SHA-256 in the URL", hint="send it again")
         if not self.missing([sha256]):
             return
-        check_image(data, most_bytes=most_bytes, most_pixels=most_pixels)
+        self._check(data, most_bytes=most_bytes, most_pixels=most_pixels)
         if not self._room.take(self._tenant_id, most_in_all, len(data)):
             since = time.time() if unfinished_since is None else unfinished_since
             self._make_room(len(data), most_in_all, most_images, before=since - _LATELY_SECONDS)

@@ -47,6 +47,7 @@ from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner, PoolLearner
 from backend.policies.stored_weights import stored_weights
 from backend.policies.trained_policy import TrainedPolicy
+from backend.processes.image_check import ImageCheck
 from backend.store.checkpoint_files import checkpoint_path
 from backend.store.images import EveryImage, Images
 from backend.store.quota_room import QuotaRoom
@@ -131,6 +132,7 @@ class PoolWorker:
         refuse_unfit(model, self._model_dir)
         self._device = _device(config.device, ranks=config.learner_ranks)
         self._images, self._image_room = SharedImages(EveryImage(config.images)), QuotaRoom()
+        self._image_check = ImageCheck()
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
         self._engine = self._make_engine(self._model_dir)
         try:
@@ -208,6 +210,7 @@ class PoolWorker:
         self._heartbeat.close()
         self._boards.shut()
         self._endpoint.close()
+        self._image_check.close()
         self._store.remove_pool(self._pool_id)
         self._guests.close()
         self._engine.close()
@@ -366,7 +369,7 @@ class PoolWorker:
     def add_image(self, sha256: str, data: bytes, player: Player) -> ImageKept:
         """Store an image for the player's tenant."""
         limits, tenant = self._config.limits, self._tenant_of_player(player)
-        Images(self._config.images, tenant, room=self._image_room).add(
+        Images(self._config.images, tenant, room=self._image_room, check=self._image_check).add(
             sha256,
             data,
             most_bytes=limits.image_bytes,

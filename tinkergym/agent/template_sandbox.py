@@ -1,82 +1,55 @@
 """Jinja's sandbox for chat templates, with limits on memory and time.
 
 Jinja limits what a template may access, but not how much it may use. Templates come from models and jobs,
-from anyone, and are rendered in shared processes. So one rendering may only make a limited number of loop
-iterations and calls, and a limited number of characters.
+from anyone, and are rendered in shared processes, where one call in C can hold Python's lock for seconds. So
+everything that a template does is charged to an allowance before it is done.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any, cast
 
-from jinja2 import nodes
+from jinja2 import nodes, pass_context
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-_MOST_ROUNDS = 1_000_000
-_ROUNDS_PER_MESSAGE = 1000
-"""Iterations of all loops of one rendering."""
-_CALL = 5
-"""Iterations charged for a call or a filter."""
-_MOST_CHARACTERS = 50_000_000
-"""Characters of a conversation's text: ten times what fits in a context of a million tokens."""
-_MOST_MADE = 10 * _MOST_CHARACTERS
-"""Characters and items created during a rendering."""
-_ITEM = 8
-"""Characters charged per item of a list."""
-_MOST_DIGITS = 300
-_SEQUENCES = (str, list, tuple)
-_ROUNDS, _JOINED = "tinkergym_rounds", "tinkergym_joined"
-"""Filters added by the compiler; they replace what loops and `~` do by themselves."""
+from tinkergym.agent.template_allowance import ITEM, charge, weigh
+from tinkergym.agent.template_costs import (
+    AT_ONCE_FILTERS,
+    AT_ONCE_TESTS,
+    METHODS,
+    NEVER,
+    charge_container,
+    foresee_at_once,
+    foresee_call,
+    foresee_filter,
+    foresee_operator,
+    length,
+)
 
-
-class _Allowance:
-    """What remains for one rendering."""
-
-    def __init__(self, messages: int) -> None:
-        self._rounds, self._made = _MOST_ROUNDS + messages * _ROUNDS_PER_MESSAGE, _MOST_MADE
-
-    def go(self, rounds: int) -> None:
-        self._rounds -= rounds
-        if self._rounds < 0:
-            raise OverflowError(f"its loops and calls exceed about {_MOST_ROUNDS} iterations")
-
-    def make(self, size: int) -> None:
-        self._made -= size
-        if size > _MOST_CHARACTERS or self._made < 0:
-            raise OverflowError(f"it creates more than {_MOST_MADE} characters in intermediate results")
-
-
-_allowance: ContextVar[_Allowance] = ContextVar("allowance")
-
-
-@contextmanager
-def bounded(messages: int = 0) -> Iterator[None]:
-    """Compile a template in this context, or render it for this many messages."""
-    token = _allowance.set(_Allowance(messages))
-    try:
-        yield
-    finally:
-        _allowance.reset(token)
+_ROUND = 5
+"""Units of a loop's iteration, besides those for the code in it."""
+_SHORT = 100
+"""Characters of a constant that need not be charged."""
+_CHARGED_TOGETHER = 10_000
+"""Characters of output; charging each of its parts would take longer than making them."""
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox; its templates are compiled and rendered in `bounded`."""
 
-    intercepted_binops = frozenset({"*", "**", "+", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        # Not optimized: constant expressions would be computed once uncharged, and their results then used.
+        super().__init__(**options, optimized=False, finalize=_weighed)
         self.globals.pop("lipsum")  # It would produce any amount of text, and no template uses it.
-        for name, function in list(self.filters.items()):
-            self.add_filter(name, function)
-        self.filters[_ROUNDS], self.filters[_JOINED] = _counted, _joined
+        self.filters = {name: _bounded(name, one) for name, one in self.filters.items() if name not in NEVER}
+        self.tests = {name: _bounded(name, one, AT_ONCE_TESTS) for name, one in self.tests.items()}
+        self.filters.update({_name(one): one for one in _ADDED})
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
         """Add a filter with limits."""
@@ -87,161 +60,172 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """Join a template's output."""
         parts, size = [], 0
         for part in chunks:
-            size += len(part)
-            if size > _MOST_CHARACTERS:
-                raise OverflowError(f"it writes more than {_MOST_CHARACTERS} characters")
             parts.append(part)
-        _allowance.get().make(size)
+            size += 1 + len(part)
+            if size > _CHARGED_TOGETHER:
+                charge(size)
+                size = 0
+        charge(size)
         return "".join(parts)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        template: nodes.Template = _Bounds().visit(super()._parse(source, name, filename))
+        template: nodes.Template = _Charged().visit(super()._parse(source, name, filename))
         template.set_environment(self)
         return template
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may read an attribute."""
+        allowed = METHODS.get(type(obj))
+        if allowed is None:
+            allowed = next((those for kind, those in METHODS.items() if isinstance(obj, kind)), None)
+        if allowed is not None:
+            return attr in allowed
+        return super().is_safe_attribute(obj, attr, value)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Return an item; the hash of a tuple reads all of it."""
+        if not isinstance(argument, str | int):
+            weigh(argument)
+        return super().getitem(obj, argument)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute a product, a power, a sum or a format."""
-        if operator == "+":  # Most operations of templates.
-            if isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES):
-                _allowance.get().make(len(left) + len(right))
-            return left + right
-        if operator == "%" and isinstance(left, str):
-            _refuse_wide(left, right if isinstance(right, tuple) else [right])
-        elif operator in {"*", "**"}:
-            size = _size(left) * _size(right)
-            if size > _MOST_CHARACTERS or (operator == "**" and abs(right) * len(f"{left}") > _MOST_DIGITS):
-                raise OverflowError(f"it computes something too large with {operator}")
-            if isinstance(left, _SEQUENCES) or isinstance(right, _SEQUENCES):
-                _allowance.get().make(int(size))
+        """Compute a binary operation."""
+        foresee_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call a macro, a method or a function."""
-        _allowance.get().go(_CALL)
+        foresee_call(__obj, args, kwargs)
         if isinstance(__obj, LoopContext) and args:
-            args = (_counted(args[0]), *args[1:])
-        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps `format`
-        owner = getattr(method, "__self__", None)
-        if isinstance(owner, str | bytes | int):
-            args = _foreseen(getattr(method, "__name__", ""), (owner, *args), kwargs)[1:]
-        return _noted(super().call(__context, __obj, *args, **kwargs))
+            args = (_counted(__context, args[0]), *args[1:])
+        return super().call(__context, __obj, *args, **kwargs)
 
 
-class _Bounds(NodeTransformer):
-    """Makes loops count their iterations, and `~` its characters."""
+class _Charged(NodeTransformer):
+    """Charges for what the compiled code does without asking the environment."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - Jinja's
         self.generic_visit(node)
-        node.iter = _filter(_ROUNDS, node.iter)
-        return node
+        node.iter = _filter(_counted, node.iter)
+        return self._body(node)
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Macro:  # noqa: N802
+        self.generic_visit(node)
+        return self._body(node)
+
+    visit_CallBlock = visit_Block = visit_Macro  # noqa: N815
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
         self.generic_visit(node)
-        return _filter(_JOINED, nodes.List(node.nodes, lineno=node.lineno))
+        return _filter(_joined, nodes.List(node.nodes, lineno=node.lineno))
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = self._operand(node.expr, _weighed)
+        for operand in node.ops:
+            sought = operand.op in {"in", "notin"}
+            operand.expr = self._operand(operand.expr, _container if sought else _weighed)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Getitem:  # noqa: N802
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = _filter(_copied, node.node)
+        return node
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Pair:  # noqa: N802
+        self.generic_visit(node)
+        node.key = self._operand(node.key, _weighed)
+        return node
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Call:  # noqa: N802
+        self.generic_visit(node)
+        for name in ("dyn_args", "dyn_kwargs"):
+            if getattr(node, name) is not None:
+                setattr(node, name, _filter(_copied, getattr(node, name)))
+        return node
+
+    def _body(self, node: Any) -> Any:
+        size = _ROUND + sum(1 for part in node.body for _ in part.find_all(nodes.Node))
+        spent = _filter(_spent, nodes.Const(size, lineno=node.lineno))
+        node.body = [nodes.ExprStmt(spent, lineno=node.lineno), *node.body]
+        return node
+
+    def _operand(self, node: nodes.Expr, charged: Callable[..., Any]) -> nodes.Expr:
+        if isinstance(node, nodes.Const) and length(node.value) <= _SHORT:
+            return node
+        return _filter(charged, node)
 
 
-def _filter(name: str, of: nodes.Node) -> nodes.Filter:
-    return nodes.Filter(cast(nodes.Expr, of), name, [], [], None, None, lineno=of.lineno)
+def _name(function: Callable[..., Any]) -> str:
+    return f"tinkergym{function.__name__}"
 
 
-def _counted(items: Any) -> Any:
-    if isinstance(items, Sized):
-        _allowance.get().go(len(items))
+def _filter(function: Callable[..., Any], of: nodes.Node) -> nodes.Filter:
+    return nodes.Filter(cast(nodes.Expr, of), _name(function), [], [], None, None, lineno=of.lineno)
+
+
+@pass_context  # So that Jinja does not compute any of these when it compiles a template.
+def _spent(_: Context, units: int) -> None:
+    charge(units)
+
+
+@pass_context
+def _weighed(_: Context, value: Any) -> Any:
+    weigh(value)
+    return value
+
+
+@pass_context
+def _container(_: Context, value: Any) -> Any:
+    charge_container(value)
+    return value
+
+
+@pass_context
+def _copied(_: Context, value: Any) -> Any:
+    charge(length(value) * (1 if isinstance(value, str) else ITEM))
+    return value
+
+
+@pass_context
+def _counted(_: Context, items: Any) -> Any:
+    if not isinstance(items, Iterator):
+        charge(_ROUND * length(items))
         return items
     return _counting(items)
 
 
 def _counting(items: Iterable[Any]) -> Iterator[Any]:
     for item in items:
-        _allowance.get().go(1)
+        charge(ITEM)
         yield item
 
 
-def _joined(parts: list[Any]) -> str:
-    texts = [str(part) for part in parts]
-    _allowance.get().make(sum(map(len, texts)))
-    return "".join(texts)
+@pass_context
+def _joined(_: Context, parts: list[Any]) -> str:
+    for part in parts:
+        weigh(part)
+    return "".join([str(part) for part in parts])
 
 
-def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+_ADDED = (_spent, _weighed, _container, _copied, _counted, _joined)
+"""Filters added by the compiler around what loops, comparisons, slices and `~` do by themselves."""
+
+
+def _bounded(
+    name: str, function: Callable[..., Any], at_once: frozenset[str] = AT_ONCE_FILTERS
+) -> Callable[..., Any]:
     first = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @wraps(function)  # With Jinja's metadata.
     def call(*args: Any, **kwargs: Any) -> Any:
-        _allowance.get().go(_CALL)
-        return _noted(function(*args[:first], *_foreseen(name, args[first:], kwargs), **kwargs))
+        if name in at_once:
+            foresee_at_once(args[first:], kwargs)
+        else:
+            foresee_filter(name, args[first:], kwargs)
+        made = function(*args, **kwargs)
+        # Its items are made now: chains of generators would do their work, and end, uncharged.
+        return iter(list(_counting(made))) if isinstance(made, Iterator) else made
 
     return call
-
-
-def _foreseen(name: str, given: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Refuse a filter or method that would expand its input too much; return its arguments."""
-    if len(given) < 2 and not kwargs and name not in _OF_ONE:
-        return given
-    size, others = _length(given[0]) if given else 0, [*given[1:], *kwargs.values()]
-    longest = max((len(one) for one in others if isinstance(one, str | bytes)), default=0)
-    number = max((abs(one) for one in others if isinstance(one, int)), default=0)
-    if number > _MOST_CHARACTERS:
-        raise OverflowError(f"it gives {name} a number above {_MOST_CHARACTERS}")
-    if name in {"format", "format_map"}:
-        _refuse_wide(given[0] if given else "", others)
-    elif name in _WIDE:
-        _allowance.get().make(number)
-    elif name in _WIDENS_LINES:
-        if max(number, longest) > _WIDEST:
-            raise OverflowError(f"it has {name} indent by more than {_WIDEST} characters")
-    elif name == "replace":
-        _allowance.get().make((size + 1) * max(1, longest))
-    elif name in {"join", "sum"}:
-        shortest, most = sorted((size, max(map(_length, others), default=0)))
-        _allowance.get().make(most * max(1, longest if size >= longest else shortest))
-        sums = name == "sum"
-        return tuple(
-            _weighed(one, sums=sums) if isinstance(one, list | tuple | Iterator) else one for one in given
-        )
-    return given
-
-
-_WIDE = frozenset({"center", "ljust", "rjust", "zfill", "batch", "slice", "round", "to_bytes"})
-_WIDENS_LINES = frozenset({"expandtabs", "indent", "tojson", "wordwrap"})
-_WIDEST = 1000
-_OF_ONE = frozenset({"join", "sum", "format"})
-"""Filters that may expand their first argument by themselves."""
-
-
-def _weighed(items: Iterable[Any], *, sums: bool) -> Iterator[Any]:
-    so_far = 0
-    for item in items:
-        so_far = so_far * sums + _length(item)  # Each sum of lists creates a new list.
-        _allowance.get().make(so_far * (_ITEM if sums else 1))
-        yield item
-
-
-def _noted(made: Any) -> Any:
-    if isinstance(made, _SEQUENCES):
-        _allowance.get().make(len(made))
-    return made
-
-
-def _refuse_wide(form: Any, values: Iterable[Any]) -> None:
-    """Refuse a format, with `%` or braces, that pads a value excessively."""
-    if not isinstance(form, str):
-        return
-    from_outside = any(isinstance(one, int) and abs(one) > 10**_WIDTH_DIGITS for one in values)
-    if _WIDE_FORMAT.search(form) or (from_outside and _WIDTH_FROM_OUTSIDE.search(form)):
-        raise OverflowError("it pads a value with too many characters")
-
-
-_WIDTH_DIGITS = 5
-_WIDE_FORMAT = re.compile(r"%[^%a-zA-Z]{0,100}?\d{6}|\{[^{}:]{0,100}:[^{}]{0,100}?\d{6}")
-_WIDTH_FROM_OUTSIDE = re.compile(r"%[^%a-zA-Z]{0,100}\*|\{[^{}]{0,100}\{")
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, Sized) else 0
-
-
-def _size(operand: Any) -> float:
-    if isinstance(operand, str | bytes | list | tuple):
-        return float(len(operand))
-    return abs(float(operand))

@@ -16,10 +16,14 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
-from tinkergym.agent.template_sandbox import BoundedEnvironment, bounded
+from tinkergym.agent.template_allowance import bounded
+from tinkergym.agent.template_sandbox import BoundedEnvironment
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message
 from tinkergym.user_code.quoting import printable, quoted
+
+_LONGEST_DATE = 200
+"""Characters of a format; a date has at most 256 times as many."""
 
 
 class ChatTemplate:
@@ -60,7 +64,7 @@ class ChatTemplate:
             TemplateError: The template refuses these messages or fails on them.
         """
         try:
-            with bounded(len(messages)):
+            with bounded(messages, self._tools):
                 return self._template.render(
                     messages=messages,
                     add_generation_prompt=add_generation_prompt,
@@ -96,7 +100,7 @@ def _environment() -> BoundedEnvironment:
     )
     environment.add_filter("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["strftime_now"] = _strftime_now
     return environment
 
 
@@ -110,6 +114,12 @@ def _tojson(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+def _strftime_now(form: str) -> str:
+    if len(form) > _LONGEST_DATE:  # A field may be as wide as the format asks.
+        raise jinja2.TemplateError(f"it asks for a date in more than {_LONGEST_DATE} characters")
+    return datetime.now().strftime(form)
 
 
 def _raise_exception(message: str) -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import warnings
+import struct
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
 from tinkergym.errors import InvalidImageError, MissingExtraError
+from tinkergym.images.containers import broken, essential
 
-FORMATS = ("PNG", "JPEG", "WEBP")
-_FORMATS_IN_WORDS = "PNG, JPEG or WebP"
 MOST_BYTES = 4 << 20
 MOST_PIXELS = 16_000_000
 """The largest image anywhere. An operator can lower them for a service, as `limits.image_bytes` and
@@ -24,6 +23,8 @@ MOST_PIXELS = 16_000_000
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _ORIENTATION = 0x0112
 """Where EXIF data say how a camera was held."""
+_ONLY_ORIENTATION = struct.Struct("<6s2sHIHHHIHHI")
+"""EXIF data that say nothing else."""
 _QUICK = 1
 """PNG compression level; higher ones take several times as long and save little."""
 
@@ -80,11 +81,12 @@ def check_image(
 ) -> tuple[int, int]:
     """Return the width and height of an image file.
 
-    The size is read from the header before any pixel is decoded, so a small file cannot fill the memory.
+    The size and the work of decoding it are read from its structure before any pixel is decoded, so a small
+    file can neither fill the memory nor occupy a processor.
 
     Raises:
-        InvalidImageError: It is not a PNG, JPEG or WebP file, or is truncated, animated, too large or has
-            more than 8 bits per channel.
+        InvalidImageError: It is not a PNG, JPEG or WebP file, or is truncated, animated, too large, takes
+            too long to decode or has more than 8 bits per channel.
         MissingExtraError: Pillow is not installed.
     """
     if len(data) > most_bytes:
@@ -92,15 +94,12 @@ def check_image(
             f"an image file has {len(data)} bytes, more than the limit of {most_bytes}",
             hint=_smaller("limits.image_bytes", is_lowered=most_bytes < MOST_BYTES),
         )
-    with opened(data) as picture:
-        width, height = picture.size
-        _refuse_many_pixels((width, height), most_pixels)
-        with _readable():
-            _refuse_kind(picture)
-            picture.load()
-            if _is_turned(picture):
-                as_seen(picture)  # fails now if its EXIF data are broken, and not in the service
-    return int(width), int(height)
+    with opened(data, most_pixels=most_pixels) as picture, _readable():
+        _refuse_kind(picture)
+        picture.load()
+        if _is_turned(picture):
+            as_seen(picture)  # fails now if it cannot be turned, and not in the service
+        return picture.width, picture.height
 
 
 def as_seen(picture: Any) -> Any:
@@ -120,31 +119,31 @@ def as_seen(picture: Any) -> Any:
     return picture.convert("RGB")
 
 
-def opened(data: bytes | bytearray) -> Any:
+def opened(data: bytes | bytearray, *, most_pixels: int = MOST_PIXELS) -> Any:
     """Return an image file as a Pillow image with only its header read.
 
+    Of its metadata Pillow sees only how a camera was held.
+
     Raises:
-        InvalidImageError: It is not a PNG, JPEG or WebP file.
+        InvalidImageError: It is not a PNG, JPEG or WebP file, is animated, too large, or would take
+            unreasonably long to decode.
         MissingExtraError: Pillow is not installed.
     """
     pillow = _pillow()
+    found = essential(data)
+    _refuse_many_pixels((found.width, found.height), most_pixels)
     try:
-        # Pillow's warning about very many pixels; these are refused by size.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return pillow.open(io.BytesIO(data), formats=FORMATS)
-    except pillow.DecompressionBombError as error:
-        raise InvalidImageError(
-            f"an image has too many pixels: {error}",
-            hint=f"make it smaller; {MOST_PIXELS:,} pixels are the maximum",
-        ) from error
-    except pillow.UnidentifiedImageError as error:
-        raise InvalidImageError(
-            f"this is not a readable {_FORMATS_IN_WORDS} file",
-            hint="convert it to one of these formats, and send the whole file",
-        ) from error
+        picture = pillow.open(io.BytesIO(found.data), formats=[found.format])
+    except pillow.UnidentifiedImageError as error:  # its message is about our buffer
+        raise broken("its header is damaged") from error
     except Exception as error:
-        raise _broken(error) from error
+        raise broken(error) from error
+    _refuse_many_pixels(picture.size, most_pixels)
+    if found.orientation != 1:
+        picture.info["exif"] = _ONLY_ORIENTATION.pack(
+            b"Exif", b"II", 42, 8, 1, _ORIENTATION, 3, 1, found.orientation, 0, 0
+        )
+    return picture
 
 
 def _as_png(picture: Any) -> tuple[bytes, int, int]:
@@ -182,7 +181,7 @@ def _readable() -> Iterator[None]:
         raise
     # Pillow raises many types on broken files, including SyntaxError.
     except Exception as error:
-        raise _broken(error) from error
+        raise broken(error) from error
 
 
 def _kept(data: bytes, width: int, height: int) -> ImageFile:
@@ -224,12 +223,6 @@ def _refuse_many_pixels(size: tuple[int, int], most: int) -> None:
 
 def _smaller(setting: str, *, is_lowered: bool) -> str:
     return f"make it smaller, or ask the operator to raise {setting}" if is_lowered else "make it smaller"
-
-
-def _broken(error: Exception) -> InvalidImageError:
-    return InvalidImageError(
-        f"this is not a readable {_FORMATS_IN_WORDS} file: {error}", hint="send the whole file, unchanged"
-    )
 
 
 def _pillow() -> Any:

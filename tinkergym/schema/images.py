@@ -7,7 +7,8 @@ from pydantic import Field
 from tinkergym.schema.model import WireModel
 from tinkergym.trajectory.parts import Sha256
 
-MOST_NAMES = 10_000
+MOST_NAMES = 1000
+"""Each is a change of a file on the disk."""
 
 
 class ImageNames(WireModel):

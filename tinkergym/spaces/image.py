@@ -12,6 +12,7 @@ from gymnasium.vector.utils import space_utils as _batching
 from numpy.typing import NDArray
 
 from tinkergym.errors import InvalidValueError, MissingExtraError
+from tinkergym.images.files import MOST_PIXELS, opened
 
 Pixels = NDArray[np.uint8]
 
@@ -76,27 +77,30 @@ class Image(spaces.Box):
     def from_png(self, data: bytes) -> Pixels:
         """Return the image in a PNG file.
 
-        The size and colours are read from the header before any pixel is decoded, so a small file cannot fill
-        the memory.
+        The size and colours are read from the header before any pixel is decoded, so a small file can neither
+        fill the memory nor occupy a processor.
 
         Raises:
             InvalidValueError: It is not a PNG file, is truncated, or has another size or other colours.
             MissingExtraError: Pillow is not installed.
         """
         height, width, channels = self.shape
-        pillow = _pillow()
+        asked = ("PNG", (width, height), _MODES[channels])
         try:
-            picture = pillow.open(io.BytesIO(data), formats=["PNG"])
-            found = (picture.size, picture.mode)
-            if found == ((width, height), _MODES[channels]):
-                array = np.array(picture, dtype=np.uint8).reshape(self.shape)
+            with opened(data, most_pixels=max(MOST_PIXELS, width * height)) as picture:
+                found = (picture.format, picture.size, picture.mode)
+                if found == asked:
+                    array = np.array(picture, dtype=np.uint8).reshape(self.shape)
+        except MissingExtraError:
+            raise
         # Pillow raises many types on broken files, including SyntaxError.
         except Exception as error:
             raise InvalidValueError(f"this is not a readable PNG file: {error}") from error
-        if found != ((width, height), _MODES[channels]):
+        if found != asked:
+            form, size, mode = found
             raise InvalidValueError(
-                f"the PNG file is {found[0][0]} x {found[0][1]} {found[1]}, "
-                f"but the space requires {width} x {height} {_MODES[channels]}"
+                f"the {form} file is {size[0]} x {size[1]} {mode}, "
+                f"but the space requires PNG, {width} x {height} {_MODES[channels]}"
             )
         return array
 

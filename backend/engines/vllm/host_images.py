@@ -7,17 +7,15 @@ it searches for and expands itself; it would mistake a sampled placeholder for a
 
 from __future__ import annotations
 
-import io
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from vllm.inputs.engine import mm_input
 from vllm.multimodal.inputs import MultiModalKwargsItems
 
-from tinkergym.images.files import as_seen
+from tinkergym.images.files import as_seen, opened
 
 Message = dict[str, Any]
 _MOST_KEPT_BYTES = 256 << 20
@@ -72,7 +70,7 @@ class HostImages:
     async def _processed(self, image: Message) -> _Processed:
         sha256: str = image["sha256"]
         if sha256 not in self._known:
-            with Image.open(io.BytesIO(Path(image["path"]).read_bytes())) as picture:
+            with opened(Path(image["path"]).read_bytes()) as picture:
                 shown = as_seen(picture)
             asked = {
                 "prompt_token_ids": [image["placeholder"]],

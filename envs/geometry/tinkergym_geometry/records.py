@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinkergym.errors import InvalidImageError, InvalidRequestError
-from tinkergym.images.files import as_seen, image_file
+from tinkergym.images.files import as_seen, image_file, opened
 from tinkergym_geometry.figures import Pixels
 
 PLACEHOLDER = "<image>"
@@ -76,8 +75,8 @@ def fitted(image: Any, side: int) -> Pixels:
     """
     from PIL import Image
 
-    with Image.open(io.BytesIO(image_file(image).data)) as opened:
-        shown = as_seen(opened)
+    with opened(image_file(image).data) as picture:
+        shown = as_seen(picture)
     if max(shown.size) != side:
         scale = side / max(shown.size)
         shown = shown.resize([max(1, round(length * scale)) for length in shown.size])

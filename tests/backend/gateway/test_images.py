@@ -1,7 +1,10 @@
+import hashlib
 import os
 
 import pytest
 
+from backend.processes.limited_child import LimitedChild
+from benchmarks.hostile_images import progressive
 from tests.backend.vlm import picture
 from tinkergym.images.files import image_file
 from tinkergym.remote.image_upload import ImageUpload
@@ -39,6 +42,22 @@ def test_what_is_no_image_of_that_name_is_refused(client):
     ]
     assert [answer.status_code for answer in answers] == [422, 422, 422]
     assert missing(client, one) == [one.sha256]
+
+
+def test_never_keeps_a_hostile_image(client):
+    data = progressive(400, 400, 1000)
+    answer = client.put(f"/v1/images/{hashlib.sha256(data).hexdigest()}", content=data)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (422, "InvalidImageError")
+    names = {"images": [hashlib.sha256(data).hexdigest()]}
+    assert client.post("/v1/images/missing", json=names).json() == names
+
+
+def test_checks_images_in_a_child_of_limited_time_and_memory(client, monkeypatch):
+    asked, ask = [], LimitedChild.ask
+    monkeypatch.setattr(LimitedChild, "ask", lambda self, data: asked.append(data) or ask(self, data))
+    one = picture(7)
+    assert put(client, one).status_code == 200
+    assert [data.endswith(one.data) for data in asked] == [True]
 
 
 def test_a_client_sends_each_image_once_and_asks_what_the_service_has(gateway, monkeypatch):

@@ -106,7 +106,7 @@ def test_a_chunk_needs_a_key_and_its_own_name(gateway, client):
     assert large.status_code == 413
 
 
-def test_a_small_chunk_does_not_wait_for_the_turn_of_large_bodies(gateway, client, monkeypatch):
+def test_bodies_small_and_large_do_not_wait_for_images(gateway, client, monkeypatch):
     holds, goes_on = threading.Event(), threading.Event()
 
     def hangs(*_, **__):
@@ -119,6 +119,8 @@ def test_a_small_chunk_does_not_wait_for_the_turn_of_large_bodies(gateway, clien
         try:
             assert holds.wait(30)
             upload(client, 4)
+            large = {"images": [f"{number:064x}" for number in range(1000)]}
+            assert client.post("/v1/images/missing", json=large).json() == large
             assert not image.done()
         finally:
             goes_on.set()

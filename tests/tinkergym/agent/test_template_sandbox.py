@@ -1,11 +1,23 @@
 import pytest
 
-from tinkergym.agent.template_sandbox import BoundedEnvironment, bounded
+from benchmarks.hostile_templates import TEMPLATES
+from tinkergym.agent.template_allowance import bounded
+from tinkergym.agent.template_sandbox import BoundedEnvironment
+from tinkergym.agent.templates import ChatTemplate
+from tinkergym.errors import TemplateError
+
+PROBE = [{"role": "user", "content": "x"}]
 
 
 def render(source, **values):
     with bounded():
         return BoundedEnvironment().from_string(source).render(values)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_refuses_work_before_it_is_done(name):
+    with pytest.raises(TemplateError):
+        ChatTemplate(TEMPLATES[name], {}).render(PROBE, add_generation_prompt=True)
 
 
 def test_what_templates_do_is_done():
@@ -33,13 +45,13 @@ def test_a_few_characters_cannot_ask_for_all_memory_or_go_on_for_ever(source):
 
 
 def test_each_rendering_has_an_allowance_of_its_own():
-    source = "{% for a in range(700) %}{% for b in range(999) %}{% endfor %}{% endfor %}done"
+    source = "{% for a in range(200) %}{% for b in range(999) %}{% endfor %}{% endfor %}done"
     assert [render(source), render(source)] == ["done", "done"]
 
 
 def test_longer_conversations_may_take_more_rounds():
-    source = "{% for a in range(1100) %}{% for b in range(999) %}{% endfor %}{% endfor %}"
+    source = "{% for a in range(600) %}{% for b in range(999) %}{% endfor %}{% endfor %}"
     with pytest.raises(OverflowError):
         render(source)
-    with bounded(messages=1000):
+    with bounded([{"role": "user", "content": "hi"}] * 1000):
         assert BoundedEnvironment().from_string(source).render() == ""

@@ -34,7 +34,7 @@ def test_one_that_cannot_be_compiled_is_named(source):
     [
         "{% for i in range(10**9) %}{% endfor %}",
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "{{ 10**10**10 }}",
+        "{{ 10**10**10**10 }}",
         "{{ 'x' * 10**10 }}",
         "{{ [1] * 10**10 }}",
         "{% set n = namespace(x=10) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}",

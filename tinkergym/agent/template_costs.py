@@ -1,0 +1,181 @@
+"""What filters, tests, methods and operators of chat templates cost, charged before they run.
+
+What is not listed here is charged for all of its input, as if it were slow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tinkergym.agent.template_allowance import ITEM, charge, weigh
+
+_CALL = 50
+"""Units of any filter, test or call."""
+_SLOW = 8
+"""Units per unit of input for what runs in Python, or makes an object of every few characters."""
+_SORTING = 20
+"""The same for what sorts; the logarithm of the number of items."""
+
+AT_ONCE_FILTERS = frozenset({"attr", "count", "d", "default", "first", "last", "length"})
+AT_ONCE_TESTS = frozenset({
+    *("boolean", "callable", "defined", "divisibleby", "even", "false", "filter", "float", "integer"),
+    *("iterable", "mapping", "none", "number", "odd", "sameas", "sequence", "string", "test", "true"),
+    "undefined",
+})  # fmt: skip
+"""These do not look at what their input contains."""
+_OF_ITEMS = frozenset({"items", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"})
+"""These only hand on the items of a list; what is done with each is charged by itself."""
+_FAST = frozenset({
+    *("abs", "e", "escape", "format", "format_map", "indent", "int", "join", "lower", "replace", "safe"),
+    *("string", "tojson", "trim", "upper", "==", "!=", "<", "<=", ">", ">=", "eq", "equalto", "ge", "gt"),
+    *("greaterthan", "le", "lessthan", "lt", "ne", "count", "endswith", "find", "index", "isalpha"),
+    *("isdigit", "islower", "isspace", "isupper", "lstrip", "partition", "removeprefix", "removesuffix"),
+    *("rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "startswith", "strip"),
+})  # fmt: skip
+"""A few nanoseconds per character."""
+_SORTS = frozenset({"dictsort", "groupby", "max", "min", "sort", "unique"})
+_FORMATS = frozenset({"format", "format_map"})
+_INDENTS = frozenset({"indent", "tojson"})
+_PARTS = frozenset({"replace", "rsplit", "split"})
+
+NEVER = frozenset({"pprint", "striptags", "urlize"})
+"""Filters whose time may grow with the square of their input; no chat template needs them."""
+METHODS: Mapping[type, frozenset[str]] = {
+    str: frozenset({
+        *("capitalize", "casefold", "center", "count", "endswith", "find", "format", "index", "isalnum"),
+        *("isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric"),
+        *("isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition"),
+        *("removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit"),
+        *("rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill"),
+    }),
+    int: frozenset(),
+    float: frozenset({"is_integer"}),
+    dict: frozenset({"copy", "get", "items", "keys", "values"}),
+    list: frozenset({"copy", "count", "index"}),
+    tuple: frozenset({"count", "index"}),
+}  # fmt: skip
+"""What templates may call of Python's own types."""
+
+_MOST_BITS = 1024
+_WIDTH_DIGITS = 5
+_WIDE_FORMAT = re.compile(r"%[^%a-zA-Z]{0,100}?\d{6}|\{[^{}:]{0,100}:[^{}]{0,100}?\d{6}")
+_WIDTH_FROM_OUTSIDE = re.compile(r"%[^%a-zA-Z]{0,100}\*|\{[^{}]{0,100}\{")
+
+
+def foresee_filter(name: str, given: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Charge for a filter, or for a test with arguments.
+
+    Raises:
+        OverflowError: The template has used up its allowance.
+    """
+    charge(_CALL)
+    everything = [*given, *kwargs.values()]
+    if name == "in" and len(everything) > 1:
+        weigh(everything[0])
+        charge_container(everything[1])
+    elif everything:
+        _foresee(name, everything[0], everything[1:])
+
+
+def foresee_at_once(given: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Charge for a filter or test that does not look at what its first argument contains."""
+    charge(_CALL)
+    _weigh_all([*given[1:], *kwargs.values()])
+
+
+def foresee_call(function: Any, given: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Charge for a method, a macro or another function.
+
+    Raises:
+        OverflowError: The template has used up its allowance.
+    """
+    charge(_CALL)
+    everything = [*given, *kwargs.values()]
+    method = getattr(function, "__wrapped__", function)  # The sandbox wraps `format`.
+    owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+    if name == "join" and everything:
+        _foresee(name, everything[0], [owner])
+    elif isinstance(owner, str | list | tuple | range):
+        _foresee(name, owner, everything)
+    else:
+        charge(ITEM * len(owner) if isinstance(owner, Mapping) and name == "copy" else 0)
+        _weigh_all(everything)
+
+
+def _foresee(name: str, subject: Any, others: list[Any]) -> None:
+    """Charge for the input, times what the arguments make of each part of it."""
+    of_items = name in _OF_ITEMS and not isinstance(subject, str)
+    size = ITEM * length(subject) if of_items else weigh(subject)
+    rest = _weigh_all(others)
+    numbers = sum(abs(one) for one in others if isinstance(one, int))
+    charge(numbers)
+    if name in _FORMATS:
+        charge(_times_shown(subject, others) * rest)
+        return
+    texts = [one for one in others if isinstance(one, str)]
+    if name in _PARTS and texts and isinstance(subject, str):
+        # Each part of the text is compared with the first one.
+        charge(size * len(texts[0]) // ITEM)
+        charge(subject.count(texts[0]) * (2 * ITEM + sum(map(len, texts))))
+        return
+    times = 1 + sum(map(len, texts)) // ITEM
+    if name in _INDENTS:
+        times += numbers
+    elif name == "sum" and others:
+        times += length(subject)  # A sum of lists copies what it has so far for each of them.
+    charge(size * times * (_SORTING if name in _SORTS else 1 if name in _FAST else _SLOW))
+
+
+def foresee_operator(operator: str, left: Any, right: Any) -> None:
+    """Charge for a binary operator.
+
+    Raises:
+        OverflowError: The template has used up its allowance, or computes a large number.
+    """
+    charge(1)
+    if type(left) is type(right) is str and operator == "+":  # Most operations of templates.
+        charge(len(left) + len(right))
+    elif isinstance(left, int) and isinstance(right, int):
+        bits = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
+        if operator in {"*", "**"} and bits > _MOST_BITS:
+            raise OverflowError(f"it computes a number of more than {_MOST_BITS} bits")
+    elif operator == "%" and isinstance(left, str):
+        _foresee("format", left, list(right) if isinstance(right, tuple) else [right])
+    elif operator in {"+", "*"}:
+        unit = 1 if isinstance(left, str) or isinstance(right, str) else ITEM
+        times = max(1, *(one for one in (left, right) if isinstance(one, int)), 1) if operator == "*" else 1
+        charge(times * (length(left) + length(right)) * unit)
+    else:
+        _weigh_all((left, right))
+
+
+def charge_container(container: Any) -> None:
+    """Charge for looking for something in a container."""
+    if isinstance(container, Mapping):
+        charge(ITEM)
+    else:
+        weigh(container)
+
+
+def length(value: Any) -> int:
+    """Return how many items a value has, 0 if it has none."""
+    try:
+        return len(value)
+    except TypeError:
+        return 0
+
+
+def _weigh_all(values: Iterable[Any]) -> int:
+    return sum(map(weigh, values))
+
+
+def _times_shown(form: Any, values: Iterable[Any]) -> int:
+    """Return how often a format, with `%` or braces, shows values; refuse one that pads them excessively."""
+    if not isinstance(form, str):
+        return 1
+    from_outside = any(isinstance(one, int) and abs(one) > 10**_WIDTH_DIGITS for one in values)
+    if _WIDE_FORMAT.search(form) or (from_outside and _WIDTH_FROM_OUTSIDE.search(form)):
+        raise OverflowError("it pads a value with too many characters")
+    return form.count("%") + form.count("{")
