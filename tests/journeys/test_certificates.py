@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 import tinkergym as tg
-from tinkergym.reporting import verify
+from tinkergym.certificates import verify
 
 pytestmark = pytest.mark.service
 

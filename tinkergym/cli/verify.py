@@ -21,7 +21,7 @@ def verify(
 
     The exit code is 1 if something does not match or a check of the run fails. Needs no service.
     """
-    from tinkergym.reporting.verification import verify as verified
+    from tinkergym.certificates.verification import verify as verified
 
     found = verified(path)
     if as_json:

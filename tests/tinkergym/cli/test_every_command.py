@@ -10,11 +10,11 @@ import pytest
 import typer
 
 import tinkergym as tg
+from tinkergym.certificates.checks import certify
 from tinkergym.cli.main import app
 from tinkergym.remote.certificates import WrittenCertificate
 from tinkergym.remote.export import Exported
 from tinkergym.remote.job import Job
-from tinkergym.reporting.certificate_checks import certify
 from tinkergym.schema.certificate import EventsFacts, RunFacts
 from tinkergym.schema.events import CheckpointView, JobState
 

@@ -9,9 +9,9 @@ import tarfile
 
 import pytest
 
+from tinkergym.certificates import verify
+from tinkergym.certificates.bundle import writing_bundle
 from tinkergym.remote.certificates import known_to
-from tinkergym.reporting import verify
-from tinkergym.reporting.bundle import writing_bundle
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.certificate import (
     CheckpointFacts,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tinkergym.reporting.certificate_checks import certify
-from tinkergym.reporting.verification import verify
+from tinkergym.certificates.checks import certify
+from tinkergym.certificates.verification import verify
 from tinkergym.schema.certificate import (
     AgreementFacts,
     EventsFacts,

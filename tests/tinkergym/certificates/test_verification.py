@@ -6,8 +6,8 @@ import tarfile
 
 import pytest
 
+from tinkergym.certificates import verify
 from tinkergym.errors import InvalidDataError
-from tinkergym.reporting import verify
 
 
 def packed(name, body, *, sparse=False):
