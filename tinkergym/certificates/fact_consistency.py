@@ -69,6 +69,15 @@ def _agreements(facts: RunFacts) -> Iterator[str]:
         allowed = {one.allowed for one in facts.agreements if one.attempt == attempt}
         if len(allowed) > 1 or (asked is not None and allowed != {asked}):
             yield f"the comparisons of attempt {attempt} do not have the job's threshold"
+    sampled = {one.step: one.sampled_tokens for one in facts.steps}
+    if isinstance(facts.job.spec, PlayedSpec):
+        tokens = Counter[tuple[int, int]]()
+        for one in facts.agreements:
+            tokens[one.attempt, one.version] += one.tokens if one.by == "episodes" else 0
+        # A version samples the next step's episodes, and with staleness some of a later one's.
+        for (_, version), count in tokens.items():
+            if count > sampled.get(version + 1, count):
+                yield f"version {version} was compared on more tokens than it sampled"
     for one in facts.agreements:
         named = _named(one.agent, one.version)
         if not 0 <= one.mean <= one.largest:
@@ -79,7 +88,7 @@ def _agreements(facts: RunFacts) -> Iterator[str]:
 
 def _adapters(facts: RunFacts) -> Iterator[str]:
     yield from _twice("adapter", _keys(facts.adapters))
-    compared = {key: one for key, one in zip(_keys(facts.agreements), facts.agreements, strict=True)}
+    compared = dict(zip(_keys(facts.agreements), facts.agreements, strict=True))
     for key, one in zip(_keys(facts.adapters), facts.adapters, strict=True):
         named = _named(one.agent, one.version)
         if not 1 <= one.nonzero_tensors <= one.tensors or one.norm <= 0:

@@ -17,6 +17,9 @@ _ROUNDING = 1e-3
 
 _SECONDS_PER_HOUR = 3600
 
+_RECORDS = {SFTSpec: 1, PreferenceSpec: 2}
+"""Sequences that the facts count for each record of the log."""
+
 
 def log_problems(facts: RunFacts, log: EventLog) -> Iterator[str]:
     """Name the contradictions."""
@@ -113,27 +116,27 @@ def _steps(facts: RunFacts, log: EventLog) -> Iterator[str]:
 
 
 def _step_fault(facts: RunFacts, step: StepFacts, event: StepEvent) -> str:
+    """Return what a step's event contradicts in its facts; empty if nothing."""
     spec = facts.job.spec
-    rates = metric_by_policy(event.metrics, "learning_rate")
     own = step.learning_rates if step.learning_rate is None else {"": step.learning_rate}
-    if rates != own:
-        return "learning rates"
-    if event.steps != spec.steps:
-        return "numbers of steps"
+    differs = {
+        "learning rates": metric_by_policy(event.metrics, "learning_rate") != own,
+        "numbers of steps": event.steps != spec.steps,
+    }
     if isinstance(spec, PlayedSpec):
-        if event.policy_version != event.step:
-            return "versions"
-        if event.episodes != step.episodes:
-            return "episodes"
-        if event.sampled_tokens < step.sampled_tokens:
-            return "sampled tokens"
-        return ""
-    if event.trained_tokens != step.trained_tokens:
-        return "trained tokens"
-    each = {SFTSpec: 1, PreferenceSpec: 2}.get(type(spec))
-    if each is not None and (event.records or 0) * each != step.records:
-        return "records"
-    return ""
+        differs |= {
+            "versions": event.policy_version != event.step,
+            "episodes": event.episodes != step.episodes,
+            # Those of opponents are logged as well.
+            "sampled tokens": event.sampled_tokens < step.sampled_tokens,
+        }
+    else:
+        each = _RECORDS.get(type(spec), 1)
+        differs |= {
+            "trained tokens": event.trained_tokens != step.trained_tokens,
+            "records": (event.records or 0) * each != step.records,
+        }
+    return next((name for name, wrong in differs.items() if wrong), "")
 
 
 def _agreement(facts: RunFacts, one: AgreementFacts, log: EventLog) -> Iterator[str]:

@@ -120,8 +120,9 @@ def _agreed(facts: RunFacts) -> Check:
     if not facts.agreements:
         return Check(name=name, verdict="not_shown", text="nothing was compared")
     worst = max(facts.agreements, key=lambda one: one.mean)
+    tokens = sum(one.tokens for one in facts.agreements)
     text = (
-        f"publishes compared: {len(known)} of {len(published)}, on {sum(one.tokens for one in facts.agreements):,} tokens: "
+        f"publishes compared: {len(known)} of {len(published)}, on {tokens:,} tokens: "
         f"mean differences of at most {worst.mean:.3g} nats, {worst.allowed:.3g} allowed"
     )
     if missing:

@@ -29,8 +29,8 @@ def read_public_key(text: str) -> str:
     if not re.fullmatch(KEY_PATTERN, found):
         raise InvalidRequestError(
             f"{text[:80]!r} is not a public key",
-            hint="give the 64 hexadecimal digits that `tinkergym status` shows to clients of the service, or a "
-            "file that contains them",
+            hint="give the 64 hexadecimal digits that `tinkergym status` shows to clients of the service, or "
+            "a file that contains them",
             field="key",
         )
     return found

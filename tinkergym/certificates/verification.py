@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -97,7 +96,7 @@ def verify(path: str | Path, *, key: str | None = None) -> Verification:
         with path.open("rb") as file:
             is_json = file.read(1) in (b"{", b" ", b"\n")
         if is_json:
-            if os.path.getsize(path) > MOST_BYTES:
+            if path.stat().st_size > MOST_BYTES:
                 raise unreadable(f"{path} has more than {MOST_BYTES:,} bytes")
             certificate = read_certificate(path.read_bytes())
             return _verified(certificate, public, list(document_problems(certificate)))
