@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 
 from tinkergym.certificates.wording import some
+from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import AdapterFacts, AgreementFacts, EpisodeFate, PublishFacts, RunFacts
 from tinkergym.schema.job_spec import PlayedSpec
 from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.steering import settings_now
 
 ROUNDING = 1e-5
 """Nats by which the same difference of logprobs may differ, computed in two ways in float32."""
@@ -30,6 +32,12 @@ def fact_problems(facts: RunFacts) -> Iterator[str]:
 
 def _job(facts: RunFacts) -> Iterator[str]:
     job = facts.job
+    try:
+        changed = settings_now(job.spec, job.updates)
+    except (TinkerGymError, LookupError, TypeError):  # The changes may be invented.
+        changed = None
+    if changed != job.spec:
+        yield "the job's settings are not those after its changes of them"
     trains = {one.version for one in facts.publishes} | {one.view.policy_version for one in facts.checkpoints}
     if job.policy_version and job.policy_version not in trains:
         yield f"the job's version {job.policy_version} was neither published nor saved"
@@ -91,7 +99,7 @@ def _adapters(facts: RunFacts) -> Iterator[str]:
     compared = dict(zip(_keys(facts.agreements), facts.agreements, strict=True))
     for key, one in zip(_keys(facts.adapters), facts.adapters, strict=True):
         named = _named(one.agent, one.version)
-        if not 1 <= one.nonzero_tensors <= one.tensors or one.norm <= 0:
+        if one.version < 1 or not 1 <= one.nonzero_tensors <= one.tensors or one.norm <= 0:
             yield f"the adapter of version {named} is recorded as non-zero, and is not"
         if (one.engine_shift is None) != (one.learner_shift is None) or (one.engine_shift is None) != (
             one.tokens == 0

@@ -149,7 +149,7 @@ def _bundle(certificate: Certificate, files: BundleFiles) -> tuple[list[str], li
     if EVENTS in damaged:
         problems += damaged_events(files) if EVENT_HASHES not in damaged else []
     else:
-        log = read_log(files, facts.job.job_id)
+        log = read_log(files, facts.job.job_id, compare_hashes=EVENT_HASHES not in damaged)
         problems += [*log.problems, *log_problems(facts, log)]
     ledgers, wrong = read_ledgers(facts, files)
     problems += wrong

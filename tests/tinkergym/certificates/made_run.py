@@ -127,7 +127,7 @@ class Run:
             "model_fingerprint": "e" * 64,
             "optimizer_steps": self.done,
             "weights_file": "adapter_model.safetensors",
-            "weights_sha256": str(self.done) * 64,
+            "weights_sha256": "abc"[self.done] * 64,
             "files": named | {"optimizer.safetensors": {"bytes": 9, "sha256": "d" * 64}},
             "extra": {"job_id": JOB, "spec": self.spec.model_dump(mode="json")},
         }
@@ -161,7 +161,7 @@ class Run:
             bodies.append(CheckpointEvent(step=step, policy_version=step, path=view.path, sha256=view.sha256))
         bodies.append(StateEvent(state=self.state, reason="said so", attempt=1))
         return [
-            Event(seq=seq, job_id=JOB, time=100.0 + seq, body=body)
+            Event(seq=seq, job_id=JOB, time=100.0 + seq / 16, body=body)
             for seq, body in enumerate(bodies, start=1)
         ]
 
@@ -219,7 +219,7 @@ class Run:
             updated_at=self.events[-1].time,
             last_seq=len(self.events),
             updates=[self.update] if self.done == 2 else [],
-            used_seconds=3.0 * self.done + 0.5,
+            used_seconds=3.0 * self.done + 0.125,
             used_tokens=8 * self.done,
             packs={"own": "1.0"},
         )
@@ -237,7 +237,7 @@ class Run:
                 )
             ],
             publishes=[
-                PublishFacts(version=version, attempt=1, weights_sha256=str(version) * 64)
+                PublishFacts(version=version, attempt=1, weights_sha256="abc"[version] * 64)
                 for version in versions
             ],
             agreements=[
@@ -246,7 +246,7 @@ class Run:
                     attempt=1,
                     mean=(version + 1) * 1e-7,
                     largest=(version + 1) * 1e-6,
-                    tokens=EPISODES,
+                    tokens=1 if version == self.done else EPISODES,
                     by="probe" if version == self.done else "episodes",
                     allowed=1e-3,
                 )

@@ -138,7 +138,8 @@ def test_an_effect_no_larger_than_the_difference_of_any_attempt_proves_nothing()
 @pytest.mark.parametrize(("hashes", "expected"), [(("a", "a"), "not_shown"), (("a", "b"), "holds")])
 def test_whole_models_must_change(hashes, expected):
     publishes = [
-        PublishFacts(version=version, attempt=1, weights_sha256=one * 64) for version, one in enumerate(hashes)
+        PublishFacts(version=version, attempt=1, weights_sha256=one * 64)
+        for version, one in enumerate(hashes)
     ]
     job = CLEAN.job.model_copy(
         update={"spec": CLEAN.job.spec.model_copy(update={"adapter": FullParameters()}), "step": 1}
@@ -150,7 +151,9 @@ def test_whole_models_must_change(hashes, expected):
 def test_each_policy_of_a_game_is_checked():
     spec = CLEAN.job.spec.model_copy(update={"agents": {"o": Train(), "x": Train()}})
     both = {
-        name: [one.model_copy(update={"agent": agent}) for one in getattr(CLEAN, name) for agent in ("o", "x")]
+        name: [
+            one.model_copy(update={"agent": agent}) for one in getattr(CLEAN, name) for agent in ("o", "x")
+        ]
         for name in ("publishes", "agreements", "adapters")
     }
     facts = CLEAN.model_copy(update=both | {"job": CLEAN.job.model_copy(update={"spec": spec})})
