@@ -261,7 +261,7 @@ class Run:
                     norm=0.5,
                     learner_shift=0.25,
                     engine_shift=0.25,
-                    tokens=2,
+                    tokens=min(2, self.done),
                 )
             ],
             steps=[self._step_facts(step) for step in self.ledgers],

@@ -1,4 +1,4 @@
-"""One changed field of the facts, sealed again: what the bundle contradicts, and what only a signature does."""
+"""One changed field of the facts, sealed again: what its bundle and a signature contradict."""
 
 from __future__ import annotations
 
