@@ -172,6 +172,10 @@ class ServiceConfig(Settings):
     port: int = Field(8265, ge=0, le=65535)
     """Port to listen on. 0 takes a free one, which is recorded in `local.json`."""
 
+    operator_key: Path | None = None
+    """Ed25519 private key (PEM) that signs certificates. By default one is created as `operator.key` in
+    `data_dir`. `tinkergym status` shows the public key."""
+
     database_url: str = ""
     """`sqlite:////absolute/path`. Empty means `tinkergym.sqlite3` in `data_dir`."""
 
@@ -293,11 +297,11 @@ class ServiceConfig(Settings):
             raise ValueError("is empty; name a folder, or leave out the setting")
         return value
 
-    @field_validator("data_dir")
+    @field_validator("data_dir", "operator_key")
     @classmethod
-    def _absolute(cls, value: Path) -> Path:
-        # Every process of the service must use the same folder, whatever its working directory.
-        return value.expanduser().absolute()
+    def _absolute(cls, value: Path | None) -> Path | None:
+        # Every process of the service must use the same one, whatever its working directory.
+        return None if value is None else value.expanduser().absolute()
 
     @field_validator("environment_urls")
     @classmethod
@@ -361,6 +365,11 @@ class ServiceConfig(Settings):
     def store_url(self) -> str:
         """Where the database is."""
         return self.database_url or default_url(self.data_dir)
+
+    @property
+    def operator_key_file(self) -> Path:
+        """Where the operator's key is."""
+        return self.operator_key or self.data_dir / "operator.key"
 
     @property
     def job_files(self) -> Blobs:

@@ -45,6 +45,8 @@ def main() -> None:
         tail=EventTail(store),
         clock=time.time,
     )
+    # A key that cannot be used is reported now, not at the first certificate.
+    logging.info("certificates are signed by %s", parts.operator_key.public)
     listener = socket.socket(fileno=int(sys.argv[1]))
     app = create_app(parts)
     spare_the_collector()

@@ -132,6 +132,7 @@ def _health(parts: GatewayParts, key: str) -> HealthView:
         waiting_for=list(missing),
         missing_since=missing,
         memory=memory,
+        operator_key=parts.operator_key.public,
     )
 
 

@@ -10,11 +10,12 @@ import pytest
 import typer
 
 import tinkergym as tg
+from tests.tinkergym.certificates.made_run import signed
+from tinkergym.certificates.sealing import certify
 from tinkergym.cli.main import app
 from tinkergym.remote.certificates import WrittenCertificate
 from tinkergym.remote.export import Exported
 from tinkergym.remote.job import Job
-from tinkergym.reporting.certificate_checks import certify
 from tinkergym.schema.certificate import EventsFacts, RunFacts
 from tinkergym.schema.events import CheckpointView, JobState
 
@@ -105,7 +106,7 @@ def workplace(start_service, tg_run, tmp_path, monkeypatch):
             made_at=0.0,
             events=EventsFacts(count=0, head_sha256=""),
         )
-    certificate = certify(facts)
+    certificate = certify(signed(facts))
     (tmp_path / "run.json").write_text(certificate.model_dump_json())
     written = WrittenCertificate(certificate=certificate, json=tmp_path / "run.json")
     monkeypatch.setattr(Job, "certificate", lambda *_, **__: written)
