@@ -14,7 +14,6 @@ from backend.episodes.played import Played, is_lost, trained_seats
 from backend.jobs.completions import WHAT_EQUAL_REWARDS_MEAN
 from tinkergym.schema.events import MOST_METRICS_OF_STEP, EpisodeEvent, StepEvent, WarningEvent
 from tinkergym.trajectory.trajectory import (
-    COMPLETED_REASONS,
     REASON_COMES_FIRST,
     StopReason,
     Trajectory,
@@ -169,8 +168,7 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
 
 def _tells_less(trajectory: Trajectory) -> tuple[bool, bool]:
     """Return a sort key that puts the seat whose failure ended the episode first."""
-    reason = trajectory.stop_reason
-    return reason in COMPLETED_REASONS, reason is StopReason.SEAT_FAILED
+    return trajectory.completed, trajectory.stop_reason is StopReason.SEAT_FAILED
 
 
 def _cut(stop_reason: str, error: str) -> str:
