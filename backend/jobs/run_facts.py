@@ -156,9 +156,7 @@ def _turns(trajectories: Iterable[Trajectory]) -> Iterator[tuple[Trajectory, int
             yield trajectory, index, turn
 
 
-def _why(
-    spec: JobSpec, result: EpisodeResult, trained_seats: Sequence[Trajectory], *, stayed: bool
-) -> str:
+def _why(spec: JobSpec, result: EpisodeResult, trained_seats: Sequence[Trajectory], *, stayed: bool) -> str:
     """Return why an episode was not trained on."""
     reasons = [one.stop_reason for one in result.trajectories if one.stop_reason not in COMPLETED_REASONS]
     # In a failed game, the seat that failed is more informative than those affected by it.

@@ -207,8 +207,8 @@ class Trajectory(Record):
     retries: int = Field(0, ge=0)
     """How often the episode failed before this record and was played again."""
     early_reward: FiniteFloat = Field(0.0, ge=-LARGEST_REWARD, le=LARGEST_REWARD)
-    """Rewards before the agent's first action. They belong to no turn, so they are not trained on; of an agent
-    that never acted they are the return, with which its group's other episodes are compared."""
+    """Rewards before the agent's first action. They belong to no turn, so they are not trained on. Of an
+    agent that never acted they are the return, with which its group's other episodes are compared."""
     final_observation: Content = ""
     """What the environment showed after the last action."""
     trained: bool = True
