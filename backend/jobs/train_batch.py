@@ -216,7 +216,7 @@ def _compared(
 ) -> tuple[dict[Place, Credit], dict[str, float]]:
     """Compare the episodes; returns the credits of the segments of trained ones."""
     returns = [compared_return(*pair) for pair in zip(trajectories, rewards, strict=True)]
-    credited, advantages = _credits(spec, step, rewards, returns, groups, counted, strata=strata)
+    credited, advantages = _credits(spec, step, rewards, groups, counted, returns=returns, strata=strata)
     metrics = {
         "zero_variance_groups": float(advantages.zero_variance_groups),
         "broken_groups": float(advantages.broken_groups),
@@ -237,10 +237,10 @@ def _credits(
     spec: JobSpec,
     step: int,
     rewards: list[list[float]],
-    returns: list[float],
     groups: list[int],
     counted: list[bool],
     *,
+    returns: list[float],
     strata: list[int],
 ) -> tuple[list[float] | list[npt.NDArray[np.float64]], Advantages]:
     """Return each episode's advantage, or those of its turns."""

@@ -119,8 +119,8 @@ def turn_advantages(
     `group_advantages` gives the episodes. With `baseline="batch"` all turns of the batch are compared.
 
     Args:
-        turn_returns: One list per episode, N of them: the return from each turn on, see `returns_to_go`. Empty
-            for an agent that never acted, with which no turn is compared.
+        turn_returns: One list per episode, N of them: the return from each turn on, see `returns_to_go`.
+            Empty for an agent that never acted, with which no turn is compared.
         groups: [N].
         completed: [N].
         baseline: As in `group_advantages`, among turns with the same number.
