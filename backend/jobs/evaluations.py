@@ -174,7 +174,7 @@ class Evaluations:
             step=step,
             policy_version=step,
             episodes=len(trajectories),
-            failed_episodes=sum(not one.has_return for one in trajectories),
+            failed_episodes=sum(not one.completed for one in trajectories),
             sampled_tokens=sum(one.sampled_tokens for one in trajectories),
             mean=math.fsum(returns) / len(returns) if returns else None,
             low=low,
@@ -308,7 +308,7 @@ def _whole_sets(trajectories: Sequence[Trajectory], *, size: int) -> list[list[T
     The games of a set share their seed. A single one would give its seat more weight than the others.
     """
     sets = [list(trajectories[start : start + size]) for start in range(0, len(trajectories), size)]
-    return [some for some in sets if all(one.has_return for one in some)]
+    return [some for some in sets if all(one.completed for one in some)]
 
 
 def _interval(sets: Sequence[Sequence[Trajectory]], *, game: bool) -> list[float | None]:

@@ -99,8 +99,10 @@ class PolicyJob(JobLoop[PolicySpec]):
             elif time.monotonic() - self._last_used(last_call) > context.spec.idle_seconds:
                 self._check.changes()
                 raise ClientSilentError(
-                    f"no call and no sampling for {context.spec.idle_seconds:g} s, so the policy was saved "
-                    f"and gave up its place; the next call brings it back"
+                    f"no script has called or sampled for {context.spec.idle_seconds:g} s (idle_seconds), so "
+                    "the policy was saved and gave up its place. If the script ended or died, continue with "
+                    f"client.training_policy({context.job_id!r}), or end the policy with "
+                    f"`tinkergym jobs cancel {context.job_id}`"
                 )
             else:
                 context.bell.wait(rung, min(_LOOK_SECONDS, context.spec.idle_seconds))

@@ -92,7 +92,8 @@ class EpisodeFate(WireModel):
     episode_id: str
     fate: Fate
     why: str = ""
-    """For a dropped episode: its stop reason, `replaced_group`, `nothing_to_compare` or `masked`."""
+    """For a dropped episode: its stop reason, `replaced_group`, `nothing_to_compare`, `masked`, or
+    `no_turns` if no trained seat had a turn."""
     retries: int = 0
     """How often it failed before and was played again."""
     issued: int = 1
