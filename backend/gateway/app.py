@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
@@ -24,6 +25,7 @@ from backend.gateway import (
 )
 from backend.gateway.evaluations import Evaluations
 from backend.gateway.fair_threads import FairThreads
+from backend.gateway.openapi_document import document
 from backend.gateway.parts import GatewayParts
 from backend.gateway.request_limits import RequestLimits
 
@@ -80,6 +82,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.parts = parts
+    app.openapi = partial(document, app)  # type: ignore[method-assign]
     for module in (
         routes_jobs,
         routes_lifecycle,

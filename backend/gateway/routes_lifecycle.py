@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 
-from backend.gateway.dependencies import Tenant, body_of, describes
+from backend.gateway.dependencies import Tenant, body_of
+from backend.gateway.openapi_document import describes
 from backend.gateway.visible import shown_to
 from tinkergym.schema.jobs import JobView
 from tinkergym.schema.updates import UpdateRequest

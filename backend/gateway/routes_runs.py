@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from backend.gateway.dependencies import Tenant
+from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.parts import parts_of
 from backend.gateway.visible import shown_to
 from backend.store.blobs import Blobs
@@ -88,8 +88,8 @@ def stream_episodes(
     request: Request,
     tenant: Tenant,
     job_id: str,
-    first_step: Annotated[int, Query(ge=0)] = 0,
-    last_step: Annotated[int | None, Query(ge=0)] = None,
+    first_step: NumberQuery = 0,
+    last_step: NumberQuery | None = None,
 ) -> StreamingResponse:
     """Stream the stored episodes as submitted, one line of JSON each, by step."""
     job_id = tenant.get_job(job_id).job_id  # Only a valid job id may name a folder.

@@ -12,8 +12,9 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from backend.admission.models import require_offered
-from backend.gateway.dependencies import Tenant, body_of, describes, key_of
+from backend.gateway.dependencies import Tenant, body_of, key_of
 from backend.gateway.fair_threads import FairThreads
+from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.visible import disk_is_full, shown_to
 from backend.store.parts import lost_pools, pool_part

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 
+from pydantic import ValidationError
+
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError, PausedError
 from backend.jobs.job_loop import JobLoop
@@ -23,6 +25,7 @@ from tinkergym.errors import (
     InvalidRequestError,
     JobCancelledError,
     NonFiniteGradientError,
+    NonFiniteLossError,
     NotFoundError,
 )
 from tinkergym.schema.events import ErrorView, JobState
@@ -166,6 +169,16 @@ class PolicyJob(JobLoop[PolicySpec]):
             return self._call(stored.seq, stored.call)
         except refusals as error:
             return CallResult(error=ErrorView.model_validate(error.to_wire()))
+        except ValidationError as error:
+            if error.title != CallResult.__name__ or not isinstance(stored.call, ForwardBackward | Logprobs):
+                raise
+            self._context.policy.forget_gradient()
+            name = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+            unusable = NonFiniteLossError(
+                f"{name} is not finite or beyond float32, and the accumulated gradient was dropped",
+                hint="check for sampling logprobs of a different policy, or extreme advantages",
+            )
+            return CallResult(error=ErrorView.model_validate(unusable.to_wire()))
 
     def _call(self, seq: int, call: PolicyCall) -> CallResult:
         context = self._context

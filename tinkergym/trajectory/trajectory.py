@@ -121,6 +121,10 @@ LONGEST_METRIC_NAME = 100
 LARGEST_REWARD = 1e12
 """The largest reward of a turn, of either sign: sums over episodes and their squares stay finite."""
 
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Logprob = Annotated[FiniteFloat, Field(ge=-1e6, le=1.0)]
+"""In nats. Rounding may leave one slightly above 0."""
+
 ONLY_AGENT = "agent_0"
 """The agent id of an environment with one agent."""
 
@@ -136,7 +140,7 @@ class Segment(Record):
     token_ids: list[int] = Field(max_length=MOST_TOKENS)
     loss_mask: list[bool] = Field(max_length=MOST_TOKENS)
     """True exactly where the policy sampled the token."""
-    sampling_logprobs: list[FiniteFloat | None] = Field(max_length=MOST_TOKENS)
+    sampling_logprobs: list[Logprob | None] = Field(max_length=MOST_TOKENS)
     """In nats, at the sampling temperature; None exactly where `loss_mask` is False."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
     """Positions of images, in order, on tokens that the policy did not sample."""
