@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,9 @@ from typing import Any
 from backend.admission.check_places import CheckPlaces
 from backend.admission.image_bounds import refuse_many_images
 from backend.admission.protocols import Checked, ModelCatalog
-from backend.config import CONFIG_VARIABLE, GatewayLimits
+from backend.config import GatewayLimits
 from backend.processes.bounded_pipes import communicate
+from backend.processes.foreign_code import environment_for_packs
 from tinkergym.errors import (
     InvalidEnvironmentError,
     InvalidRequestError,
@@ -52,9 +53,12 @@ class _Probe:
 class Preflight:
     """Implements `JobCheck`."""
 
-    def __init__(self, catalog: ModelCatalog, limits: GatewayLimits) -> None:
+    def __init__(
+        self, catalog: ModelCatalog, limits: GatewayLimits, environment_variables: Sequence[str] = ()
+    ) -> None:
         self._catalog = catalog
         self._limits = limits
+        self._environment_variables = environment_variables
         self._places = CheckPlaces(limits.job_checks_at_once)
         self._lock = threading.Lock()
         # Cache successes only: the cause of a failure may have been fixed since.
@@ -157,13 +161,12 @@ class Preflight:
             **_game_settings(spec),
             "bundle": bundle.model_dump(),
         }
-        environ = {key: value for key, value in os.environ.items() if key != CONFIG_VARIABLE}
         child = subprocess.Popen(
             [sys.executable, "-m", "backend.admission.preflight_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environ,
+            env=environment_for_packs(self._environment_variables),
             start_new_session=True,
         )
         try:

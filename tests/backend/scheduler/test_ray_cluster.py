@@ -29,7 +29,7 @@ def test_environments_have_less_priority_than_what_samples_and_trains(host, undi
         # Of each thread: the kernel keeps a priority per thread.
         return [os.getpriority(os.PRIO_PROCESS, thread.id) for thread in host.find(name).threads()]
 
-    assert max(niceness("EnvWorkerProcess")) >= max(niceness("PoolProcess")) + 10
+    assert min(niceness("env_worker_process")) >= max(niceness("PoolProcess")) + 10
 
 
 def test_other_users_reach_no_file_of_ray(host, undisturbed):
