@@ -104,7 +104,6 @@ def serve(
                 return _watch(config, parts, signals, greeting, say)
             finally:
                 _stop(list(parts.values()), mark, signals)
-                data_folder.remove_sockets(config)
 
 
 def _watch(

@@ -35,6 +35,8 @@ from tinkergym.tools.sandbox_rule import Isolation, required_isolation
 
 Ending = Literal["finished", "raised", "timeout", "cpu", "memory", "killed"]
 
+FOLDER_PREFIX = "tinkergym-sandbox-"
+"""Of the temporary folders of runs; the id of the process that made it follows."""
 _LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
 _GRACE_SECONDS = 20.0
 """Extra time for starting and ending the process on a busy machine."""
@@ -157,7 +159,7 @@ def _launch(
     code: str, limits: Limits, isolation: Isolation, *, site_packages: bool
 ) -> tuple[dict[str, Any], str]:
     """Start the launcher, send its input, and return its report and the code's output."""
-    folder = tempfile.mkdtemp(prefix="tinkergym-sandbox-")
+    folder = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
     try:
         return _talk(code, limits, isolation, folder, site_packages)
     except OSError as error:
