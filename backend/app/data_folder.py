@@ -18,7 +18,6 @@ from backend.private_folder import close_to_others, private_files, refuse_change
 from backend.store.place import database_file, default_url
 from tinkergym.errors import StorageFullError
 
-
 _LOCK = "serve.lock"
 
 

@@ -26,7 +26,9 @@ def isolation_notice(
     except TinkerGymError:
         return None
     if not reason:
-        return _notice(setting, "namespaces", "", "Python that policies write (PythonTool) runs in namespaces")
+        return _notice(
+            setting, "namespaces", "", "Python that policies write (PythonTool) runs in namespaces"
+        )
     if setting == "limits":
         message = f"Python that policies write (PythonTool) runs with limits only, which {RISK}"
         return _notice(setting, "limits", reason, message)

@@ -1,4 +1,4 @@
-"""The service's folders in the system's temporary one: removed with their owner, or later if it was killed."""
+"""The service's folders in the system's temporary one: removed with their owner, or after it was killed."""
 
 from __future__ import annotations
 

@@ -49,9 +49,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         # Parsing one takes many times its size in memory.
         app.state.large_bodies = FairThreads(1)
         app.state.upload_writes = FairThreads(_UPLOAD_THREADS)
-        app.state.evaluations = Evaluations(
-            parts.config.limits, parts.config.environment_variables
-        )
+        app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
         yield
         await parts.tail.close()

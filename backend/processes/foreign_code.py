@@ -36,9 +36,7 @@ _NAMES = frozenset(
 _PREFIXES = ("LC_", "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "MALLOC_")
 
 
-def environment_for_packs(
-    further: Sequence[str], environ: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def environment_for_packs(further: Sequence[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment variables for a process that runs the code of packs.
 
     Args:

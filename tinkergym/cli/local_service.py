@@ -37,7 +37,7 @@ def local_service(announce: Callable[[str], None], settings: Sequence[str] = ())
         Whether the service was started here, and is stopped after the body.
 
     Raises:
-        ServiceUnavailableError: The service ended at once or did not respond within ten minutes. The message has
+        ServiceUnavailableError: The service ended at once or did not respond in ten minutes. The message has
             its output.
     """
     if url := _running():

@@ -27,8 +27,8 @@ _TokenText = Annotated[
 _PythonToolOption = Annotated[
     PythonToolSetting,
     typer.Option(
-        help="How Python that policies write (PythonTool) is isolated: namespaces refuses it where the machine "
-        "offers none; limits does not stop code that tries to escape; off refuses it."
+        help="How Python that policies write (PythonTool) is isolated: namespaces refuses it where the "
+        "machine offers none; limits does not stop code that tries to escape; off refuses it."
     ),
 ]
 _Processes = Annotated[

@@ -300,4 +300,12 @@ def _readable_paths(site_packages: bool) -> list[str]:
     return list(dict.fromkeys(os.path.realpath(path) for path in paths))
 
 
-__all__ = ["Isolation", "Limits", "Run", "best_isolation", "isolation_for", "missing_namespaces", "run_python"]
+__all__ = [
+    "Isolation",
+    "Limits",
+    "Run",
+    "best_isolation",
+    "isolation_for",
+    "missing_namespaces",
+    "run_python",
+]

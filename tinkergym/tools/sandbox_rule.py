@@ -85,7 +85,7 @@ __all__ = [
     "Isolation",
     "PythonToolSetting",
     "require",
-    "requiring",
     "required_isolation",
+    "requiring",
     "setting_here",
 ]

@@ -70,9 +70,9 @@ def test_images_are_for_a_model_that_sees_as_far_as_its_context_holds_them(pack,
 
 def test_an_environment_that_hangs_is_stopped_with_all_that_it_started(pack):
     with pytest.raises(InvalidEnvironmentError, match="within 6 s"):
-        Preflight(
-            Catalog(), GatewayLimits(job_check_seconds=6), ["ODD_PIDS"], waited=lambda pid: 0.0
-        ).check(spec(how="hangs"))
+        Preflight(Catalog(), GatewayLimits(job_check_seconds=6), ["ODD_PIDS"], waited=lambda pid: 0.0).check(
+            spec(how="hangs")
+        )
     pids = [int(pid) for pid in (pack / "pids").read_text().split()]
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 5)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []

@@ -41,10 +41,10 @@ job = dict(model="bytes", steps=1, sampling=Sampling(max_turn_tokens=4))
 preflight = Preflight(Catalog(), GatewayLimits(job_check_seconds=120))
 played = JobSpec(environment=ref, **job)
 evaluated = JobSpec(environment={"id": "math/Arithmetic-v0"}, evaluate=[EvaluateEvery(1, ID)], **job)
-seated = JobSpec(environment={"id": "board/TicTacToe-v0"}, agents={"x": Train(), "o": Train(tools=[TOOL])}, **job)
-wanted = EvaluationRequest(
-    environment=ref, policy="p", model="bytes", episodes=[EvaluationEpisode(episode_id="0", seed=0, sampling_seed=0)]
-)
+agents = {"x": Train(), "o": Train(tools=[TOOL])}
+seated = JobSpec(environment={"id": "board/TicTacToe-v0"}, agents=agents, **job)
+episode = EvaluationEpisode(episode_id="0", seed=0, sampling_seed=0)
+wanted = EvaluationRequest(environment=ref, policy="p", model="bytes", episodes=[episode])
 places = {
     "seat": lambda: refuse_foreign(seated),
     "pack": lambda: preflight.check(played),
@@ -65,8 +65,8 @@ def outcome(attempt):
     except TinkerGymError as error:
         return error.to_wire()
 
-outside = PythonTool().isolation
-found = {"outside": outside, "notice": {one: isolation_notice(one).to_json() for one in ("namespaces", "limits", "off")}}
+notices = {one: isolation_notice(one).to_json() for one in ("namespaces", "limits", "off")}
+found = {"outside": PythonTool().isolation, "notice": notices}
 quick = ("seat", "environment worker", "seat of a worker", "environment server", "tool", "sandbox")
 for setting, tried in {"namespaces": places, "off": quick, "limits": quick}.items():
     require(setting)
