@@ -35,10 +35,8 @@ def test_shows_environments_of_jobs_only_listed_variables(job):
 
 
 def test_shows_evaluated_environments_only_listed_variables(client):
-    (played,) = (
-        client.policy("nano", max_turn_tokens=4).evaluate("afar/Env-v0", **AFAR, episodes=1).trajectories
-    )
-    assert {name: played.metrics[name] for name in SEEN} == SEEN
+    metrics = client.policy("nano", max_turn_tokens=4).evaluate("afar/Env-v0", **AFAR, episodes=1).metrics
+    assert {name: metrics[name] for name in SEEN} == SEEN
 
 
 def test_lets_no_other_user_reach_files_of_a_job(job):
