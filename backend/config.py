@@ -11,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -23,8 +23,10 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.images.files import MOST_BYTES, MOST_PIXELS
 from tinkergym.network.chat_endpoint import origin_list
 from tinkergym.schema.parsing import parse
+from tinkergym.tools.sandbox_rule import PythonToolSetting
 
 DType = Literal["float32", "bfloat16"]
+EnvironmentVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
 """Environment variable that carries the effective settings, as JSON, to the processes of one service."""
 
@@ -218,6 +220,15 @@ class ServiceConfig(Settings):
     opponent_urls: list[str] = []
     """Origins of external models that may play seats of games on the service: `https://models.example.org`.
     See `tg.opponents.External`."""
+
+    python_tool: PythonToolSetting = "namespaces"
+    """How the service runs Python that policies write (`PythonTool`). `namespaces` refuses jobs that use it
+    where the machine offers none, as on macOS and in most containers. `limits` runs the code there too; such
+    code can then read and change whatever the service can. `off` refuses all such jobs."""
+
+    environment_variables: list[EnvironmentVariable] = []
+    """Further environment variables that environments played by the service may read, such as a pack's key.
+    They see only a short list of harmless ones."""
 
     episodes_per_worker: int = Field(256, ge=1)
     """Episodes that one environment worker plays at once."""

@@ -23,6 +23,7 @@ class Greeting:
         key_file: Path,
         say: Callable[[Notice], None],
         refusals: Callable[[], Mapping[str, str]] = dict,
+        isolation: Callable[[], Notice | None] = lambda: None,
     ) -> None:
         """Prepare.
 
@@ -31,11 +32,13 @@ class Greeting:
             key_file: The file with its key.
             say: Receives the messages.
             refusals: Returns, by model, why its worker does not start.
+            isolation: Returns the message about the isolation of policies' code.
         """
         self._url = url
         self._key_file = key_file
         self._say = say
         self._refusals = refusals
+        self._isolation = isolation
         self._refusals_said: Mapping[str, str] = {}
         self._next_refusals = 0.0
         self._began = time.monotonic()
@@ -64,6 +67,8 @@ class Greeting:
                     {"url": self._url, "key_file": str(self._key_file), "waiting_for": waiting_for},
                 )
             )
+            if notice := self._isolation():
+                self._say(notice)
         if not waiting_for:
             self.complete = True
             seconds = round(now - self._began, 1)

@@ -20,6 +20,7 @@ from pathlib import Path
 from backend.app import data_folder
 from backend.app.end_signals import EndSignals
 from backend.app.greeting import Greeting
+from backend.app.isolation import isolation_notice
 from backend.app.listener import listening, url_of
 from backend.app.notice import Notice
 from backend.app.probe import GatewayProbe, SchedulerProbe, answers, scheduler_is_silent
@@ -96,11 +97,16 @@ def serve(
                 ),
             }
             try:
-                greeting = Greeting(url, key_file, say, lambda: _refusals(config))
+                greeting = Greeting(
+                    url,
+                    key_file,
+                    say,
+                    lambda: _refusals(config),
+                    lambda: isolation_notice(config.python_tool),
+                )
                 return _watch(config, parts, signals, greeting, say)
             finally:
                 _stop(list(parts.values()), mark, signals)
-                data_folder.remove_sockets(config)
 
 
 def _watch(

@@ -63,7 +63,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         # They have one child process, which checks one image at a time.
         app.state.image_checks = FairThreads(1, seconds=_BODY_SECONDS)
         app.state.upload_writes = FairThreads(_UPLOAD_THREADS, seconds=_BODY_SECONDS)
-        app.state.evaluations = Evaluations(parts.config.limits)
+        app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
         yield
         await parts.tail.close()

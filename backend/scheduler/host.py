@@ -23,6 +23,7 @@ from backend.config import ServiceConfig
 from backend.private_folder import make_private
 from backend.processes.children import MARK_VARIABLE
 from backend.processes.ends import wait_for_end
+from backend.processes.foreign_code import HOST_VARIABLE
 from backend.processes.guardian import guarded
 from backend.scheduler import early_worker
 from backend.scheduler.ray_logs import remove_old_logs
@@ -34,8 +35,6 @@ _LOOK_SECONDS = 1.0
 _STOP_SECONDS = 8.0
 _SWEEP_SECONDS = 60.0
 """Interval between checks for old logs."""
-_HOST_VARIABLE = "TINKERGYM_SCHEDULER_HOST"
-"""Environment variable inherited by everything below Ray: its owner."""
 _CORE_PROCESSES = ("gcs_server", "raylet")
 """Processes without which Ray is dead, although its driver would only notice after a minute."""
 
@@ -76,7 +75,7 @@ def main() -> int:
     _end_processes(config.digest)
     for left in [*config.run_dir.glob("ranks-*"), config.run_dir / env_worker_files.FOLDER]:
         shutil.rmtree(left, ignore_errors=True)
-    os.environ[_HOST_VARIABLE] = config.digest
+    os.environ[HOST_VARIABLE] = config.digest
     # For this run of the host: the guardian of the last one must not end what this one starts.
     mark = f"{os.environ.get(MARK_VARIABLE, config.digest)}:{secrets.token_hex(8)}"
     os.environ[MARK_VARIABLE] = mark
@@ -149,7 +148,7 @@ def _end_processes(digest: str) -> None:
     left = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(_HOST_VARIABLE) == digest:
+            if process.environ().get(HOST_VARIABLE) == digest:
                 process.kill()
                 left.append(process)
     psutil.wait_procs(left, timeout=5.0)

@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
+
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd
 from backend.errors import RankLostError
 from backend.processes import with_parent
-from backend.scheduler import early_worker
+from backend.scheduler import early_worker, ray_patience
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, SchedulerProcess
 from backend.scheduler.process_memory import resident_bytes
 from backend.scheduler.workers import (
@@ -64,9 +66,10 @@ def start_ray(temp_dir: Path) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # An actor that does not request a GPU from Ray would not see any; ours share the device themselves.
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    # Lower priority than the desktop, but clearly higher than environments in separate processes. Ray's 15
-    # leaves no room below.
-    os.environ.setdefault("RAY_worker_niceness", "5")
+    # Normal priority: with Ray's 15, pools hardly run on a busy machine. Environments have less.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in ray_patience.SETTINGS.items():
+        os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     # Without these a worker's output is never rotated: an environment that prints would fill the disk.
     os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(_LOG_FILE_BYTES))
@@ -82,6 +85,7 @@ def start_ray(temp_dir: Path) -> None:
     import ray
 
     _leave_out_unused_parts()
+    _wait_for_a_slow_raylet()
     _tie_agents_to_ray()
     ray.init(
         address="local",
@@ -108,6 +112,28 @@ def _leave_out_unused_parts() -> None:
     for name in ("start_api_server", "start_monitor"):
         if hasattr(Node, name):
             setattr(Node, name, lambda _node, **_options: None)
+
+
+def _wait_for_a_slow_raylet() -> None:
+    """Let Ray wait as long as its raylet lives, instead of 30 seconds, for which it has no setting."""
+    from ray._private import services
+
+    get_node = getattr(services, "get_node", None)
+    if get_node is None:  # Another release of Ray waits as long as it likes.
+        return
+
+    def patient(*arguments: Any, **options: Any) -> Any:
+        return ray_patience.until_known(lambda: get_node(*arguments, **options), _raylet_runs)
+
+    setattr(services, "get_node", patient)  # noqa: B010 - mypy knows the original's type
+
+
+def _raylet_runs() -> bool:
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def _tie_agents_to_ray() -> None:

@@ -57,6 +57,7 @@ class Served:
             assert line, "it ended"
             self.before_greeting.append(line)
         self.greeting = line
+        self.isolation = self.process.stdout.readline()
         self.local = json.loads((self.data_dir / "local.json").read_text())
         self.url = self.local["url"]
 

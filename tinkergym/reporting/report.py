@@ -68,7 +68,8 @@ def show(
     """
     console = console or Console(emoji=False)
     assert isinstance(job.spec, PlayedSpec)
-    steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
+    events = (event.body for event in job.events())
+    steps = [body for body in events if isinstance(body, StepEvent) and not body.repeated]
     rewards = {agent: [value for _, value in means] for agent, means in reward_curves(steps).items()}
     for agent, values in (rewards or {"": []}).items():
         whose = f" at the seat {agent}" if agent else ""

@@ -139,7 +139,7 @@ def make_world(tmp_path):
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    host = Host(tmp_path_factory.mktemp("service"))
+    host = Host(tmp_path_factory.mktemp("service"), environment_variables=["PACK_KEY"])
     yield host
     assert host.stop() == 0
     host.store.close()
