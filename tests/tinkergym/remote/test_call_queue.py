@@ -1,7 +1,6 @@
 """Calls keep their order and their futures, whatever is refused, cancelled or given up."""
 
 import asyncio
-import logging
 
 import pytest
 
@@ -98,19 +97,18 @@ def test_given_up_calls_fail_without_waiting_for_a_policy_that_has_no_place(api,
         future.result(10)
 
 
-def test_each_reason_to_wait_is_told_once(api, calls, caplog):
+def test_each_reason_to_wait_is_told_once(api, calls, said_by):
     api.service.done.clear()
     api.service.state, api.service.reason = JobState.QUEUED, "loading the model 'nano'"
-    with caplog.at_level(logging.WARNING):
-        future = calls.add(STEP, version)
-        for _ in range(3):
-            assert api.service.asked.wait(10)
-            api.service.asked.clear()
-        api.service.state, api.service.reason = JobState.PAUSED, "its budget is used up"
-        for _ in range(3):
-            assert api.service.asked.wait(10)
-            api.service.asked.clear()
-        api.service.done.set()
-        future.result(10)
-    told = [record.getMessage() for record in caplog.records]
+    future = calls.add(STEP, version)
+    for _ in range(3):
+        assert api.service.asked.wait(10)
+        api.service.asked.clear()
+    api.service.state, api.service.reason = JobState.PAUSED, "its budget is used up"
+    for _ in range(3):
+        assert api.service.asked.wait(10)
+        api.service.asked.clear()
+    api.service.done.set()
+    future.result(10)
+    told = said_by("tinkergym.remote.call_queue")
     assert [("loading" in one, "budget" in one) for one in told] == [(True, False), (False, True)]

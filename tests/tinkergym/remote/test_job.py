@@ -176,14 +176,13 @@ def test_events_go_on_where_the_stream_broke_and_none_comes_twice(service, clien
 
 
 @pytest.mark.parametrize(("outages", "news"), [(1, 0), (2, 1), (4, 1)])
-def test_a_service_that_is_not_back_at_once_is_missed_aloud_and_once(service, client, caplog, outages, news):
+def test_a_service_that_is_not_back_at_once_is_missed_aloud_and_once(service, client, said_by, outages, news):
     job = client.train(Echo, steps=1, algorithm=SMALL)
     job.wait()
-    caplog.clear()
     for _ in range(outages):
         service.break_next(f"GET /v1/jobs/{job.id}/events")
     assert list(job.events())
-    said = [record.getMessage() for record in caplog.records]
+    said = said_by("tinkergym.remote.events")
     assert len(said) == news
     for text in said:
         assert f"no service responds at {service.url}" in text
