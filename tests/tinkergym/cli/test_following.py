@@ -25,7 +25,7 @@ def test_a_detached_client_job_is_played_by_attach(run, service):
     result = run("train", BOARD, "--steps", "2", "--rollout", "client", "--detach", *small)
     assert "tinkergym jobs attach job-1" in result.output
     with service.jobs.changed:  # its worker may still be asking for episodes while the command has ended
-        service.jobs.changed.wait_for(lambda: service.jobs.get("job-1").workers, timeout=5)
+        service.jobs.changed.wait_for(lambda: service.jobs.get("job-1").workers, timeout=60)
     service.jobs.take_back("job-1")
     assert "step 2/2" in run("jobs", "attach", "job-1").output
 

@@ -41,8 +41,8 @@ def test_a_call_that_the_service_refuses_leaves_its_number_to_the_next(api, call
     api.service.refuse["save"] = error
     futures = [calls.add(call, version) for call in (Publish(), Save(), STEP, Publish())]
     with pytest.raises(type(error)):
-        futures.pop(1).result(10)
-    assert [future.result(10) for future in futures] == [1, 2, 3]
+        futures.pop(1).result(60.0)
+    assert [future.result(60.0) for future in futures] == [1, 2, 3]
     assert [call.op for call in api.service.stored] == ["publish", "optim_step", "publish"]
 
 
@@ -53,7 +53,7 @@ def test_a_call_that_the_service_refuses_leaves_its_number_to_the_next(api, call
 def test_after_an_unknown_outcome_or_another_scripts_calls_nothing_more_is_sent(api, calls, error):
     api.service.refuse["publish"] = error
     with pytest.raises(type(error)):
-        calls.add(Publish(), version).result(10)
+        calls.add(Publish(), version).result(60.0)
     with pytest.raises(type(error)):
         calls.add(STEP, version)
     assert api.service.stored == []
@@ -62,7 +62,7 @@ def test_after_an_unknown_outcome_or_another_scripts_calls_nothing_more_is_sent(
 def test_a_call_for_which_there_is_no_room_yet_is_sent_again(api, calls, monkeypatch):
     monkeypatch.setattr("tinkergym.remote.call_queue._FULL_PAUSE_SECONDS", 0.0)
     api.service.refuse["publish"] = TooManyRequestsError("as many wait as may")
-    assert calls.add(Publish(), version).result(10) == 1
+    assert calls.add(Publish(), version).result(60.0) == 1
 
 
 def test_a_future_that_someone_cancels_still_gets_its_result_and_so_do_later_ones(api, calls):
@@ -76,8 +76,8 @@ def test_a_future_that_someone_cancels_still_gets_its_result_and_so_do_later_one
     with pytest.raises(TimeoutError):
         asyncio.run(waited())
     api.service.done.set()
-    assert future.result(10) == 1
-    assert calls.add(Publish(), version).result(10) == 3
+    assert future.result(60.0) == 1
+    assert calls.add(Publish(), version).result(60.0) == 3
 
 
 def test_closing_waits_for_results_unless_told_otherwise(api, calls):
@@ -91,10 +91,10 @@ def test_closing_waits_for_results_unless_told_otherwise(api, calls):
 def test_given_up_calls_fail_without_waiting_for_a_policy_that_has_no_place(api, calls):
     api.service.done.clear()
     future = calls.add(STEP, version)
-    assert api.service.asked.wait(10)
+    assert api.service.asked.wait(60.0)
     calls.close(wait=False)
     with pytest.raises(ClientClosedError):
-        future.result(10)
+        future.result(60.0)
 
 
 def test_each_reason_to_wait_is_told_once(api, calls, said_by):
@@ -102,13 +102,13 @@ def test_each_reason_to_wait_is_told_once(api, calls, said_by):
     api.service.state, api.service.reason = JobState.QUEUED, "loading the model 'nano'"
     future = calls.add(STEP, version)
     for _ in range(3):
-        assert api.service.asked.wait(10)
+        assert api.service.asked.wait(60.0)
         api.service.asked.clear()
     api.service.state, api.service.reason = JobState.PAUSED, "its budget is used up"
     for _ in range(3):
-        assert api.service.asked.wait(10)
+        assert api.service.asked.wait(60.0)
         api.service.asked.clear()
     api.service.done.set()
-    future.result(10)
+    future.result(60.0)
     told = said_by("tinkergym.remote.call_queue")
     assert [("loading" in one, "budget" in one) for one in told] == [(True, False), (False, True)]

@@ -55,7 +55,7 @@ def test_a_block_that_raises_is_left_without_waiting_for_results(api, policy):
         step = policy.optim_step(1e-3)
         raise KeyboardInterrupt
     with pytest.raises(ClientClosedError):
-        step.result(10)
+        step.result(60.0)
 
 
 def test_a_version_is_loaded_by_any_reference_that_names_one(api, policy):
@@ -66,13 +66,13 @@ def test_a_version_is_loaded_by_any_reference_that_names_one(api, policy):
         POLICY_ID: SimpleNamespace(version=None, kept=[]),
     }
     for reference in ("job-2@best", "job-2@latest", "policy-2@step:3", "job-2/black@4"):
-        policy.load(reference).result(10)
+        policy.load(reference).result(60.0)
     loaded = [call.policy for call in api.service.stored]
     assert loaded == ["job-2@5", "job-2@7", "policy-2@3", "job-2/black@4"]
     for missing in (POLICY_ID, "job-3@best"):
         with pytest.raises(NotFoundError):
             policy.load(missing)
-    policy.load("job-2@best").result(10)
+    policy.load("job-2@best").result(60.0)
 
 
 def test_token_ids_of_any_integer_type_are_a_prompt_and_other_things_are_refused(policy):
