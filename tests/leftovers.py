@@ -4,14 +4,15 @@ What a test leaves works on in the tests after it: it logs into their output, ta
 What a fixture of a file or of the whole run has opened may stay, with all that it starts.
 """
 
-import contextlib
 import gc
+import itertools
 import logging
 import os
 import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -34,6 +35,7 @@ class _Origin:
 
     by: threading.Thread
     site: str
+    number: int
 
 
 @dataclass
@@ -43,7 +45,7 @@ class _State:
     threads: set[threading.Thread] = field(default_factory=set)
     processes: set[int] = field(default_factory=set)
     sockets: set[int] = field(default_factory=set)
-    """Inodes. Empty where there is no /proc."""
+    """Numbers, in the order of their opening. What libraries in C open is not ours."""
     loggers: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -57,7 +59,8 @@ class _State:
         self.loggers |= after.loggers
 
 
-_sockets_opened: dict[int, _Origin] = {}
+_opened: weakref.WeakKeyDictionary[socket.socket, _Origin] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
 _may_stay = {scope: _State() for scope in _WIDER["function"]}
 """What fixtures of each scope have opened; and what has been named once is not named again."""
 
@@ -66,10 +69,10 @@ def _origin() -> _Origin:
     frame, site = sys._getframe(2), []
     while frame is not None and len(site) < 3:
         path = frame.f_code.co_filename
-        if "/lib/python" not in path:
+        if "/lib/python" not in path and not path.startswith("<"):
             site.append(f"{path.removeprefix(_ROOT)}:{frame.f_lineno}")
         frame = frame.f_back
-    return _Origin(threading.current_thread(), " < ".join(site))
+    return _Origin(threading.current_thread(), " < ".join(site), next(_numbers))
 
 
 _ROOT = str(__file__).removesuffix("tests/leftovers.py")
@@ -83,20 +86,20 @@ def _start_and_remember(thread: threading.Thread) -> None:
 
 def _open_and_remember(one: socket.socket, *arguments: object, **settings: object) -> None:
     _open(one, *arguments, **settings)
-    _sockets_opened[os.fstat(one.fileno()).st_ino] = _origin()
+    _opened[one] = _origin()
 
 
 threading.Thread.start = _start_and_remember
 socket.socket.__init__ = _open_and_remember
 
 
+def _open_sockets() -> list[socket.socket]:
+    there = [reference() for reference in _opened.keyrefs()]  # a copy: other threads open more meanwhile
+    return [one for one in there if one is not None and one.fileno() != -1]
+
+
 def _sockets() -> set[int]:
-    links = []
-    with contextlib.suppress(FileNotFoundError):
-        for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a path object costs more than the call
-            with contextlib.suppress(OSError):  # what another thread closes meanwhile
-                links.append(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115
-    return {int(link[8:-1]) for link in links if link.startswith("socket:")}
+    return {_opened[one].number for one in _open_sockets()}
 
 
 def _processes() -> set[int]:
@@ -139,7 +142,7 @@ def _left(before: _State, scope: str) -> list[str]:
     return [
         *_threads_left(stays | {main}, belongs, deadline),
         *_processes_left(before.processes | kept.processes, deadline),
-        *_sockets_left(before.sockets | kept.sockets, belongs, deadline),
+        *_sockets_left(before.sockets | kept.sockets, belongs),
         *_loggers_left(before.loggers, kept.loggers),
     ]
 
@@ -170,25 +173,13 @@ def _processes_left(known: set[int], deadline: float) -> Iterator[str]:
             yield f"process {process.pid}: {command[:200]}"
 
 
-def _sockets_left(
-    known: set[int], belongs: Callable[[_Origin | None], bool], deadline: float
-) -> Iterator[str]:
-    def new() -> set[int]:
-        return {one for one in _sockets() - known if not belongs(_sockets_opened.get(one))}
-
-    if not (left := new()):
-        return
-    gc.collect()
-    left &= _sockets()
-    if not left:
-        return
-    addresses = {}
-    for one in psutil.Process().net_connections("all"):
-        with contextlib.suppress(OSError):
-            addresses[os.fstat(one.fd).st_ino] = f"{one.laddr} to {one.raddr}, {one.status}"
-    for inode in left:
-        origin = _sockets_opened.get(inode)
-        yield f"socket {addresses.get(inode)}, opened at {origin and origin.site}"
+def _sockets_left(known: set[int], belongs: Callable[[_Origin | None], bool]) -> Iterator[str]:
+    if _sockets() - known:
+        gc.collect()  # No harm is in a client that was forgotten and not closed: its socket goes with it.
+        for one in _open_sockets():
+            origin = _opened[one]
+            if origin.number not in known and not belongs(origin):
+                yield f"socket {one}, opened at {origin.site}"
 
 
 def _loggers_left(
