@@ -44,7 +44,7 @@ def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(s
     for _ in range(2):
         killed = served.gateway()
         killed.kill()
-        psutil.wait_procs([killed], timeout=10)
+        psutil.wait_procs([killed], timeout=60.0)
         # Sent while nobody is there: the port stays open, so this waits instead of failing.
         assert served.get("/v1/jobs").json() == {"jobs": []}
     assert "gateway ended (SIGKILL)" in served.process.stdout.readline()
@@ -63,7 +63,7 @@ def test_unfinished_images_go_when_the_service_starts_but_not_when_its_gateway_s
     draft.write_bytes(b"half")  # as a pool worker does
     killed = served.gateway()
     killed.kill()
-    psutil.wait_procs([killed], timeout=10)
+    psutil.wait_procs([killed], timeout=60.0)
     assert served.get("/v1/jobs").status_code == 200
     assert draft.exists()
 

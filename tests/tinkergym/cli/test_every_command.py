@@ -41,6 +41,7 @@ def leaves(command, path=()):
 
 
 COMMANDS = dict(leaves(typer.main.get_command(app)))
+ENDLESS = ["--steps", "100000"]  # it is played until the command has ended
 SMALL = ["--steps", "1", "--group-size", "2", "--groups", "1"]
 ONE, LINES = "one document", "a document per line"
 TABLE = {
@@ -138,7 +139,7 @@ def test_with_json_nothing_else_is_on_the_standard_output(workplace, tg_run, nam
             made = tg_run("eval", BOARD, "--policy", policy, "--tasks", "3", "--out", file, "--json")
             assert made.exit_code == 0, made.output
     if "job-2" in arguments:  # one that has not ended
-        assert tg_run("train", "noisy:Env", "--steps", "9", "--detach", "--json").exit_code == 0
+        assert tg_run("train", "noisy:Env", *ENDLESS, "--detach", "--json").exit_code == 0
     result = tg_run(*name.split(), *arguments, "--json", typed="b2\nb3\n")
     printed = documents(result.stdout)
     # Nothing was recorded of the certificate's run, which `verify` finds.
@@ -179,7 +180,7 @@ def test_an_error_is_json_on_stdout_and_a_sentence_on_stderr_with_the_usual_exit
 
 
 def test_a_job_that_failed_ends_its_events_with_the_reason(workplace, tg_run):
-    assert tg_run("train", "noisy:Env", "--steps", "9", "--detach", "--json").exit_code == 0
+    assert tg_run("train", "noisy:Env", *ENDLESS, "--detach", "--json").exit_code == 0
     workplace.jobs.end("job-2", JobState.FAILED)
     result = tg_run("jobs", "attach", "job-2", "--json")
     *events, last = documents(result.stdout)
