@@ -55,15 +55,15 @@ def policy_collapsed(spec: JobSpec, event: StepEvent, played: Played) -> list[Wa
         entropy, alike = entropy_of(seats), silent.get(agent, 0.0)
         if entropy is None or entropy >= CollapseGuard().least_entropy or alike <= _MOST * compared:
             continue
+        causes = "; ".join(_causes_of_collapse(spec.for_agent(agent), seats))
         found.append(
             WarningEvent(
                 name="policy_collapsed",
                 message=f"the policy{whose(agent)} has collapsed at step {event.step}: its actions have an "
                 f"entropy of {entropy:.2g} nats per token, and {alike:.0f} of {compared:.0f} groups have "
                 f"zero variance. {_commonest_action(seats)}. Likely causes: "
-                f"{'; '.join(_causes_of_collapse(spec.for_agent(agent), seats))}. Start again from an "
-                "earlier version with one of them changed, unless it earns all there is to earn: then the task is "
-                "learned",
+                f"{causes}. Start again from an earlier version with one of them changed, unless it earns "
+                "all there is to earn: then the task is learned",
                 step=event.step,
             )
         )
