@@ -10,7 +10,7 @@ from contextlib import suppress
 from backend.config import ServiceConfig
 from backend.errors import StartError
 
-_COMMAND = (sys.executable, "-m", "backend.compute.device_choice")
+_COMMAND = (sys.executable, "-m", "backend.workers.device_choice")
 _SECONDS = 60.0
 
 

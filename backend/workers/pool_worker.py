@@ -22,7 +22,6 @@ from pydantic import JsonValue
 from backend.admission.image_bounds import refuse_many_images
 from backend.catalog.model_check import refuse_unfit
 from backend.catalog.models import load_renderer_bundle, resolve_model
-from backend.compute.device_choice import device_of
 from backend.compute.device_lock import DeviceLock, compute_alone, send_helpers_home
 from backend.config import ServiceConfig
 from backend.engines.protocol import Deliver, SamplingEngine
@@ -54,6 +53,7 @@ from backend.store.images import EveryImage, Images
 from backend.store.quota_room import QuotaRoom
 from backend.store.store import JobLease, Store
 from backend.vision.shared import SharedImages
+from backend.workers.device_choice import device_of
 from backend.workers.endpoint import Player, PoolEndpoint
 from backend.workers.engine_choice import make_engine
 from backend.workers.env_worker_files import EnvWorkerFiles

@@ -9,9 +9,9 @@ import torch
 
 from backend.app import gpu_check
 from backend.app.main import main
-from backend.compute import device_choice
 from backend.config import load_config
 from backend.errors import StartError
+from backend.workers import device_choice
 
 
 @pytest.fixture(params=[0, 1])
