@@ -89,8 +89,8 @@ def _never_moves(agent: str, seats: Sequence[PlayedSeat]) -> str:
 
 
 def _illegal(agent: str, seats: Sequence[PlayedSeat]) -> str:
-    per_episode = [[_is_illegal(turn.metrics) for turn in seat.trajectory.turns] for seat in seats]
-    if sum(map(any, per_episode)) <= _MOST * len(seats):
+    moved = [seat.trajectory.turns for seat in seats if seat.trajectory.turns]
+    if sum(any(_is_illegal(turn.metrics) for turn in turns) for turns in moved) <= _MOST * len(moved):
         return ""
     of = f" of {agent!r}" if agent else ""
     return f"{_illegal_share(seats)}{of} (say in the prompt which are legal, or set on_illegal)"
