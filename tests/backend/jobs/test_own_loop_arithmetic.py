@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from backend.config import PACKAGED_MODELS
 from tests.backend.jobs.policy_owner import BATCH, SEQUENCE, Owner
@@ -50,6 +51,8 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def model():
+    # Progress bars of transformers start a thread that outlives the module.
+    disable_progress_bar()
     return AutoModelForCausalLM.from_pretrained(PACKAGED_MODELS["nano"]).eval()
 
 
