@@ -1,7 +1,7 @@
 """The effect of one tenant's hostile chat templates and images on everybody else.
 
-One tenant sends 30 templates and 60 images, one after the other and 8 at a time. Meanwhile the health is asked
-for, and another tenant submits jobs whose description has 100 KB.
+One tenant sends 30 templates and 60 images, one after the other and 8 at a time. Meanwhile the health is
+asked for, and another tenant submits jobs whose description has 100 KB.
 """
 
 from __future__ import annotations
