@@ -3,7 +3,7 @@ PY := .venv/bin/python
 PACKS := $(wildcard envs/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint docs fast vllm test-vllm test-extras bench bench-gpu serve nano nano-instruct clean
+.PHONY: help install demo test test-random check lint docs fast faults vllm test-vllm test-extras bench bench-gpu serve nano nano-instruct clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -16,6 +16,9 @@ demo: install  ## start the service, train tic-tac-toe, show the result, stop wh
 
 test: install  ## run the whole test-suite
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-random: install  ## run the whole test-suite in random order; again in the same one with SEED=n
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --shuffle $(SEED)
 
 check: lint fast  ## what every commit must pass: format, lint, types, import rules, fast tests
 
@@ -30,6 +33,9 @@ docs: install  ## build the documentation into site/, with warnings as errors
 
 fast: install
 	@$(PY) -m pytest -m "not service and not slow"
+
+faults: install  ## make each seeded fault in a copy of the tree, and see whether its tests fail
+	@$(PY) -m tests.faults --jobs 2
 
 vllm: install  ## add vLLM's CPU build to .venv (Linux x86-64, two minutes), for engine=vllm and its tests
 	@bash scripts/install_vllm.sh

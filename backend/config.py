@@ -11,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -23,8 +23,10 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.images.files import MOST_BYTES, MOST_PIXELS
 from tinkergym.network.chat_endpoint import origin_list
 from tinkergym.schema.parsing import parse
+from tinkergym.tools.sandbox_rule import PythonToolSetting
 
 DType = Literal["float32", "bfloat16"]
+EnvironmentVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
 """Environment variable that carries the effective settings, as JSON, to the processes of one service."""
 
@@ -172,6 +174,10 @@ class ServiceConfig(Settings):
     port: int = Field(8265, ge=0, le=65535)
     """Port to listen on. 0 takes a free one, which is recorded in `local.json`."""
 
+    operator_key: Path | None = None
+    """Ed25519 private key (PEM) that signs certificates. By default one is created as `operator.key` in
+    `data_dir`. `tinkergym status` shows the public key."""
+
     database_url: str = ""
     """`sqlite:////absolute/path`. Empty means `tinkergym.sqlite3` in `data_dir`."""
 
@@ -214,6 +220,15 @@ class ServiceConfig(Settings):
     opponent_urls: list[str] = []
     """Origins of external models that may play seats of games on the service: `https://models.example.org`.
     See `tg.opponents.External`."""
+
+    python_tool: PythonToolSetting = "namespaces"
+    """How the service runs Python that policies write (`PythonTool`). `namespaces` refuses jobs that use it
+    where the machine offers none, as on macOS and in most containers. `limits` runs the code there too; such
+    code can then read and change whatever the service can. `off` refuses all such jobs."""
+
+    environment_variables: list[EnvironmentVariable] = []
+    """Further environment variables that environments played by the service may read, such as a pack's key.
+    They see only a short list of harmless ones."""
 
     episodes_per_worker: int = Field(256, ge=1)
     """Episodes that one environment worker plays at once."""
@@ -293,11 +308,11 @@ class ServiceConfig(Settings):
             raise ValueError("is empty; name a folder, or leave out the setting")
         return value
 
-    @field_validator("data_dir")
+    @field_validator("data_dir", "operator_key")
     @classmethod
-    def _absolute(cls, value: Path) -> Path:
-        # Every process of the service must use the same folder, whatever its working directory.
-        return value.expanduser().absolute()
+    def _absolute(cls, value: Path | None) -> Path | None:
+        # Every process of the service must use the same one, whatever its working directory.
+        return None if value is None else value.expanduser().absolute()
 
     @field_validator("environment_urls")
     @classmethod
@@ -361,6 +376,11 @@ class ServiceConfig(Settings):
     def store_url(self) -> str:
         """Where the database is."""
         return self.database_url or default_url(self.data_dir)
+
+    @property
+    def operator_key_file(self) -> Path:
+        """Where the operator's key is."""
+        return self.operator_key or self.data_dir / "operator.key"
 
     @property
     def job_files(self) -> Blobs:

@@ -5,9 +5,21 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from backend.errors import StartError
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Let this process and its children create files and folders for this user only, until the block ends."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def make_private(folder: Path) -> Path:
@@ -34,6 +46,31 @@ def make_private(folder: Path) -> Path:
             f"{folder} {fault}", hint="remove it, or choose another data_dir", field="data_dir"
         ) from None
     return folder
+
+
+def close_to_others(folder: Path, own: Collection[str]) -> None:
+    """Remove the rights of other users to a folder of ours.
+
+    Args:
+        folder: It exists.
+        own: Names of files that only we create; a folder with files but none of these belongs to something
+            else.
+
+    Raises:
+        StartError: It belongs to something else; the hint has the command that closes it.
+        OSError: It cannot be closed.
+    """
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if not mode & 0o077:
+        return
+    names = {path.name for path in folder.iterdir()}
+    if names and not names & set(own):
+        raise StartError(
+            f"the data folder {folder} contains other files, and other users can enter it (mode {mode:o})",
+            hint=f"choose another data_dir, or run `chmod go-rwx {shlex.quote(str(folder))}`",
+            field="data_dir",
+        )
+    folder.chmod(mode & 0o700)
 
 
 def refuse_changes_by_others(folder: Path) -> None:

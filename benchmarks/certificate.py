@@ -16,7 +16,7 @@ from pathlib import Path
 
 import tinkergym as tg
 from benchmarks.common import Figure, service, write_result
-from tinkergym.reporting import verify
+from tinkergym.certificates import verify
 
 ENVIRONMENT = "board/TicTacToeVs-v0"
 STEPS = 10

@@ -49,6 +49,7 @@ PACKAGE_PAGES = (
     "tools",
     "testing",
     "reporting",
+    "certificates",
 )
 """Packages whose `__all__` gets its own page."""
 

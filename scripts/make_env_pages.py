@@ -136,7 +136,7 @@ def measure(listed: ListedEnvironment, episodes: int | None = None) -> str:
             continue
         low, high = mean_interval(returns)
         # Returns that are all equal give no information about the mean's uncertainty.
-        interval = "all equal" if low == high else f"{low:.3f} to {high:.3f}"
+        interval = "all equal" if min(returns) == max(returns) else f"{low:.3f} to {high:.3f}"
         seeds = f"{SEED} to {SEED + len(returns) - 1}"
         lines.append(f"| {name} | {fmean(returns):.3f} | {interval} | {len(returns)} | {seeds} |")
     where = "on the split `test`, " if split else ""

@@ -14,6 +14,16 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 
 
 @pytest.fixture
+def said_by(caplog):
+    """Return what one logger has said in this test: what else runs in the process may speak, too."""
+
+    def said_by(logger):
+        return [record.getMessage() for record in caplog.records if record.name == logger]
+
+    return said_by
+
+
+@pytest.fixture
 def register_environment():
     """Register environments until the test ends: other tests list and play whatever is registered."""
     ids = []

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - a checkout is not installed, so pip did not look.
+    _old = "tinkergym needs Python 3.11 or later, and this is {}.{} ({})".format(
+        *sys.version_info[:2], sys.executable
+    )
+    raise SystemExit(_old) if sys.argv[:1] == ["-m"] else ImportError(_old)
+
 from typing import TYPE_CHECKING, Any
 
 from tinkergym.registration import packs

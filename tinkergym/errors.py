@@ -199,6 +199,10 @@ class InvalidToolError(InvalidRequestError):
     """A function cannot be used as a tool: its annotations, its docstring or its name are wrong."""
 
 
+class PythonToolRefusedError(InvalidToolError):
+    """A service does not run Python that policies write: its operator or its machine does not allow it."""
+
+
 class ToolArgumentsError(TinkerGymError):
     """The arguments of a call do not match the tool; the text is shown to the model."""
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +20,14 @@ from typing import Any
 from backend.admission.check_places import CheckPlaces
 from backend.admission.image_bounds import refuse_many_images
 from backend.admission.protocols import Checked, ModelCatalog
-from backend.config import CONFIG_VARIABLE, GatewayLimits
+from backend.config import GatewayLimits
 from backend.processes.bounded_pipes import communicate
+from backend.processes.foreign_code import environment_for_packs
+from backend.processes.waiting_time import waited_seconds
 from tinkergym.errors import (
     InvalidEnvironmentError,
     InvalidRequestError,
+    ServiceUnavailableError,
     TinkerGymError,
     UnknownEnvironmentError,
     from_wire,
@@ -52,9 +55,26 @@ class _Probe:
 class Preflight:
     """Implements `JobCheck`."""
 
-    def __init__(self, catalog: ModelCatalog, limits: GatewayLimits) -> None:
+    def __init__(
+        self,
+        catalog: ModelCatalog,
+        limits: GatewayLimits,
+        environment_variables: Sequence[str] = (),
+        *,
+        waited: Callable[[int], float] = waited_seconds,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            catalog: The models.
+            limits: The operator's.
+            environment_variables: Names that packs may read besides the usual ones.
+            waited: Returns how many seconds a process waited for a core.
+        """
         self._catalog = catalog
         self._limits = limits
+        self._environment_variables = environment_variables
+        self._waited = waited
         self._places = CheckPlaces(limits.job_checks_at_once)
         self._lock = threading.Lock()
         # Cache successes only: the cause of a failure may have been fixed since.
@@ -157,23 +177,28 @@ class Preflight:
             **_game_settings(spec),
             "bundle": bundle.model_dump(),
         }
-        environ = {key: value for key, value in os.environ.items() if key != CONFIG_VARIABLE}
         child = subprocess.Popen(
             [sys.executable, "-m", "backend.admission.preflight_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environ,
+            env=environment_for_packs(self._environment_variables),
             start_new_session=True,
         )
         try:
             out, err = communicate(child, json.dumps(question).encode(), self._limits.job_check_seconds)
         except subprocess.TimeoutExpired:
+            if self._waited(child.pid) > self._limits.job_check_seconds / 2:
+                raise ServiceUnavailableError(
+                    f"the machine is too busy to check {spec.environment.id}: most of "
+                    f"{self._limits.job_check_seconds:g} s passed without a free core",
+                    hint="try again, or ask the operator to raise limits.job_check_seconds",
+                ) from None
             raise InvalidEnvironmentError(
                 f"{spec.environment.id} was not created and reset within "
                 f"{self._limits.job_check_seconds:g} s",
-                hint="look for a download, a deadlock or an endless loop in its constructor and reset; if "
-                "the machine is only busy, try again, or ask the operator to raise limits.job_check_seconds",
+                hint="look for a download, a deadlock or an endless loop in its constructor and reset, or "
+                "ask the operator to raise limits.job_check_seconds",
                 field="environment",
             ) from None
         finally:

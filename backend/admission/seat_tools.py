@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import InvalidRequestError, PythonToolRefusedError
 from tinkergym.registration.packs import pack_modules
 from tinkergym.rollout.table_tools import SANDBOX
 from tinkergym.schema.job_spec import JobSpec
 from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.tools.sandbox import isolation_for
 
 
 def refuse_foreign(spec: AnyJobSpec) -> None:
@@ -14,6 +15,7 @@ def refuse_foreign(spec: AnyJobSpec) -> None:
 
     Raises:
         InvalidRequestError: A tool does not belong to a pack, or needs arguments from the job.
+        PythonToolRefusedError: It is the sandbox, and this service or its machine does not allow it.
     """
     if not isinstance(spec, JobSpec) or spec.rollout != "server":
         return
@@ -30,3 +32,13 @@ def refuse_foreign(spec: AnyJobSpec) -> None:
                     "the episodes with rollout='client'",
                     field=f"agents.{agent}.tools",
                 )
+            if one.tool == SANDBOX:
+                _require_isolation(agent)
+
+
+def _require_isolation(agent: str) -> None:
+    try:
+        isolation_for(None)
+    except PythonToolRefusedError as error:
+        error.field = f"agents.{agent}.tools"
+        raise

@@ -11,16 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from backend.app.temporary_folders import owned, remove_leftovers
 from backend.config import LONGEST_RUN_DIR, ServiceConfig
 from backend.errors import StartError
-from backend.private_folder import make_private, refuse_changes_by_others
-from backend.store.place import database_file
+from backend.private_folder import close_to_others, private_files, refuse_changes_by_others
+from backend.store.place import database_file, default_url
 from tinkergym.errors import StorageFullError
+
+_LOCK = "serve.lock"
 
 
 @contextmanager
 def claimed(config: ServiceConfig) -> Iterator[None]:
     """Create the folder and lock it and its database against other services until the block ends.
+
+    Until then this process and its children create files that only this user can read.
 
     Raises:
         StartError: It cannot be written, another service runs on it, or other users can change it or reach
@@ -28,12 +33,21 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
         StorageFullError: Its disk has less than `min_free_bytes` left.
     """
     _refuse_long_temporary_folder(config.run_dir)
+    with private_files(), _claimed(config):
+        remove_leftovers()
+        yield
+
+
+@contextmanager
+def _claimed(config: ServiceConfig) -> Iterator[None]:
     _make(config)
     database = database_file(config.store_url).resolve()
     with (
-        _held(config.data_dir / "serve.lock", config.data_dir, "data_dir"),
+        _held(config.data_dir / _LOCK, config.data_dir, "data_dir"),
         # The database may be elsewhere, and two schedulers on one database would take each other's jobs.
         _held(database.with_name(f"{database.name}.serve.lock"), database, "database_url"),
+        # Later no one could tell whose folder it was.
+        owned(config.run_dir),
     ):
         yield
 
@@ -104,14 +118,6 @@ def read_local_key(config: ServiceConfig) -> str:
         return ""
 
 
-def remove_sockets(config: ServiceConfig) -> None:
-    """Remove the service's sockets; none of its processes may still be running.
-
-    The folder may be in the system's temporary one, where its owner would be unknown later.
-    """
-    shutil.rmtree(config.run_dir, ignore_errors=True)
-
-
 def log_file(config: ServiceConfig, name: str) -> Path:
     """Return the log file of a part."""
     return config.log_dir / f"{name}.log"
@@ -133,10 +139,11 @@ def _refuse_long_temporary_folder(run_dir: Path) -> None:
 
 def _make(config: ServiceConfig) -> None:
     try:
-        for folder in (config.data_dir, config.jobs_dir, config.log_dir):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        config.data_dir.mkdir(parents=True, exist_ok=True)
         refuse_changes_by_others(config.data_dir)
-        make_private(config.run_dir)
+        close_to_others(config.data_dir, (_LOCK, database_file(default_url(config.data_dir)).name))
+        for folder in (config.jobs_dir, config.log_dir):
+            folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=config.data_dir):
             pass
     except OSError as error:

@@ -23,6 +23,7 @@ class Greeting:
         key_file: Path,
         say: Callable[[Notice], None],
         refusals: Callable[[], Mapping[str, str]] = dict,
+        isolation: Callable[[], Notice | None] = lambda: None,
     ) -> None:
         """Prepare.
 
@@ -31,22 +32,25 @@ class Greeting:
             key_file: The file with its key.
             say: Receives the messages.
             refusals: Returns, by model, why its worker does not start.
+            isolation: Returns the message about the isolation of policies' code.
         """
         self._url = url
         self._key_file = key_file
         self._say = say
         self._refusals = refusals
+        self._isolation = isolation
         self._refusals_said: Mapping[str, str] = {}
         self._next_refusals = 0.0
         self._began = time.monotonic()
         self._next_look = 0.0
         self.given = False
         """Whether the service has responded."""
-        self._complete = False
+        self.complete = False
+        """Whether it was reported that the service is ready."""
 
     def give_when_due(self, now: float) -> None:
         """Report news, if there are any; `now` is on the monotonic clock."""
-        if self._complete or now < self._next_look:
+        if self.complete or now < self._next_look:
             return
         self._next_look = now + 0.2
         health = health_of(self._url)
@@ -63,8 +67,10 @@ class Greeting:
                     {"url": self._url, "key_file": str(self._key_file), "waiting_for": waiting_for},
                 )
             )
+            if notice := self._isolation():
+                self._say(notice)
         if not waiting_for:
-            self._complete = True
+            self.complete = True
             seconds = round(now - self._began, 1)
             self._say(Notice("ready", f"ready after {seconds:.1f} s; Ctrl-C stops it", {"seconds": seconds}))
         elif now >= self._next_refusals:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.config import load_config
+from backend.private_folder import private_files
 from backend.store.keys import KeyStore
 from backend.store.store import Store
 from tinkergym.errors import InvalidRequestError, NotFoundError, TinkerGymError
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     revoke.add_argument("key_id")
     options = parser.parse_args(arguments)
     try:
-        _run(options)
+        with private_files():  # It may create the database.
+            _run(options)
     except TinkerGymError as error:
         print(f"tinkergym keys: {error}", file=sys.stderr)
         if options.json:

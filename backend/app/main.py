@@ -20,6 +20,7 @@ from pathlib import Path
 from backend.app import data_folder
 from backend.app.end_signals import EndSignals
 from backend.app.greeting import Greeting
+from backend.app.isolation import isolation_notice
 from backend.app.listener import listening, url_of
 from backend.app.notice import Notice
 from backend.app.probe import GatewayProbe, SchedulerProbe, answers, scheduler_is_silent
@@ -28,12 +29,15 @@ from backend.catalog.models import without_folder
 from backend.config import ServiceConfig, load_config
 from backend.engines.vllm.extra import require_vllm
 from backend.processes import children as processes
+from backend.processes.ends import wait_for_end
 from backend.processes.guardian import guarded
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from tinkergym.errors import TinkerGymError, from_wire
 
 _LOOK_SECONDS = 0.1
+_SETTLED_SECONDS = 1.0
+"""Interval between looks while everything runs; an end is noticed at once."""
 _STOP_SECONDS = 10.0
 _MOST_FAILED_STARTS = 5
 
@@ -93,11 +97,16 @@ def serve(
                 ),
             }
             try:
-                greeting = Greeting(url, key_file, say, lambda: _refusals(config))
+                greeting = Greeting(
+                    url,
+                    key_file,
+                    say,
+                    lambda: _refusals(config),
+                    lambda: isolation_notice(config.python_tool),
+                )
                 return _watch(config, parts, signals, greeting, say)
             finally:
                 _stop(list(parts.values()), mark, signals)
-                data_folder.remove_sockets(config)
 
 
 def _watch(
@@ -126,7 +135,9 @@ def _watch(
             say(Notice("gateway_refused", message, {"reason": reason}))
             return 1
         greeting.give_when_due(now)
-        time.sleep(_LOOK_SECONDS)
+        running = [part.process_id for part in parts.values() if part.process_id is not None]
+        settled = greeting.complete and len(running) == len(parts)
+        wait_for_end(running, _SETTLED_SECONDS if settled else _LOOK_SECONDS)
     say(Notice("stopping", "stopping; unfinished jobs continue at the next start"))
     return 0
 

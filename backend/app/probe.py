@@ -19,8 +19,8 @@ _MOST_FAILURES = 5
 """Failed attempts in a row; a count, so that a suspended machine is not a reason."""
 _SCHEDULER_LOOK_SECONDS = 5.0
 _MOST_SILENT_LOOKS = 3
-_START_SECONDS = 60.0
-"""Time for a new gateway's first response."""
+_START_SECONDS = 600.0
+"""Time for a new gateway's first response, on a busy machine too. One that crashes is noticed at once."""
 
 
 class GatewayProbe:

@@ -52,6 +52,11 @@ class RestartedPart:
         self._not_started = ""
 
     @property
+    def process_id(self) -> int | None:
+        """Its process's id; None between an end and the next start."""
+        return None if self._process is None else self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether the process is running."""
         return self._process is not None and self._process.poll() is None

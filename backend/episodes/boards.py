@@ -93,6 +93,8 @@ class EnvWorkerReport:
     """Worker -> the owner whose jobs it plays. New workers are missing."""
     wanted: frozenset[str]
     """Owners with a job for such workers."""
+    busy: bool
+    """Whether any job runs, so that this may change soon."""
 
 
 class Boards:
@@ -419,6 +421,7 @@ class Boards:
                 silent=[worker_id for worker_id, seen in self._workers.items() if seen < before],
                 owners=dict(self._owners),
                 wanted=frozenset(entry.owner for entry in entries if entry.for_server_workers),
+                busy=bool(entries),
             )
 
     def shut(self) -> None:

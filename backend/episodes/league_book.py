@@ -71,7 +71,7 @@ class LeagueBook:
         for request, result in played:
             returns = {one.agent: one.episode_return for one in result.trajectories}
             for one in result.trajectories:
-                if not (request.seats[one.agent].trained and one.has_return):
+                if not (request.seats[one.agent].trained and one.completed):
                     continue
                 for opponent, seat in request.seats.items():
                     if opponent != one.agent and class_of(seat.player) == "past":

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
-from tinkergym.trajectory.trajectory import COMPLETED_REASONS, Trajectory
+from tinkergym.trajectory.trajectory import Trajectory
 
 Played = Sequence[tuple[EpisodeRequest, EpisodeResult]]
 """In index order."""
@@ -47,14 +47,8 @@ def trained_seats(
 
 
 def is_lost(result: EpisodeResult) -> bool:
-    """Whether an episode has no valid end, or ended before any action.
-
-    A seat that never had a turn in a finished game does not count as such.
-    """
-    trajectories = result.trajectories
-    return any(one.stop_reason not in COMPLETED_REASONS for one in trajectories) or not any(
-        one.turns for one in trajectories
-    )
+    """Whether an episode has no valid end at some seat."""
+    return not all(one.completed for one in result.trajectories)
 
 
 def _in_order(request: EpisodeRequest, result: EpisodeResult) -> list[Trajectory]:

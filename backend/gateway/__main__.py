@@ -21,6 +21,7 @@ from backend.processes.children import spare_the_collector
 from backend.store.job_folders import JobFolders
 from backend.store.store import Store
 from backend.store.uploads import remove_unfinished
+from tinkergym.tools import sandbox_rule
 
 
 def main() -> None:
@@ -32,6 +33,7 @@ def main() -> None:
     # For the processes that check environments and play evaluations.
     judges.allow_only(config.judge_urls)
     opponent_models.allow_only(config.opponent_urls)
+    sandbox_rule.require(config.python_tool)
     store = Store.open(config.store_url)
     # Only requests delete jobs, and there are none yet.
     JobFolders(config.job_files).finish(store.has_job)
@@ -42,11 +44,13 @@ def main() -> None:
         config=config,
         store=store,
         catalog=catalog,
-        job_check=Preflight(catalog, config.limits),
+        job_check=Preflight(catalog, config.limits, config.environment_variables),
         proxy=PoolProxy(),
         tail=EventTail(store),
         clock=time.time,
     )
+    # A key that cannot be used is reported now, not at the first certificate.
+    logging.info("certificates are signed by %s", parts.operator_key.public)
     listener = socket.socket(fileno=int(sys.argv[1]))
     app = create_app(parts)
     spare_the_collector()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
@@ -24,6 +25,7 @@ from backend.gateway import (
 )
 from backend.gateway.evaluations import Evaluations
 from backend.gateway.fair_threads import FairThreads
+from backend.gateway.openapi_document import document
 from backend.gateway.parts import GatewayParts
 from backend.gateway.request_limits import RequestLimits
 
@@ -67,7 +69,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         app.state.route_threads = FairThreads(
             _ROUTE_THREADS, of_tenant=_ROUTE_THREADS // 4, seconds=_BODY_SECONDS
         )
-        app.state.evaluations = Evaluations(parts.config.limits)
+        app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
         yield
         await parts.tail.close()
@@ -86,6 +88,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.parts = parts
+    app.openapi = partial(document, app)  # type: ignore[method-assign]
     for module in (
         routes_jobs,
         routes_lifecycle,

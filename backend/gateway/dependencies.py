@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Request, Security
+from fastapi import Depends, Path, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from pydantic_core import from_json
@@ -85,6 +85,11 @@ async def _body(request: Request, _tenant: Tenant) -> bytearray:
     return body
 
 
+NumberPath = Annotated[int, Path(ge=0, le=10**12)]
+"""A number in a path, such as of a step or a call."""
+
+NumberQuery = Annotated[int, Query(ge=0, le=10**12)]
+
 Body = Annotated[bytearray, Depends(_body)]
 """Return the raw body."""
 
@@ -150,10 +155,3 @@ async def aside(request: Request, read: Callable[[], Value], body: bytearray) ->
         return read()
     threads: FairThreads = request.app.state.large_bodies
     return await threads.run(request.state.tenant_id, read)
-
-
-def describes(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the OpenAPI description of a body that `body_of` reads."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)  # Only the names; the schema itself is tinkergym/schema/.
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

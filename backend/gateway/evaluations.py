@@ -9,11 +9,12 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from backend.config import CONFIG_VARIABLE, GatewayLimits
+from backend.config import GatewayLimits
+from backend.processes.foreign_code import environment_for_packs
 from tinkergym.errors import InternalServiceError, TinkerGymError, TooManyRequestsError
 from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import ErrorView
@@ -32,7 +33,8 @@ _MOST_OF_A_TENANT = 4
 class Evaluations:
     """Starts the processes, and limits their number."""
 
-    def __init__(self, limits: GatewayLimits) -> None:
+    def __init__(self, limits: GatewayLimits, environment_variables: Sequence[str] = ()) -> None:
+        self._environment_variables = environment_variables
         self._all = asyncio.Semaphore(limits.evaluations_at_once)
         self._of_tenant: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._there: Counter[str] = Counter()
@@ -85,7 +87,7 @@ class Evaluations:
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=DEVNULL,
-                env={name: value for name, value in os.environ.items() if name != CONFIG_VARIABLE},
+                env=environment_for_packs(self._environment_variables),
                 start_new_session=True,
             )
             deadline = asyncio.get_running_loop().time() + self._seconds

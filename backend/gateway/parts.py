@@ -16,6 +16,7 @@ from backend.gateway.event_chains import EventChains
 from backend.gateway.event_tail import EventTail
 from backend.gateway.key_watch import KeyWatch
 from backend.gateway.missing import Missing
+from backend.gateway.operator_key import OperatorKey
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.waiting_leases import WaitingLeases
 from backend.machine_paths import MachinePaths
@@ -47,6 +48,15 @@ class GatewayParts:
     def event_chains(self) -> EventChains:
         """Hash chains over the event logs of jobs."""
         return EventChains()
+
+    @cached_property
+    def operator_key(self) -> OperatorKey:
+        """The key that signs certificates; created at the first start.
+
+        Raises:
+            ConfigError: The configured one cannot be used.
+        """
+        return OperatorKey.at(self.config.operator_key_file, may_create=self.config.operator_key is None)
 
     @cached_property
     def image_room(self) -> QuotaRoom:

@@ -15,8 +15,9 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 
-from backend.gateway.dependencies import Body, Tenant, aside, body_of, describes, refuse_many_values
+from backend.gateway.dependencies import Body, Tenant, aside, body_of, refuse_many_values
 from backend.gateway.fair_routes import FairRoute
+from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
 from backend.store.store import PoolRecord, TenantStore

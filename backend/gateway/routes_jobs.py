@@ -15,9 +15,10 @@ from starlette.concurrency import run_in_threadpool
 from backend.admission import remote_environments
 from backend.admission.check import description_too_large, refuse_too_large, refuse_unplayed
 from backend.config import GatewayLimits
-from backend.gateway.dependencies import Body, Tenant, aside, describes, json_object
+from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, json_object
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
+from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of
 from backend.gateway.visible import shown_to
 from backend.store.checkpoint_files import checkpoint_path
@@ -148,7 +149,7 @@ def download_file(
     tenant: Tenant,
     *,
     job_id: str,
-    step: int,
+    step: NumberPath,
     name: str,
     agent: Annotated[str, Query(max_length=100)] = "",
 ) -> FileResponse:

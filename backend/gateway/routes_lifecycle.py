@@ -7,8 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 
-from backend.gateway.dependencies import Tenant, body_of, describes
+from backend.gateway.dependencies import Tenant, body_of
 from backend.gateway.fair_routes import FairRoute
+from backend.gateway.openapi_document import describes
 from backend.gateway.visible import shown_to
 from tinkergym.schema.jobs import JobView
 from tinkergym.schema.updates import UpdateRequest

@@ -14,8 +14,9 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from backend.admission.image_bounds import refuse_many_images
-from backend.gateway.dependencies import Tenant, body_of, describes
+from backend.gateway.dependencies import NumberPath, Tenant, body_of
 from backend.gateway.fair_routes import FairRoute
+from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
 from backend.gateway.visible import shown_to
@@ -105,7 +106,7 @@ async def show_call(
     request: Request,
     tenant: Tenant,
     policy_id: str,
-    seq: int,
+    seq: NumberPath,
     wait_seconds: Annotated[float, Query(ge=0, le=_LONGEST_WAIT_SECONDS)] = 0.0,
 ) -> CallView:
     """Return the result of a call; waits for it, and reports what the policy waits for."""

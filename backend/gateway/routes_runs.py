@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from backend.gateway.dependencies import Tenant
+from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.parts import parts_of
 from backend.gateway.visible import shown_to
+from backend.store.blobs import Blobs
+from backend.store.checkpoint_files import checkpoint_path
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym import __version__
 from tinkergym.schema.certificate import (
     AdapterFacts,
     AgreementFacts,
     AttemptFacts,
+    CheckpointFacts,
     PublishFacts,
     RunFacts,
+    SignedFacts,
     StepFacts,
     data_of,
 )
@@ -33,25 +38,33 @@ _LINES = "application/x-ndjson"
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
-@router.get("/{job_id}/facts", response_model=RunFacts)
+@router.get("/{job_id}/facts", response_model=SignedFacts)
 def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
-    """Return the facts recorded for a run's certificate."""
-    shown = shown_to(request, tenant)
+    """Return the facts recorded for a run's certificate, signed by the operator's key."""
+    parts, shown = parts_of(request), shown_to(request, tenant)
     job = tenant.get_job(job_id)
     steps = _read(StepFacts, tenant.facts(job_id, "step"))
-    checkpoints = tenant.checkpoint_facts(job_id)
     found = RunFacts(
         job=shown.job(job),
         service_version=__version__,
-        made_at=parts_of(request).clock(),
+        made_at=parts.clock(),
         attempts=_read(AttemptFacts, tenant.facts(job_id, "attempt")),
         publishes=_read(PublishFacts, tenant.facts(job_id, "publish")),
         agreements=_read(AgreementFacts, tenant.facts(job_id, "agreement")),
         adapters=_read(AdapterFacts, tenant.facts(job_id, "adapter")),
         steps=steps,
         not_learned=tenant.not_learned(job_id, frozenset(one.step for one in steps)),
-        checkpoints=[one.model_copy(update={"view": shown.checkpoint(one.view)}) for one in checkpoints],
-        events=parts_of(request).event_chains.up_to_now(
+        checkpoints=[
+            CheckpointFacts(
+                agent=one.agent,
+                view=shown.checkpoint(one.view),
+                manifest_sha256=_manifest_sha256(
+                    parts.config.job_files, job.job_id, one.agent, one.view.step
+                ),
+            )
+            for one in tenant.checkpoint_facts(job_id)
+        ],
+        events=parts.event_chains.up_to_now(
             job_id,
             hides=shown.hide is not None,
             read=partial(tenant.events_after, job_id),
@@ -60,7 +73,8 @@ def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
         data=data_of(job.spec),
     )
     # Serialized here, in a thread: those of a long run are megabytes.
-    return Response(found.model_dump_json(), media_type="application/json")
+    signed = SignedFacts(facts=found, signature=parts.operator_key.signature_of(found))
+    return Response(signed.model_dump_json(), media_type="application/json")
 
 
 @router.get("/{job_id}/ledger", response_class=StreamingResponse)
@@ -75,14 +89,22 @@ def stream_episodes(
     request: Request,
     tenant: Tenant,
     job_id: str,
-    first_step: Annotated[int, Query(ge=0)] = 0,
-    last_step: Annotated[int | None, Query(ge=0)] = None,
+    first_step: NumberQuery = 0,
+    last_step: NumberQuery | None = None,
 ) -> StreamingResponse:
     """Stream the stored episodes as submitted, one line of JSON each, by step."""
     job_id = tenant.get_job(job_id).job_id  # Only a valid job id may name a folder.
     kept = KeptEpisodes(parts_of(request).config.job_files.below(f"{job_id}/{EPISODES_FOLDER}"))
     found = tenant.stored_episodes(job_id, kept, first_step=first_step, last_step=last_step)
     return StreamingResponse(_lines(found), media_type=_LINES)
+
+
+def _manifest_sha256(job_files: Blobs, job_id: str, agent: str, step: int) -> str:
+    try:
+        body = (checkpoint_path(job_files, job_id, agent, step) / "manifest.json").read_bytes()
+    except OSError:  # The job removed this checkpoint in the meantime.
+        return ""
+    return hashlib.sha256(body).hexdigest()
 
 
 def _lines(bodies: Iterable[bytes]) -> Iterator[bytes]:

@@ -18,8 +18,9 @@ from starlette.concurrency import run_in_threadpool
 
 from backend.admission.in_flight import Batch
 from backend.admission.sampling_bounds import refuse_too_many_logprobs
-from backend.gateway.dependencies import Tenant, body_of, describes, key_of
+from backend.gateway.dependencies import Tenant, body_of, key_of
 from backend.gateway.fair_routes import FairRoute
+from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of
 from backend.gateway.pool_choice import pools_at_hand, want_pool
 from backend.lines_response import LinesResponse

@@ -12,9 +12,10 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from backend.admission.models import require_offered
-from backend.gateway.dependencies import Tenant, body_of, describes, key_of
+from backend.gateway.dependencies import Tenant, body_of, key_of
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
+from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.visible import disk_is_full, shown_to
 from backend.store.parts import lost_pools, pool_part
@@ -133,6 +134,7 @@ def _health(parts: GatewayParts, key: str) -> HealthView:
         waiting_for=list(missing),
         missing_since=missing,
         memory=memory,
+        operator_key=parts.operator_key.public,
     )
 
 

@@ -165,7 +165,7 @@ def figures_of(spec: JobSpec, played: Played) -> Figures:
         its = [seat for seat in seats if of in ("", f"/{spec.policy_at(seat.trajectory.agent)}")]
         found[f"anchor{of}"] = _return([seat for seat in its if not _kinds(seat) <= _OWN])
         found[f"own{of}"] = _return([seat for seat in its if _kinds(seat) <= _OWN])
-        found[f"entropy{of}"] = _entropy(its)
+        found[f"entropy{of}"] = entropy_of(its)
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -199,7 +199,7 @@ def _is_drawn(seat: PlayedSeat) -> float:
     return max((turn.metrics.get("drawn", 0.0) for turn in seat.trajectory.turns), default=0.0)
 
 
-def _entropy(seats: Sequence[PlayedSeat]) -> float | None:
+def entropy_of(seats: Sequence[PlayedSeat]) -> float | None:
     """Return the mean negative logprob of the sampled tokens, which is the entropy on average."""
     return _mean(
         [

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.episodes.played import Played, PlayedSeat, trained_seats
-from backend.jobs.turn_rewards import counts, shaped_rewards
+from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
 from backend.learner.shaping import returns_to_go
 from tinkergym.evaluation.advantages import group_advantages, turn_advantages
 from tinkergym.schema.job_spec import JobSpec
@@ -87,9 +87,9 @@ def _are_silent(spec: JobSpec, played: Sequence[Trajectory]) -> bool:
         return True
     rewards = [shaped_rewards(spec, trajectory) for trajectory in trajectories]
     if spec.algorithm.credit != "turn":
-        returns = [sum(some) for some in rewards]
+        returns = [compared_return(*pair) for pair in zip(trajectories, rewards, strict=True)]
         return not group_advantages(returns, [0] * len(returns), [True] * len(returns)).values.any()
     # Not the rewards themselves: episodes of different length can also have equal advantages.
-    earned = [returns_to_go(some, discount=spec.algorithm.discount) for some in rewards]
-    advantages, _ = turn_advantages(earned, [0] * len(earned), [True] * len(earned))
+    to_go = [returns_to_go(some, discount=spec.algorithm.discount) for some in rewards]
+    advantages, _ = turn_advantages(to_go, [0] * len(to_go), [True] * len(to_go))
     return not any(turns.any() for turns in advantages)

@@ -17,7 +17,7 @@ from backend.episodes.played import Played
 from backend.jobs.job_context import JobContext
 from backend.jobs.step_report import environment_metrics
 from backend.policies.trained_policy import TrainedPolicy
-from tinkergym.evaluation.statistics import clustered_interval
+from tinkergym.evaluation.statistics import clustered_interval, finite_ends, game_bounds
 from tinkergym.schema.episodes import MOST_SEATS, EpisodeRequest, SeatPlan
 from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
 from tinkergym.schema.events import EvaluationEvent, WarningEvent
@@ -165,11 +165,7 @@ class Evaluations:
         sets = _whole_sets(trajectories, size=len(self._seats_of(wanted)))
         counted = [one for some in sets for one in some]
         returns = [one.episode_return for one in counted]
-        low, high = (
-            clustered_interval([[one.episode_return for one in some] for some in sets])
-            if len(sets) > 1
-            else (math.nan, math.nan)
-        )
+        low, high = _interval(sets, game=isinstance(context.spec, JobSpec) and bool(context.spec.agents))
         name = context.spec.name_of(wanted)
         before = self._recorded.get(name, [])
         event = EvaluationEvent(
@@ -178,11 +174,11 @@ class Evaluations:
             step=step,
             policy_version=step,
             episodes=len(trajectories),
-            failed_episodes=sum(not one.has_return for one in trajectories),
+            failed_episodes=sum(not one.completed for one in trajectories),
             sampled_tokens=sum(one.sampled_tokens for one in trajectories),
             mean=math.fsum(returns) / len(returns) if returns else None,
-            low=low if math.isfinite(low) else None,
-            high=high if math.isfinite(high) else None,
+            low=low,
+            high=high,
             stop_reasons=dict(Counter(one.stop_reason.value for one in trajectories).most_common()),
             metrics=environment_metrics(counted),
         )
@@ -312,7 +308,16 @@ def _whole_sets(trajectories: Sequence[Trajectory], *, size: int) -> list[list[T
     The games of a set share their seed. A single one would give its seat more weight than the others.
     """
     sets = [list(trajectories[start : start + size]) for start in range(0, len(trajectories), size)]
-    return [some for some in sets if all(one.has_return for one in some)]
+    return [some for some in sets if all(one.completed for one in some)]
+
+
+def _interval(sets: Sequence[Sequence[Trajectory]], *, game: bool) -> list[float | None]:
+    """Return the ends of the mean return's 95 % interval; None for one that is not known."""
+    if not sets:
+        return [None, None]
+    clusters = [[one.episode_return for one in some] for some in sets]
+    returns = [value for some in clusters for value in some]
+    return finite_ends(*clustered_interval(clusters, bounds=game_bounds(returns) if game else None))
 
 
 def _is_best(newest: EvaluationEvent, before: Sequence[EvaluationEvent], metric: str) -> bool:

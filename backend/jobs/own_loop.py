@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 
+from pydantic import ValidationError
+
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError, PausedError
 from backend.jobs.job_loop import JobLoop
@@ -23,6 +25,7 @@ from tinkergym.errors import (
     InvalidRequestError,
     JobCancelledError,
     NonFiniteGradientError,
+    NonFiniteLossError,
     NotFoundError,
 )
 from tinkergym.schema.events import ErrorView, JobState
@@ -99,8 +102,10 @@ class PolicyJob(JobLoop[PolicySpec]):
             elif time.monotonic() - self._last_used(last_call) > context.spec.idle_seconds:
                 self._check.changes()
                 raise ClientSilentError(
-                    f"no call and no sampling for {context.spec.idle_seconds:g} s, so the policy was saved "
-                    f"and gave up its place; the next call brings it back"
+                    f"no script has called or sampled for {context.spec.idle_seconds:g} s (idle_seconds), so "
+                    "the policy was saved and gave up its place. If the script ended or died, continue with "
+                    f"client.training_policy({context.job_id!r}), or end the policy with "
+                    f"`tinkergym jobs cancel {context.job_id}`"
                 )
             else:
                 context.bell.wait(rung, min(_LOOK_SECONDS, context.spec.idle_seconds))
@@ -164,6 +169,16 @@ class PolicyJob(JobLoop[PolicySpec]):
             return self._call(stored.seq, stored.call)
         except refusals as error:
             return CallResult(error=ErrorView.model_validate(error.to_wire()))
+        except ValidationError as error:
+            if error.title != CallResult.__name__ or not isinstance(stored.call, ForwardBackward | Logprobs):
+                raise
+            self._context.policy.forget_gradient()
+            name = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+            unusable = NonFiniteLossError(
+                f"{name} is not finite or beyond float32, and the accumulated gradient was dropped",
+                hint="check for sampling logprobs of a different policy, or extreme advantages",
+            )
+            return CallResult(error=ErrorView.model_validate(unusable.to_wire()))
 
     def _call(self, seq: int, call: PolicyCall) -> CallResult:
         context = self._context

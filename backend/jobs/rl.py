@@ -30,13 +30,13 @@ from backend.jobs.step_clock import StepSeconds
 from backend.jobs.step_report import (
     episodes_to_read,
     failure_warnings,
-    nothing_to_compare,
     spike_warnings,
     statistics,
     within_limit,
 )
 from backend.jobs.train_batch import earned_by_seat
 from backend.jobs.turn_rewards import refuse_large_rewards
+from backend.jobs.zero_variance import nothing_to_compare, policy_collapsed
 from backend.policies.parity import Prompt, prompt_of
 from backend.store.facts import Fact
 from tinkergym.errors import TooManyFailedEpisodesError
@@ -472,9 +472,11 @@ class RLJob(JobLoop[JobSpec]):
         """Return new warnings about why this step taught little."""
         is_rl = isinstance(self._context.lease.spec, JobSpec)
         found = waste_warnings(self._context.spec, event.step, played, rewards_count=is_rl)
-        silence = nothing_to_compare(event)
+        silence = nothing_to_compare(event, played)
         if silence is not None:  # It says the same as equal rewards would.
             found = [silence, *(warning for warning in found if warning.name != "equal_rewards")]
+        if is_rl and self._watch is None:  # A game's guard looks for collapse by itself.
+            found += policy_collapsed(self._context.spec, event, played)
         news = [warning for warning in found if warning.name not in self._wasteful]
         self._wasteful = {warning.name for warning in found}
         return news

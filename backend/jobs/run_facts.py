@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from backend.episodes.played import Played, PlayedSeat, is_lost
+from backend.episodes.played import Played, PlayedSeat
 from backend.learner.sequences import TrainSequence
 from backend.store.episodes import StoredEpisode
 from backend.store.facts import Fact
@@ -124,7 +124,7 @@ class RunNotes:
         return EpisodeFate(
             episode_id=request.episode_id,
             fate="trained" if trained else "dropped",
-            why="" if trained else _why(spec, result, stayed=stayed),
+            why="" if trained else _why(spec, result, trained_seats, stayed=stayed),
             retries=max(one.retries for one in result.trajectories),
             issued=issued,
             sampled_tokens=sum(one.sampled_tokens for one in trained_seats),
@@ -156,19 +156,19 @@ def _turns(trajectories: Iterable[Trajectory]) -> Iterator[tuple[Trajectory, int
             yield trajectory, index, turn
 
 
-def _why(spec: JobSpec, result: EpisodeResult, *, stayed: bool) -> str:
+def _why(spec: JobSpec, result: EpisodeResult, trained_seats: Sequence[Trajectory], *, stayed: bool) -> str:
     """Return why an episode was not trained on."""
     reasons = [one.stop_reason for one in result.trajectories if one.stop_reason not in COMPLETED_REASONS]
     # In a failed game, the seat that failed is more informative than those affected by it.
     reasons.sort(key=lambda reason: reason is StopReason.SEAT_FAILED)
     if reasons:
         return str(reasons[0].value)
-    if is_lost(result):
+    if not any(one.turns for one in trained_seats):
         return "no_turns"
     if not stayed:
         return "replaced_group"
     if spec.algorithm.mask_truncated and all(
-        turn.finish_reason == "length" for _, _, turn in _turns(result.trajectories)
+        turn.finish_reason == "length" for _, _, turn in _turns(trained_seats)
     ):
         return "masked"
     return "nothing_to_compare"

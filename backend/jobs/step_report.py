@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from backend.episodes.played import Played, is_lost, trained_seats
-from backend.jobs.completions import WHAT_EQUAL_REWARDS_MEAN
 from tinkergym.schema.events import MOST_METRICS_OF_STEP, EpisodeEvent, StepEvent, WarningEvent
 from tinkergym.trajectory.trajectory import (
-    COMPLETED_REASONS,
     REASON_COMES_FIRST,
     StopReason,
     Trajectory,
@@ -169,8 +167,7 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
 
 def _tells_less(trajectory: Trajectory) -> tuple[bool, bool]:
     """Return a sort key that puts the seat whose failure ended the episode first."""
-    reason = trajectory.stop_reason
-    return reason in COMPLETED_REASONS, reason is StopReason.SEAT_FAILED
+    return trajectory.completed, trajectory.stop_reason is StopReason.SEAT_FAILED
 
 
 def _cut(stop_reason: str, error: str) -> str:
@@ -183,7 +180,7 @@ def spike_warnings(event: StepEvent) -> list[WarningEvent]:
     return [
         WarningEvent(
             name=name,
-            message=f"the {what} of step {event.step}{_whose(agent)} is {times:.0f} times as large as in the "
+            message=f"the {what} of step {event.step}{whose(agent)} is {times:.0f} times as large as in the "
             "steps before; the gradient was clipped and applied. If rewards fall from here on, resume with a "
             "lower learning_rate",
             step=event.step,
@@ -193,31 +190,9 @@ def spike_warnings(event: StepEvent) -> list[WarningEvent]:
     ]
 
 
-def _whose(agent: str) -> str:
+def whose(agent: str) -> str:
+    """Return the words that name a policy among several."""
     return f" for the policy of {agent!r}" if agent else ""
-
-
-def nothing_to_compare(event: StepEvent) -> WarningEvent | None:
-    """Return a warning if every group of a policy had zero variance, else None."""
-    silent, compared = event.by_policy("zero_variance_groups"), event.by_policy("compared_groups")
-    # There are none if a value head or a teacher scores each episode separately.
-    untaught = [agent for agent, count in compared.items() if count and silent.get(agent) == count]
-    if not untaught:
-        return None
-    return WarningEvent(
-        name="nothing_to_compare",
-        message=f"in none of the {compared[untaught[0]]:.0f} groups of step {event.step}"
-        f"{' and'.join(map(_whose, untaught))} did any episode earn more than what it is compared with"
-        f"{_what_all_earned(event)}: the rewards taught nothing. {WHAT_EQUAL_REWARDS_MEAN}, or raise "
-        "group_size or sampling.temperature",
-        step=event.step,
-    )
-
-
-def _what_all_earned(event: StepEvent) -> str:
-    if event.reward_mean is None or event.reward_std is None or event.reward_std > 1e-9:
-        return ""
-    return f" (all completed episodes earned {event.reward_mean:g})"
 
 
 def episodes_to_read(played: Played, step: int) -> list[EpisodeEvent]:

@@ -28,7 +28,7 @@ from backend.jobs.token_credit import (
     value_metrics,
     whitened_credits,
 )
-from backend.jobs.turn_rewards import counts, shaped_rewards
+from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
 from backend.learner.kl import kl_estimates
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.shaping import returns_to_go
@@ -176,7 +176,7 @@ def _against_before(
 def earned_by_seat(spec: JobSpec, played: Played, policy: str) -> list[tuple[PlayedSeat, float]]:
     """Return the shaped returns of a policy's seats in the valid episodes, before any KL penalty."""
     return [
-        (seat, sum(shaped_rewards(spec, seat.trajectory)))
+        (seat, compared_return(seat.trajectory, shaped_rewards(spec, seat.trajectory)))
         for seat in trained_seats(played, policy)
         if counts(spec, seat.trajectory)
     ]
@@ -215,7 +215,8 @@ def _compared(
     strata: list[int],
 ) -> tuple[dict[Place, Credit], dict[str, float]]:
     """Compare the episodes; returns the credits of the segments of trained ones."""
-    credited, advantages = _credits(spec, step, rewards, groups, counted, strata=strata)
+    returns = [compared_return(*pair) for pair in zip(trajectories, rewards, strict=True)]
+    credited, advantages = _credits(spec, step, rewards, groups, counted, returns=returns, strata=strata)
     metrics = {
         "zero_variance_groups": float(advantages.zero_variance_groups),
         "broken_groups": float(advantages.broken_groups),
@@ -239,6 +240,7 @@ def _credits(
     groups: list[int],
     counted: list[bool],
     *,
+    returns: list[float],
     strata: list[int],
 ) -> tuple[list[float] | list[npt.NDArray[np.float64]], Advantages]:
     """Return each episode's advantage, or those of its turns."""
@@ -257,7 +259,6 @@ def _credits(
             shuffle=shuffle,
             strata=strata,
         )
-    returns = [sum(some) for some in rewards]
     advantages = group_advantages(
         returns,
         groups,
@@ -442,7 +443,7 @@ def _penalty_metrics(
     if algorithm.dynamic_sampling_rounds:
         metrics["replaced_groups"] = float(replaced)
     if algorithm.overlong_tokens:
-        given = sum(trajectory.episode_return for trajectory in trajectories)
+        given = sum(turn.reward for trajectory in trajectories for turn in trajectory.turns)
         metrics["overlong_penalty_mean"] = (given - sum(map(sum, rewards))) / answers
     if algorithm.mask_truncated:
         cut = sum(turn.finish_reason == "length" for t in trajectories for turn in t.turns)

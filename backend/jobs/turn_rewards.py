@@ -5,6 +5,8 @@ Pure. The trajectory itself, and the step's statistics, keep the environment's r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from backend.episodes.played import Played, trained_seats
 from backend.learner.shaping import overlong_penalty
 from tinkergym.errors import InvalidRewardError
@@ -36,10 +38,20 @@ def refuse_large_rewards(spec: JobSpec, played: Played) -> None:
 
 
 def counts(spec: JobSpec, trajectory: Trajectory) -> bool:
-    """Whether an episode is trained on and counts in a baseline."""
+    """Whether an episode counts in a baseline, and is trained on if it has tokens."""
     # A failure before the first completion has nothing to train on, and its return would be a made-up 0.
     kept = spec.on_failure == "keep" and trajectory.failed and trajectory.sampled_tokens > 0
     return trajectory.completed or kept
+
+
+def compared_return(trajectory: Trajectory, rewards: Sequence[float]) -> float:
+    """Return the return by which an episode is compared with others.
+
+    Args:
+        trajectory: The episode.
+        rewards: Those of its turns. An agent that never acted has none, but its game was won or lost.
+    """
+    return sum(rewards) if trajectory.turns else trajectory.early_reward
 
 
 def shaped_rewards(spec: JobSpec, trajectory: Trajectory) -> list[float]:

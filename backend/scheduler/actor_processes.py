@@ -6,15 +6,19 @@ with the raylet that started it, which dies with the host, because a hanging pro
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd
-from backend.processes.children import die_with_parent, spare_the_collector, stand_back
+from backend.processes.children import die_with_parent, spare_the_collector
+from backend.processes.foreign_code import environment_for_packs
 from backend.scheduler.workers import PoolAddress, WorkerPool
 
 _log = logging.getLogger(__name__)
@@ -78,7 +82,7 @@ class PoolProcess:
 
 
 class EnvWorkerProcess:
-    """Runs in an actor: an environment worker."""
+    """Runs in an actor: starts and ends with the process of an environment worker."""
 
     def __init__(self, config_json: str, address: PoolAddress, worker_id: str) -> None:
         die_with_parent()
@@ -90,32 +94,24 @@ class EnvWorkerProcess:
         return os.getpid()
 
     def run(self) -> None:
-        """Play until the process ends."""
-        # An environment may compute without end, and one that crashes lets workers start again and again: the
-        # processes that sample and train have priority. All threads of the worker inherit this, because they
-        # are started by this one.
-        stand_back()
-        from backend.external import judges, opponent_models
-        from backend.external.tokens import EnvTokens
-        from backend.machine_paths import MachinePaths
-        from backend.workers.env_worker import run_env_worker
-        from backend.workers.environments import environment_maker
-
-        _log_to_stderr()
+        """Play in a child until it ends: packs must not run in a process that is connected to Ray."""
         config = ServiceConfig.model_validate_json(self._config_json)
-        judges.allow_only(config.judge_urls)
-        opponent_models.allow_only(config.opponent_urls)
+        question = {
+            "config": config.model_dump(mode="json"),
+            "url": self._address.url,
+            "token": self._address.token,
+            "worker_id": self._worker_id,
+        }
         try:
-            run_env_worker(
-                url=self._address.url,
-                run_dir=config.run_dir,
-                token=self._address.token,
-                worker_id=self._worker_id,
-                max_episodes=config.episodes_per_worker,
-                stall_seconds=config.environment_stall_seconds,
-                make_env=environment_maker(config.environment_urls, EnvTokens(config.tokens_dir)),
-                hide=MachinePaths(config).hidden_in_trajectory,
+            # The kernel ends it with this thread, which waits for it.
+            child = subprocess.run(
+                [sys.executable, "-m", "backend.workers.env_worker_process"],
+                input=json.dumps(question).encode(),
+                env=environment_for_packs(config.environment_variables),
+                start_new_session=True,
+                check=False,
             )
+            _log.warning("environment worker %s ended (%d)", self._worker_id, child.returncode)
         finally:
             self._ended.set()
 
@@ -143,7 +139,8 @@ class SchedulerProcess:
     def _run(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):
             try:
-                self._scheduler.tick()
+                if self._scheduler.due():
+                    self._scheduler.tick()
             except Exception:
                 # The next tick retries what this one did not finish (a full disk, a locked database).
                 _log.exception("error in the scheduler")

@@ -53,6 +53,8 @@ _SWEEP_SECONDS = 10.0
 """Interval between checks for unused tokens of environment servers."""
 _LONGEST_PAUSE_SECONDS = 60.0
 """Interval between attempts to start a pool that refuses to."""
+_QUIET_SECONDS = 1.0
+"""Interval between ticks while nothing happens: what depends on time alone is at most this late."""
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class _Pool:
 
 
 class Scheduler:
-    """Call `tick` several times a second, from one thread."""
+    """Call `tick` when `due`, which may be asked many times a second, from one thread."""
 
     def __init__(
         self,
@@ -121,9 +123,24 @@ class Scheduler:
         self._ticked_at, self._ticked_at_monotonic = clock(), monotonic()
         self._looked_until = self._ticked_at_monotonic
         """When the last tick ended, by the monotonic clock."""
+        self._commits: int | None = None
+        """The store's commits that the last tick knows of."""
         self._patient_until = 0.0
         """Until then silence proves nothing: the clock was set, or this machine was suspended."""
         self._adopt()
+
+    def due(self) -> bool:
+        """Whether a tick could find anything: a commit, a change of a process, or the passing of time.
+
+        An idle service therefore reads its database once a second instead of ten times.
+        """
+        commits = self._store.commits()
+        return (
+            commits is None
+            or commits != self._commits
+            or self._workers.has_changes()
+            or self._monotonic() - self._looked_until >= _QUIET_SECONDS
+        )
 
     def tick(self) -> None:
         """Check everything once, and do what is due."""
@@ -138,6 +155,8 @@ class Scheduler:
         if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
             self._store.touch_part(_PART, now)
             self._touched_at = now
+        # After this heartbeat, which alone is no reason for another tick, and before anything is read.
+        self._commits = self._store.commits()
         # Reported once. If the store could not record it, the next tick does.
         self._unnoted.extend(self._workers.changes())
         while self._unnoted:

@@ -22,18 +22,19 @@ import psutil
 from backend.config import ServiceConfig
 from backend.private_folder import make_private
 from backend.processes.children import MARK_VARIABLE
+from backend.processes.ends import wait_for_end
+from backend.processes.foreign_code import HOST_VARIABLE
 from backend.processes.guardian import guarded
 from backend.scheduler import early_worker
 from backend.scheduler.ray_logs import remove_old_logs
 from backend.workers import env_worker_files
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
+"""An end is noticed at once; this bounds the rest."""
 _STOP_SECONDS = 8.0
 _SWEEP_SECONDS = 60.0
 """Interval between checks for old logs."""
-_HOST_VARIABLE = "TINKERGYM_SCHEDULER_HOST"
-"""Environment variable inherited by everything below Ray: its owner."""
 _CORE_PROCESSES = ("gcs_server", "raylet")
 """Processes without which Ray is dead, although its driver would only notice after a minute."""
 
@@ -74,7 +75,7 @@ def main() -> int:
     _end_processes(config.digest)
     for left in [*config.run_dir.glob("ranks-*"), config.run_dir / env_worker_files.FOLDER]:
         shutil.rmtree(left, ignore_errors=True)
-    os.environ[_HOST_VARIABLE] = config.digest
+    os.environ[HOST_VARIABLE] = config.digest
     # For this run of the host: the guardian of the last one must not end what this one starts.
     mark = f"{os.environ.get(MARK_VARIABLE, config.digest)}:{secrets.token_hex(8)}"
     os.environ[MARK_VARIABLE] = mark
@@ -103,7 +104,9 @@ def _watch(
     """Return when it is time to stop; end this process at once when Ray dies."""
     parent = os.getppid()
     swept_at = time.monotonic()
-    while not stop.wait(_LOOK_SECONDS):
+    ids = [parent, *(process.pid for process in core)]
+    while not stop.is_set():
+        wait_for_end(ids, _LOOK_SECONDS)
         if time.monotonic() - swept_at >= _SWEEP_SECONDS:
             swept_at = time.monotonic()
             remove_old_logs(config.ray_dir)
@@ -145,7 +148,7 @@ def _end_processes(digest: str) -> None:
     left = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(_HOST_VARIABLE) == digest:
+            if process.environ().get(HOST_VARIABLE) == digest:
                 process.kill()
                 left.append(process)
     psutil.wait_procs(left, timeout=5.0)

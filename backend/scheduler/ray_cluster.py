@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
+
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd
 from backend.errors import RankLostError
 from backend.processes import with_parent
-from backend.scheduler import early_worker
+from backend.scheduler import early_worker, ray_patience
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, SchedulerProcess
 from backend.scheduler.process_memory import resident_bytes
 from backend.scheduler.workers import (
@@ -64,15 +66,18 @@ def start_ray(temp_dir: Path) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # An actor that does not request a GPU from Ray would not see any; ours share the device themselves.
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    # Lower priority than the desktop, but clearly higher than environments in separate processes. Ray's 15
-    # leaves no room below.
-    os.environ.setdefault("RAY_worker_niceness", "5")
+    # Normal priority: with Ray's 15, pools hardly run on a busy machine. Environments have less.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in ray_patience.SETTINGS.items():
+        os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     # Without these a worker's output is never rotated: an environment that prints would fill the disk.
     os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(_LOG_FILE_BYTES))
     os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
     # No worker starts before Ray's own agent responds, which Ray would only poll once a second.
     os.environ.setdefault("RAY_agent_manager_retry_interval_ms", "100")
+    # Four times a second, it took a third of what an idle raylet computes.
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "1000")
     # A pool must not wait for an environment worker that Ray starts before it: a pool takes far longer.
     os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "2")
     # Output of its workers goes to a file.
@@ -80,6 +85,7 @@ def start_ray(temp_dir: Path) -> None:
     import ray
 
     _leave_out_unused_parts()
+    _wait_for_a_slow_raylet()
     _tie_agents_to_ray()
     ray.init(
         address="local",
@@ -108,6 +114,28 @@ def _leave_out_unused_parts() -> None:
             setattr(Node, name, lambda _node, **_options: None)
 
 
+def _wait_for_a_slow_raylet() -> None:
+    """Let Ray wait as long as its raylet lives, instead of 30 seconds, for which it has no setting."""
+    from ray._private import services
+
+    get_node = getattr(services, "get_node", None)
+    if get_node is None:  # Another release of Ray waits as long as it likes.
+        return
+
+    def patient(*arguments: Any, **options: Any) -> Any:
+        return ray_patience.until_known(lambda: get_node(*arguments, **options), _raylet_runs)
+
+    setattr(services, "get_node", patient)  # noqa: B010 - mypy knows the original's type
+
+
+def _raylet_runs() -> bool:
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
+
+
 def _tie_agents_to_ray() -> None:
     """Let the kernel end Ray's agents with its raylet, for which Ray has no setting.
 
@@ -131,7 +159,9 @@ def _tie_agents_to_ray() -> None:
 
 
 _ASK_SECONDS = 0.5
-"""How often pools are asked about their environment workers."""
+"""How often pools with jobs are asked about their environment workers."""
+_ASK_IDLE_SECONDS = 5.0
+"""How often the others are."""
 
 
 def start_scheduler(config: ServiceConfig) -> Any:
@@ -171,7 +201,8 @@ class RayWorkers:
         """Pools and environment workers, by their ids."""
         self._silent: set[str] = set()
         """Environment workers that were ended because they hang."""
-        self._asked_at = 0.0
+        self._ask_at: dict[str, float] = {}
+        """When to ask a pool about its environment workers, on the monotonic clock; missing: now."""
         self._watched: dict[Any, tuple[str, str]] = {}
         """Ray's reference -> (kind, id): it resolves when the event happens or the process dies."""
 
@@ -234,16 +265,16 @@ class RayWorkers:
         self._watched[actor.pid.remote()] = ("pid", worker_id)
         self._watched[actor.run.remote()] = ("env_worker", worker_id)
 
+    def has_changes(self) -> bool:
+        """Whether `changes` would return any."""
+        self._ask_about_env_workers()
+        return bool(self._kept(most=1))
+
     def changes(self) -> list[Change]:
         """Return what happened since the last call."""
-        import ray
-
         self._ask_about_env_workers()
-        if not self._watched:
-            return []
-        kept, _ = ray.wait(list(self._watched), num_returns=len(self._watched), timeout=0)
         found: list[Change] = []
-        for promise in kept:
+        for promise in self._kept(most=len(self._watched)):
             about, who = self._watched.pop(promise)
             value, error = _outcome(promise)
             if about == "pid":
@@ -251,6 +282,8 @@ class RayWorkers:
                     self._pids[who] = value
             elif about == "env_workers":
                 if error is None and value is not None:
+                    if value.busy:
+                        self._ask_at[who] = min(self._ask_at[who], time.monotonic() + _ASK_SECONDS)
                     found.append(EnvWorkersSeen(pool_id=who, owners=value.owners, wanted=value.wanted))
                     self._kill_silent(value.silent)
             elif about == "start" and error is None and who in self._pools:
@@ -287,6 +320,7 @@ class RayWorkers:
     def start_job(self, pool_id: str, job_id: str) -> None:
         """Tell a ready pool to take a job."""
         self._pools[pool_id].start_job.remote(job_id)
+        self._ask_at.pop(pool_id, None)
 
     def env_worker_ended(self, pool_id: str, worker_id: str, end: WorkerEnd) -> None:
         """Tell a pool that an environment worker is dead."""
@@ -308,6 +342,7 @@ class RayWorkers:
 
     def end_pool(self, pool_id: str) -> None:
         """Kill a pool and its environment workers."""
+        self._ask_at.pop(pool_id, None)
         self._kill(pool_id, self._pools.pop(pool_id, None))
         for worker_id, (served, actor) in list(self._env_workers.items()):
             if served == pool_id:
@@ -329,12 +364,22 @@ class RayWorkers:
 
     def _ask_about_env_workers(self) -> None:
         now = time.monotonic()
-        if now - self._asked_at < _ASK_SECONDS:
+        due = {pool_id for pool_id in self._pools if now >= self._ask_at.get(pool_id, now)}
+        if not due:
             return
-        self._asked_at = now
         waiting = {who for about, who in self._watched.values() if about in {"env_workers", "start"}}
-        for pool_id in self._pools.keys() - waiting:
+        for pool_id in due - waiting:
+            self._ask_at[pool_id] = now + _ASK_IDLE_SECONDS
             self._watched[self._pools[pool_id].env_worker_report.remote()] = ("env_workers", pool_id)
+
+    def _kept(self, *, most: int) -> list[Any]:
+        """Return up to `most` of the references that have resolved."""
+        import ray
+
+        if not self._watched:
+            return []
+        kept, _ = ray.wait(list(self._watched), num_returns=most, timeout=0)
+        return cast(list[Any], kept)
 
 
 def _outcome(promise: Any) -> tuple[Any, BaseException | None]:

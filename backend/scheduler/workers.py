@@ -86,6 +86,10 @@ class WorkerPool(Protocol):
         """Start an environment worker that plays for a pool, which need not be ready yet."""
         ...
 
+    def has_changes(self) -> bool:
+        """Whether `changes` would return any."""
+        ...
+
     def changes(self) -> list[Change]:
         """Return what happened since the last call."""
         ...

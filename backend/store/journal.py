@@ -14,6 +14,7 @@ from backend.store.records import BODY, UPDATES, JobLease, append, enter_state, 
 from backend.store.tables import events, jobs
 from backend.store.usage import count_tokens, counted
 from tinkergym.schema.events import (
+    EpisodeEvent,
     ErrorView,
     EvaluationEvent,
     Event,
@@ -39,6 +40,13 @@ def evaluation_events(connection: Connection, job_id: str) -> list[EvaluationEve
     found = map(BODY.validate_json, connection.scalars(query))
     # A transcript may contain the same text.
     return [body for body in found if isinstance(body, EvaluationEvent)]
+
+
+def _marked(body: EventBody, lease: JobLease) -> EventBody:
+    """Return an event of a step, marked if an earlier attempt recorded that step."""
+    if isinstance(body, StepEvent | EpisodeEvent | WarningEvent) and 0 < body.step <= lease.recorded_steps:
+        return body.model_copy(update={"repeated": True})
+    return body
 
 
 class JournalStore:
@@ -90,7 +98,7 @@ class JournalStore:
             row = fenced(connection, lease)
             if isinstance(body, EvaluationEvent):
                 count_tokens(connection, row, body.sampled_tokens)
-            return append(connection, lease.job_id, row.last_seq, self._clock(), body)
+            return append(connection, lease.job_id, row.last_seq, self._clock(), _marked(body, lease))
 
     def append_events(self, lease: JobLease, bodies: list[EventBody]) -> list[Event]:
         """Log several events in one transaction.
@@ -102,7 +110,7 @@ class JournalStore:
             seq = fenced(connection, lease).last_seq
             now = self._clock()
             return [
-                append(connection, lease.job_id, seq + offset, now, body)
+                append(connection, lease.job_id, seq + offset, now, _marked(body, lease))
                 for offset, body in enumerate(bodies)
             ]
 
@@ -158,7 +166,7 @@ class JournalStore:
             )
             used = {"used/hours": columns["used_seconds"] / _SECONDS_PER_HOUR, "used/tokens": float(tokens)}
             event = event.model_copy(update={"metrics": {**event.metrics, **used}})
-            return append(connection, lease.job_id, row.last_seq, now, event)
+            return append(connection, lease.job_id, row.last_seq, now, _marked(event, lease))
 
     def take_updates(self, lease: JobLease, step: int) -> list[SettingsUpdate]:
         """Return the job's changed settings; pending changes take effect from this step on.

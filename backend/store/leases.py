@@ -125,6 +125,7 @@ class LeaseStore:
                 spec=stored_spec(row.spec),
                 tenant_id=row.tenant_id,
                 expires_at=now + lease_seconds,
+                recorded_steps=row.furthest_step,
             )
             enter_state(
                 connection,

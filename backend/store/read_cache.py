@@ -37,7 +37,7 @@ class ReadCache:
             read: Reads only committed data. Exceptions are not cached.
         """
         with self._lock:
-            version = self._look()
+            version = self._commits()
             if version is None or version != self._version or len(self._values) >= _MOST:
                 self._values, self._version = {}, version
             elif key in self._values:
@@ -50,13 +50,20 @@ class ReadCache:
                 values[key] = value
         return value
 
+    def commits(self) -> int | None:
+        """Return a number that changes whenever a connection commits, or None if the database is unavailable.
+
+        It costs a few microseconds, so a loop can ask it whether reading the database is worth it.
+        """
+        with self._lock:
+            return self._commits()
+
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
             self._hang_up()
 
-    def _look(self) -> int | None:
-        """Return the commit count, or None if it is unavailable; then nothing is cached."""
+    def _commits(self) -> int | None:
         try:
             if self._connection is None:
                 self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)

@@ -42,6 +42,8 @@ class JobLease:
     tenant_id: str
     expires_at: float
     """Unix seconds. After this another worker may take the job; until one does, this lease stays valid."""
+    recorded_steps: int = 0
+    """The last step that earlier attempts recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

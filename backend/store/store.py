@@ -38,6 +38,10 @@ class ServiceStore(
 ):
     """The store as the scheduler, job loops and pools see it."""
 
+    def commits(self) -> int | None:
+        """Return a number that changes with every commit; None if the database is unavailable."""
+        return self._db.read_cache.commits()
+
     def find_policy(self, ref: PolicyRef, *, field: str = "policy") -> ReferredPolicy:
         """Return the policy that a reference names; see `TenantStore.find_policy`."""
         with self._db.read() as connection:

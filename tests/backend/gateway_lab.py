@@ -211,7 +211,7 @@ class Running:
 
     def stop(self):
         self.server.should_exit = True
-        self.thread.join(timeout=10)
+        self.thread.join(timeout=60.0)
 
 
 @dataclass

@@ -36,7 +36,7 @@ from tinkergym.spaces import Text
 from tinkergym.tasks import SequenceTasks
 
 TENANT = "ada"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 TOKEN = "pool-token"
 
 

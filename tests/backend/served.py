@@ -31,10 +31,11 @@ time.sleep(600)
 SERVE = """
 import sys
 from backend.config import load_config
-from backend.app.main import serve
+from backend.app import main
+main._STOP_SECONDS = 300.0  # a test that waits for less sees what ends by itself
 config = load_config(None, sys.argv[2:])
 command = [sys.executable, sys.argv[1]]
-sys.exit(serve(config, scheduler_command=command, say=lambda line: print(line, flush=True)))
+sys.exit(main.serve(config, scheduler_command=command, say=lambda line: print(line, flush=True)))
 """
 
 
@@ -57,6 +58,7 @@ class Served:
             assert line, "it ended"
             self.before_greeting.append(line)
         self.greeting = line
+        self.isolation = self.process.stdout.readline()
         self.local = json.loads((self.data_dir / "local.json").read_text())
         self.url = self.local["url"]
 
@@ -95,10 +97,10 @@ def serving(tmp_path):
         if served.process.poll() is None:
             served.process.send_signal(signal.SIGINT)
             served.process.send_signal(signal.SIGTERM)
-            served.process.wait(timeout=20)
+            served.process.wait(timeout=60.0)
         served.process.stdout.close()
 
 
 def still_alive(processes):
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=60.0)
     return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]

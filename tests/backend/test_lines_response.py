@@ -8,7 +8,7 @@ from typing import Any
 
 from backend.lines_response import LinesResponse
 
-_SECONDS = 10.0
+_SECONDS = 60.0
 
 
 class Client:

@@ -33,12 +33,15 @@ def service(tmp_path_factory, judge, environment_url):
     folder = tmp_path_factory.mktemp("packs")
     packs.install(folder)
     origin = judge.url.removesuffix("/v1")
-    settings = [f'judge_urls=["{origin}"]', f'environment_urls=["{environment_url}"]']
+    settings = ['environment_variables=["PACK_KEY"]']
+    settings += [f'judge_urls=["{origin}"]', f'environment_urls=["{environment_url}"]']
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         patch.setenv("TINKERGYM_HOME", str(tmp_path_factory.mktemp("home")))
         for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
             patch.delenv(name, raising=False)
         with pytest.MonkeyPatch.context() as starting:
+            starting.setenv("CANARY_KEY", "of the operator")
+            starting.setenv("PACK_KEY", "of a pack")
             starting.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, sys.path)]))
             stack.enter_context(local_service(announce=lambda line: None, settings=settings))
         yield

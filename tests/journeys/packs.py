@@ -16,6 +16,10 @@ class Env(tg.SingleTurnEnv):
     def score(self, answer):
         if self.how == "dies":
             os._exit(3)
+        if self.how == "variables":
+            began = open(f"/proc/{os.getpid()}/environ").read() if sys.platform == "linux" else ""
+            seen = {name: float(name in os.environ or name in began) for name in ("CANARY_KEY", "PACK_KEY")}
+            return 0.0, {**seen, "ray": float("ray" in sys.modules or "RAY_AUTH_TOKEN" in began)}
         return len(answer) / 64
 """
 JUDGED = """

@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 import tinkergym as tg
-from tinkergym.reporting import verify
+from tinkergym.certificates import verify
 
 pytestmark = pytest.mark.service
 
@@ -72,9 +72,9 @@ def test_a_certificate_that_was_changed_is_found_out(job, tmp_path):
     assert any("trained_tokens_were_sampled" in problem for problem in found.problems)
 
 
-def test_a_bundle_is_checked_with_everything_in_it(bundle):
-    found = verify(bundle)
-    assert (found.ok, found.checked, found.problems) == (True, "bundle", [])
+def test_a_bundle_is_checked_with_everything_in_it(bundle, client):
+    found = verify(bundle, key=client.health().operator_key)
+    assert (found.ok, found.checked, found.signed, found.problems) == (True, "bundle", "valid", [])
     assert found.files >= 6
 
 

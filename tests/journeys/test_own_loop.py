@@ -164,7 +164,7 @@ def test_a_custom_loss_is_the_built_in_one_where_it_computes_the_same(client):
             return loss, [[-1 / total] * len(own) for own in logprobs]
 
         theirs = built_in.forward_backward(batch).result()
-        ours = custom.forward_backward_custom(batch, mean_likelihood)
+        ours = custom.forward_backward_custom(batch, mean_likelihood).result()
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
         for policy in (built_in, custom):
             step = policy.optim_step(1e-2).result()

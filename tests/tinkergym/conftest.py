@@ -1,11 +1,9 @@
-import threading
+import contextlib
 
 import pytest
 
 from tinkergym.remote.client import Client
 from tinkergym.testing.scripted_service import ScriptedService
-
-_MOMENT_SECONDS = 10.0
 
 
 @pytest.fixture
@@ -25,17 +23,11 @@ def start_service(monkeypatch):
         service.close()
 
 
-@pytest.fixture(autouse=True)
-def nothing_plays_on():
-    """Fail a test that leaves a playing thread behind: what it says later lands in another test's output."""
-    before = set(threading.enumerate())
-    yield
-    playing = [t for t in threading.enumerate() if t.name == "tinkergym-rollout" and t not in before]
-    for thread in playing:  # one whose job has just ended hears of it in a moment
-        thread.join(_MOMENT_SECONDS)
-    assert not any(thread.is_alive() for thread in playing), (
-        "end the test with job.close(), or with client.train(...) as job"
-    )
+@pytest.fixture
+def connect(start_service):
+    """Make clients that close before the services that they know."""
+    with contextlib.ExitStack() as clients:
+        yield lambda *args, **kwargs: clients.enter_context(Client(*args, **kwargs))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import tinkergym as tg
 from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
@@ -55,10 +54,10 @@ def learn(adapter, dtype, folder):
 class Trained:
     """A scripted service whose one job has a real checkpoint, and what made it."""
 
-    def __init__(self, service, learned):
+    def __init__(self, service, learned, connect):
         self.service, self.logprobs = service, learned.logprobs
         service.files = dict(learned.files)
-        self.client = tg.Client(service.url, service.api_key)
+        self.client = connect(service.url, service.api_key)
         self.job = self.client.train("board/TicTacToeVs-v0", steps=2, rollout="server")
         service.jobs.get(self.job.id).checkpoints.append(
             CheckpointView(

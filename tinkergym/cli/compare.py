@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,25 +26,23 @@ def compare(
     common: Annotated[
         bool, typer.Option("--common", help="Ignore tasks that only one of the files has.")
     ] = False,
-    resamples: Annotated[int, typer.Option(help="Number of resamples.", min=100)] = 10_000,
-    seed: Annotated[int, typer.Option(help="Seed of the resampling.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Compare two evaluations task by task: B minus A, with a 95 % interval and a p value.
 
     Both must have played the same environment with the same seeds, so that luck in the tasks cancels out.
-    Each task counts with the mean return of its episodes; tasks are resampled 10,000 times (paired
-    bootstrap).
+    Each task counts with the mean return of its episodes; the interval is Student's t of the differences.
 
     Example: tinkergym compare before.jsonl after.jsonl
     """
+    from tinkergym.evaluation.differences import paired_difference
     from tinkergym.evaluation.records import read_records
-    from tinkergym.evaluation.statistics import paired_bootstrap
+    from tinkergym.evaluation.statistics import finite_ends, interval_text
 
     one, other = read_records(first), read_records(second)
     _refuse_other_environments(one, other)
     pairs, left_out = _paired(one, other, common=common)
-    found = paired_bootstrap(pairs, resamples=resamples, seed=seed)
+    found = paired_difference(pairs)
     means = [sum(pair[side] for pair in pairs) / len(pairs) for side in (0, 1)]
     if as_json:
         emit(
@@ -51,7 +50,7 @@ def compare(
                 "a": {"file": str(first), "mean_return": means[0]},
                 "b": {"file": str(second), "mean_return": means[1]},
                 "difference": found.mean,
-                "interval_95": [found.low, found.high],
+                "interval_95": finite_ends(found.low, found.high),
                 "p": found.p,
                 "tasks": found.tasks,
                 "left_out": left_out,
@@ -59,15 +58,23 @@ def compare(
         )
         return
     clear = "" if found.low > 0 or found.high < 0 else "  (the interval contains 0: no clear difference)"
+    if math.isinf(found.low):
+        clear = "  (no returns differ, which says nothing about other tasks)"
     lines = [
         f"A  {first}  mean return {means[0]:.3f}",
         f"B  {second}  mean return {means[1]:.3f}",
-        f"B - A  {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], p = {found.p:.4f}{clear}",
+        f"B - A  {found.mean:+.3f} {interval_text(found.low, found.high, '+.3f')}{_p_text(found.p)}{clear}",
         f"{found.tasks} tasks, paired"
         + (f"; {left_out} ignored, because only one side completed them" if left_out else ""),
     ]
     for line in lines:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _p_text(p: float) -> str:
+    if math.isnan(p):
+        return ""
+    return ", p < 0.0001" if p < 0.0001 else f", p = {p:.4f}"
 
 
 def _refuse_other_environments(one: Records, other: Records) -> None:

@@ -335,13 +335,15 @@ def _report(
 
 
 def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) -> None:
+    from tinkergym.evaluation.statistics import interval_text
+
     tasks = len({record.seed for record in scores.records})
     out.print(
         f"{escape(what)}, episodes: {len(scores.records)}, tasks: {tasks}", highlight=False, soft_wrap=True
     )
     if scores.completed:
-        low, high = scores.interval
-        out.print(f"  mean return  {scores.mean:.3f} [{low:.3f}, {high:.3f}]", markup=False, highlight=False)
+        interval = interval_text(*scores.interval, ".3f")
+        out.print(f"  mean return  {scores.mean:.3f} {interval}", markup=False, highlight=False)
         # pass^1 is pass@1.
         figures = [("@", k, scores.pass_at(k)) for k in ks]
         figures += [("^", k, scores.pass_hat(k)) for k in ks if k > 1]
@@ -350,8 +352,10 @@ def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) 
                 out.print(f"  pass{sign}{k:<7} - (no task has {k} completed episodes)", highlight=False)
                 continue
             left_out = f" over {found.tasks} of {tasks} tasks" if found.tasks < tasks else ""
-            interval = f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]{left_out}"
-            out.print(f"  pass{sign}{k:<7} {interval}", markup=False, highlight=False)
+            interval = interval_text(found.low, found.high, ".3f")
+            out.print(
+                f"  pass{sign}{k:<7} {found.mean:.3f} {interval}{left_out}", markup=False, highlight=False
+            )
         out.print(f"  a success is a return of at least {scores.success:g}", highlight=False)
     out.print("  ended by", highlight=False)
     most = max(scores.stop_reasons.values())

@@ -20,7 +20,7 @@ from tinkergym.remote import discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.transport import Connection
 
-START_SECONDS = 60.0
+START_SECONDS = 600.0
 STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 
@@ -37,7 +37,7 @@ def local_service(announce: Callable[[str], None], settings: Sequence[str] = ())
         Whether the service was started here, and is stopped after the body.
 
     Raises:
-        ServiceUnavailableError: The service ended at once or did not respond within a minute. The message has
+        ServiceUnavailableError: The service ended at once or did not respond in ten minutes. The message has
             its output.
     """
     if url := _running():

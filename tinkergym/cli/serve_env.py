@@ -13,6 +13,7 @@ from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.schema.parsing import parse
+from tinkergym.tools.sandbox_rule import PythonToolSetting, requiring
 
 if TYPE_CHECKING:
     from tinkergym.serving.settings import ServerSettings
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 _TokenText = Annotated[
     str | None,
     typer.Option(help="The token that clients must present. (default: $TINKERGYM_ENV_TOKEN, else generated)"),
+]
+_PythonToolOption = Annotated[
+    PythonToolSetting,
+    typer.Option(
+        help="How Python that policies write (PythonTool) is isolated: namespaces refuses it where the "
+        "machine offers none; limits does not stop code that tries to escape; off refuses it."
+    ),
 ]
 _Processes = Annotated[
     bool,
@@ -54,6 +62,7 @@ def serve_env(
     max_message_bytes: Annotated[int, typer.Option(help="Longest message, in bytes.")] = 16 * 2**20,
     kwargs: Annotated[str, typer.Option(help="Arguments of the environment, as a JSON object.")] = "{}",
     processes: _Processes = False,
+    python_tool: _PythonToolOption = "namespaces",
     as_json: AsJsonLines = False,
 ) -> None:
     """Serve an environment to other machines until Ctrl-C.
@@ -84,7 +93,8 @@ def serve_env(
         },
     )
     show = _show_ready_json if as_json else _show_ready
-    serve(settings, lambda url, description: show(url, description, settings, chosen))
+    with requiring(python_tool):
+        serve(settings, lambda url, description: show(url, description, settings, chosen))
     if as_json:
         emit({"event": "stopped"})
     else:

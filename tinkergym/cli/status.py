@@ -22,5 +22,7 @@ def status(*, as_json: AsJson = False) -> None:
         return
     waiting = f", waiting for {', '.join(health.waiting_for)}" if health.waiting_for else ""
     out.print(escape(f"{url}: {health.status}{waiting}, tinkergym {health.version}"), highlight=False)
+    if health.operator_key:
+        out.print(f"certificates are signed by {health.operator_key}", highlight=False, soft_wrap=True)
     for model, size in sorted(health.memory.items()):
         out.print(f"{size / 1e9:8.2f} GB  {escape(model)}", highlight=False, soft_wrap=True)

@@ -166,7 +166,7 @@ class StoredEpisodes(Sequence[StoredEpisode]):
     ) -> SequenceTasks:
         """Return conversations for `client.sft`: rejection sampling, with the service's own episodes.
 
-        Failed episodes and those with an empty answer are ignored.
+        Failed episodes and those with an empty answer, or none, are ignored.
 
         Args:
             best_of: Of every this many episodes of a group, keep the one with the highest return (the first
@@ -236,7 +236,7 @@ class StoredEpisodes(Sequence[StoredEpisode]):
 
     def _usable(self) -> Mapping[GroupKey, list[StoredEpisode]]:
         usable = {
-            key: [one for one in some if one.completed and all(one.answers)]
+            key: [one for one in some if one.completed and one.answers and all(one.answers)]
             for key, some in self.groups.items()
         }
         return {key: some for key, some in usable.items() if some}

@@ -120,6 +120,7 @@ def turn_advantages(
 
     Args:
         turn_returns: One list per episode, N of them: the return from each turn on, see `returns_to_go`.
+            Empty for an agent that never acted, with which no turn is compared.
         groups: [N].
         completed: [N].
         baseline: As in `group_advantages`, among turns with the same number.
@@ -132,7 +133,7 @@ def turn_advantages(
         episodes: `included` and the counts, [N]; `values` contains the first turns' advantages.
 
     Raises:
-        InvalidRequestError: As in `group_advantages`, or a completed episode has no turn.
+        InvalidRequestError: As in `group_advantages`.
 
     Source:
         Process supervision in GRPO, arXiv:2402.03300, section 4.1.3, comparing the return from the turn on,
@@ -140,8 +141,6 @@ def turn_advantages(
     """
     done = np.asarray(completed, dtype=bool)
     lengths = np.asarray([len(turns) for turns in turn_returns], dtype=np.int64)
-    if len(done) == len(lengths) and (lengths[done] == 0).any():
-        raise InvalidRequestError("a completed episode has no turn", field="turn_returns")
     flat = [value for turns in turn_returns for value in turns]
     episode_of = np.repeat(np.arange(len(lengths)), lengths)
     earned, turn_done = _checked(flat, episode_of.tolist(), done[episode_of].tolist())

@@ -17,7 +17,7 @@ from typing import Any
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.evaluation.matches import GameEnd, Match, MatchResult, Player, play_matches
 from tinkergym.evaluation.ratings import PairScore, Ratings, rate
-from tinkergym.evaluation.statistics import clustered_interval
+from tinkergym.evaluation.statistics import clustered_interval, finite_ends, game_bounds
 from tinkergym.registration.games import make_playable
 from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.schema.parsing import environment_ref
@@ -63,8 +63,8 @@ class Cell:
         return {
             "row": self.row,
             "column": self.column,
-            "mean_return": _finite(self.mean_return),
-            "interval_95": [_finite(self.low), _finite(self.high)],
+            "mean_return": self.mean_return if math.isfinite(self.mean_return) else None,
+            "interval_95": finite_ends(self.low, self.high),
             **{name: getattr(self, name) for name in ends},
         }
 
@@ -329,7 +329,8 @@ def _cell(row: str, column: str, own: Sequence[Encounter]) -> Cell:
     mean, low, high = math.nan, math.nan, math.nan
     if counted:
         mean = math.fsum(one.own_return for one in counted) / len(counted)
-        low, high = clustered_interval(list(by_seed.values()))
+        returns = [one.own_return for one in counted]
+        low, high = clustered_interval(list(by_seed.values()), bounds=game_bounds(returns))
     ends = Counter(one.result.end for one in own)
     scores = Counter(one.score for one in own if one.result.end is GameEnd.PLAYED)
     lost = sum(one.result.end is GameEnd.FORFEIT and one.agent in one.result.forfeits for one in own)
@@ -351,7 +352,3 @@ def _cell(row: str, column: str, own: Sequence[Encounter]) -> Cell:
 
 def _sign(lead: float) -> float:
     return 0.5 if math.isclose(lead, 0.0, abs_tol=1e-9) else float(lead > 0)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

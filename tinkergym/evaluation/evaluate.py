@@ -23,7 +23,13 @@ from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.display.html import card, histogram
 from tinkergym.display.tables import frame, with_metrics
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, TinkerGymError
-from tinkergym.evaluation.statistics import mean_interval, share_interval
+from tinkergym.evaluation.statistics import (
+    finite_ends,
+    game_bounds,
+    interval_text,
+    mean_interval,
+    share_interval,
+)
 from tinkergym.registration.arguments import built
 from tinkergym.registration.environments import make_environment
 from tinkergym.rollout.executors import made
@@ -93,9 +99,12 @@ class Evaluation:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the mean return (Student's t)."""
+        """The 95 % confidence interval of the mean return; infinite if it is unknown.
+
+        See `tinkergym.evaluation.statistics.clustered_interval`.
+        """
         returns = [trajectory.episode_return for trajectory in self.completed]
-        return mean_interval(returns)
+        return mean_interval(returns, bounds=game_bounds(returns) if self.is_game else None)
 
     @property
     def low(self) -> float:
@@ -161,12 +170,11 @@ class Evaluation:
 
     def summary(self) -> dict[str, Any]:
         """Return all figures as one JSON object."""
-        low, high = self.interval
         return {
             "episodes": len(self.trajectories),
             "failed": len(self.failed),
             "mean_return": self.mean,
-            "interval_95": [low, high],
+            "interval_95": finite_ends(*self.interval),
             "wins": self.wins,
             "draws": self.draws,
             "losses": self.losses,
@@ -206,8 +214,7 @@ class Evaluation:
         """Show the figures in a notebook, with a histogram of returns and the first episode to expand."""
         rows: dict[str, object] = {"episodes": len(self.trajectories)}
         if self.completed:
-            low, high = self.interval
-            rows["mean return"] = f"{self.mean:.3f} [{low:.3f}, {high:.3f}]"
+            rows["mean return"] = f"{self.mean:.3f} {interval_text(*self.interval, '.3f')}"
             if self.has_draws:
                 rows["wins, draws, losses"] = f"{self.wins}, {self.draws}, {self.losses}"
         if self.failed:
@@ -221,14 +228,14 @@ class Evaluation:
     def __str__(self) -> str:
         if not self.completed:
             return f"none of {len(self.trajectories)} episodes completed"
-        low, high = self.interval
+        interval = interval_text(*self.interval, ".2f")
         failed = f", {len(self.failed)} failed" if self.failed else ""
         ended = (
             f"won {self.wins}, drew {self.draws}, lost {self.losses}"
             if self.has_draws
             else f"above 0 in {self.wins}"
         )
-        return f"return {self.mean:.2f} [{low:.2f}, {high:.2f}], {ended} of {len(self.trajectories)}{failed}"
+        return f"return {self.mean:.2f} {interval}, {ended} of {len(self.trajectories)}{failed}"
 
 
 def evaluate(

@@ -22,7 +22,7 @@ from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.play import play
 from tinkergym.schema.job_spec import EnvironmentRef
 from tinkergym.schema.sampling import SampleRequest
-from tinkergym.trajectory.trajectory import COMPLETED_REASONS, Trajectory
+from tinkergym.trajectory.trajectory import Trajectory
 
 _SAMPLING = 3
 """Last word of the entropy of sampling seeds; different in training and evaluation."""
@@ -208,8 +208,7 @@ class _Room:
     def result(self, match: Match, trajectories: Sequence[Trajectory]) -> MatchResult:
         """Return the result of a match from its table's account and the policies' records."""
         account = self._accounts[self._lineup(match)].pop(match.seed, GameAccount())
-        # A seat that never had a turn is not completed, but its game is fine.
-        failed = next((one for one in trajectories if one.stop_reason not in COMPLETED_REASONS), None)
+        failed = next((one for one in trajectories if not one.completed), None)
         if failed is not None:
             end = GameEnd.FAILED
         elif not account.ended:

@@ -59,15 +59,23 @@ def draw_crossplay(
 
 
 def draw_ratings(path: Path, ratings: Sequence[_Rating], versions: Sequence[_Rating], anchor: str) -> Path:
-    """Draw ratings with their intervals, over train steps if there are two or more versions."""
+    """Draw ratings with their intervals, over train steps if there are two or more versions.
+
+    An open end of an interval is drawn as an arrow head at the edge.
+    """
+    edges = _edges(ratings)
     if len({one.step for one in versions}) < 2:
-        return _draw_bars(ratings, anchor, path)
+        return _draw_bars(ratings, edges, anchor, path)
     figure, axes = _figure(6.4, 4.0)
     for policy in dict.fromkeys(one.name.partition("@")[0] for one in versions):
         own = [one for one in versions if one.name.partition("@")[0] == policy]
         steps = [one.step for one in own]
-        axes.plot(steps, [one.rating for one in own], marker="o", label=policy)
-        axes.fill_between(steps, [one.low for one in own], [one.high for one in own], alpha=0.2)
+        [line] = axes.plot(steps, [one.rating for one in own], marker="o", label=policy)
+        lows, highs = zip(*(_drawn(one, edges) for one in own), strict=True)
+        axes.fill_between(steps, lows, highs, alpha=0.2)
+        for marker, place, end in (("^", edges[1], "high"), ("v", edges[0], "low")):
+            open_at = [one.step for one in own if math.isinf(getattr(one, end))]
+            axes.plot(open_at, [place] * len(open_at), marker, color=line.get_color(), clip_on=False)
     for other in ratings:
         if other.step is None:
             axes.axhline(other.rating, linestyle="--", linewidth=1, color="grey")
@@ -116,16 +124,28 @@ def draw_bars(path: Path, values: Mapping[str, float], *, label: str, title: str
     return _saved(figure, path)
 
 
-def _draw_bars(ratings: Sequence[_Rating], anchor: str, path: Path) -> Path:
+def _edges(ratings: Sequence[_Rating]) -> tuple[float, float]:
+    """Return where open ends are drawn: beyond every rating and finite end."""
+    ends = [end for one in ratings for end in (one.low, one.rating, one.high) if math.isfinite(end)]
+    beyond = 0.1 * ((max(ends) - min(ends)) or 100.0)
+    return min(ends) - beyond, max(ends) + beyond
+
+
+def _drawn(one: _Rating, edges: tuple[float, float]) -> tuple[float, float]:
+    return max(one.low, edges[0]), min(one.high, edges[1])
+
+
+def _draw_bars(ratings: Sequence[_Rating], edges: tuple[float, float], anchor: str, path: Path) -> Path:
     figure, axes = _figure(6.4, 0.45 * len(ratings) + 1.5)
     worst_first = list(reversed(ratings))
-    values = [one.rating for one in worst_first]
-    spread = [
-        [one.rating - one.low for one in worst_first],
-        [one.high - one.rating for one in worst_first],
-    ]
-    axes.errorbar(values, range(len(values)), xerr=spread, fmt="o", color=_BLUE, capsize=3)
-    axes.set_yticks(range(len(values)), [one.name for one in worst_first], fontsize=8)
+    for row, one in enumerate(worst_first):
+        low, high = _drawn(one, edges)
+        spread = [[one.rating - low], [high - one.rating]]
+        axes.errorbar(one.rating, row, xerr=spread, fmt="o", color=_BLUE, capsize=3)
+        for marker, end, place in (("<", one.low, low), (">", one.high, high)):
+            if math.isinf(end):
+                axes.plot(place, row, marker, color=_BLUE)
+    axes.set_yticks(range(len(worst_first)), [one.name for one in worst_first], fontsize=8)
     axes.set_xlabel(_scale(anchor))
     axes.grid(alpha=0.3)
     return _saved(figure, path)

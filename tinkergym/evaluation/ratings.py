@@ -15,14 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.evaluation.statistics import finite_ends, interval_text
 
 ELO = 400 / math.log(10)
 """Elo points per unit of log-odds: 400 points are odds of 10 to 1."""
 _PRIOR = 0.02
 """Inverse variance of the normal prior on a log-strength: weak, but enough to keep the rating of a player
 that won or lost every game finite."""
-_PSEUDO_PAIR = 0.5
-"""Weight of a pair that each side of a matchup is assumed to have won, in the bootstrap only."""
+_PSEUDO_PAIR = 0.75
+"""Weight of a pair that each side of a matchup is assumed to have won, in the bootstrap only.
+
+Chosen by simulation (`benchmarks/coverage.py`): with less, few equal results look too certain."""
 _STEPS = 60
 _BOOTSTRAPS = 1000
 
@@ -48,16 +51,17 @@ class Rating:
     rating: float
     low: float
     high: float
-    """The 95 % interval, by bootstrap over pairs; infinite for a player that no chain of pairs connects with
-    the anchor, or with all others if there is none."""
+    """The 95 % interval, by bootstrap over pairs. An end is infinite where the pairs give no bound: the upper
+    end of a player that won every pair, the lower end of one that lost every pair, both ends if no chain of
+    pairs connects the player with the anchor, or with all others if there is none."""
     pairs: int
     """The number of pairs behind the rating."""
     step: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        low, high = _finite(self.low), _finite(self.high)
-        found: dict[str, Any] = {"name": self.name, "rating": self.rating, "interval_95": [low, high]}
+        found: dict[str, Any] = {"name": self.name, "rating": self.rating}
+        found["interval_95"] = finite_ends(self.low, self.high)
         return {**found, "pairs": self.pairs, "step": self.step}
 
 
@@ -77,7 +81,8 @@ class Ratings:
     def __str__(self) -> str:
         width = max((len(one.name) for one in self.ratings), default=0)
         lines = [
-            f"{one.name:{width}}  {one.rating:+7.0f}  [{one.low:+.0f}, {one.high:+.0f}]  {one.pairs} pairs"
+            f"{one.name:{width}}  {one.rating:+7.0f}  {interval_text(one.low, one.high, '+.0f')}  "
+            f"{one.pairs} pairs"
             for one in self.ratings
         ]
         unrated = ", ".join(f"{count} {why}" for why, count in self.left_out.items() if count)
@@ -179,13 +184,16 @@ def rate(
     reference = strengths[:, [names.index(anchor)]] if anchor else 0.0
     points = ELO * (strengths - reference)
     low, high = np.percentile(points[1:], [2.5, 97.5], axis=0)
-    known = _comparable(wins + wins.T > 0, names.index(anchor) if anchor else None)
+    chained = _chained(wins)
+    # Without an anchor, the mean of all is compared with.
+    compared = [names.index(anchor)] if anchor else list(range(count))
+    below, above = chained[:, compared].all(1), chained[compared].all(0)
     found = [
         Rating(
             name=names[i],
             rating=float(points[0, i]),
-            low=float(low[i]) if known[i] else -math.inf,
-            high=float(high[i]) if known[i] else math.inf,
+            low=float(low[i]) if below[i] else -math.inf,
+            high=float(high[i]) if above[i] else math.inf,
             pairs=int(games[i]),
             step=None if steps is None else steps[i],
         )
@@ -207,19 +215,22 @@ def _tables(count: int, pairs: Sequence[PairScore]) -> tuple[Array, Array]:
     return wins, games
 
 
-def _comparable(met: NDArray[np.bool_], anchor: int | None) -> NDArray[np.bool_]:
-    """Return which players a chain of pairs connects with the anchor; without one, all or none."""
-    reached = np.zeros(len(met), dtype=bool)
-    reached[anchor or 0] = True
-    for _ in range(len(met)):
-        reached |= met[reached].any(0)
-    return reached if anchor is not None else np.full(len(met), bool(reached.all()))
+def _chained(wins: Array) -> NDArray[np.bool_]:
+    """Return for i, j whether i scored against a player that scored against ... j.
+
+    If not, j and all that no such chain leads to could be any number of points above i: the likelihood of the
+    pairs only grows with it (Ford, American Mathematical Monthly 64 (1957)).
+    """
+    chained = (wins > 0) | np.eye(len(wins), dtype=bool)
+    for _ in range(len(wins)):
+        chained = chained | (chained @ chained)
+    return chained
 
 
 def _resampled(count: int, pairs: Sequence[PairScore], seed: int, bootstraps: int) -> Array:
     """Return score tables of resampled pairs. Each matchup keeps its number of pairs.
 
-    Two pseudo-pairs, one won by each side, join those of every matchup with half the weight of a pair.
+    Two pseudo-pairs, one won by each side, join those of every matchup with less weight than a pair.
     Without them, scores that are all equal would give an interval of width 0.
     """
     rng = np.random.default_rng([seed, 7])
@@ -234,7 +245,3 @@ def _resampled(count: int, pairs: Sequence[PairScore], seed: int, bootstraps: in
         result[:, one, other] += drawn @ scores
         result[:, other, one] += drawn @ (1 - scores)
     return result
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

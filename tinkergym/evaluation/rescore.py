@@ -176,7 +176,8 @@ def rescore(
     Args:
         spec: The job that played them; its algorithm defines advantages. If they depend on more than one
             reward per episode, as PPO's do, the report has none and says why.
-        episodes: Episodes of that job. Failed ones are ignored, because they have no reward.
+        episodes: Episodes of that job. Failed ones are ignored, because they have no reward. One in which the
+            agent never acted keeps its reward: it has no answer to score.
         reward: A `Rubric`, whose terms may name the facts `answer` (the last), `answers`, `messages`,
             `observation` (the first), `reward` (as it was), `metrics`, `group_answers` (the last answers of
             the episode's whole group), `place` (among those), and each field of the task's row. Or a class
@@ -195,7 +196,7 @@ def rescore(
     has_before = [True] * len(before)
     has_after = [value is not None for value in known]
     after = [0.0 if value is None else value for value in known]
-    missing = what_is_missing(spec, completed)
+    missing = what_is_missing(spec, episodes)
     compared: list[Sequence[float | None]] = [[None] * len(completed)] * 2
     if not missing:
         assert isinstance(spec, JobSpec)
@@ -251,12 +252,12 @@ def _of_rubric(rubric: Rubric, episodes: StoredEpisodes, tasks: TaskSource | Non
             "observation": content_text(episode.trajectory.turns[0].observation),
             "reward": episode.trajectory.episode_return,
             "metrics": episode.metrics,
-            "group_answers": [one.answers[-1] for one in group],
-            "place": group.index(episode),
+            "group_answers": [one.answers[-1] for one in group if one.answers],
+            "place": [one for one in group if one.answers].index(episode),
         }
 
-    if len(episodes):
-        missing = sorted(needed - facts(episodes[0]).keys())
+    if first := next((one for one in episodes if one.answers), None):
+        missing = sorted(needed - facts(first).keys())
         if missing:
             raise InvalidRequestError(
                 f"the rubric needs {', '.join(missing)}, which is not in the transcript or a task's row",
@@ -323,6 +324,8 @@ def _own_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scored(scorer: Scorer, episode: StoredEpisode) -> tuple[float | None, Mapping[str, float], str]:
+    if not episode.answers:
+        return episode.trajectory.episode_return, {}, ""
     try:
         value, metrics = scorer(episode)
     except InvalidRequestError:
@@ -347,6 +350,8 @@ def _best(episodes: Sequence[RescoredEpisode], which: str) -> set[str]:
 
 def _paid(episode: StoredEpisode, reward: float) -> StoredEpisode:
     """Return an episode with its last turn's reward changed so that its return is `reward`."""
+    if not episode.trajectory.turns:
+        return episode
     *before, last = episode.trajectory.turns
     earned = math.fsum(turn.reward for turn in before) + episode.trajectory.early_reward
     turns = [*before, last.model_copy(update={"reward": reward - earned})]

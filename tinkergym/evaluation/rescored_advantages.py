@@ -5,7 +5,7 @@ Where an algorithm needs more than one reward per episode, `what_is_missing` say
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -17,7 +17,12 @@ from tinkergym.schema.job_spec import JobSpec, PlayedSpec
 
 
 def what_is_missing(spec: PlayedSpec, episodes: StoredEpisodes) -> str:
-    """Return why the advantages of a job's episodes cannot be computed from rewards; empty if they can."""
+    """Return why the advantages of a job's episodes cannot be computed from rewards; empty if they can.
+
+    Args:
+        spec: The job.
+        episodes: All of its episodes that are rescored, including failed ones.
+    """
     if not isinstance(spec, JobSpec):
         return "the advantages of a distillation job come from its teacher, not from rewards"
     found = (_needed(spec, agent, episodes) for agent in sorted({one.agent for one in episodes}))
@@ -26,18 +31,35 @@ def what_is_missing(spec: PlayedSpec, episodes: StoredEpisodes) -> str:
 
 def _needed(spec: JobSpec, agent: str, episodes: StoredEpisodes) -> str:
     algorithm = spec.for_agent(_policy_at(spec, agent)).algorithm
-    several_turns = any(len(one.trajectory.turns) > 1 for one in episodes if one.agent == agent)
+    own = [one for one in episodes if one.agent == agent]
+    several_turns = any(len(one.trajectory.turns) > 1 for one in own if one.completed)
     if isinstance(algorithm, PPO):
         return "PPO's advantages need its value head"
     if isinstance(algorithm, RunningBaseline):
         return "RunningBaseline's advantages need the means that the job kept for each kind of opponent"
-    if algorithm.credit == "turn" and several_turns:
-        return "credit='turn' needs a reward for each turn, and the new reward is for the whole episode"
-    if algorithm.overlong_tokens or (algorithm.kl_coefficient and algorithm.kl_in == "reward"):
-        return "the job's penalties (overlong_tokens, kl_in='reward') are not part of the stored rewards"
-    if spec.shuffle_rewards:
-        return "shuffle_rewards trains on permuted rewards"
-    return ""
+    reasons = {
+        "credit='turn' needs a reward for each turn, and the new reward is for the whole episode": (
+            algorithm.credit == "turn" and several_turns
+        ),
+        "the job's penalties (overlong_tokens, kl_in='reward') are not part of the stored rewards": (
+            algorithm.overlong_tokens or (algorithm.kl_coefficient and algorithm.kl_in == "reward")
+        ),
+        "on_failure='keep' compared episodes that failed, and these have no new reward": (
+            spec.on_failure == "keep" and _compared_failures(own, algorithm.group_size)
+        ),
+        "dynamic_sampling_rounds replaced groups, which are not part of the step's deviation": (
+            algorithm.dynamic_sampling_rounds and algorithm.comparison[1] == "batch_std"
+        ),
+        "shuffle_rewards trains on permuted rewards": spec.shuffle_rewards,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _compared_failures(episodes: Sequence[StoredEpisode], group_size: int) -> bool:
+    """Whether a failed episode was kept, or a group lacks an episode that may be one."""
+    kept = any(one.trajectory.failed and one.trajectory.sampled_tokens for one in episodes)
+    sizes = Counter(one.group_key for one in episodes)
+    return kept or any(size < group_size for size in sizes.values())
 
 
 def advantages(

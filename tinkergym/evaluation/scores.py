@@ -11,6 +11,7 @@ from typing import Any
 from tinkergym.evaluation.records import EpisodeRecord
 from tinkergym.evaluation.statistics import (
     clustered_interval,
+    finite_ends,
     mean_interval,
     pass_at_k,
     pass_hat_k,
@@ -69,7 +70,7 @@ class Scores:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the mean return, clustered by task."""
+        """The 95 % interval of the mean return, clustered by task; infinite if it is unknown."""
         return clustered_interval(list(self._returns.values()))
 
     @property
@@ -105,24 +106,18 @@ class Scores:
         ]
         if not estimates:
             return None
-        low, high = mean_interval(estimates)
-        return PassAt(
-            k=k,
-            mean=math.fsum(estimates) / len(estimates),
-            low=max(0.0, low),
-            high=min(1.0, high),
-            tasks=len(estimates),
-        )
+        low, high = mean_interval(estimates, bounds=(0.0, 1.0))
+        mean = math.fsum(estimates) / len(estimates)
+        return PassAt(k=k, mean=mean, low=max(0.0, low), high=min(1.0, high), tasks=len(estimates))
 
     def to_json(self, ks: Sequence[int]) -> dict[str, Any]:
         """Return all figures as one JSON object; unknown ones are null."""
-        low, high = self.interval if self.completed else (math.nan, math.nan)
         return {
             "episodes": len(self.records),
             "failed": self.failed,
             "tasks": len(self._returns),
             "mean_return": self.mean if self.completed else None,
-            "interval_95": [low, high] if math.isfinite(low) else None,
+            "interval_95": finite_ends(*self.interval) if self.completed else None,
             "success_threshold": self.success,
             "success_rate": self.success_rate if self.completed else None,
             "pass_at": {str(k): _pass_json(self.pass_at(k)) for k in ks},

@@ -93,7 +93,7 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
         self.truncations = dict.fromkeys(agents, False)
         self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in agents}
         self._skip_agent_selection = None
-        self._totals = [0.0] * len(agents)
+        self._totals = self.game._returns = [0.0] * len(agents)
         self._paid = False
         self._tries = 0
         self._only_news = -1
@@ -217,10 +217,12 @@ class GameEnv(AECEnv[str, dict[str, str], str]):  # type: ignore[misc] # petting
             outcome = game.forfeit(self._forfeited)
         elif outcome is None and len(game.eliminated) == len(self.possible_agents):
             outcome = [0.0] * len(self.possible_agents)
-        for gone in game.eliminated - self._closings.keys():
-            self._end(gone)
+        game._is_over = outcome is not None
         if outcome is not None:
             self._finish(game.payoff(outcome, player))
+        else:
+            for gone in game.eliminated - self._closings.keys():
+                self._end(gone)
         self._player = self._after(player, over=outcome is not None)
         self.agent_selection = self.possible_agents[self._player]
         # PettingZoo's convention: an agent that is out is selected at once, to pass None.

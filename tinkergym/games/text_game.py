@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from math import isfinite
-from typing import Any, ClassVar
+from math import isclose, isfinite
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -65,6 +65,10 @@ class TextGame:
     _gifts: list[float] | None = None
     _eliminated: frozenset[int] = frozenset()
     _cut_off: bool = False
+    _returns: Sequence[float] = ()
+    """Of all players so far; `GameEnv` keeps them."""
+    _is_over: bool = False
+    """For all players."""
 
     # --- the rules: what a game defines ---------------------------------------------------------------------
 
@@ -127,15 +131,19 @@ class TextGame:
             player: The player who reads it.
             total: The player's return.
         """
-        if len(self.player_names) > 1 and total == 0:
-            return "Draw."
-        return "You win." if total > 0 else "You lose."
+        if self._is_out_early(player) and total <= 0:
+            return "You are out."
+        return {"won": "You win.", "drawn": "Draw.", "lost": "You lose."}[self._outcome(player, total)]
 
     def metrics(self, player: int, total: float) -> dict[str, float]:
-        """Return metrics for the player's last `info["metrics"]`; the arguments are those of `verdict`."""
-        del player
-        result = {"won": float(total > 0), "drawn": float(total == 0), "lost": float(total < 0)}
-        return result if len(self.player_names) > 1 else {"won": float(total > 0)}
+        """Return metrics for the player's last `info["metrics"]`; the arguments are those of `verdict`.
+
+        By default a player who earned the most has won, and one who is eliminated while others play on has
+        lost unless they earned something.
+        """
+        outcome = self._outcome(player, total)
+        names = ("won", "drawn", "lost") if len(self.player_names) > 1 else ("won",)
+        return {name: float(name == outcome) for name in names}
 
     def forfeit(self, losers: Collection[int]) -> Sequence[float]:
         """Return the rewards if players lose by illegal moves: -1 for them; the others share the sum."""
@@ -211,13 +219,30 @@ class TextGame:
             return [f"player_{player}" for player in range(self.players)]
         return self.players
 
+    def _is_out_early(self, player: int) -> bool:
+        return player in self._eliminated and not self._is_over
+
+    def _outcome(self, player: int, total: float) -> Literal["won", "drawn", "lost"]:
+        """Return how the game ended for a player, by the returns of all of them.
+
+        A reward of 0 is a draw only if the others have earned the same. If all have, its sign decides, as for
+        a single player.
+        """
+        if self._is_out_early(player):
+            return "won" if total > 0 else "lost"
+        others = [paid for other, paid in enumerate(self._returns) if other != player]
+        if not all(isclose(paid, total, abs_tol=1e-9) for paid in others):
+            best = max(others)
+            return "won" if total > best or isclose(total, best, abs_tol=1e-9) else "lost"
+        return "won" if total > 0 else "lost" if total < 0 or not others else "drawn"
+
     # --- for GameEnv ----------------------------------------------------------------------------------------
 
     def start(self, rng: np.random.Generator) -> None:
         """Begin, with the openings as the first text."""
         self._news = [[] for _ in self.player_names]
         self._gifts = None
-        self._eliminated, self._cut_off = frozenset(), False
+        self._eliminated, self._cut_off, self._is_over = frozenset(), False, False
         self.begin(rng)
         if len(self._news) != len(self.player_names):
             raise InvalidEnvironmentError(

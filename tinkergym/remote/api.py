@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
 from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.transport import Connection
-from tinkergym.schema.certificate import RunFacts
+from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.data import DataManifest, DataView
 from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import CheckpointView, EvaluationEvent
@@ -131,9 +131,9 @@ class Api:
         """List the finished evaluations, in order."""
         return self._list(EvaluationEvent, f"{_job_path(job_id)}/evaluations", "evaluations")
 
-    def facts(self, job_id: str) -> RunFacts:
-        """Fetch the facts for a run's certificate."""
-        return self._get(RunFacts, f"{_job_path(job_id)}/facts")
+    def facts(self, job_id: str) -> SignedFacts:
+        """Fetch the facts for a run's certificate, as the operator signed them."""
+        return self._get(SignedFacts, f"{_job_path(job_id)}/facts")
 
     def ledger(self, job_id: str) -> Iterator[bytes]:
         """Yield the outcome of each episode, one line of JSON per step."""

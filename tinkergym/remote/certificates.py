@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from tinkergym.certificates.bundle import (
+    UNPACKED,
+    BundleWriter,
+    checkpoint_folder,
+    step_of_episode,
+    writing_bundle,
+)
+from tinkergym.certificates.page import page
+from tinkergym.certificates.sealing import certify
 from tinkergym.remote.api import Api
 from tinkergym.remote.events import follow
 from tinkergym.remote.target_files import writing_to
-from tinkergym.reporting.bundle import BundleWriter, step_of_episode, writing_bundle
-from tinkergym.reporting.certificate_checks import certify
-from tinkergym.reporting.certificate_page import page
-from tinkergym.schema.certificate import Certificate, Check, RunFacts
+from tinkergym.schema.certificate import Certificate, Check, RunFacts, SignedFacts
 from tinkergym.schema.events import CheckpointView
 
 
@@ -60,15 +65,15 @@ def write_certificate(api: Api, job_id: str, folder: Path, *, bundle: bool) -> W
         InvalidRequestError: `folder` cannot be written.
         NotFoundError: There is no such job.
     """
-    facts = api.facts(job_id)
+    signed = api.facts(job_id)
     with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if bundle:
         target = folder / f"{job_id}.bundle.tar"
         with writing_to(target), writing_bundle(target) as writer:
-            certificate = _fill(api, facts, writer)
+            certificate = _fill(api, signed, writer)
         return WrittenCertificate(certificate=certificate, bundle=target)
-    certificate = certify(facts)
+    certificate = certify(signed)
     as_json, as_page = (folder / f"{job_id}.certificate.{kind}" for kind in ("json", "html"))
     with writing_to(folder):
         as_json.write_text(certificate.model_dump_json(indent=1), encoding="utf-8")
@@ -76,7 +81,8 @@ def write_certificate(api: Api, job_id: str, folder: Path, *, bundle: bool) -> W
     return WrittenCertificate(certificate=certificate, json=as_json, page=as_page)
 
 
-def _fill(api: Api, facts: RunFacts, writer: BundleWriter) -> Certificate:
+def _fill(api: Api, signed: SignedFacts, writer: BundleWriter) -> Certificate:
+    facts = signed.facts
     job_id = facts.job.job_id
     # If the job is still running, later events are left out.
     writer.add_events(islice(follow(api.connection, job_id), facts.events.count))
@@ -88,11 +94,11 @@ def _fill(api: Api, facts: RunFacts, writer: BundleWriter) -> Certificate:
     with tempfile.TemporaryDirectory() as scratch:
         for agent, view in newest.items():
             for name in view.files:
-                if name != "optimizer.safetensors":  # Large, and not part of the policy.
+                if name != UNPACKED:
                     target = Path(scratch) / "file"
                     api.download(job_id, view.step, name, target, agent=agent)
-                    writer.add_file(_checkpoint_name(agent, view.step, name), target)
-    return writer.finish(facts)
+                    writer.add_file(f"{checkpoint_folder(agent, view.step)}/{Path(name).name}", target)
+    return writer.finish(signed)
 
 
 def known_to(facts: RunFacts, episodes: Iterable[bytes]) -> Iterator[bytes]:
@@ -107,8 +113,3 @@ def known_to(facts: RunFacts, episodes: Iterable[bytes]) -> Iterator[bytes]:
         step = step_of_episode(json.loads(line)["episode_id"])
         if step in recorded or hashlib.sha256(line).hexdigest() in listed:
             yield line
-
-
-def _checkpoint_name(agent: str, step: int, name: str) -> str:
-    own = f"{agent.replace('/', '_').replace(os.sep, '_')}/" if agent else ""
-    return f"checkpoints/{own}step-{step:06d}/{Path(name).name}"

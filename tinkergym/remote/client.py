@@ -16,7 +16,6 @@ from tinkergym.errors import (
     ServiceUnreachableError,
     UnknownEnvironmentError,
     UnknownModelError,
-    VersionMismatchError,
 )
 from tinkergym.registration.environments import make_environment
 from tinkergym.remote import client_evaluations, discovery
@@ -103,13 +102,13 @@ class Client:
         self._api = Api(self._connection)
         try:
             health = self._api.health(patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS))
+            require_same_version(__version__, health.version)
         except ServiceUnreachableError as error:
+            self._connection.close()
             # Raised from the first line of most scripts: the text has the reason, so hide httpx's long
             # traceback.
             raise error from None
-        try:
-            require_same_version(__version__, health.version)
-        except VersionMismatchError:
+        except BaseException:
             self._connection.close()
             raise
 

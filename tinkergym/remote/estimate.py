@@ -93,7 +93,7 @@ def estimate_from(spec: AnyJobSpec, probe: Job, *, progress: bool | None = False
         raise KeyboardInterrupt from None
     finally:
         _remove(probe)
-    steps = [event.body for event in events if isinstance(event.body, StepEvent)]
+    steps = [event.body for event in events if isinstance(event.body, StepEvent) and not event.body.repeated]
     if not steps:
         raise JobFailedError(
             "the probe did not finish a step", hint="start the job itself and look at its log"

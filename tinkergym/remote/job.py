@@ -236,7 +236,7 @@ class Job:
         Raises:
             MissingExtraError: pandas is not installed.
         """
-        left_out = {"type", "metrics", "stop_reasons"}
+        left_out = {"type", "metrics", "stop_reasons", "repeated"}
         return frame(with_metrics(step.model_dump(exclude=left_out), step.metrics) for step in self.steps())
 
     def wait(self, *, progress: bool | None = None, warn: bool = True) -> JobView:

@@ -17,6 +17,7 @@ from tinkergym.messages import Message, observation_messages
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import sampled_together
 from tinkergym.remote.call_queue import PATIENCE_SECONDS, CallQueue
+from tinkergym.remote.custom_loss import Gradient, loss_and_gradient
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.schema.checks import require_count
@@ -44,9 +45,6 @@ _PAUSE_SECONDS = 0.1
 
 Prompt = str | Sequence[Message] | Sequence[int]
 Sequences = Sequence[TokenSequence | Mapping[str, Any]]
-Gradient = Callable[[list[list[float]]], tuple[float, list[list[float]]]]
-"""From logprobs (per sequence, one per token with `loss_mask` True) to a loss and its gradient."""
-
 _Value = TypeVar("_Value")
 
 
@@ -102,27 +100,29 @@ class TrainingPolicy:
         call = parse(ForwardBackward, {"sequences": _read(sequences), "loss": loss, **settings})
         return self._add(call, lambda result: result)
 
-    def forward_backward_custom(self, sequences: Sequences, gradient: Gradient) -> CallResult:
+    def forward_backward_custom(self, sequences: Sequences, gradient: Gradient) -> Future[CallResult]:
         """Like `forward_backward` with a custom loss: two calls, and no code on the server.
+
+        Waits for the logprobs and calls your function in this thread; the second call is not waited for.
 
         Args:
             sequences: What to train on.
             gradient: A function from the logprobs to the loss and its gradient with respect to them.
+
+        Raises:
+            NonFiniteLossError: The function returned a loss that is NaN or infinite.
+            InvalidRequestError: It returned something else than a loss and a finite number for each logprob.
+                In both cases no gradient was added.
         """
         read = _read(sequences)
         logprobs = self.logprobs(read).result()
-        loss, wanted = gradient(logprobs)
+        loss, numbers = loss_and_gradient(gradient(logprobs), logprobs)
         weighted = []
-        for own, found, of_loss in zip(read, logprobs, wanted, strict=True):
-            if len(of_loss) != len(found):
-                raise InvalidRequestError(
-                    f"the gradient has {len(of_loss)} numbers for {len(found)} logprobs", field="gradient"
-                )
-            numbers = iter(of_loss)
-            advantage = [-float(next(numbers)) if trained else 0.0 for trained in own.trained]
+        for own, of_loss in zip(read, map(iter, numbers), strict=True):
+            advantage = [-next(of_loss) if trained else 0.0 for trained in own.trained]
             weighted.append(own.model_copy(update={"advantage": advantage}))
-        result = self.forward_backward(weighted, "linear").result()
-        return result.model_copy(update={"loss": float(loss)})
+        call = parse(ForwardBackward, {"sequences": weighted, "loss": "linear"})
+        return self._add(call, lambda result: result.model_copy(update={"loss": loss}))
 
     def optim_step(
         self, learning_rate: float, *, max_grad_norm: float = 1.0, weight_decay: float = 0.0

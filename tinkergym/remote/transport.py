@@ -7,6 +7,7 @@ a pool (`unix:///path/to/socket` or a port).
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import sys
 import time
@@ -36,6 +37,9 @@ from tinkergym.errors import (
 from tinkergym.network.backoff import Backoff
 from tinkergym.schema.version import __version__
 from tinkergym.schema.versions import VERSION_HEADER
+
+_TLS_SECONDS = 2.0
+"""How long a server that did not respond to HTTP may take for a TLS handshake."""
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 KINDS: Mapping[int, type[TinkerGymError]] = {
@@ -189,6 +193,12 @@ class Connection:
                 f"the service at {self.url} has an untrusted certificate: {certificate}",
                 hint="name the authority's PEM file in SSL_CERT_FILE or Client(ca_file=...)",
             )
+        if other := _other_scheme(self.url, error):
+            return ServiceUnreachableError(
+                f"the service at {self.url} speaks {other.upper()}",
+                hint=f"write its URL as {other}://{self.url.partition('://')[2]}",
+                field="url",
+            )
         return ServiceUnreachableError(
             f"no service responds at {self.url}: {str(error) or type(error).__name__}",
             hint="start one here with `tinkergym serve`, or set TINKERGYM_URL and TINKERGYM_API_KEY",
@@ -260,13 +270,39 @@ def _refusal(status: int, body: bytes) -> TinkerGymError:
 def _hopeless(error: Exception) -> bool:
     """Whether retrying cannot help within seconds."""
     cause = error.__cause__
-    return cause is not None and bool(_certificate_problem(cause))
+    wrong_scheme = isinstance(error, ServiceUnreachableError) and error.field == "url"
+    return wrong_scheme or (cause is not None and bool(_certificate_problem(cause)))
+
+
+def _other_scheme(url: str, error: Exception) -> str:
+    """Return `http` or `https` if the service speaks that instead of the URL's scheme, else an empty text."""
+    if url.startswith("https:"):
+        return "http" if any(isinstance(one, ssl.SSLError) for one in _chain(error)) else ""
+    # Without a response, a server that expects TLS looks like one that breaks down.
+    if not url.startswith("http:") or not isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        return ""
+    parts = urlsplit(url)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # Nothing is sent to it.
+    try:
+        with (
+            socket.create_connection((str(parts.hostname), parts.port or 80), _TLS_SECONDS) as plain,
+            context.wrap_socket(plain),
+        ):
+            return "https"
+    except OSError:
+        return ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
 
 
 def _certificate_problem(error: BaseException) -> str:
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ssl.SSLCertVerificationError):
-            return seen.verify_message or str(seen)
-        seen = seen.__cause__ or seen.__context__
+    for one in _chain(error):
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return one.verify_message or str(one)
     return "the certificate cannot be verified" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""

@@ -1,4 +1,4 @@
-"""Callbacks and trackers for a job's train steps, its report, and its certificate."""
+"""Callbacks and trackers for a job's train steps, and its report."""
 
 from tinkergym.reporting.callbacks import Callback, NoteTaker
 from tinkergym.reporting.files import CsvTracker, JsonlTracker
@@ -8,7 +8,6 @@ from tinkergym.reporting.points import Point
 from tinkergym.reporting.tensorboard_tracker import TensorBoardTracker
 from tinkergym.reporting.trackers import TRACKERS
 from tinkergym.reporting.trackio_tracker import TrackioTracker
-from tinkergym.reporting.verification import Verification, verify
 from tinkergym.reporting.wandb_tracker import WandbTracker
 
 __all__ = [
@@ -22,7 +21,5 @@ __all__ = [
     "Point",
     "TensorBoardTracker",
     "TrackioTracker",
-    "Verification",
     "WandbTracker",
-    "verify",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -95,8 +96,9 @@ def _draw_returns(axes: Any, run: Run, color: str) -> None:
     for number, (name, evaluations) in enumerate(run.evaluations.items()):
         steps = [step for step, *_ in evaluations]
         means = [mean for _, mean, *_ in evaluations]
-        lows = [mean if low is None else low for _, mean, low, _ in evaluations]
-        highs = [mean if high is None else high for _, mean, _, high in evaluations]
+        # No band where an interval is unknown.
+        lows = [math.nan if low is None else low for *_, low, _ in evaluations]
+        highs = [math.nan if high is None else high for *_, high in evaluations]
         axes.plot(
             steps,
             means,

@@ -16,7 +16,7 @@ from rich.table import Table
 from tinkergym.display.curves import condense
 from tinkergym.display.progress import BLOCKS
 from tinkergym.evaluation.evaluate import Evaluation
-from tinkergym.evaluation.statistics import share_interval
+from tinkergym.evaluation.statistics import interval_text, share_interval
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
 from tinkergym.schema.job_spec import PlayedSpec
@@ -68,7 +68,8 @@ def show(
     """
     console = console or Console(emoji=False)
     assert isinstance(job.spec, PlayedSpec)
-    steps = [event.body for event in job.events() if isinstance(event.body, StepEvent)]
+    events = (event.body for event in job.events())
+    steps = [body for body in events if isinstance(body, StepEvent) and not body.repeated]
     rewards = {agent: [value for _, value in means] for agent, means in reward_curves(steps).items()}
     for agent, values in (rewards or {"": []}).items():
         whose = f" at the seat {agent}" if agent else ""
@@ -140,7 +141,9 @@ def comparison(before: Evaluation, after: Evaluation) -> Table:
         counts = [("win", "wins"), ("draw", "draws"), ("loss", "losses")]
     for name, count in counts:
         table.add_row(name, *(_share(getattr(e, count), len(e.completed)) for e in (before, after)))
-    table.add_row("mean return", *(f"{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]" for e in (before, after)))
+    table.add_row(
+        "mean return", *(f"{e.mean:+.3f} {interval_text(e.low, e.high, '+.3f')}" for e in (before, after))
+    )
     if before.failed or after.failed:
         table.add_row("failed episodes", str(len(before.failed)), str(len(after.failed)))
     return table

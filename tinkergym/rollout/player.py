@@ -184,7 +184,8 @@ class EpisodePlayer:
             left = ends_at - self._clock()
             if left <= 0:
                 break
-            woken = self._handle_events(min(left, _TICK_SECONDS))
+            # Without an episode there is no deadline to check.
+            woken = self._handle_events(min(left, _TICK_SECONDS) if self._episodes else left)
             self._check_deadlines()
         self._send()
         finished, self._finished = self._finished, []

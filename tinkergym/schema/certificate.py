@@ -1,14 +1,15 @@
 """The facts that a service records during a run, and the certificate made from them.
 
-Facts are observations. `tinkergym.reporting.certificate_checks` decides whether they are as they should be,
+Facts are observations. `tinkergym.certificates` decides whether they are as they should be,
 here or on another machine.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import hashlib
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import FailFast, Field, JsonValue
 
 from tinkergym.schema.events import CheckpointView, JobState
 from tinkergym.schema.job_spec import PlayedSpec
@@ -16,6 +17,12 @@ from tinkergym.schema.jobs import AnyJobSpec, JobView, WrittenDataSpec
 from tinkergym.schema.model import WireModel
 
 MOST_FACTS = 10_000_000
+
+KEY_PATTERN = r"^[0-9a-f]{64}$"
+"""An operator's public key in hexadecimal digits."""
+
+SIGNED_PREFIX = b"tinkergym run facts 1\n"
+"""Keeps a signature of facts from being one of anything else."""
 
 Fate = Literal["trained", "dropped", "not_learned"]
 """Outcome of an episode: trained on; excluded from the step's update; or played for a step that was never
@@ -85,7 +92,8 @@ class EpisodeFate(WireModel):
     episode_id: str
     fate: Fate
     why: str = ""
-    """For a dropped episode: its stop reason, `replaced_group`, `nothing_to_compare` or `masked`."""
+    """For a dropped episode: its stop reason, `replaced_group`, `nothing_to_compare`, `masked`, or
+    `no_turns` if no trained seat had a turn."""
     retries: int = 0
     """How often it failed before and was played again."""
     issued: int = 1
@@ -105,7 +113,7 @@ class StepLedger(WireModel):
 
     step: int
     attempt: int
-    episodes: list[EpisodeFate] = Field(max_length=MOST_FACTS)
+    episodes: Annotated[list[EpisodeFate], FailFast()] = Field(max_length=MOST_FACTS)
 
 
 class StepFacts(WireModel):
@@ -148,6 +156,8 @@ class CheckpointFacts(WireModel):
 
     agent: str = ""
     view: CheckpointView
+    manifest_sha256: str = ""
+    """Hash of its `manifest.json`, which has the hashes of its other files; empty if it was deleted."""
 
 
 class RunFacts(WireModel):
@@ -158,14 +168,14 @@ class RunFacts(WireModel):
     service_version: str
     made_at: float
     """Unix seconds."""
-    attempts: list[AttemptFacts] = Field([], max_length=MOST_FACTS)
-    publishes: list[PublishFacts] = Field([], max_length=MOST_FACTS)
-    agreements: list[AgreementFacts] = Field([], max_length=MOST_FACTS)
-    adapters: list[AdapterFacts] = Field([], max_length=MOST_FACTS)
-    steps: list[StepFacts] = Field([], max_length=MOST_FACTS)
-    not_learned: list[EpisodeFate] = Field([], max_length=MOST_FACTS)
+    attempts: Annotated[list[AttemptFacts], FailFast()] = Field([], max_length=MOST_FACTS)
+    publishes: Annotated[list[PublishFacts], FailFast()] = Field([], max_length=MOST_FACTS)
+    agreements: Annotated[list[AgreementFacts], FailFast()] = Field([], max_length=MOST_FACTS)
+    adapters: Annotated[list[AdapterFacts], FailFast()] = Field([], max_length=MOST_FACTS)
+    steps: Annotated[list[StepFacts], FailFast()] = Field([], max_length=MOST_FACTS)
+    not_learned: Annotated[list[EpisodeFate], FailFast()] = Field([], max_length=MOST_FACTS)
     """Stored episodes that belong to no recorded step."""
-    checkpoints: list[CheckpointFacts] = Field([], max_length=MOST_FACTS)
+    checkpoints: Annotated[list[CheckpointFacts], FailFast()] = Field([], max_length=MOST_FACTS)
     events: EventsFacts
     data: dict[str, str] = {}
     """SHA-256 of datasets, by setting or by the environment that draws its tasks from it; see `data_of`."""
@@ -174,6 +184,32 @@ class RunFacts(WireModel):
     def state(self) -> JobState:
         """The job's state when the facts were read."""
         return self.job.state
+
+
+class Signature(WireModel):
+    """The signature of a run's facts by the operator of the service that recorded them."""
+
+    public_key: str = Field(pattern=KEY_PATTERN)
+    """Ed25519 key, 64 hexadecimal digits."""
+    signature: str = Field(pattern=r"^[0-9a-f]{128}$")
+    """Of `signed_bytes` of the facts."""
+
+
+class SignedFacts(WireModel):
+    """A run's facts as the service returns them."""
+
+    facts: RunFacts
+    signature: Signature
+
+
+def signed_bytes(facts: RunFacts) -> bytes:
+    """Return what an operator signs.
+
+    The facts determine every byte of a bundle: they have the head of the chain of events, the hash of each
+    step's ledger, which has those of the episodes, and the hash of each checkpoint's manifest, which has
+    those of its files.
+    """
+    return SIGNED_PREFIX + hashlib.sha256(facts.model_dump_json().encode()).digest()
 
 
 class Check(WireModel):
@@ -197,9 +233,11 @@ class Certificate(WireModel):
 
     format: Literal[1] = 1
     facts: RunFacts
-    checks: list[Check] = Field(max_length=1000)
+    checks: Annotated[list[Check], FailFast()] = Field(max_length=1000)
     files: dict[str, BundledFile] = {}
     """Files of the bundle; empty for a certificate without one."""
+    signature: Signature | None = None
+    """Detects forgery, for those who know the operator's public key. None if it was removed."""
     sha256: str = ""
     """Hash of this document with this field empty. It detects damage, not forgery."""
 

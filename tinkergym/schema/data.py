@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from tinkergym.schema.model import WireModel
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
-from tinkergym.trajectory.trajectory import MOST_TOKENS
+from tinkergym.trajectory.trajectory import MOST_TOKENS, TokenId
 
 DataKind = Literal["sft", "preference"]
 
@@ -30,7 +30,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class TokenSequence(WireModel):
     """A token sequence with the spans to train on."""
 
-    token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=2, max_length=MOST_TOKENS)
+    token_ids: list[TokenId] = Field(min_length=2, max_length=MOST_TOKENS)
     trained: list[tuple[int, int]] = Field(min_length=1, max_length=MOST_TOKENS)
     """(start, stop), ascending and separate; never the first token, which has no token before it."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)

@@ -62,7 +62,9 @@ class StepEvent(WireModel):
     type: Literal["step"] = "step"
     step: int
     """Counts from 1. After a resume, the steps since the last checkpoint appear again with the same
-    numbers."""
+    numbers, marked as `repeated`."""
+    repeated: bool = False
+    """Whether an earlier attempt had recorded this step already. In a deterministic job it is the same."""
     steps: int
     policy_version: int
     reward_mean: float | None = None
@@ -133,6 +135,8 @@ class EpisodeEvent(WireModel):
 
     type: Literal["episode"] = "episode"
     step: int
+    repeated: bool = False
+    """As in `StepEvent`."""
     episode_id: str
     seed: int
     agent: AgentId = ONLY_AGENT
@@ -161,7 +165,8 @@ class EvaluationEvent(WireModel):
     mean: float | None
     """Mean return of the episodes that did not fail; None if there were none, as for the next two."""
     low: float | None = None
-    """Bounds of the mean's 95 % interval; None for a single episode."""
+    """Bounds of the mean's 95 % interval; None for a single episode, and for returns that are all equal and
+    neither -1, 0 nor 1, whose spread is unknown."""
     high: float | None = None
     stop_reasons: dict[str, int] = {}
     metrics: dict[str, float] = {}
@@ -199,6 +204,8 @@ class WarningEvent(WireModel):
     message: str
     count: int = 1
     step: int = 0
+    repeated: bool = False
+    """As in `StepEvent`."""
 
 
 EventBody = Annotated[

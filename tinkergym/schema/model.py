@@ -6,11 +6,12 @@ import sys
 from collections.abc import Mapping
 from functools import cached_property
 from types import FunctionType
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.trajectory.bounded_numbers import BoundedNumbers
 
 MOST_EPISODES = 20_000
 """The most entries in a list of episodes or leases. Every list on the wire is bounded."""
@@ -19,7 +20,7 @@ MOST_RESULTS = 10_000
 """The most episodes submitted at once."""
 
 
-class WireModel(BaseModel):
+class WireModel(BoundedNumbers):
     """Frozen, strict about unknown keys, finite numbers only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -36,6 +37,11 @@ class WireModel(BaseModel):
 
 class UserSettings(WireModel):
     """User-written settings. Booleans and strings are rejected where a number is expected."""
+
+    largest_int: ClassVar[int] = 10**12
+    largest_float: ClassVar[float] = 1e12
+    least_positive: ClassVar[float] = 1e-30
+    """A smaller one is a slip, and float32 rounds it to 0."""
 
     # Checked on the model, not on each field: a union's discriminator cannot have a validator.
     @model_validator(mode="before")

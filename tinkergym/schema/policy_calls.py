@@ -8,14 +8,16 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from tinkergym.schema.algorithms import KLEstimator, LossName
 from tinkergym.schema.events import ErrorView, JobState
-from tinkergym.schema.job_spec import LONGEST_SECONDS, TrainingSpec
+from tinkergym.schema.job_spec import LEAST_TEMPERATURE, LONGEST_SECONDS, MOST_TEMPERATURE, TrainingSpec
 from tinkergym.schema.model import UserSettings, WireModel
 from tinkergym.schema.policy_refs import DEFINITE_POLICY_REF
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
-from tinkergym.trajectory.trajectory import MOST_TOKENS
+from tinkergym.trajectory.trajectory import LARGEST_REWARD, MOST_TOKENS, Logprob, TokenId
 
 MOST_SEQUENCES = 4096
 """The most sequences in one call."""
+Weight = Annotated[float, Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
+"""An advantage, or the weight of a token."""
 MOST_CALLS_AHEAD = 256
 """The most calls of one policy that are stored and not yet done."""
 
@@ -37,16 +39,16 @@ class PolicySpec(TrainingSpec):
 class TokenSequence(WireModel):
     """Token ids, and which of them to train on; all lists have the same length T."""
 
-    token_ids: list[int] = Field(min_length=2, max_length=MOST_TOKENS)
+    token_ids: list[TokenId] = Field(min_length=2, max_length=MOST_TOKENS)
     loss_mask: list[bool] | None = Field(None, max_length=MOST_TOKENS)
     """True on the tokens to train on, never on the first. None means all but the first."""
-    sampling_logprobs: list[float | None] | None = Field(None, max_length=MOST_TOKENS)
+    sampling_logprobs: list[Logprob | None] | None = Field(None, max_length=MOST_TOKENS)
     """Logprobs of the policy that sampled, in nats at `temperature`, as completions report them.
     Policy-gradient losses need one wherever `loss_mask` is True."""
-    advantage: float | Annotated[list[float], Field(max_length=MOST_TOKENS)] = 1.0
+    advantage: Weight | Annotated[list[Weight], Field(max_length=MOST_TOKENS)] = 1.0
     """One for the sequence or one per token. For `cross_entropy` it is a weight."""
-    temperature: float = Field(1.0, gt=0)
-    reference_logprobs: list[float] | None = Field(None, max_length=MOST_TOKENS)
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)
+    reference_logprobs: list[Logprob] | None = Field(None, max_length=MOST_TOKENS)
     """One per token with `loss_mask` True, for `kl_coefficient`."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
     """The images' positions, in order; on tokens that are not trained on. The files are sent first."""

@@ -11,14 +11,14 @@ from tinkergym.schema.job_spec import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan
-from tinkergym.trajectory.trajectory import MOST_TOKENS
+from tinkergym.trajectory.trajectory import MOST_TOKENS, Logprob, TokenId
 
 MOST_TOP_LOGPROBS = 20
 MOST_EXTRA_LOGPROBS = 1_000_000
 """The most logprobs of the requests in one batch, for `top_logprobs` and `prompt_logprobs`: about 20 MB of
 JSON."""
 
-Likeliest = Annotated[list[tuple[int, float]], Field(max_length=MOST_TOP_LOGPROBS)]
+Likeliest = Annotated[list[tuple[TokenId, Logprob]], Field(max_length=MOST_TOP_LOGPROBS)]
 StopString = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -60,15 +60,15 @@ class SampleRequest(Cut):
     request_id: str = Field(min_length=1, max_length=200)
     policy: str
     """A policy's id, its job's id, or a model's name."""
-    policy_version: int | None = None
+    policy_version: int | None = Field(None, ge=0)
     """None uses the newest published version; 0 is the policy before training; others need a checkpoint."""
-    prompt_ids: list[int] = Field(min_length=1, max_length=MOST_TOKENS)
+    prompt_ids: list[TokenId] = Field(min_length=1, max_length=MOST_TOKENS)
     max_tokens: int = Field(ge=1)
     temperature: float = Field(1.0, ge=0, le=MOST_TEMPERATURE)
     """0 takes the likeliest token, whatever `top_p` and `top_k`; its logprobs are then those of temperature
     1, of the whole distribution. Otherwise at least 0.001."""
     seed: int = Field(0, ge=0, lt=2**64)
-    stop_ids: list[int] = Field([], max_length=1024)
+    stop_ids: list[TokenId] = Field([], max_length=1024)
     """Sampling ends with the first of these, which is part of the completion."""
     stop: tuple[StopString, ...] = Field((), max_length=16)
     """Sampling ends with the token that completes the first of these texts. The token ids stay as they were
@@ -105,8 +105,8 @@ class Completion(WireModel):
     """The tokens sampled for one request."""
 
     request_id: str
-    token_ids: list[int] = Field(max_length=MOST_TOKENS)
-    sampling_logprobs: list[float] = Field(max_length=MOST_TOKENS)
+    token_ids: list[TokenId] = Field(max_length=MOST_TOKENS)
+    sampling_logprobs: list[Logprob] = Field(max_length=MOST_TOKENS)
     """In nats, of the distribution that was drawn from: at the request's temperature, restricted by its
     `top_k`, `top_p` and `structured`. Same length as `token_ids`."""
     finish_reason: Literal["stop", "length"]
@@ -119,7 +119,7 @@ class Completion(WireModel):
     """Set if the request has `top_logprobs`: per sampled token the likeliest token ids with their logprobs,
     likeliest first, of the distribution that was drawn from. Fewer if `top_k`, `top_p` or `structured` leave
     fewer."""
-    prompt_logprobs: list[float | None] | None = Field(None, max_length=MOST_TOKENS)
+    prompt_logprobs: list[Logprob | None] | None = Field(None, max_length=MOST_TOKENS)
     """Set if the request has `prompt_logprobs`: per prompt token its logprob given those before it, in nats,
     at temperature 1, of the whole distribution. None for the first token."""
 

@@ -114,6 +114,9 @@ def explain(
     return first
 
 
+_VANISHING = 1e-20
+"""A bound below this only says that a number must be above 0."""
+
 _IN_OUR_WORDS = {
     "dict_type": "must be a table of names and values",
     "list_type": "must be a list",
@@ -135,6 +138,8 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
             message, hint = f"{_SHORT.repr(got)} is not a valid policy reference", HOW_TO_WRITE_POLICIES
         case "greater_than_equal" if path[-1:] == ["temperature"]:
             hint = "policy.act and policy.evaluate take 0, for the likeliest token; training cannot"
+        case "greater_than_equal" if 0 < context["ge"] < _VANISHING:
+            message = f"Input should be greater than 0, at least {context['ge']:g}, got {_SHORT.repr(got)}"
         case "literal_error":
             hint = nearest_value(got, str(context["expected"]))
         case "model_type" | "model_attributes_type" | "union_tag_not_found" if models != [model]:

@@ -97,6 +97,17 @@ def settings_now(spec: AnyJobSpec, updates: Sequence[SettingsUpdate]) -> AnyJobS
     return _changed(spec, updates)
 
 
+def settings_before(spec: AnyJobSpec, updates: Sequence[SettingsUpdate]) -> AnyJobSpec:
+    """Return the settings with which a job began, from its current ones.
+
+    Raises:
+        InvalidRequestError: The updates are not of this job.
+    """
+    # The first change of a setting has its first value.
+    old = {change.name: change.old for update in reversed(updates) for change in reversed(update.changes)}
+    return _with(spec, old) if old else spec
+
+
 def settings_at(spec: AnyJobSpec, updates: Sequence[SettingsUpdate], step: int) -> AnyJobSpec:
     """Return the settings with which a step is trained, even if it is repeated."""
     due = [update for update in updates if update.from_step is not None and update.from_step <= step]

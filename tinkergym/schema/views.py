@@ -135,3 +135,5 @@ class HealthView(WireModel):
     """For each of them, since when, in Unix seconds."""
     memory: dict[str, int] = {}
     """Bytes used by each loaded model with its environment workers; shown to the local owner only."""
+    operator_key: str = ""
+    """The Ed25519 public key, in hexadecimal digits, that signs certificates."""

@@ -5,8 +5,10 @@ Jobs do not learn, and a function returns the policy's completions. Everything e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -47,6 +49,7 @@ from tinkergym.testing.scripted_jobs import ScriptedJobs
 
 API_KEY = "tg-scripted"
 MODELS = ("nano", "nano-instruct")
+_CLOSING_SECONDS = 10.0
 
 
 class ScriptedService:
@@ -102,12 +105,13 @@ class ScriptedService:
         self.close()
 
     def close(self) -> None:
-        """Stop listening and end open streams."""
+        """Stop listening, and end open connections and the threads that serve them."""
         self.closing.set()
         with self.jobs.changed:
             self.jobs.changed.notify_all()
         self._server.shutdown()
         self._server.server_close()
+        self._server.end_connections()
 
     def break_next(self, call: str, *, status: int | None = None) -> None:
         """Let the next request whose `METHOD path` contains `call` fail.
@@ -150,6 +154,23 @@ class ScriptedService:
 
 
 class _Server(ThreadingHTTPServer):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._served: dict[threading.Thread, socket.socket] = {}
+        """The open connections, each by its thread."""
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self._served[threading.current_thread()] = request
+        super().process_request_thread(request, client_address)
+        del self._served[threading.current_thread()]
+
+    def end_connections(self) -> None:
+        """Close open connections, which a client keeps for its next request, and wait for their threads."""
+        for thread, connection in list(self._served.items()):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                connection.shutdown(socket.SHUT_RDWR)
+            thread.join(_CLOSING_SECONDS)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log errors, except that a client disconnected: programs end while they listen to events."""
         if not isinstance(sys.exc_info()[1], ConnectionError):

@@ -10,23 +10,17 @@ from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import EvaluationEvent, StepEvent, WarningEvent
 from tinkergym.schema.job_spec import PlayedSpec
 from tinkergym.schema.jobs import JobView
-from tinkergym.trajectory.trajectory import COMPLETED_REASONS, StopReason, Trajectory, reason_line
+from tinkergym.trajectory.trajectory import StopReason, Trajectory, reason_line
 
 
 def failures_of(results: Sequence[EpisodeResult]) -> list[Trajectory]:
     """Return one trajectory for each episode without a valid end: of the seat that says most about it."""
-    return [min(one.trajectories, key=_tells_less) for one in results if _is_lost(one)]
-
-
-def _is_lost(result: EpisodeResult) -> bool:
-    seats = result.trajectories
-    return any(one.stop_reason not in COMPLETED_REASONS for one in seats) or not any(
-        one.turns for one in seats
-    )
+    lost = [one.trajectories for one in results if not all(seat.completed for seat in one.trajectories)]
+    return [min(seats, key=_tells_less) for seats in lost]
 
 
 def _tells_less(trajectory: Trajectory) -> tuple[bool, bool]:
-    return trajectory.stop_reason in COMPLETED_REASONS, trajectory.stop_reason is StopReason.SEAT_FAILED
+    return trajectory.completed, trajectory.stop_reason is StopReason.SEAT_FAILED
 
 
 def failure_warnings(results: Sequence[EpisodeResult], step: int) -> list[WarningEvent]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from tinkergym.errors import InvalidToolError, ToolArgumentsError, ToolError
 from tinkergym.tools.definition import Tool
-from tinkergym.tools.sandbox import Isolation, Limits, best_isolation, run_python
+from tinkergym.tools.sandbox import Isolation, Limits, isolation_for, run_python
+from tinkergym.tools.sandbox_rule import setting_here
 
 _DESCRIPTION = (
     "Run Python code in a fresh process and return what it prints, and the value of a last expression. "
@@ -48,7 +49,7 @@ class PythonTool(Tool):
         Args:
             name: The tool's name for the model.
             isolation: The required isolation: `namespaces`, or `limits` if that is enough; None uses the best
-                available.
+                available. A service may require more.
             site_packages: Whether the code may import the packages of this environment, not just the standard
                 library.
             limits: `wall_seconds`, `cpu_seconds`, `memory_megabytes`, `file_megabytes`, `processes` and
@@ -56,6 +57,7 @@ class PythonTool(Tool):
 
         Raises:
             InvalidToolError: A setting is unknown or out of its range.
+            PythonToolRefusedError: The service to which this process belongs does not run such code.
         """
         self._settings = {"isolation": isolation, "site_packages": site_packages, **limits}
         if name != "python":
@@ -79,11 +81,13 @@ class PythonTool(Tool):
             "additionalProperties": False,
         }
         self._wanted, self._site_packages = isolation, site_packages
+        if setting_here() is not None:  # In a service, a job is refused before it starts.
+            isolation_for(isolation)
 
     @property
     def isolation(self) -> Isolation:
         """The isolation of code on this machine."""
-        return self._wanted or best_isolation()
+        return isolation_for(self._wanted)
 
     def recorded(self) -> Any:
         """Return the settings to recreate the tool."""

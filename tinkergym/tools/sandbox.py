@@ -26,11 +26,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from tinkergym.errors import EnvironmentInfrastructureError
+from tinkergym.errors import (
+    EnvironmentInfrastructureError,
+    PythonToolRefusedError,
+    ServiceUnavailableError,
+)
+from tinkergym.tools.sandbox_rule import Isolation, required_isolation
 
-Isolation = Literal["namespaces", "limits"]
 Ending = Literal["finished", "raised", "timeout", "cpu", "memory", "killed"]
 
+FOLDER_PREFIX = "tinkergym-sandbox-"
+"""Of the temporary folders of runs; the id of the process that made it follows."""
 _LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
 _GRACE_SECONDS = 20.0
 """Extra time for starting and ending the process on a busy machine."""
@@ -66,16 +72,40 @@ class Run:
 
 
 @cache
+def missing_namespaces() -> str:
+    """Return why this machine has no namespaces for sandboxed code, or "" if it has them. Tried once.
+
+    Raises:
+        ServiceUnavailableError: The machine was too busy to tell.
+    """
+    report, output = _launch("", Limits(wall_seconds=60.0), "namespaces", site_packages=False)
+    if report.get("status") == "exited" and report.get("exit") == 0:
+        return ""
+    if report.get("status") == "timeout":
+        raise ServiceUnavailableError("the sandbox did not start within a minute", hint="try again")
+    return report.get("reason") or output[-500:] or "the sandbox ended without a report"
+
+
+@cache
 def best_isolation() -> Isolation:
     """Return the best isolation that this machine offers; tried once."""
-    report, output = _launch("", Limits(), "namespaces", site_packages=False)
-    if report.get("status") == "exited" and report.get("exit") == 0:
+    why = missing_namespaces()
+    if not why:
         return "namespaces"
-    why = report.get("reason") or output[-500:]
     _log.warning(
         "namespaces are not available for sandboxed code, only limits (see docs/guides/tools.md): %s", why
     )
     return "limits"
+
+
+def isolation_for(asked: Isolation | None) -> Isolation:
+    """Return the isolation for code in this process.
+
+    Raises:
+        PythonToolRefusedError: The service to which this process belongs does not run it.
+        ServiceUnavailableError: The machine was too busy to tell.
+    """
+    return required_isolation(asked, missing_namespaces, best_isolation)
 
 
 def run_python(
@@ -90,15 +120,18 @@ def run_python(
     Args:
         code: Python; the value of a last expression is shown as in an interpreter.
         limits: Its limits.
-        isolation: The required isolation; None uses the best available.
+        isolation: The required isolation; None uses the best available. A service may require more.
         site_packages: Whether it may import the packages of this environment.
 
     Raises:
-        EnvironmentInfrastructureError: The process could not be started or was lost, or `isolation` is not
+        EnvironmentInfrastructureError: The process could not be started or was lost, or the isolation is not
             available on this machine.
     """
     limits = limits or Limits()
-    wanted = isolation or best_isolation()
+    try:
+        wanted = isolation_for(isolation)
+    except (PythonToolRefusedError, ServiceUnavailableError) as error:
+        raise EnvironmentInfrastructureError(error.message, hint=error.hint) from None
     report, output = _launch(code, limits, wanted, site_packages=site_packages)
     if report.get("status") == "unavailable":
         raise EnvironmentInfrastructureError(
@@ -126,7 +159,7 @@ def _launch(
     code: str, limits: Limits, isolation: Isolation, *, site_packages: bool
 ) -> tuple[dict[str, Any], str]:
     """Start the launcher, send its input, and return its report and the code's output."""
-    folder = tempfile.mkdtemp(prefix="tinkergym-sandbox-")
+    folder = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
     try:
         return _talk(code, limits, isolation, folder, site_packages)
     except OSError as error:
@@ -267,4 +300,12 @@ def _readable_paths(site_packages: bool) -> list[str]:
     return list(dict.fromkeys(os.path.realpath(path) for path in paths))
 
 
-__all__ = ["Isolation", "Limits", "Run", "best_isolation", "run_python"]
+__all__ = [
+    "Isolation",
+    "Limits",
+    "Run",
+    "best_isolation",
+    "isolation_for",
+    "missing_namespaces",
+    "run_python",
+]

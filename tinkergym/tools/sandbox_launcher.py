@@ -309,6 +309,7 @@ def confined(kernel: Kernel | None, settings: Settings, code: str, is_root: bool
 
 def main() -> None:
     """Read the settings and the code from standard input, run it, report."""
+    os.umask(0o022)  # The code may run as another user, who must reach what is mounted.
     header = sys.stdin.buffer.readline()
     settings: Settings = json.loads(header)
     code = sys.stdin.buffer.read(settings["code_bytes"]).decode()

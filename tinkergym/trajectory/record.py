@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+
+from tinkergym.trajectory.bounded_numbers import BoundedNumbers
 
 
-class Record(BaseModel):
+class Record(BoundedNumbers):
     """A frozen record that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -63,6 +63,7 @@ COMPLETED_REASONS = frozenset(
 )
 """Episodes that ended for these reasons have a valid return and count in baselines; others do not."""
 
+_ENDS_WITHOUT_TURN = COMPLETED_REASONS - {StopReason.CONTEXT_LIMIT, StopReason.EPISODE_TIMEOUT}
 
 FAILED_REASONS = frozenset(
     {
@@ -120,6 +121,10 @@ LONGEST_METRIC_NAME = 100
 LARGEST_REWARD = 1e12
 """The largest reward of a turn, of either sign: sums over episodes and their squares stay finite."""
 
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Logprob = Annotated[FiniteFloat, Field(ge=-1e6, le=1.0)]
+"""In nats. Rounding may leave one slightly above 0."""
+
 ONLY_AGENT = "agent_0"
 """The agent id of an environment with one agent."""
 
@@ -135,7 +140,7 @@ class Segment(Record):
     token_ids: list[int] = Field(max_length=MOST_TOKENS)
     loss_mask: list[bool] = Field(max_length=MOST_TOKENS)
     """True exactly where the policy sampled the token."""
-    sampling_logprobs: list[FiniteFloat | None] = Field(max_length=MOST_TOKENS)
+    sampling_logprobs: list[Logprob | None] = Field(max_length=MOST_TOKENS)
     """In nats, at the sampling temperature; None exactly where `loss_mask` is False."""
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
     """Positions of images, in order, on tokens that the policy did not sample."""
@@ -206,7 +211,8 @@ class Trajectory(Record):
     retries: int = Field(0, ge=0)
     """How often the episode failed before this record and was played again."""
     early_reward: FiniteFloat = Field(0.0, ge=-LARGEST_REWARD, le=LARGEST_REWARD)
-    """Rewards before the agent's first action. They belong to no turn, so they are not trained on."""
+    """Rewards before the agent's first action. They belong to no turn, so they are not trained on. Of an
+    agent that never acted they are the return, with which its group's other episodes are compared."""
     final_observation: Content = ""
     """What the environment showed after the last action."""
     trained: bool = True
@@ -220,21 +226,13 @@ class Trajectory(Record):
 
     @property
     def completed(self) -> bool:
-        """Whether the return is valid for training; see `COMPLETED_REASONS`.
+        """Whether the return is valid: it counts in means, baselines and results; see `COMPLETED_REASONS`.
 
-        An episode that was cut off before the first completion has no return, which is not the same as a
-        return of 0.
+        A game may end by another seat's move before this agent's first turn. It is won or lost all the same:
+        an outcome without tokens to train on. An episode whose own limit came before its first completion has
+        no return, which is not the same as a return of 0.
         """
-        return self.stop_reason in COMPLETED_REASONS and bool(self.turns)
-
-    @property
-    def has_return(self) -> bool:
-        """Whether the return says how the episode went.
-
-        A game may end before the agent's first turn, by another seat's move. That trains nothing, but it has
-        been won or lost.
-        """
-        return self.completed or self.stop_reason is StopReason.TERMINATED
+        return self.stop_reason in (COMPLETED_REASONS if self.turns else _ENDS_WITHOUT_TURN)
 
     @property
     def failed(self) -> bool:

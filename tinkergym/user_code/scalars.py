@@ -19,11 +19,15 @@ def finite_number(value: object) -> float:
     Raises:
         ValueError: It is not a finite number. The message describes the value, to put after "returned".
     """
-    if type(value) is not float:
-        value = _as_float(value)
+    value = number(value)
     if not math.isfinite(value):
         raise ValueError(f"{value!r}, which is not a finite number")
     return value
+
+
+def number(value: object) -> float:
+    """Like `finite_number`, for a number that may be NaN or infinite."""
+    return value if type(value) is float else _as_float(value)
 
 
 def finite_json_number(value: object) -> float | None:

@@ -276,7 +276,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         assert game is not None
         records = game.trajectories()
         self.stop_reason = str(game.stop_reason or "")
-        bad = next((one for one in records if not one.has_return), None)
+        bad = next((one for one in records if not one.completed), None)
         if bad is not None:
             warnings.warn(f"the game ended with {bad.stop_reason}: {bad.error}", stacklevel=4)
         self._script.submit(game.request, records, stacklevel=4)

@@ -54,6 +54,9 @@ class Odd(gym.Env):
             file = io.BytesIO()
             frames[0].save(file, format="PNG", save_all=True, append_images=frames[1:])
             return {"text": "look", "image": file.getvalue()}, {}
+        if self.how == "variables":
+            began = open("/proc/self/environ").read() if sys.platform == "linux" else ""
+            raise tg.errors.InvalidRequestError(f"{sorted(os.environ)} {began}")
         if self.how == "silent":
             return [], {}
         if self.how == "numbers":

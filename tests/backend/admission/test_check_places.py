@@ -7,7 +7,7 @@ import pytest
 from backend.admission.check_places import CheckPlaces
 from tinkergym.errors import ServiceUnavailableError
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 
 def test_a_tenant_has_at_most_half_of_the_places_and_others_get_one_at_once():

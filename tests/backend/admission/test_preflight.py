@@ -10,6 +10,7 @@ from tinkergym.errors import (
     InvalidEnvironmentError,
     InvalidRequestError,
     PromptTooLongError,
+    ServiceUnavailableError,
     UnknownEnvironmentError,
     UnknownModelError,
 )
@@ -62,10 +63,22 @@ def test_an_unknown_environment_is_refused_before_any_process_is_started(pack, p
         preflight.check(spec("odd/Od-v0"))
 
 
+def too_short(*, waited):
+    """A check that ends before it has begun; of that time, a fraction was spent waiting for a core."""
+    limits = GatewayLimits(job_check_seconds=0.001)
+    return Preflight(Catalog(), limits, waited=lambda pid: waited * limits.job_check_seconds)
+
+
 def test_a_check_that_takes_too_long_names_the_setting_that_bounds_it(pack):
     with pytest.raises(InvalidEnvironmentError) as caught:
-        Preflight(Catalog(), GatewayLimits(job_check_seconds=0.001)).check(spec(how="hangs"))
+        too_short(waited=0.4).check(spec(how="hangs"))
     assert "limits.job_check_seconds" in caught.value.hint
+
+
+def test_a_check_without_a_core_is_worth_another_try(pack):
+    with pytest.raises(ServiceUnavailableError) as caught:
+        too_short(waited=0.6).check(spec(how="hangs"))
+    assert caught.value.http_status == 503
 
 
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused(pack, preflight):

@@ -2,7 +2,7 @@ import psutil
 import pytest
 
 from backend.admission.preflight import Preflight
-from backend.config import GatewayLimits
+from backend.config import CONFIG_VARIABLE, GatewayLimits
 from tests.backend.admission.packs import Catalog, spec
 from tinkergym.errors import (
     InvalidEnvironmentError,
@@ -50,6 +50,18 @@ def test_what_an_environment_says_in_an_error_of_its_own_is_told_without_a_trace
     assert (caught.value.hint, caught.value.field) == ("rename it", "environment")
 
 
+def test_an_environment_reads_only_listed_variables(pack, monkeypatch):
+    for name in ("CANARY_KEY", "PACK_KEY", "RAY_AUTH_TOKEN", "TINKERGYM_API_KEY", CONFIG_VARIABLE):
+        monkeypatch.setenv(name, f"value of {name}")
+    limits = GatewayLimits(job_check_seconds=60)
+    with pytest.raises(InvalidEnvironmentError) as caught:
+        Preflight(Catalog(), limits, ["PACK_KEY"]).check(spec(how="variables"))
+    seen = caught.value.message
+    assert "PACK_KEY" in seen and "PATH" in seen
+    for name in ("CANARY_KEY", "RAY_AUTH_TOKEN", "TINKERGYM_API_KEY", CONFIG_VARIABLE):
+        assert name not in seen
+
+
 def test_images_are_for_a_model_that_sees_as_far_as_its_context_holds_them(pack, preflight):
     assert preflight.check(spec(how="many", length=3, model="nano-vl")).packs == {"odd": "0.3"}
     with pytest.raises(PromptTooLongError, match="1024 tokens"):
@@ -58,7 +70,9 @@ def test_images_are_for_a_model_that_sees_as_far_as_its_context_holds_them(pack,
 
 def test_an_environment_that_hangs_is_stopped_with_all_that_it_started(pack):
     with pytest.raises(InvalidEnvironmentError, match="within 6 s"):
-        Preflight(Catalog(), GatewayLimits(job_check_seconds=6)).check(spec(how="hangs"))
+        Preflight(Catalog(), GatewayLimits(job_check_seconds=6), ["ODD_PIDS"], waited=lambda pid: 0.0).check(
+            spec(how="hangs")
+        )
     pids = [int(pid) for pid in (pack / "pids").read_text().split()]
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 5)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []

@@ -1,3 +1,8 @@
+import os
+import stat
+import subprocess
+import sys
+
 import pytest
 
 from backend.app.data_folder import claimed, log_file
@@ -35,3 +40,55 @@ def test_no_service_starts_on_a_folder_that_other_users_can_write_to(tmp_path):
         pass
     assert error.value.field == "data_dir"
     assert f"chmod go-w {tmp_path / 'data'}" in error.value.hint
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_only_this_user_reaches_what_is_created(tmp_path):
+    before = os.umask(0o022)
+    try:
+        config = ServiceConfig(data_dir=tmp_path / "below" / "data")
+        with claimed(config):
+            config.images.put("a/b/c", b"picture")
+            with config.uploads.filling("d/e") as folder:
+                folder.mkdir()
+                (folder / "f").touch()
+            subprocess.run([sys.executable, "-c", f"open({str(config.data_dir / 'g')!r}, 'w')"], check=True)
+        kinds = {(path.is_dir(), mode_of(path)) for path in (tmp_path / "below").rglob("*")}
+        assert kinds == {(True, 0o700), (False, 0o600)}
+        assert os.umask(0o022) == 0o022  # The caller has its own again.
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("names", [[], ["serve.lock", "notes"], ["tinkergym.sqlite3"]])
+def test_closes_its_folder_to_others(tmp_path, names):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(0o755)
+    for name in names:
+        (folder / name).touch()
+    with claimed(ServiceConfig(data_dir=folder)):
+        assert mode_of(folder) == 0o700
+
+
+def test_refuses_an_open_folder_of_something_else(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter").touch()
+    (tmp_path / "home").chmod(0o755)
+    with pytest.raises(StartError) as error, claimed(ServiceConfig(data_dir=tmp_path / "home")):
+        pass
+    assert f"chmod go-rwx {tmp_path / 'home'}" in error.value.hint
+    assert mode_of(tmp_path / "home") == 0o755
+
+
+def test_leaves_no_folder_for_sockets_behind(tmp_path):
+    config = ServiceConfig(data_dir=tmp_path / "data")
+    with claimed(config):
+        assert config.run_dir.exists()
+        with pytest.raises(StartError), claimed(config):
+            pass
+        assert config.run_dir.exists()
+    assert not config.run_dir.exists()

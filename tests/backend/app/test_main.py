@@ -44,7 +44,7 @@ def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(s
     for _ in range(2):
         killed = served.gateway()
         killed.kill()
-        psutil.wait_procs([killed], timeout=10)
+        psutil.wait_procs([killed], timeout=60.0)
         # Sent while nobody is there: the port stays open, so this waits instead of failing.
         assert served.get("/v1/jobs").json() == {"jobs": []}
     assert "gateway ended (SIGKILL)" in served.process.stdout.readline()
@@ -53,8 +53,9 @@ def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(s
 def test_unfinished_images_go_when_the_service_starts_but_not_when_its_gateway_starts_again(
     serving, tmp_path
 ):
+    (tmp_path / "data").mkdir(mode=0o700)
     images = tmp_path / "data" / "images" / "tenant"
-    images.mkdir(parents=True, mode=0o700)
+    images.mkdir(parents=True)
     draft = images / ".draft-1-ab"
     draft.write_bytes(b"half")
     served = serving()
@@ -62,7 +63,7 @@ def test_unfinished_images_go_when_the_service_starts_but_not_when_its_gateway_s
     draft.write_bytes(b"half")  # as a pool worker does
     killed = served.gateway()
     killed.kill()
-    psutil.wait_procs([killed], timeout=10)
+    psutil.wait_procs([killed], timeout=60.0)
     assert served.get("/v1/jobs").status_code == 200
     assert draft.exists()
 
@@ -132,7 +133,8 @@ def test_a_second_service_on_one_data_folder_is_refused(serving, capfd):
 )
 def test_what_it_cannot_start_with_is_one_clear_sentence(tmp_path, capfd, settings, text):
     (tmp_path / "file").write_text("")
-    (tmp_path / "odd" / "local.json").mkdir(parents=True)
+    (tmp_path / "odd").mkdir(mode=0o700)
+    (tmp_path / "odd" / "local.json").mkdir()
     assert text in refusal(capfd, *(setting.format(folder=tmp_path) for setting in settings))
 
 

@@ -113,7 +113,7 @@ def test_a_kept_core_stays_its_holders_until_somebody_wants_all():
         while not lock.wholly_awaited:
             threading.Event().wait(0.001)
         assert not entered.is_set()
-    assert entered.wait(10)
+    assert entered.wait(60.0)
     thread.join()
     assert lock.take_free() == 2
 

@@ -10,7 +10,7 @@ from tinkergym.errors import ServiceUnavailableError
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 
 class Engine:

@@ -26,7 +26,7 @@ from tinkergym.schema.parsing import parse_spec
 from tinkergym.spaces import Text
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 PAUSES = EnvironmentRef(id="test/Pauses-v0")
 
 

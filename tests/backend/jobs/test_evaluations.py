@@ -13,7 +13,7 @@ from tinkergym.rollout.play import play
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import SharedWith, Train
+from tinkergym.schema.job_spec import EnvironmentRef, SharedWith, Train
 from tinkergym.schema.opponents import Scripted
 from tinkergym.schema.parsing import parse_any_spec, parse_spec
 from tinkergym.schema.policy_refs import PolicyRef
@@ -40,6 +40,14 @@ def test_the_version_of_every_nth_step_is_evaluated_and_that_before_and_after_tr
     )
     assert [step.episodes for step in lab.events(job_id, "step")] == [4] * 5
     assert [one.step for one in lab.tenant.evaluations(job_id)] == [0, 2, 4, 5]
+
+
+def test_gives_equal_returns_an_honest_interval(lab):
+    environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"pay": 0.0})
+    job_id = lab.start(steps=1, environment=environment, evaluate=EvaluateEvery(9, episodes=12))
+    lab.play_on(job_id)
+    ends = [(one.low, one.high) for one in evaluations(lab, job_id)]
+    assert ends == [(0.0, pytest.approx(0.242, abs=1e-3))] * 2
 
 
 def test_held_out_episodes_have_seeds_of_their_own_and_the_version_that_is_asked_for(lab):

@@ -6,57 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.backend.jobs.policy_owner import BATCH, SEQUENCE, STEP, Owner
 from tinkergym.schema.certificate import AgreementFacts
 from tinkergym.schema.events import JobState
-from tinkergym.schema.policy_calls import (
-    ForwardBackward,
-    Load,
-    Logprobs,
-    OptimStep,
-    PolicySpec,
-    Publish,
-    Save,
-)
-from tinkergym.schema.sampling import SampleRequest
-
-SEQUENCE = {"token_ids": [65, 66, 67, 68]}
-BATCH, STEP = ForwardBackward(sequences=[SEQUENCE]), OptimStep(learning_rate=1e-2)
-
-
-class Owner:
-    """Sends calls, as the gateway stores them."""
-
-    def __init__(self, lab):
-        self.lab, self.seq, self.calls = lab, 0, lab.store.policy_calls()
-        self.job_id = lab.tenant.create_job(PolicySpec(keep_checkpoints=1), {}).job_id
-        lab.pool.start_job(self.job_id)
-
-    def call(self, *calls):
-        """Send calls, and return the result of the last one."""
-        for call in calls:
-            self.seq += 1
-            self.calls.add(self.job_id, self.seq, call)
-        self.lab.pool.wait_for_call(self.job_id, self.seq, 30.0)
-        result = self.calls.result(self.job_id, self.seq)
-        assert result is not None
-        return result
-
-    def moved(self):
-        """Have another worker take the policy up, after a kill."""
-        self.lab.replace_pool()
-        self.lab.pool.start_job(self.job_id)
+from tinkergym.schema.policy_calls import ForwardBackward, Load, Logprobs, Publish, Save
 
 
 @pytest.fixture
 def owner(lab):
     return Owner(lab)
-
-
-def test_a_load_is_repeated_after_a_kill(lab, owner):
-    saved = owner.call(BATCH, STEP, Save()).policy
-    known = owner.call(BATCH, STEP, Load(policy=saved), Logprobs(sequences=[SEQUENCE])).logprobs
-    owner.moved()
-    assert owner.call(Logprobs(sequences=[SEQUENCE])).logprobs == known
 
 
 def damage(lab, job_id):
@@ -113,19 +71,6 @@ def test_a_call_that_was_refused_is_refused_again_and_the_others_are_repeated(la
     assert owner.call(Logprobs(sequences=[SEQUENCE])).logprobs == known
 
 
-def sampled(lab, policy, version, prompt, tokens):
-    """Return a completion of a published version."""
-    arrived = []
-    sampler = lab.transport("").sampler()
-    request = SampleRequest(
-        request_id="r", policy=policy, policy_version=version, prompt_ids=prompt, max_tokens=tokens
-    )
-    sampler.submit([request], arrived.extend)
-    lab.until(policy, lambda: arrived)
-    sampler.close()
-    return arrived[0]
-
-
 def compared(lab, owner):
     bodies = lab.tenant.facts(owner.job_id, "agreement")
     found = [AgreementFacts.model_validate_json(body) for body in bodies]
@@ -136,7 +81,7 @@ def compared(lab, owner):
 def test_each_publish_is_compared_by_its_own_completions_or_else_by_a_probe(lab, owner):
     prompt = [65, 66]
     first = owner.call(Publish()).version
-    own = sampled(lab, owner.job_id, first, prompt, tokens=6)
+    own = owner.sampled(prompt, version=first, max_tokens=6)
     sequence = {
         "token_ids": [*prompt, *own.token_ids],
         "loss_mask": [False, False, *[True] * len(own.token_ids)],
@@ -164,30 +109,30 @@ def test_a_policy_whose_engine_holds_other_weights_ends_before_it_changes(lab, o
     assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")
 
 
-def greedy(lab, owner, version):
-    completion = sampled(lab, owner.job_id, version, [65, 66], tokens=6)
+def greedy(owner, version):
+    completion = owner.sampled([65, 66], version=version, max_tokens=6)
     assert completion.policy_version == version
     return completion.token_ids, completion.sampling_logprobs
 
 
 def test_the_last_published_version_is_sampled_after_a_kill_whatever_was_trained_since(lab, owner):
     first = owner.call(BATCH, STEP, Publish()).version
-    known = greedy(lab, owner, first)
+    known = greedy(owner, first)
     owner.call(BATCH, STEP, Save())
     owner.moved()
     owner.call(Logprobs(sequences=[SEQUENCE]))
-    assert greedy(lab, owner, first) == known
+    assert greedy(owner, first) == known
 
 
 def test_published_weights_that_are_saved_later_keep_their_version(lab, owner):
     owner.call(BATCH, STEP)
     version = owner.call(Publish()).version
-    known = greedy(lab, owner, version)
+    known = greedy(owner, version)
     saved = owner.call(Logprobs(sequences=[SEQUENCE]), Save())
     assert saved.policy == f"{owner.job_id}@{version}"
     owner.moved()
     owner.call(Logprobs(sequences=[SEQUENCE]))
-    assert greedy(lab, owner, version) == known
+    assert greedy(owner, version) == known
 
 
 def test_a_publish_is_recorded_with_its_hash(lab, owner):

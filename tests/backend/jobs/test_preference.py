@@ -102,6 +102,18 @@ def test_what_is_held_out_is_measured_and_not_trained_on(lab, written):
     assert steps[-1].metrics["epoch"] == 2.0
 
 
+def test_what_is_held_out_is_measured_the_same_in_parts(lab, written, monkeypatch):
+    def measured():
+        settings = {"steps": 1, "batch_size": 2, "held_out": 3 / 8, "loss": SimPO(), "learning_rate": 1e-9}
+        (step,) = lab.events(written.run("preference", PAIRS * 2, **settings), "step")
+        return {name: value for name, value in step.metrics.items() if name.startswith("eval/")}
+
+    at_once = measured()
+    monkeypatch.setattr("backend.jobs.preference._MEASURED_AT_ONCE", 2)
+    assert measured() == pytest.approx(at_once, rel=1e-5)
+    assert len(at_once) > 3
+
+
 def test_a_policy_that_began_with_another_has_that_one_as_its_reference(lab, written):
     rows = [{"prompt": pair["prompt"], "completion": pair["rejected"]} for pair in PAIRS]
     taught = written.run("sft", rows, steps=40, batch_size=4, learning_rate=1e-2)

@@ -123,6 +123,19 @@ def test_a_held_out_part_is_measured_by_the_way_and_not_trained_on(lab, written)
     assert "eval/loss" in lab.events(other, "step")[0].metrics
 
 
+def test_what_is_held_out_is_measured_the_same_in_parts(lab, written, monkeypatch):
+    rows = [{"prompt": f"{n}?", "completion": "a" * (3 * n + 1)} for n in range(8)]
+
+    def measured():
+        settings = {"steps": 1, "batch_size": 2, "held_out": 3 / 8, "learning_rate": 1e-9}
+        (step,) = lab.events(written.run("sft", rows, **settings), "step")
+        return step.metrics["eval/loss"]
+
+    at_once = measured()
+    monkeypatch.setattr("backend.jobs.sft._MEASURED_AT_ONCE", 2)
+    assert measured() == pytest.approx(at_once, rel=1e-5)
+
+
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
 def test_a_job_goes_on_with_what_another_learned(lab, written, adapter):
     rate = 1e-2 if adapter.kind == "lora" else 2e-3

@@ -7,11 +7,11 @@ from backend.jobs.step_report import (
     MOST_METRICS_OF_LOOP,
     episodes_to_read,
     failure_warnings,
-    nothing_to_compare,
     spike_warnings,
     statistics,
     within_limit,
 )
+from backend.jobs.zero_variance import nothing_to_compare
 from tests.backend.seats import result_of, two_seats
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
@@ -157,20 +157,20 @@ def step_with(**metrics: float) -> StepEvent:
 
 
 def test_a_step_whose_groups_all_earned_the_same_is_told_and_others_are_not():
-    warning = nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=3.0))
+    warning = nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=3.0), [])
     assert warning is not None
     assert (warning.name, warning.step) == ("nothing_to_compare", 7)
     assert "in none of the 3 groups of step 7" in warning.message
-    assert nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=4.0)) is None
-    assert nothing_to_compare(step_with(zero_variance_groups=0.0, compared_groups=0.0)) is None
-    assert nothing_to_compare(step_with(grad_norm=0.0)) is None
+    assert nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=4.0), []) is None
+    assert nothing_to_compare(step_with(zero_variance_groups=0.0, compared_groups=0.0), []) is None
+    assert nothing_to_compare(step_with(grad_norm=0.0), []) is None
 
 
 @pytest.mark.parametrize(("std", "said"), [(0.0, True), (0.5, False), (None, False)])
 def test_what_every_episode_of_a_step_earned_is_told_because_it_may_be_all_there_is(std, said):
     metrics = {"zero_variance_groups": 3.0, "compared_groups": 3.0}
     event = StepEvent.model_construct(step=7, metrics=metrics, reward_mean=1.0, reward_std=std)
-    warning = nothing_to_compare(event)
+    warning = nothing_to_compare(event, [])
     assert warning is not None
     assert ("earned 1)" in warning.message) is said
 
@@ -181,7 +181,7 @@ def test_what_happens_to_one_of_several_policies_is_told_with_its_seat():
     counts = {"x": (2.0, 2.0), "o": (1.0, 2.0)}
     metrics = {f"policy/{agent}/zero_variance_groups": silent for agent, (silent, _) in counts.items()}
     metrics |= {f"policy/{agent}/compared_groups": compared for agent, (_, compared) in counts.items()}
-    warning = nothing_to_compare(step_with(**metrics))
+    warning = nothing_to_compare(step_with(**metrics), [])
     assert warning is not None
     assert ("'x'" in warning.message, "'o'" in warning.message) == (True, False)
 

@@ -63,19 +63,19 @@ def changed(model, change):
 
 @DTYPES
 @pytest.mark.parametrize("make", [nano, random_qwen])
-def test_prompts_are_shared_in_every_dtype(make, dtype, caplog):
+def test_prompts_are_shared_in_every_dtype(make, dtype, caplog, said_by):
     with caplog.at_level(logging.INFO, "backend.learner.causal_lm"):
         assert CausalLM(make(dtype), device=CPU).shares_prefixes
-    assert not caplog.messages
+    assert not said_by("backend.learner.causal_lm")
 
 
 @DTYPES
 @pytest.mark.parametrize("change", [without_positions, within_a_window])
-def test_a_model_whose_tokens_would_see_others_is_refused_and_the_log_says_so(change, dtype, caplog):
+def test_a_model_whose_tokens_would_see_others_is_refused_and_the_log_says_so(change, dtype, said_by):
     lm = CausalLM(changed(nano(dtype), change), device=CPU)
     assert not lm.shares_prefixes
     assert lm.model.config._attn_implementation == "sdpa"
-    (message,) = caplog.messages
+    (message,) = said_by("backend.learner.causal_lm")
     assert "computed once per sequence" in message and "logprobs differ" in message
 
 

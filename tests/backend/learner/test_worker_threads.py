@@ -22,7 +22,7 @@ from tinkergym.schema.job_spec import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 120.0
 VALUED = LossConfig(value=ValueLoss(coefficient=0.3, clip=0.5))
 LOSSES = {
     "value": VALUED,

@@ -11,7 +11,7 @@ from backend.policies.early_requests import EarlyRequests
 from tinkergym.schema.events import JobState
 from tinkergym.schema.sampling import SampleFailure, SampleRequest
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 class Engine:

@@ -25,7 +25,7 @@ def run(log, code, file_bytes):
             [sys.executable, "-c", code], stdout=output.descriptor, stderr=output.descriptor
         )
     assert child.wait(timeout=60) == 0
-    output.join(10.0)
+    output.join(60.0)
 
 
 def test_a_child_that_prints_without_end_takes_three_files_of_bounded_size(tmp_path):

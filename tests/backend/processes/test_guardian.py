@@ -21,7 +21,7 @@ def test_when_it_is_killed_nothing_stays_behind_either(serving):
     served.scheduler_is_up()
     below = served.descendants()
     served.process.kill()
-    served.process.wait(timeout=10)
+    served.process.wait(timeout=60.0)
     assert still_alive(below) == []
 
 
@@ -39,7 +39,7 @@ def service(tmp_path):
     for one in [process, *left]:
         with suppress(psutil.Error):
             one.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=60.0)
 
 
 def until(happened):

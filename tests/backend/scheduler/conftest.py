@@ -43,6 +43,9 @@ class ScriptedWorkers:
     def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
         self.env_workers[worker_id] = address.pool_id
 
+    def has_changes(self) -> bool:
+        return bool(self.news)
+
     def changes(self) -> list[Change]:
         news, self.news = self.news, []
         return news
@@ -136,7 +139,7 @@ def make_world(tmp_path):
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    host = Host(tmp_path_factory.mktemp("service"))
+    host = Host(tmp_path_factory.mktemp("service"), environment_variables=["PACK_KEY"])
     yield host
     assert host.stop() == 0
     host.store.close()

@@ -49,7 +49,7 @@ class Host:
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "backend.scheduler.host"],
-                env={**os.environ, **self.config.environment()},
+                env={**os.environ, **self.config.environment(), "CANARY_KEY": "1", "PACK_KEY": "1"},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,

@@ -20,6 +20,27 @@ def test_preloaded_models_get_a_pool_and_environment_workers_before_any_job(worl
     assert list(world.workers.env_workers.values()) == list(world.workers.pools)
 
 
+def test_sleeps_while_nothing_changes(world):
+    world.pool()
+    world.scheduler.tick()
+    world.scheduler.tick()  # Knows of what the first one wrote.
+    assert not world.scheduler.due()
+
+
+def test_wakes_for_commit_change_and_time(world):
+    pool_id = world.pool()
+    for wakes in (
+        world.submit,
+        lambda: world.workers.news.append(PoolEnded(pool_id=pool_id)),
+        lambda: setattr(world.monotonic, "now", world.monotonic.now + 1.0),
+    ):
+        world.scheduler.tick()
+        world.scheduler.tick()
+        assert not world.scheduler.due()
+        wakes()
+        assert world.scheduler.due()
+
+
 def test_a_queued_job_goes_to_its_models_pool_once_that_is_ready(world):
     job_id = world.submit()
     pool_id = world.pool()

@@ -29,7 +29,18 @@ def test_environments_have_less_priority_than_what_samples_and_trains(host, undi
         # Of each thread: the kernel keeps a priority per thread.
         return [os.getpriority(os.PRIO_PROCESS, thread.id) for thread in host.find(name).threads()]
 
-    assert max(niceness("EnvWorkerProcess")) >= max(niceness("PoolProcess")) + 10
+    assert max(niceness("PoolProcess")) == os.getpriority(os.PRIO_PROCESS, 0)
+    assert min(niceness("env_worker_process")) >= max(niceness("PoolProcess")) + 10
+
+
+def test_environments_have_neither_the_services_variables_nor_ray(host, undisturbed):
+    worker = host.find("env_worker_process")
+    found = worker.environ()
+    assert found["PACK_KEY"] == "1"
+    assert not {"CANARY_KEY", "RAY_AUTH_TOKEN", "TINKERGYM_SERVICE_CONFIG"} & found.keys()
+    assert {"CANARY_KEY", "RAY_AUTH_TOKEN"} <= host.find("EnvWorkerProcess").environ().keys()
+    inside = str(host.config.ray_dir)
+    assert not [one for one in worker.net_connections("unix") if str(one.raddr).startswith(inside)]
 
 
 def test_other_users_reach_no_file_of_ray(host, undisturbed):

@@ -54,6 +54,18 @@ def test_a_step_that_is_done_again_counts_as_it_was_done_last(store, lease):
     assert service.version_sha256(lease.job_id, 1) == "bb"
 
 
+def test_marks_steps_recorded_by_an_earlier_attempt(store, lease):
+    service = store.service()
+    for step in (1, 2):
+        service.record_step(lease, step_event(step), "aa")
+    again = service.acquire(lease.job_id, "w2", 30, now=1000)
+    warnings = [WarningEvent(name="slow", message="", step=step) for step in (0, 2, 3)]
+    logged = [service.record_step(again, step_event(step), "aa") for step in (2, 3)]
+    logged += [*service.append_events(again, warnings), service.append_event(again, warnings[1])]
+    marks = [event.body.repeated for event in logged]
+    assert marks == [True, False, False, True, False, True]
+
+
 def test_a_failure_keeps_its_error_for_whoever_asks_later(store, lease):
     error = ErrorView(type="PromptTooLongError", message="m", hint="h", field="f")
     store.service().set_state(lease, JobState.FAILED, "too long", error)

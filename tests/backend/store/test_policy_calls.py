@@ -1,9 +1,11 @@
-"""How many calls of own training loops a tenant may have waiting."""
+"""The calls of own training loops: their numbers, their results, and how many may wait."""
+
+from types import SimpleNamespace
 
 import pytest
 
-from tinkergym.errors import TooManyRequestsError
-from tinkergym.schema.policy_calls import CallResult, Logprobs, PolicySpec, Publish
+from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError, TooManyRequestsError
+from tinkergym.schema.policy_calls import CallResult, Logprobs, PolicySpec, Publish, Save
 
 
 def large(length):
@@ -29,3 +31,75 @@ def test_waiting_calls_of_all_policies_of_a_tenant_share_one_limit_and_ended_one
     calls.add(ended, 1, large(2000), most_bytes=100)
     eve.request_cancel(ended)
     calls.add(other, 1, Publish(), most_bytes=100)
+
+
+@pytest.fixture
+def policy(store):
+    """A policy of a tenant, its lease, and the stores that gateway and worker use."""
+    job_id = store.tenant("ada").create_job(PolicySpec(), {}).job_id
+    lease = store.service().acquire(job_id, "pool-1", 30, 0.0)
+    return SimpleNamespace(id=job_id, lease=lease, calls=store.policy_calls(), worker=store.service())
+
+
+def test_a_number_is_one_call_and_numbers_have_no_gaps(policy):
+    policy.calls.add(policy.id, 1, Publish())
+    policy.calls.add(policy.id, 1, Publish())
+    policy.calls.add(policy.id, 2, Save())
+    assert policy.calls.last(policy.id) == 2
+    for seq, call in ((1, Save()), (2, Publish()), (4, Publish())):
+        with pytest.raises(ConflictError) as refused:
+            policy.calls.add(policy.id, seq, call)
+        assert refused.value.field == "seq"
+    assert [policy.worker.next_call(policy.id, after).call for after in (0, 1)] == [Publish(), Save()]
+    assert policy.worker.next_call(policy.id, 2) is None
+
+
+def test_a_forgotten_number_is_not_free_again(policy):
+    for seq in (1, 2, 3):
+        policy.calls.add(policy.id, seq, Publish())
+        policy.worker.finish_call(policy.lease, seq, CallResult())
+    policy.worker.forget_calls(policy.lease, 1002)
+    with pytest.raises(NotFoundError):
+        policy.calls.result(policy.id, 2)
+    assert policy.calls.result(policy.id, 3) == CallResult()
+    for late in (1, 2):
+        with pytest.raises(ConflictError):
+            policy.calls.add(policy.id, late, Save())
+
+
+def test_the_first_result_stays_and_its_tokens_count_once(policy):
+    policy.calls.add(policy.id, 1, Publish())
+    assert policy.calls.result(policy.id, 1) is None
+    for loss in (1.0, 2.0):
+        policy.worker.finish_call(policy.lease, 1, CallResult(loss=loss), tokens=5)
+    assert policy.calls.result(policy.id, 1).loss == 1.0
+    assert policy.worker.next_call(policy.id, 0).result.loss == 1.0
+    assert policy.worker.job(policy.id).used_tokens == 5
+
+
+def test_a_covered_call_keeps_its_result_and_cannot_be_repeated(policy):
+    for seq in (1, 2, 3):
+        policy.calls.add(policy.id, seq, Publish())
+        policy.worker.finish_call(policy.lease, seq, CallResult(version=seq))
+    policy.worker.forget_calls(policy.lease, 2)
+    assert [policy.calls.result(policy.id, seq).version for seq in (1, 2, 3)] == [1, 2, 3]
+    for after in (0, 1):
+        with pytest.raises(CheckpointCorruptError):
+            policy.worker.next_call(policy.id, after)
+    assert policy.worker.next_call(policy.id, 2).call == Publish()
+
+
+def test_only_so_many_calls_wait(policy, monkeypatch):
+    monkeypatch.setattr("backend.store.policy_calls.MOST_CALLS_AHEAD", 2)
+    for seq in (1, 2):
+        policy.calls.add(policy.id, seq, Publish())
+    with pytest.raises(TooManyRequestsError):
+        policy.calls.add(policy.id, 3, Publish())
+    policy.worker.finish_call(policy.lease, 1, CallResult())
+    policy.calls.add(policy.id, 3, Publish())
+
+
+def test_a_published_version_is_recorded_with_its_hash(policy):
+    policy.worker.record_publish(policy.lease, 3, "a" * 64)
+    assert policy.worker.job(policy.id).policy_version == 3
+    assert policy.worker.version_sha256(policy.id, 3) == "a" * 64

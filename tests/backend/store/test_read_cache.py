@@ -52,17 +52,17 @@ def test_what_was_read_before_a_commit_that_another_thread_saw_is_not_remembered
 
     def slow():
         reading.set()
-        assert seen.wait(10)
+        assert seen.wait(60.0)
         return "before"
 
     found = []
     thread = threading.Thread(target=lambda: found.append(remembered.get("x", slow)))
     thread.start()
-    assert reading.wait(10)
+    assert reading.wait(60.0)
     store.keys.ensure_tenant("carol")
     remembered.get("y", lambda: 0)  # sees the commit
     seen.set()
-    thread.join(10)
+    thread.join(60.0)
     assert found == ["before"]
     assert remembered.get("x", lambda: "after") == "after"
 

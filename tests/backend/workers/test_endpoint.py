@@ -126,7 +126,7 @@ def test_workers_that_wait_for_episodes_do_not_hold_up_the_others(monkeypatch, s
     body = LeaseRequest(worker_id="w", max_episodes=1).model_dump_json().encode()
     with Connection(unix_url(socket_path), token=TOKEN) as connection, ThreadPoolExecutor() as threads:
         polls = [threads.submit(connection.call, "POST", "/episodes/lease", body=body) for _ in range(3)]
-        assert service.polls.acquire(timeout=10.0)
+        assert service.polls.acquire(timeout=60.0)
         with pytest.raises(NotFoundError, match="no nano"):
             connection.call("GET", "/renderer", params={"model": "nano"})
         for only in ({"max_episodes": 0, "wait_seconds": 0}, {"max_episodes": 1, "wait_seconds": 0}):
@@ -153,7 +153,7 @@ def test_the_engine_is_told_when_a_caller_hangs_up(socket_path):
     with socket.socket(socket.AF_UNIX) as caller:
         caller.connect(str(socket_path))
         caller.sendall("\r\n".join([*head, "", ""]).encode() + body)
-        receiver = service.receivers.get(timeout=10.0)
+        receiver = service.receivers.get(timeout=60.0)
         assert not receiver.gone
     deadline = time.monotonic() + 30.0
     while not receiver.gone:

@@ -40,7 +40,7 @@ def test_a_job_does_not_wait_for_a_learner_that_hangs_while_it_rests():
         threads.submit(learner.rest)
         assert rests.wait(30)
         try:
-            assert isinstance(threads.submit(learner.current).result(10), Hanging)
+            assert isinstance(threads.submit(learner.current).result(60.0), Hanging)
         finally:
             goes_on.set()
 

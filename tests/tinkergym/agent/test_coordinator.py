@@ -70,7 +70,7 @@ def test_a_seat_that_never_acted_keeps_its_reward_and_has_nothing_to_learn_from(
     assert game.stepped(position(None, *ended[: 1 + told], **({} if told else {"o": -1.0}))) is None
     found = records(game)["o"]
     assert (found.turns, found.segments, found.episode_return) == ([], [], -1.0)
-    assert (found.stop_reason, found.terminated, found.completed) == (StopReason.TERMINATED, True, False)
+    assert (found.stop_reason, found.terminated, found.completed) == (StopReason.TERMINATED, True, True)
 
 
 @pytest.mark.parametrize(

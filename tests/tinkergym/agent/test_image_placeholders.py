@@ -5,11 +5,12 @@ from backend.catalog.models import load_renderer_bundle
 from tests.backend.vlm import NANO_VL, PIXELS, renderer
 from tests.tinkergym.agent.talks import answer
 from tinkergym.agent.agent_loop import AgentLoop
-from tinkergym.agent.image_placeholders import MARK, expanded
+from tinkergym.agent.image_placeholders import MARK, count_by_size, expanded, image_spans
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidDataError, TemplateError
+from tinkergym.images.files import image_file
 from tinkergym.messages import assistant, observation_messages, system
 from tinkergym.schema.views import ImageSizing
 from tinkergym.tasks import SequenceTasks
@@ -108,6 +109,56 @@ def by_size():
     sizing = ImageSizing(factor=16, least_pixels=256, most_pixels=65_536)
     rules = bundle.images.model_copy(update={"tokens": 0, "by_size": sizing})
     return Renderer.from_bundle(bundle.model_copy(update={"images": rules}))
+
+
+def test_each_turn_has_the_hashes_of_its_own_images():
+    mine, size = by_size(), (48, 32)
+    shown = [np.random.default_rng(number).integers(0, 255, (*size, 3), np.uint8) for number in range(5)]
+    loop = AgentLoop(mine, EpisodePlan(episode_id="e", seed=0, policy="p"))
+    request = loop.begin({"image": shown[0], "text": "Look."})
+    for observation in ({"images": shown[1:3], "text": "And?"}, {"image": shown[3]}, {"image": shown[4]}):
+        loop.receive(answer(mine, request, "a"))
+        request = loop.stepped(observation, 0.0, False, False, {})
+    hashes = [image_file(pixels).sha256 for pixels in shown]
+    assert [image.sha256 for image in request.images] == hashes
+    loop.receive(answer(mine, request, "a"))
+    loop.stepped("", 0.0, True, False, {})
+    (segment,) = loop.trajectory().segments
+    assert [image.sha256 for image in segment.images] == hashes
+    assert [image.start for image in segment.images] == [image.start for image in request.images]
+
+
+SIDES = (1, 7, 8, 15, 16, 17, 24, 25, 40, 63, 64, 100, 130, 250, 257, 511, 640, 1023)
+
+
+@pytest.mark.parametrize(
+    ("factor", "least", "most"), [(16, 256, 65_536), (28, 3136, 100_352), (8, 4096, 20_000)]
+)
+def test_an_image_has_as_many_tokens_as_the_processor_gives_it(factor, least, most):
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    sizing = ImageSizing(factor=factor, least_pixels=least, most_pixels=most)
+    sizes = [(h, w) for h in SIDES for w in SIDES if max(h, w) <= 200 * min(h, w)]
+    wrong = []
+    for height, width in sizes:
+        rows, columns = smart_resize(height, width, factor, least, most)
+        expected = rows // factor * (columns // factor)
+        if count_by_size(sizing, height=height, width=width) != expected:
+            wrong.append((height, width, expected))
+    assert wrong == []
+
+
+def test_placeholders_are_expanded_in_order_between_their_markers():
+    rules = renderer().images.model_copy(update={"placeholder": 9, "before": [1, 2], "after": [3]})
+    ids = expanded([5, 9, 6, 9], rules, [2, 3])
+    assert ids == [5, 1, 2, 9, 9, 3, 6, 1, 2, 9, 9, 9, 3]
+    spans = image_spans(ids, rules, ["a" * 64, "b" * 64], [2, 3])
+    assert [(one.sha256[0], one.start, one.end) for one in spans] == [("a", 3, 5), ("b", 9, 12)]
+    tail = image_spans(ids[6:], rules, ["a" * 64, "b" * 64], [2, 3])
+    assert [(one.sha256[0], one.start, one.end) for one in tail] == [("b", 3, 6)]
+    for wrong in ([2], [2, 3, 4]):
+        with pytest.raises(TemplateError):
+            expanded([5, 9, 6, 9], rules, wrong)
 
 
 def test_an_image_too_narrow_for_the_model_is_an_error_of_the_environment():

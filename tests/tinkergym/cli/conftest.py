@@ -1,9 +1,12 @@
+import uuid
+
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from tests.tinkergym.exports import LORA, learn
 from tinkergym.cli.main import app
+from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
 
 
 @pytest.fixture
@@ -30,6 +33,17 @@ def run(monkeypatch):
 @pytest.fixture
 def service(start_service):
     return start_service(lambda prompt: "b2", environments=["board/TicTacToeVs-v0"])
+
+
+@pytest.fixture
+def unplayed(service):
+    """Create jobs for clients that are not there: such a job stays as it is."""
+
+    def create(**settings):
+        spec = JobSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), rollout="client", **settings)
+        return service.jobs.create(spec, uuid.uuid4().hex).job_id
+
+    return create
 
 
 @pytest.fixture(scope="module")

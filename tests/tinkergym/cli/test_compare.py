@@ -70,3 +70,19 @@ def test_what_is_no_file_of_episodes_is_refused(tg_run, files, tmp_path):
     result = tg_run("compare", files("legal"), nonsense)
     assert (result.exit_code, "line 1 of" in result.output) == (2, True)
     assert tg_run("compare", nonsense, tmp_path / "missing.jsonl").exit_code == 2
+
+
+def test_says_that_equal_unbounded_returns_tell_nothing(tg_run, tmp_path, monkeypatch):
+    (tmp_path / "seven.py").write_text(
+        "import tinkergym as tg\n"
+        "class Env(tg.SingleTurnEnv):\n"
+        "    def ask(self, options): return '?'\n"
+        "    def score(self, answer): return 7.0\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    shown = tg_run("eval", "seven:Env", "--tasks", 4, "--out", "a.jsonl")
+    assert "mean return  7.000 [unknown]" in shown.output
+    tg_run("eval", "seven:Env", "--tasks", 4, "--out", "b.jsonl")
+    found = json.loads(tg_run("compare", "a.jsonl", "b.jsonl", "--json").output)
+    assert (found["difference"], found["interval_95"], found["p"]) == (0.0, [None, None], None)
+    assert "[unknown]" in tg_run("compare", "a.jsonl", "b.jsonl").output

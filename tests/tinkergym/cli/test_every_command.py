@@ -10,11 +10,12 @@ import pytest
 import typer
 
 import tinkergym as tg
+from tests.tinkergym.certificates.made_run import signed
+from tinkergym.certificates.sealing import certify
 from tinkergym.cli.main import app
 from tinkergym.remote.certificates import WrittenCertificate
 from tinkergym.remote.export import Exported
 from tinkergym.remote.job import Job
-from tinkergym.reporting.certificate_checks import certify
 from tinkergym.schema.certificate import EventsFacts, RunFacts
 from tinkergym.schema.events import CheckpointView, JobState
 
@@ -40,6 +41,7 @@ def leaves(command, path=()):
 
 
 COMMANDS = dict(leaves(typer.main.get_command(app)))
+ENDLESS = ["--steps", "100000"]  # it is played until the command has ended
 SMALL = ["--steps", "1", "--group-size", "2", "--groups", "1"]
 ONE, LINES = "one document", "a document per line"
 TABLE = {
@@ -105,7 +107,7 @@ def workplace(start_service, tg_run, tmp_path, monkeypatch):
             made_at=0.0,
             events=EventsFacts(count=0, head_sha256=""),
         )
-    certificate = certify(facts)
+    certificate = certify(signed(facts))
     (tmp_path / "run.json").write_text(certificate.model_dump_json())
     written = WrittenCertificate(certificate=certificate, json=tmp_path / "run.json")
     monkeypatch.setattr(Job, "certificate", lambda *_, **__: written)
@@ -137,7 +139,7 @@ def test_with_json_nothing_else_is_on_the_standard_output(workplace, tg_run, nam
             made = tg_run("eval", BOARD, "--policy", policy, "--tasks", "3", "--out", file, "--json")
             assert made.exit_code == 0, made.output
     if "job-2" in arguments:  # one that has not ended
-        assert tg_run("train", "noisy:Env", "--steps", "9", "--detach", "--json").exit_code == 0
+        assert tg_run("train", "noisy:Env", *ENDLESS, "--detach", "--json").exit_code == 0
     result = tg_run(*name.split(), *arguments, "--json", typed="b2\nb3\n")
     printed = documents(result.stdout)
     # Nothing was recorded of the certificate's run, which `verify` finds.
@@ -178,7 +180,7 @@ def test_an_error_is_json_on_stdout_and_a_sentence_on_stderr_with_the_usual_exit
 
 
 def test_a_job_that_failed_ends_its_events_with_the_reason(workplace, tg_run):
-    assert tg_run("train", "noisy:Env", "--steps", "9", "--detach", "--json").exit_code == 0
+    assert tg_run("train", "noisy:Env", *ENDLESS, "--detach", "--json").exit_code == 0
     workplace.jobs.end("job-2", JobState.FAILED)
     result = tg_run("jobs", "attach", "job-2", "--json")
     *events, last = documents(result.stdout)

@@ -24,8 +24,8 @@ def service():
 
 
 @pytest.fixture
-def trained(service, learned):
-    return Trained(service, learned())
+def trained(service, learned, connect):
+    return Trained(service, learned(), connect)
 
 
 def logprobs(model):
@@ -67,8 +67,10 @@ def test_a_merged_adapter_loads_in_transformers_and_gives_the_same_logprobs(trai
     assert_equal(Learner(tmp_path / "out").logprobs(None, [SEQUENCE])[0], trained.logprobs())
 
 
-def test_an_adapter_trained_in_bfloat16_is_merged_into_the_base_as_it_was_then(service, learned, tmp_path):
-    trained = Trained(service, learned(dtype=torch.bfloat16))
+def test_an_adapter_trained_in_bfloat16_is_merged_into_the_base_as_it_was_then(
+    service, learned, tmp_path, connect
+):
+    trained = Trained(service, learned(dtype=torch.bfloat16), connect)
     trained.job.export(tmp_path / "out", merge=True)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
@@ -78,8 +80,10 @@ def test_an_adapter_trained_in_bfloat16_is_merged_into_the_base_as_it_was_then(s
     np.testing.assert_allclose(logprobs(model), trained.logprobs(), atol=5e-2)
 
 
-def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs(service, learned, tmp_path):
-    trained = Trained(service, learned(FullParameters()))
+def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs(
+    service, learned, tmp_path, connect
+):
+    trained = Trained(service, learned(FullParameters()), connect)
     assert not trained.job.export(tmp_path / "out").is_adapter
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert_equal(logprobs(model), trained.logprobs())

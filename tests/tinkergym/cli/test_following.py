@@ -5,15 +5,13 @@ import sys
 
 import pytest
 
-import tinkergym as tg
 from tinkergym.schema.events import ErrorView, JobState
 
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_a_job_that_failed_ends_the_command_with_its_reason(run, service):
-    # So many that it cannot be over: it may be played until the command has ended.
-    run("train", BOARD, "--steps", "1000", "--rollout", "client", "--detach")
+def test_a_job_that_failed_ends_the_command_with_its_reason(run, service, unplayed):
+    unplayed(steps=1)
     service.jobs.end(
         "job-1", JobState.FAILED, error=ErrorView(type="X", message="it fell over", hint="mend it")
     )
@@ -27,12 +25,12 @@ def test_a_detached_client_job_is_played_by_attach(run, service):
     result = run("train", BOARD, "--steps", "2", "--rollout", "client", "--detach", *small)
     assert "tinkergym jobs attach job-1" in result.output
     with service.jobs.changed:  # its worker may still be asking for episodes while the command has ended
-        service.jobs.changed.wait_for(lambda: service.jobs.get("job-1").workers, timeout=5)
+        service.jobs.changed.wait_for(lambda: service.jobs.get("job-1").workers, timeout=60)
     service.jobs.take_back("job-1")
     assert "step 2/2" in run("jobs", "attach", "job-1").output
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path):
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path, connect):
     (tmp_path / "endless.py").write_text(
         "import tinkergym as tg\n"
         "class Env(tg.SingleTurnEnv):\n"
@@ -58,7 +56,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path):
     assert "tinkergym jobs cancel job-1" in rest
     assert "Traceback" not in rest
     assert not service.jobs.get("job-1").view.state.final
-    tg.Client().job("job-1").cancel()
+    connect().job("job-1").cancel()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +96,7 @@ def test_what_to_do_is_said(run, service, arguments, said):
     assert said in result.output
 
 
-def test_a_job_that_waits_says_how_to_play_on(run, service):
-    run("train", BOARD, "--steps", "1", "--rollout", "client", "--detach")
+def test_a_job_that_waits_says_how_to_play_on(run, service, unplayed):
+    unplayed(steps=1)
     service.jobs.end("job-1", JobState.WAITING_FOR_CLIENT)
     assert "play on: tinkergym jobs attach job-1\n" in run("jobs", "show", "job-1").output

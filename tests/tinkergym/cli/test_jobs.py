@@ -2,29 +2,30 @@ import re
 
 import pytest
 
+from tinkergym.schema.budget import Budget
 from tinkergym.schema.events import CheckpointView, JobState
 
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_a_job_fits_into_one_line_of_80_columns(run, service, monkeypatch):
-    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+def test_a_job_fits_into_one_line_of_80_columns(run, service, unplayed, monkeypatch):
+    unplayed(steps=9)
     monkeypatch.setenv("COLUMNS", "65")  # the ids of a real service are 15 longer
     assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano +..-.. ..:..", run("jobs").output)
 
 
-def test_however_narrow_the_terminal_a_job_stays_on_one_line(run, service, monkeypatch):
+def test_however_narrow_the_terminal_a_job_stays_on_one_line(run, service, unplayed, monkeypatch):
     long = "a model that plays as well as the best of them, once it has been trained for long enough"
-    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach", "--set", f"name={long}")
+    unplayed(steps=9, name=long)
     monkeypatch.setenv("COLUMNS", "20")
     header, line = run("jobs").output.splitlines()
     assert re.search(rf"^job-1 +running +0/9 +{BOARD} +nano +..-.. ..:.. +{long}$", line)
     assert line.index(BOARD) == header.index("environment")
 
 
-def test_jobs_are_listed_shown_and_cancelled(run, service):
+def test_jobs_are_listed_shown_and_cancelled(run, service, unplayed):
     assert "no jobs yet" in run("jobs").output
-    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach", "--set", "name=first [try]")
+    unplayed(steps=9, name="first [try]")
     listed = run("jobs").output
     assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano .*first \[try\]", listed)
     assert '"group_size": 8' in run("jobs", "show", "job-1").output
@@ -37,17 +38,18 @@ def test_jobs_are_listed_shown_and_cancelled(run, service):
     ("state", "said"),
     [(JobState.WAITING_FOR_CLIENT, "and ends now"), (JobState.RUNNING, "after its current work (running)")],
 )
-def test_a_cancelled_job_that_has_not_ended_yet_says_when_it_will(run, service, monkeypatch, state, said):
-    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+def test_a_cancelled_job_that_has_not_ended_yet_says_when_it_will(
+    run, service, unplayed, monkeypatch, state, said
+):
+    unplayed(steps=9)
     view = service.jobs.end("job-1", state)
     monkeypatch.setattr(service.jobs, "end", lambda *_, **__: view)  # its worker looks a moment later
     result = run("jobs", "cancel", "job-1")
     assert (result.exit_code, said in result.output) == (0, True), result.output
 
 
-def test_a_bound_of_a_budget_is_changed_and_the_other_stays(run, service):
-    bounds = ["--set", "budget.hours=2", "--set", "budget.tokens=1000"]
-    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach", *bounds)
+def test_a_bound_of_a_budget_is_changed_and_the_other_stays(run, service, unplayed):
+    unplayed(steps=9, budget=Budget(hours=2, tokens=1000))
     assert run("jobs", "update", "job-1", "--set", "budget.hours=4").exit_code == 0
     budget = service.jobs.get("job-1").view.spec.budget
     assert (budget.hours, budget.tokens) == (4, 1000)
@@ -73,10 +75,10 @@ def test_a_list_of_jobs_that_goes_on_says_so(run, service):
     assert run("jobs", "list", "--limit", "2").output.splitlines() == cut
 
 
-def test_ended_jobs_are_deleted_after_a_question(run, service):
+def test_ended_jobs_are_deleted_after_a_question(run, service, unplayed):
     for _ in range(3):
         run("train", BOARD, "--steps", "1")
-    run("train", BOARD, "--steps", "9", "--rollout", "client", "--detach")
+    unplayed(steps=9)
     view = CheckpointView(step=1, policy_version=1, path="/there", sha256="0" * 64, files={"a": 2**20})
     service.jobs.get("job-1").checkpoints.append(view)
     assert run("jobs", "delete", "job-1", typed="n\n").exit_code == 1

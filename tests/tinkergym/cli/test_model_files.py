@@ -18,12 +18,12 @@ def service():
 
 
 @pytest.fixture
-def trained(service, learned):
-    return Trained(service, learned())
+def trained(service, learned, connect):
+    return Trained(service, learned(), connect)
 
 
-def test_a_base_for_what_is_not_merged_is_refused(service, learned, tmp_path):
-    trained = Trained(service, learned(FullParameters()))
+def test_a_base_for_what_is_not_merged_is_refused(service, learned, tmp_path, connect):
+    trained = Trained(service, learned(FullParameters()), connect)
     for merge, said in ((True, "trained all parameters"), (False, "without merge")):
         with pytest.raises(InvalidRequestError, match=said) as caught:
             trained.job.export(tmp_path / "out", merge=merge, base="/nope")
@@ -32,8 +32,10 @@ def test_a_base_for_what_is_not_merged_is_refused(service, learned, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(service, learned, dtype, tmp_path):
-    trained = Trained(service, learned(dtype=dtype))
+def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(
+    service, learned, dtype, tmp_path, connect
+):
+    trained = Trained(service, learned(dtype=dtype), connect)
     other = AutoModelForCausalLM.from_pretrained(NANO)
     next(other.parameters()).data.add_(0.1)
     other.save_pretrained(tmp_path / "other")

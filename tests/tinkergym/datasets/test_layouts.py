@@ -158,6 +158,40 @@ def test_calls_next_to_a_text_are_rendered_with_it_wherever_messages_stand(rende
     assert f"{field}[" in said
 
 
+def calls_in(renderer, row, kind="sft"):
+    """Return the trained answers of a row, whose template counts the messages up to each."""
+    return [trained_texts(renderer, sequence) for sequence in tokens_of(renderer, row, kind=kind)[0]]
+
+
+def test_a_call_is_rendered_after_exactly_the_messages_before_it():
+    counting = CALLING.replace("{% for c in", "{% if m.tool_calls %}#{{ loop.index }}{% endif %}{% for c in")
+    renderer = Renderer.from_bundle(byte_bundle(chat_template=counting))
+    spoken, result = answer_with(WEATHER_CALL), {"role": "tool", "content": "sunny", "tool_call_id": "1"}
+    call = '<call>weather {"city": "Rome"}</call><|im_end|>'
+    several = [QUESTION, spoken, result, answer_with(called({"city": "Bonn"})), result, spoken]
+    other = call.replace("Rome", "Bonn")
+    asked = [QUESTION, {"role": "assistant", "content": "Which?"}, QUESTION]
+    assert calls_in(renderer, {"messages": several}) == [[f"#2{call}", f"#4{other}", f"#6{call}"]]
+    assert calls_in(renderer, {"prompt": asked, "completion": [spoken]}) == [
+        ["Which?<|im_end|>", f"#4{call}"]
+    ]
+    both = {"prompt": "Rome?", "chosen": [several[3]], "rejected": [spoken]}
+    assert calls_in(renderer, both, kind="preference") == [[f"#2{other}"], [f"#2{call}"]]
+    both = {"prompt": asked, "chosen": [spoken], "rejected": [several[3]]}
+    assert calls_in(renderer, both, kind="preference") == [[f"#4{call}"], [f"#4{other}"]]
+
+
+def test_every_call_of_an_answer_is_written_in_order(renderer):
+    calls = [WEATHER_CALL, called({"city": "Bonn", "days": 2}), called("")]
+    spoken = {"role": "assistant", "content": "So:", "tool_calls": calls}
+    assert calls_in(renderer, {"messages": [QUESTION, spoken]}) == [
+        [
+            'So:<call>weather {"city": "Rome"}</call><call>weather {"city": "Bonn", "days": 2}</call>'
+            "<call>weather {}</call><|im_end|>"
+        ]
+    ]
+
+
 def test_a_call_after_an_image_is_rendered():
     pixels = np.zeros((8, 8, 3), np.uint8)
     asked = {

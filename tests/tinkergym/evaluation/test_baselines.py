@@ -1,3 +1,4 @@
+import gymnasium as gym
 import pytest
 
 import tinkergym as tg
@@ -109,3 +110,34 @@ def test_an_episode_without_end_is_cut_off():
 
     trajectory = play_episode(Endless(), RandomTextPolicy(), seed=0, most_turns=7)
     assert (len(trajectory.turns), trajectory.stop_reason) == (7, "turn_limit")
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "reason"),
+    [(True, False, "terminated"), (False, True, "truncated"), (True, True, "terminated")],
+)
+def test_takes_an_episode_with_both_flags_as_terminated(terminated, truncated, reason):
+    class Ends(gym.Env):
+        observation_space = action_space = gym.spaces.Text(10)
+
+        def reset(self, *, seed=None, options=None):
+            return "go", {}
+
+        def step(self, action):
+            return "end", 1.0, terminated, truncated, {}
+
+    found = play_episode(Ends(), RandomTextPolicy(), seed=0)
+    assert (found.stop_reason, found.terminated, found.truncated) == (reason, terminated, not terminated)
+
+
+def test_gives_a_policy_its_own_seed():
+    class Seeded(RandomTextPolicy):
+        def reset(self, seed):
+            self.seed = seed
+            super().reset(seed)
+
+    policy = Seeded()
+    play_episode(Guess(), policy, seed=3)
+    assert policy.seed == 3
+    found = play_episode(Guess(), policy, seed=3, policy_seed=8)
+    assert (policy.seed, found.seed) == (8, 3)

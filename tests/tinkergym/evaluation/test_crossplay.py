@@ -1,11 +1,13 @@
 import json
+import math
 
 import pytest
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError
-from tinkergym.evaluation.crossplay import crossplay
-from tinkergym.evaluation.matches import GameEnd, Match, Player, play_matches
+from tinkergym.evaluation.crossplay import CrossPlay, Encounter, crossplay
+from tinkergym.evaluation.matches import GameEnd, Match, MatchResult, Player, play_matches
+from tinkergym.evaluation.statistics import clustered_interval
 from tinkergym.schema.job_spec import EnvironmentRef, Limits
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
@@ -207,3 +209,61 @@ def test_a_matrix_and_ratings_are_json_and_pictures(tmp_path):
     assert [one.step for one in ratings.over_time()] == [0, 9]
     for path in (found.to_png(tmp_path / "m.png"), ratings.to_png(tmp_path / "r.png")):
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def mirrored(*pairs, ends=None):
+    """Cross-play of a and b: for each pair the returns of a in both seats, b's being the opposite."""
+    a, b = scripted("a", "b")
+    encounters = []
+    for seed, (first, second) in enumerate(pairs):
+        for own, other, paid, end in zip(
+            ("x", "y"), ("y", "x"), (first, second), (ends or {}).get(seed, [GameEnd.PLAYED] * 2), strict=True
+        ):
+            result = MatchResult(
+                match=Match(seats={own: a, other: b}, seed=seed),
+                end=end,
+                returns={own: paid, other: -paid},
+                forfeits=frozenset([other] if end is GameEnd.FORFEIT else []),
+            )
+            encounters.append(Encounter(row=0, column=1, agent=own, rivals=(other,), result=result))
+            encounters.append(Encounter(row=1, column=0, agent=other, rivals=(own,), result=result))
+    return CrossPlay(
+        game="own/Game-v0", players=(a, b), encounters=tuple(encounters), seeds=range(len(pairs))
+    )
+
+
+def test_rates_a_pair_by_both_games():
+    # b wins the first game of each pair, and a wins more in the second.
+    found = mirrored(*[(-1.0, 3.0)] * 6)
+    assert found.ratings(anchor="b")["a"].rating > 200
+    # A seat that always wins says nothing about the players.
+    seat = mirrored(*[(1.0, -1.0)] * 6).ratings(anchor="b")["a"]
+    assert (seat.rating, seat.pairs) == (pytest.approx(0.0), 6)
+
+
+@pytest.mark.parametrize("end", [GameEnd.FORFEIT, GameEnd.CUT_OFF, GameEnd.FAILED])
+def test_rates_no_pair_with_a_game_that_was_not_played(end):
+    ends = {0: [end, GameEnd.PLAYED], 1: [GameEnd.PLAYED, end]}
+    ratings = mirrored(*[(1.0, 1.0)] * 2, *[(-1.0, -1.0)] * 3, ends=ends).ratings(anchor="b")
+    assert ratings["a"].pairs == 3
+    assert ratings["a"].rating < -200
+    assert (ratings.left_out[end.value], ratings.left_out["half_pair"]) == (2, 2)
+
+
+def test_counts_the_games_of_a_seed_as_one_cluster():
+    pairs = [(2.0, 2.0), (-3.0, -3.0), (4.0, 3.0), (0.0, 1.0)]
+    cell = mirrored(*pairs).cell("a", "b")
+    assert (cell.low, cell.high) == clustered_interval([list(one) for one in pairs])
+    assert cell.high - cell.low > 1.2 * (
+        (apart := clustered_interval([[one] for pair in pairs for one in pair]))[1] - apart[0]
+    )
+
+
+def test_shows_a_player_that_won_everything_with_open_ends():
+    found = mirrored(*[(1.0, 1.0)] * 20)
+    cell = found.cell("a", "b")
+    # Even 20 seeds leave losses possible.
+    assert (0.4 < cell.low < 0.9, cell.high) == (True, 1.0)
+    ratings = found.ratings(anchor="b")
+    assert ratings["a"].high == math.inf
+    assert ratings.to_json()["ratings"][0]["interval_95"][1] is None

@@ -3,8 +3,10 @@ import pytest
 import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
+from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.schema.job_spec import Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
+from tinkergym.testing.episodes import one_turn_episode
 
 
 class Parity(tg.SingleTurnEnv):
@@ -63,6 +65,23 @@ def test_an_evaluation_counts_wins_draws_and_losses_by_the_sign_of_the_return():
     assert evaluation.metrics == {"right": pytest.approx(wins / (30 - draws))}
     assert evaluation.summary()["wins"] == wins
     assert f"won {wins}" in str(evaluation)
+
+
+def test_shows_honest_intervals_where_all_episodes_end_alike():
+    def played(reward, *, is_game=False):
+        trajectories = tuple(one_turn_episode(reward, seed=seed) for seed in range(32))
+        return Evaluation(trajectories=trajectories, is_game=is_game)
+
+    lost = played(0.0)
+    assert (lost.low, lost.high) == (0.0, pytest.approx(0.107, abs=1e-3))
+    assert lost.summary()["interval_95"] == [lost.low, lost.high]
+    # A game that was always won could have been lost.
+    assert played(1.0).low == pytest.approx(0.893, abs=1e-3)
+    assert played(1.0, is_game=True).low == pytest.approx(0.786, abs=1e-3)
+    unknown = played(7.0)
+    assert unknown.summary()["interval_95"] == [None, None]
+    assert "7.00 [unknown]" in str(unknown)
+    assert "7.000 [unknown]" in unknown._repr_html_()
 
 
 def test_it_is_greedy_unless_a_temperature_is_asked_for():

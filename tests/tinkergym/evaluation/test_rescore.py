@@ -201,3 +201,100 @@ def test_what_cannot_be_scored_is_counted_and_not_0():
     first, second = rescore(spec(), episodes(0.0, 1.0), broken)
     assert (first.after, second.after) == (1.0, None)
     assert "away" in second.error
+
+
+def test_gives_equal_rewards_the_best_rank_they_share():
+    job = spec(GRPO(group_size=4, groups_per_step=1))
+    records = [stored_record(n, reward) for n, reward in enumerate((1.0, 1.0, 0.0, 2.0))]
+    found = rescore(job, stored_episodes(job, records, origin="job-1"), lambda one: float(one.index == 2))
+    assert [(one.rank_before, one.rank_after) for one in found] == [(2, 2), (2, 2), (4, 1), (1, 2)]
+
+
+def test_compares_the_episodes_of_each_step_apart():
+    # The second step earns more throughout: its mean must not enter the first step's.
+    records = [stored_record(n, reward, step=1) for n, reward in enumerate((0.0, 1.0, 2.0, 5.0))]
+    records += [stored_record(n, reward, step=2) for n, reward in enumerate((100.0, 100.0, 104.0, 108.0))]
+    algorithm = ReinforcePlusPlus(group_size=2, groups_per_step=2)
+    job = spec(algorithm)
+    found = rescore(job, stored_episodes(job, records, origin="job-1"), lambda one: one.reward**2)
+    for which, power in (("advantage_before", 1), ("advantage_after", 2)):
+        for step, rewards in ((1, (0.0, 1.0, 2.0, 5.0)), (2, (100.0, 100.0, 104.0, 108.0))):
+            values = np.array(rewards) ** power
+            wanted = (values - values.mean()) / values.std(ddof=1)
+            own = [getattr(one, which) for one in found if one.episode.step == step]
+            np.testing.assert_allclose(own, wanted, atol=1e-5)
+
+
+def test_pays_an_episode_the_new_reward_also_if_it_earned_before():
+    job = spec()
+    early, plain = (
+        replace(one, trajectory=one.trajectory.model_copy(update={"early_reward": early}))
+        for one, early in zip(
+            stored_episodes(job, [stored_record(n, 1.0, turns=3) for n in range(2)], origin="job-1"),
+            (0.75, 0.0),
+            strict=True,
+        )
+    )
+    first = early.trajectory.turns[0].model_copy(update={"reward": 0.5})
+    turns = [first, *early.trajectory.turns[1:]]
+    early = replace(early, trajectory=early.trajectory.model_copy(update={"turns": turns}))
+    found = rescore(job, StoredEpisodes([early, plain]), lambda one: 4.0 + one.index)
+    assert [one.before for one in found] == [2.25, 1.0]
+    assert [one.reward for one in found.episodes] == pytest.approx([4.0, 5.0])
+    # What was earned on the way stays where it was.
+    assert found.episodes[0].trajectory.turns[0].reward == 0.5
+    assert found.episodes[0].trajectory.early_reward == 0.75
+
+
+def test_shows_a_rubric_the_whole_group_and_the_members_place():
+    seen = {}
+    rubric = Rubric()
+
+    @rubric.term
+    def noted(answer, answers, group_answers, place, observation, reward):
+        seen[answer] = (list(answers), list(group_answers), place, observation, reward)
+        return 0.0
+
+    job = spec(GRPO(group_size=3, groups_per_step=2))
+    records = [stored_record(n, float(n)) for n in range(6)]
+    rescore(job, stored_episodes(job, records, origin="job-1"), rubric)
+    groups = [["answer 0", "answer 1", "answer 2"], ["answer 3", "answer 4", "answer 5"]]
+    assert seen == {
+        f"answer {n}": ([f"answer {n}"], groups[n // 3], n % 3, "question", float(n)) for n in range(6)
+    }
+
+
+def keeping(**settings):
+    return spec(RLOO(group_size=2, groups_per_step=2)).model_copy(update={"on_failure": "keep"} | settings)
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_names_kept_failures_as_missing(visible):
+    found = [*episodes(0.0, 1.0, 0.5, None)]
+    some = StoredEpisodes(found if visible else found[:3])
+    report = rescore(keeping(), some, lambda one: 1.0)
+    assert "on_failure" in report.no_advantages
+    assert {one.advantage_before for one in report} == {None}
+    # Without 'keep', a failed episode is in no baseline.
+    assert not rescore(keeping(on_failure="drop"), some, lambda one: 1.0).no_advantages
+
+
+def test_misses_nothing_where_no_kept_episode_failed():
+    report = rescore(keeping(), episodes(0.0, 1.0, 0.5, 0.75), lambda one: 1.0)
+    assert report.no_advantages == ""
+    assert [one.advantage_before for one in report] == [-1.0, 1.0, -0.25, 0.25]
+    # What failed before the first completion was not kept either.
+    *others, last = episodes(0.0, 1.0, 0.5, None)
+    last = replace(last, trajectory=last.trajectory.model_copy(update={"turns": [], "segments": []}))
+    assert not rescore(keeping(), StoredEpisodes([*others, last]), lambda one: 1.0).no_advantages
+
+
+def test_names_groups_that_dynamic_sampling_replaced_as_missing():
+    replaced = {"group_size": 2, "groups_per_step": 2, "dynamic_sampling_rounds": 2}
+    whole = rescore(
+        spec(ReinforcePlusPlus(baseline="group", **replaced)), episodes(0.0, 1.0), lambda one: 1.0
+    )
+    assert "dynamic_sampling_rounds" in whole.no_advantages
+    # Replaced groups have zero variance, so they change no other group's advantages.
+    own = rescore(spec(GRPO(**replaced)), episodes(0.0, 1.0), lambda one: 1.0)
+    assert own.no_advantages == ""

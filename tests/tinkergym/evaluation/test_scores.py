@@ -83,5 +83,26 @@ def test_a_run_in_which_everything_failed_has_no_figures_but_a_summary():
 
 def test_a_summary_is_json_also_where_an_interval_is_infinite():
     summary = scores([[1.0, 0.0]]).to_json([1, 2])
-    assert summary["interval_95"] is None
+    assert summary["interval_95"] == [None, None]
     assert math.isfinite(summary["pass_at"]["2"]["mean"])
+
+
+def test_gives_runs_without_any_success_honest_intervals():
+    found = scores([[0.0] * 4] * 32)
+    assert found.interval == (0.0, pytest.approx(0.115, abs=0.002))
+    for one in (found.pass_at(4), found.pass_hat(4)):
+        assert (one.mean, one.low) == (0.0, 0.0)
+        assert one.high == pytest.approx(0.11, abs=0.01)
+    solved = scores([[1.0] * 4] * 32)
+    assert solved.interval[1] == solved.pass_hat(4).high == 1.0
+    assert solved.interval[0] == pytest.approx(1 - found.interval[1])
+
+
+def test_gives_one_task_no_interval_but_the_possible_range():
+    found = scores([[1.0, 0.0]])
+    assert found.interval == (-math.inf, math.inf)
+    assert (found.pass_at(1).low, found.pass_at(1).high) == (0.0, 1.0)
+
+
+def test_knows_no_interval_of_equal_unbounded_returns():
+    assert scores([[7.0], [7.0], [7.0]]).to_json([1])["interval_95"] == [None, None]

@@ -219,10 +219,10 @@ threading.meet("{name}", change)
         if name == "first":
             change()
             changed.set()
-            assert second_began.wait(10)
+            assert second_began.wait(60.0)
         else:
             second_began.set()
-            assert first_is_made.wait(10)
+            assert first_is_made.wait(60.0)
 
     second_began = threading.Event()
     monkeypatch.setattr(threading, "meet", meet, raising=False)
@@ -232,7 +232,7 @@ threading.meet("{name}", change)
     gomoku = gym.registry["board/GomokuVs-v0"]
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(tg.make, "first/Env-v0")
-        assert changed.wait(10)
+        assert changed.wait(60.0)
         second = threads.submit(tg.make, "second/Env-v0")
         assert first.result(20)
         first_is_made.set()

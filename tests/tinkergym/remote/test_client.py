@@ -51,9 +51,9 @@ def test_a_class_is_played_in_this_process_until_the_job_is_done(service, client
     assert any(first.segments[0].loss_mask)
 
 
-def test_an_id_that_the_service_knows_is_played_there(start_service):
+def test_an_id_that_the_service_knows_is_played_there(start_service, connect):
     start_service(environments=["board/TicTacToeVs-v0"])
-    job = tg.Client().train("board/TicTacToeVs-v0", steps=2)
+    job = connect().train("board/TicTacToeVs-v0", steps=2)
     assert job.spec.rollout == "server"
     assert job.wait().step == 2
 
@@ -65,9 +65,9 @@ def test_an_id_that_only_this_process_knows_is_played_here(client):
     assert job.wait().step == 1
 
 
-def test_a_job_that_is_played_here_says_which_packs_are_installed_here(start_service):
+def test_a_job_that_is_played_here_says_which_packs_are_installed_here(start_service, connect):
     service = start_service(environments=["bandit/Bandit-v0"])
-    client = tg.Client()
+    client = connect()
     job = client.train(Echo, steps=1, algorithm=SMALL)
     (bandit,) = [pack for pack in job.view().client_packs if pack.name == "bandit"]
     assert (bandit.distribution, bandit.version) == ("tinkergym-bandit", version("tinkergym-bandit"))
@@ -76,10 +76,10 @@ def test_a_job_that_is_played_here_says_which_packs_are_installed_here(start_ser
     assert len(service.jobs.newest_first()) == 2
 
 
-def test_an_explicit_rollout_wins(start_service):
+def test_an_explicit_rollout_wins(start_service, connect):
     service = start_service(environments=["here/Echo-v0"])
     tg.register("here/Echo-v0", Echo)
-    client = tg.Client()
+    client = connect()
     job = client.train("here/Echo-v0", steps=1, algorithm=SMALL, rollout="client")
     assert job.wait().spec.rollout == "client"
     tg.register("only_here/Echo-v0", Echo)
@@ -153,9 +153,9 @@ def test_a_key_is_taken_without_the_lines_end_that_a_file_added(service):
 
 
 @pytest.mark.parametrize("key", ["tg-\u00fcber", "tg-a\nb"])
-def test_what_cannot_be_a_key_is_refused_as_such(service, key):
+def test_what_cannot_be_a_key_is_refused_as_such(service, key, connect):
     with pytest.raises(InvalidRequestError, match="the API key contains invalid characters"):
-        tg.Client(service.url, key)
+        connect(service.url, key)
 
 
 def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
@@ -201,12 +201,12 @@ def test_what_was_made_from_a_client_ends_with_it_and_says_so_at_once(service):
     job.close()
 
 
-def test_without_a_service_the_client_says_how_to_start_one(monkeypatch, tmp_path):
+def test_without_a_service_the_client_says_how_to_start_one(monkeypatch, tmp_path, connect):
     for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
     with pytest.raises(ServiceUnreachableError, match="tinkergym serve"):
-        tg.Client()
+        connect()
 
 
 def test_importing_tinkergym_loads_neither_httpx_nor_torch():

@@ -124,12 +124,12 @@ def test_a_student_is_taught_by_a_job_or_a_model(client):
     assert (job.spec.kind, job.spec.teacher, job.spec.rollout) == ("distillation", "nano", "client")
 
 
-def test_rows_that_were_left_out_are_counted_aloud(client, tmp_path, caplog):
+def test_rows_that_were_left_out_are_counted_aloud(client, tmp_path, caplog, said_by):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, [*ROWS, {"prompt": "x" * 3000, "completion": "y"}])))
     client.sft(path, on_overlong="drop", steps=1)
-    (said,) = [record.getMessage() for record in caplog.records]
+    (said,) = said_by("tinkergym.remote.datasets")
     assert said.startswith("data: dropped 1 of 11 rows")
     caplog.clear()
     client.sft(tg.tasks.SequenceTasks(ROWS), on_overlong="drop", steps=1)
-    assert not caplog.records
+    assert not said_by("tinkergym.remote.datasets")

@@ -12,19 +12,19 @@ def test_the_services_url_may_be_written_as_other_clients_want_it(service, endin
         assert client.models()[0].name == "nano"
 
 
-def test_a_local_service_is_found_by_the_file_it_writes(service, monkeypatch, tmp_path):
+def test_a_local_service_is_found_by_the_file_it_writes(service, monkeypatch, tmp_path, connect):
     for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
     (tmp_path / "local.json").write_text(json.dumps({"url": service.url, "api_key": service.api_key}))
-    assert tg.Client().models()[0].name == "nano"
+    assert connect().models()[0].name == "nano"
 
 
-def test_the_local_services_key_is_not_sent_to_another_service(service, monkeypatch, tmp_path):
+def test_the_local_services_key_is_not_sent_to_another_service(service, monkeypatch, tmp_path, connect):
     monkeypatch.delenv("TINKERGYM_API_KEY")
     monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
     (tmp_path / "local.json").write_text(
         json.dumps({"url": "http://127.0.0.1:8265", "api_key": service.api_key})
     )
     with pytest.raises(tg.TinkerGymError, match="key"):
-        tg.Client(service.url).models()
+        connect(service.url).models()

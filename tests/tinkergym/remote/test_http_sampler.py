@@ -44,10 +44,21 @@ def connection(service):
 
 
 @pytest.fixture
-def sampler(connection):
-    sampler = HttpSampler(connection, "/v1/sample")
-    yield sampler
-    sampler.close()
+def open_sampler(connection):
+    opened = []
+
+    def open_it(path="/v1/sample", **settings):
+        opened.append(HttpSampler(connection, path, **settings))
+        return opened[-1]
+
+    yield open_it
+    for sampler in opened:
+        sampler.close()
+
+
+@pytest.fixture
+def sampler(open_sampler):
+    return open_sampler()
 
 
 def request(name: str, **fields) -> SampleRequest:
@@ -93,10 +104,10 @@ def test_answers_that_got_lost_are_asked_for_again(service, sampler, status):
     assert all(isinstance(answer, Completion) for answer in answers(inbox, 2).values())
 
 
-def test_when_the_patience_is_over_every_request_fails_with_the_services_error(service, connection):
+def test_when_the_patience_is_over_every_request_fails_with_the_services_error(service, open_sampler):
     for _ in range(30):
         service.break_next("POST /v1/sample", status=503)
-    sampler = HttpSampler(connection, "/v1/sample", patience_seconds=0.3)
+    sampler = open_sampler(patience_seconds=0.3)
     inbox = SimpleQueue()
     sampler.submit([request("a"), request("b")], inbox.put)
     found = answers(inbox, 2)
@@ -105,19 +116,19 @@ def test_when_the_patience_is_over_every_request_fails_with_the_services_error(s
 
 
 def test_a_service_that_takes_no_more_at_the_moment_is_asked_again_past_all_patience(
-    service, connection, monkeypatch
+    service, open_sampler, monkeypatch
 ):
     monkeypatch.setattr(http_sampler, "FULL_PAUSE_SECONDS", 0.01)
     for _ in range(30):
         service.break_next("POST /v1/sample", status=429)
-    sampler = HttpSampler(connection, "/v1/sample", patience_seconds=0.0)
+    sampler = open_sampler(patience_seconds=0.0)
     inbox = SimpleQueue()
     sampler.submit([request("a")], inbox.put)
     assert isinstance(answers(inbox, 1)["a"], Completion)
 
 
-def test_an_error_that_trying_again_cannot_mend_fails_at_once(connection):
-    sampler = HttpSampler(connection, "/v1/nowhere")
+def test_an_error_that_trying_again_cannot_mend_fails_at_once(open_sampler):
+    sampler = open_sampler("/v1/nowhere")
     inbox = SimpleQueue()
     sampler.submit([request("a")], inbox.put)
     assert answers(inbox, 1)["a"].error.type == "NotFoundError"
@@ -152,12 +163,12 @@ def test_long_prompts_are_spread_over_batches_that_a_gateway_takes(service, samp
 
 
 def test_an_image_that_the_service_refuses_fails_only_the_requests_that_show_it(
-    service, connection, pictures
+    service, open_sampler, pictures
 ):
     routes = ImageRoutes()
     good, large, other = pictures
     routes.errors[large.sha256] = InvalidImageError("it is too large")
-    sampler = HttpSampler(connection, "/v1/sample", images=ImageUpload(routes, "/v1/images"))
+    sampler = open_sampler(images=ImageUpload(routes, "/v1/images"))
     inbox = SimpleQueue()
     requests = [showing("bad", good, large), showing("good", good), showing("other", other), request("text")]
     sampler.submit(requests, inbox.put)
@@ -171,10 +182,10 @@ def test_an_image_that_the_service_refuses_fails_only_the_requests_that_show_it(
     assert len(service.sampled) == 1
 
 
-def test_while_no_image_can_be_sent_the_requests_wait(service, connection, pictures, monkeypatch):
+def test_while_no_image_can_be_sent_the_requests_wait(service, open_sampler, pictures, monkeypatch):
     routes = ImageRoutes()
     routes.errors[pictures[0].sha256] = ServiceUnavailableError("the service starts")
-    sampler = HttpSampler(connection, "/v1/sample", images=ImageUpload(routes, "/v1/images"))
+    sampler = open_sampler(images=ImageUpload(routes, "/v1/images"))
     call, tried = routes.call, []
 
     def starting(method, path, **options):
@@ -191,10 +202,10 @@ def test_while_no_image_can_be_sent_the_requests_wait(service, connection, pictu
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_images_that_the_service_has_deleted_are_sent_again_once(
-    service, connection, pictures, monkeypatch, comes_back
+    service, open_sampler, pictures, monkeypatch, comes_back
 ):
     routes = ImageRoutes()
-    sampler = HttpSampler(connection, "/v1/sample", images=ImageUpload(routes, "/v1/images"))
+    sampler = open_sampler(images=ImageUpload(routes, "/v1/images"))
     sample = service.sample
 
     def refusing(requests):

@@ -99,9 +99,9 @@ def test_a_job_trains_in_an_environment_that_shows_conversations(start_service):
         assert [event.body.reward_mean for event in job.events() if event.body.type == "step"] == [1.0]
 
 
-def test_the_readme_snippet_works_for_a_job_and_its_environment(start_service):
+def test_the_readme_snippet_works_for_a_job_and_its_environment(start_service, connect):
     start_service(count_messages)
-    client = tg.Client()
+    client = connect()
     tg.register("here/Countdown-v0", Countdown)
     job = client.train("here/Countdown-v0", steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
     job.wait()
@@ -114,9 +114,9 @@ def test_the_readme_snippet_works_for_a_job_and_its_environment(start_service):
     assert terminated
 
 
-def test_the_version_is_asked_for_and_told(start_service):
+def test_the_version_is_asked_for_and_told(start_service, connect):
     service = start_service()
-    client = tg.Client()
+    client = connect()
     policy = client.policy("nano")
     policy.version = 0
     policy.act("hello")
@@ -124,19 +124,19 @@ def test_the_version_is_asked_for_and_told(start_service):
     assert policy.last_version == 0
 
 
-def test_the_same_seed_asks_with_the_same_seeds(start_service):
+def test_the_same_seed_asks_with_the_same_seeds(start_service, connect):
     service = start_service()
-    client = tg.Client()
+    client = connect()
     for seed in (1, 1, 2):
         client.policy("nano", seed=seed).act("hello")
     one, again, other = (batch[0].seed for batch in service.sampled)
     assert one == again != other
 
 
-def test_a_structure_goes_with_every_request_of_act_copies_and_evaluations(start_service):
+def test_a_structure_goes_with_every_request_of_act_copies_and_evaluations(start_service, connect):
     service = start_service(count_messages)
     shape = Regex(pattern="[0-9]+")
-    policy = tg.Client().policy("nano", structured=shape)
+    policy = connect().policy("nano", structured=shape)
     policy.act("hello")
     policy.copy().act("hello")
     policy.evaluate(Countdown, episodes=2)
@@ -145,12 +145,12 @@ def test_a_structure_goes_with_every_request_of_act_copies_and_evaluations(start
     assert set(map(repr, asked)) == {repr(shape)}
     for other in ("[0-8]", {"kind": "regex", "pattern": "[0-8]"}):
         with pytest.raises(InvalidRequestError, match=r"write Regex\(pattern"):
-            tg.Client().policy("nano", structured=other)
+            connect().policy("nano", structured=other)
 
 
-def test_top_p_and_top_k_go_with_every_request_of_act_copies_and_evaluations(start_service):
+def test_top_p_and_top_k_go_with_every_request_of_act_copies_and_evaluations(start_service, connect):
     service = start_service(count_messages)
-    policy = tg.Client().policy("nano", top_p=0.9, top_k=40)
+    policy = connect().policy("nano", top_p=0.9, top_k=40)
     policy.act("hello")
     policy.copy().act("hello")
     policy.evaluate(Countdown, episodes=1, temperature=1.0)
@@ -176,9 +176,11 @@ def test_a_jobs_policy_draws_from_the_whole_distribution_unless_it_is_told_other
 @pytest.mark.parametrize(
     "cut", [{"top_p": 0}, {"top_p": 1.5}, {"top_p": "much"}, {"top_k": -1}, {"top_k": 2.5}]
 )
-def test_a_top_p_or_top_k_that_is_none_is_refused_by_name_before_anything_is_asked(start_service, cut):
+def test_a_top_p_or_top_k_that_is_none_is_refused_by_name_before_anything_is_asked(
+    start_service, cut, connect
+):
     service = start_service(count_messages)
-    client = tg.Client()
+    client = connect()
     for wrong in (
         lambda: client.policy("nano", **cut),
         lambda: client.policy("nano").evaluate(Countdown, episodes=1, **cut),
@@ -189,9 +191,9 @@ def test_a_top_p_or_top_k_that_is_none_is_refused_by_name_before_anything_is_ask
     assert service.sampled == []
 
 
-def test_an_answer_that_failed_can_be_asked_for_again(start_service):
+def test_an_answer_that_failed_can_be_asked_for_again(start_service, connect):
     service = start_service(count_messages)
-    policy = tg.Client(patience_seconds=0.0).policy("nano")
+    policy = connect(patience_seconds=0.0).policy("nano")
     policy.act("first")
     service.break_next("POST /v1/sample", status=500)
     with pytest.raises(tg.TinkerGymError):
@@ -199,15 +201,15 @@ def test_an_answer_that_failed_can_be_asked_for_again(start_service):
     assert policy.act("second") == "3"
 
 
-def test_a_first_observation_that_is_too_long_is_refused_by_name(start_service):
+def test_a_first_observation_that_is_too_long_is_refused_by_name(start_service, connect):
     start_service(context_length=64)
     with pytest.raises(PromptTooLongError, match="context 64"):
-        tg.Client().policy("nano").act("word " * 100)
+        connect().policy("nano").act("word " * 100)
 
 
-def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service):
+def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service, connect):
     start_service(context_length=120)
-    policy = tg.Client().policy("nano")
+    policy = connect().policy("nano")
     policy.act("word " * 10)
     with pytest.raises(EpisodeProtocolError, match=re.escape("policy.reset()")):
         policy.act("word " * 20)
@@ -218,10 +220,10 @@ def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service
     ("name", "error"),
     [("mine", UnknownModelError), ("job-1", NotFoundError), ("job-1@x", InvalidRequestError)],
 )
-def test_a_policy_that_the_service_does_not_have_is_refused_at_once(start_service, name, error):
+def test_a_policy_that_the_service_does_not_have_is_refused_at_once(start_service, name, error, connect):
     start_service()
     with pytest.raises(error):
-        tg.Client().policy(name)
+        connect().policy(name)
 
 
 def test_a_folder_of_the_services_machine_is_a_policy_as_it_is_a_model_to_train(start_service):
@@ -243,16 +245,16 @@ def test_an_answer_has_a_length(start_service, value):
     ("setting", "value"),
     [("temperature", value) for value in (-1, 1e-4, 11, float("nan"), True, "1")] + [("top_k", True)],
 )
-def test_sampling_that_there_is_not_is_refused_at_once(start_service, setting, value):
+def test_sampling_that_there_is_not_is_refused_at_once(start_service, setting, value, connect):
     start_service()
     with pytest.raises(InvalidRequestError) as caught:
-        tg.Client().policy("nano", **{setting: value})
+        connect().policy("nano", **{setting: value})
     assert caught.value.field == setting
 
 
-def test_a_seed_of_an_episode_makes_its_answers_repeatable(start_service):
+def test_a_seed_of_an_episode_makes_its_answers_repeatable(start_service, connect):
     service = start_service()
-    policy = tg.Client().policy("nano")
+    policy = connect().policy("nano")
     for seed in (7, 7, 8, None, None):
         policy.reset(seed=seed)
         policy.act("hello")
@@ -261,9 +263,9 @@ def test_a_seed_of_an_episode_makes_its_answers_repeatable(start_service):
     assert len({one, *others}) == 4
 
 
-def test_a_policy_sits_down_as_an_opponent(start_service):
+def test_a_policy_sits_down_as_an_opponent(start_service, connect):
     service = start_service(lambda prompt: "b2")
-    opponent = tg.Client().policy("nano")
+    opponent = connect().policy("nano")
     env = AgainstOpponent(tg.make_game("board/TicTacToe-v0"), opponent=opponent, seat="second")
     boards = [env.reset(seed=2)[0] for _ in range(2)]
     assert boards[0] == boards[1]
@@ -271,9 +273,9 @@ def test_a_policy_sits_down_as_an_opponent(start_service):
     assert one == again
 
 
-def test_an_evaluation_plays_every_seed_once(start_service):
+def test_an_evaluation_plays_every_seed_once(start_service, connect):
     start_service(count_messages)
-    evaluation = tg.Client().policy("nano").evaluate(Countdown, episodes=20, seed=100)
+    evaluation = connect().policy("nano").evaluate(Countdown, episodes=20, seed=100)
     assert [t.seed for t in evaluation.trajectories] == list(range(100, 120))
     assert evaluation.wins == 20
 

@@ -43,7 +43,7 @@ def test_what_an_environment_says_in_an_error_of_its_own_keeps_its_hint(service,
     assert (caught.value.hint, caught.value.field) == ("rename it", "environment")
 
 
-def test_a_prompt_longer_than_the_context_is_refused_before_a_job_starts(start_service):
+def test_a_prompt_longer_than_the_context_is_refused_before_a_job_starts(start_service, connect):
     service = start_service(context_length=64)
 
     class Wordy(Echo):
@@ -51,17 +51,19 @@ def test_a_prompt_longer_than_the_context_is_refused_before_a_job_starts(start_s
             return "word " * 100
 
     with pytest.raises(PromptTooLongError, match="the model's context 64"):
-        tg.Client().train(Wordy, steps=1)
+        connect().train(Wordy, steps=1)
     assert "POST /v1/jobs" not in service.calls
 
 
-def test_an_answer_that_does_not_fit_behind_the_first_prompt_is_refused_as_the_service_would(start_service):
+def test_an_answer_that_does_not_fit_behind_the_first_prompt_is_refused_as_the_service_would(
+    start_service, connect
+):
     service = start_service(context_length=200)
     with pytest.raises(PromptTooLongError, match="exceed the context of 200 tokens") as caught:
-        tg.Client().train(Echo, steps=1, sampling=tg.Sampling(max_turn_tokens=190))
+        connect().train(Echo, steps=1, sampling=tg.Sampling(max_turn_tokens=190))
     assert caught.value.field == "sampling.max_turn_tokens"
     with pytest.raises(PromptTooLongError, match=r"limits.max_context_tokens=70 \(set it to") as caught:
-        tg.Client().train(Echo, steps=1, limits=tg.Limits(max_context_tokens=70))
+        connect().train(Echo, steps=1, limits=tg.Limits(max_context_tokens=70))
     assert caught.value.field == "limits.max_context_tokens"
     assert "POST /v1/jobs" not in service.calls
 

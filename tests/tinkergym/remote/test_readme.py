@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tinkergym.remote.client import Client
-
 README = Path(__file__).parents[3] / "README.md"
 PACK = "board/TicTacToeVs-v0"
 
@@ -28,9 +26,9 @@ def test_the_readmes_script_runs_as_it_stands(start_service):
     assert run(code).stdout.startswith("1 ")
 
 
-def test_gymnasium_makes_the_environments_of_packs_for_who_only_attaches(start_service):
+def test_gymnasium_makes_the_environments_of_packs_for_who_only_attaches(start_service, connect):
     start_service(environments=[PACK])
-    job = Client().train(PACK, steps=1)
+    job = connect().train(PACK, steps=1)
     job.wait()
     code = f"""
 import gymnasium as gym, tinkergym as tg

@@ -42,9 +42,9 @@ def test_each_class_is_made_with_its_own_arguments(service, client):
     assert first == {"Say ok.", "Say ok, please."}
 
 
-def test_environments_that_the_service_knows_are_played_there(start_service):
+def test_environments_that_the_service_knows_are_played_there(start_service, connect):
     start_service(environments=[BOARD, "bandit/Bandit-v0"])
-    job = tg.Client().train([(BOARD, 3), ("bandit/Bandit-v0", 1)], steps=1)
+    job = connect().train([(BOARD, 3), ("bandit/Bandit-v0", 1)], steps=1)
     assert job.spec.rollout == "server"
 
 

@@ -108,6 +108,7 @@ def test_the_code_on_the_page_runs_from_top_to_bottom(service, monkeypatch):
     names = {"__name__": "page"}
     for block in BLOCKS:
         exec(compile(block, str(PAGE), "exec"), names)
+    names["client"].close()
     assert names["job"].spec.algorithm.learning_rate == 5e-4
 
 

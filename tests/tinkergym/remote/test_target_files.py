@@ -28,8 +28,8 @@ def learned(tmp_path_factory):
 
 
 @pytest.fixture
-def trained(service, learned):
-    return Trained(service, learned())
+def trained(service, learned, connect):
+    return Trained(service, learned(), connect)
 
 
 def test_what_exists_is_not_touched(trained, tmp_path):

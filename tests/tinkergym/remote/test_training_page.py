@@ -10,4 +10,5 @@ def test_the_code_on_the_page_runs_from_top_to_bottom(start_service, capsys):
     names = {"__name__": "page"}
     for block in BLOCKS:
         exec(compile(block, str(PAGE), "exec"), names)
+    names["client"].close()
     assert "type='step'" in capsys.readouterr().out

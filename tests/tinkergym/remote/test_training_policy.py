@@ -19,15 +19,26 @@ def api():
     return StubApi()
 
 
-def opened(api, **view):
-    known = {"created_at": 0.0, "updated_at": 0.0, "attempt": 1, **view}
-    view = JobView(job_id=POLICY_ID, spec=PolicySpec(), state="running", **known)
-    return TrainingPolicy(api, view, Renderer.from_bundle(byte_bundle()))
+@pytest.fixture
+def open_policy(api):
+    """Open the policy as a script does; with the test's end, nothing waits for its calls."""
+    opened = []
+
+    def open_it(**view):
+        known = {"created_at": 0.0, "updated_at": 0.0, "attempt": 1, **view}
+        view = JobView(job_id=POLICY_ID, spec=PolicySpec(), state="running", **known)
+        opened.append(TrainingPolicy(api, view, Renderer.from_bundle(byte_bundle())))
+        return opened[-1]
+
+    yield open_it
+    api.service.done.set()
+    for policy in opened:
+        policy.close()
 
 
 @pytest.fixture
-def policy(api):
-    return opened(api)
+def policy(open_policy):
+    return open_policy()
 
 
 def test_a_policy_without_a_place_is_cancelled_at_once_and_its_calls_fail(api, policy):
@@ -44,7 +55,7 @@ def test_a_block_that_raises_is_left_without_waiting_for_results(api, policy):
         step = policy.optim_step(1e-3)
         raise KeyboardInterrupt
     with pytest.raises(ClientClosedError):
-        step.result(10)
+        step.result(60.0)
 
 
 def test_a_version_is_loaded_by_any_reference_that_names_one(api, policy):
@@ -55,13 +66,13 @@ def test_a_version_is_loaded_by_any_reference_that_names_one(api, policy):
         POLICY_ID: SimpleNamespace(version=None, kept=[]),
     }
     for reference in ("job-2@best", "job-2@latest", "policy-2@step:3", "job-2/black@4"):
-        policy.load(reference).result(10)
+        policy.load(reference).result(60.0)
     loaded = [call.policy for call in api.service.stored]
     assert loaded == ["job-2@5", "job-2@7", "policy-2@3", "job-2/black@4"]
     for missing in (POLICY_ID, "job-3@best"):
         with pytest.raises(NotFoundError):
             policy.load(missing)
-    policy.load("job-2@best").result(10)
+    policy.load("job-2@best").result(60.0)
 
 
 def test_token_ids_of_any_integer_type_are_a_prompt_and_other_things_are_refused(policy):
@@ -73,12 +84,14 @@ def test_token_ids_of_any_integer_type_are_a_prompt_and_other_things_are_refused
         assert refused.value.field == "prompt"
 
 
-def test_samples_are_of_the_last_published_version_also_in_a_script_that_opens_the_policy_again(api, policy):
+def test_samples_are_of_the_last_published_version_also_in_a_script_that_opens_the_policy_again(
+    api, policy, open_policy
+):
     policy.sample("hello", deterministic=True)
     policy.optim_step(1e-3)
     policy.publish()
     policy.sample("hello", deterministic=True)
-    opened(api, policy_version=2).sample("hello", deterministic=True)
+    open_policy(policy_version=2).sample("hello", deterministic=True)
     assert [request.policy_version for request in api.service.sampled] == [None, 2, 2]
 
 

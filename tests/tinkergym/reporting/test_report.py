@@ -11,9 +11,9 @@ from tinkergym.schema.parsing import parse_any_spec
 
 
 @pytest.fixture
-def job(start_service):
+def job(start_service, connect):
     start_service(lambda prompt: "1" if "even" in prompt else "0")
-    job = tg.Client().train(EvenOrOdd, steps=3, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
+    job = connect().train(EvenOrOdd, steps=3, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
     job.wait()
     return job
 
@@ -45,9 +45,9 @@ def test_the_result_shows_intervals_a_game_the_curve_and_how_to_play_on(job, tmp
     assert picture.read_bytes().startswith(b"\x89PNG") or "matplotlib is not installed" in text
 
 
-def test_of_a_game_draws_are_shown_even_where_none_was_lost(start_service):
+def test_of_a_game_draws_are_shown_even_where_none_was_lost(start_service, connect):
     start_service(lambda prompt: "1")
-    policy = tg.Client().policy("nano")
+    policy = connect().policy("nano")
     played = policy.evaluate("games/NimVs-v0", episodes=3, env_kwargs={"on_illegal": "random"})
     output = io.StringIO()
     Console(file=output, width=100).print(report.comparison(played, played))

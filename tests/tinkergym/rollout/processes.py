@@ -22,7 +22,7 @@ def children(parent=None):
     return found
 
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 """How long a killed process may take to end; at the lowest priority it waits for its turn."""
 
 

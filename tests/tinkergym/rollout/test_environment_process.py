@@ -24,7 +24,7 @@ RENDERER = Renderer.from_bundle(byte_bundle())
 YES = ScriptedSampler(RENDERER, lambda prompt: "yes")
 
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 """How long a call may take that is not meant to be cut: starting a process counts as one."""
 
 

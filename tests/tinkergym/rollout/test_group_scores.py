@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -12,10 +13,13 @@ from tests.tinkergym.rollout.test_rollout_worker import RENDERER, Service, episo
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.errors import InvalidRewardError, PayloadTooLargeError
 from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadExecutor
+from tinkergym.rollout.group_scores import WaitingGroup
 from tinkergym.rollout.play import RolloutWorker, play
 from tinkergym.rubrics import Rubric, score_members
+from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.job_spec import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler
+from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
 SIZE = 4
@@ -149,6 +153,86 @@ def test_one_member_without_a_score_is_lost_alone(executor):
     assert found[1].stop_reason is StopReason.INVALID_REWARD
     assert "the judge is away" in found[1].error
     assert found[2].turns[-1].metrics["extra"] == 2.0
+
+
+class Asked(tg.SingleTurnEnv):
+    """Scores each member by the number in its last answer, times 10, and keeps what it was asked."""
+
+    def ask(self, options):
+        self.asked = {"seed": self.np_random_seed, **options}
+        return "Count."
+
+    def score_group(self, members):
+        self.members = members
+        return [10.0 * float(one.answer) for one in members]
+
+
+def waiting(numbers, *, task_index=None, failed=(), early=0.0):
+    """A group whose member with number n earned 1 before it answered n; those in `failed` failed."""
+    plan = plans("longest", seed=5)[0]
+    group = WaitingGroup(replace(plan, group_size=len(numbers), task_index=task_index))
+    for number in numbers:
+        once = one_turn_episode(
+            0.25, StopReason.ENVIRONMENT_ERROR if number in failed else StopReason.TERMINATED, asked=1.0
+        )
+        turn = once.turns[0]
+        turns = [
+            turn.model_copy(update={"action": "wait", "reward": 1.0}),
+            turn.model_copy(update={"action": str(number), "segment": 1}),
+        ]
+        update = {"turns": turns, "segments": once.segments * 2, "early_reward": early}
+        episode_id = f"j:1:{number}"
+        group.results[episode_id] = EpisodeResult(
+            episode_id=episode_id, lease_id="lease", trajectories=[once.model_copy(update=update)]
+        )
+    return group
+
+
+def returns(results):
+    return {one.episode_id: one.trajectory.episode_return for one in results}
+
+
+def test_pays_each_of_twelve_members_its_own_score():
+    # Ended in an order that is neither that of numbers nor that of names.
+    group = waiting([11, 2, 0, 10, 7, 1, 9, 3, 8, 4, 6, 5])
+    env = Asked()
+    found = returns(group.paid(group.ask(env)))
+    assert found == {f"j:1:{n}": pytest.approx(10.0 * n) for n in range(12)}
+    assert [one.answer for one in env.members] == [str(n) for n in range(12)]
+
+
+def test_pays_the_score_in_place_of_all_that_was_earned():
+    group = waiting([1, 2], early=0.5)
+    paid = group.paid(group.ask(Asked()))
+    assert returns(paid) == {"j:1:1": pytest.approx(10.0), "j:1:2": pytest.approx(20.0)}
+    # Earlier rewards stay where they were; the last one makes up the difference.
+    assert [turn.reward for turn in paid[0].trajectory.turns] == pytest.approx([1.0, 8.5])
+
+
+def test_shows_the_environment_what_each_member_did():
+    env = Asked()
+    waiting([3], early=0.5).ask(env)
+    (member,) = env.members
+    assert (member.observations, member.answers) == (["go", "go"], ["wait", "3"])
+    assert (member.reward, member.metrics, member.terminated) == (1.75, {"asked": 2.0}, True)
+
+
+@pytest.mark.parametrize("task_index", [None, 0, 6])
+def test_asks_with_the_task_and_seed_of_the_group(task_index):
+    env = Asked()
+    waiting([0, 1], task_index=task_index).ask(env)
+    assert env.asked == {"seed": 5} | ({} if task_index is None else {"task_index": task_index})
+
+
+def test_gives_no_score_of_another_to_those_after_a_failed_member():
+    group = waiting(range(12), failed={0, 4, 10})
+    env = Asked()
+    paid = group.paid(group.ask(env))
+    assert [one.answer for one in env.members] == ["1", "2", "3", "5", "6", "7", "8", "9", "11"]
+    found = returns(paid)
+    assert [found[f"j:1:{n}"] for n in (1, 3, 5, 9, 11)] == pytest.approx([10.0, 30.0, 50.0, 90.0, 110.0])
+    lost = {one.episode_id for one in paid if not one.trajectory.completed}
+    assert lost == {"j:1:0", "j:1:4", "j:1:10"}
 
 
 def grouped(index):

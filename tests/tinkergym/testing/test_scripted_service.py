@@ -37,7 +37,7 @@ def test_a_client_that_hangs_up_while_it_sends_is_no_news(capfd):
     with ScriptedService() as service:
         port = int(service.url.rpartition(":")[2])
         head = ["POST /v1/sample HTTP/1.1", f"Authorization: Bearer {service.api_key}", "Content-Length: 9"]
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=60.0) as connection:
             connection.sendall("\r\n".join([*head, "", "{"]).encode())
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b""  # closed without an answer

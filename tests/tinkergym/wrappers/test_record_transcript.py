@@ -105,7 +105,7 @@ def test_a_full_disk_is_one_warning_and_a_count(tmp_path):
     env = RecordTranscript(Count(), "/dev/full")
     with pytest.warns(UserWarning, match="no space is left") as warned:
         play(env)
-    assert len(warned) == 1
+    assert len([one for one in warned if "/dev/full" in str(one.message)]) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         play(env)

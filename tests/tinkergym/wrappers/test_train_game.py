@@ -48,9 +48,13 @@ def service(start_service):
     return start_service(lambda prompt: "9" if prompt.rsplit("turn ", 1)[-1][0] in "02" else "1")
 
 
-def train(env=None, **settings):
-    known = {"agents": TWO, "algorithm": SMALL, "steps": 2, **settings}
-    return tg.wrappers.TrainRemotely(game() if env is None else env, **known)
+@pytest.fixture
+def train(train_remotely):
+    def train(env=None, **settings):
+        known = {"agents": TWO, "algorithm": SMALL, "steps": 2, **settings}
+        return train_remotely(game() if env is None else env, **known)
+
+    return train
 
 
 def play_one(env):
@@ -72,7 +76,7 @@ def recorded(service, env):
     return [result for step in service.jobs.get(env.job.id).history for result in step]
 
 
-def test_a_loop_over_agents_trains_every_seat_until_the_steps_are_done(service):
+def test_a_loop_over_agents_trains_every_seat_until_the_steps_are_done(service, train):
     env = train()
     games = []
     while env.training:
@@ -89,7 +93,7 @@ def test_a_loop_over_agents_trains_every_seat_until_the_steps_are_done(service):
     assert env.stop_reason == "terminated"
 
 
-def test_one_of_the_games_own_players_takes_its_seat_and_is_not_recorded(service):
+def test_one_of_the_games_own_players_takes_its_seat_and_is_not_recorded(service, train):
     env = train(agents={"x": tg.Train(), "o": tg.opponents.Scripted("random")}, steps=1)
     while env.training:
         assert [agent for agent, _ in play_one(env)] == ["x", "o", "x", "o"]
@@ -98,7 +102,9 @@ def test_one_of_the_games_own_players_takes_its_seat_and_is_not_recorded(service
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_seats_that_join_late_leave_early_or_are_paid_in_between_get_what_the_game_paid(start_service, seed):
+def test_seats_that_join_late_leave_early_or_are_paid_in_between_get_what_the_game_paid(
+    start_service, seed, train
+):
     service = start_service(lambda prompt: "a")
     game, accounts = RandomGame(3 + seed % 2, leave=0.05 * seed), []
     agents = {agent: tg.Train() for agent in game.possible_agents}
@@ -116,16 +122,15 @@ def test_seats_that_join_late_leave_early_or_are_paid_in_between_get_what_the_ga
         assert paid == account
 
 
-def test_a_limit_of_the_job_ends_the_loop_and_says_which(service):
+def test_a_limit_of_the_job_ends_the_loop_and_says_which(service, train):
     env = train(limits=tg.Limits(max_turns=1), steps=1)
     with pytest.warns(UserWarning, match="waits for episodes"):
         assert play_one(env) == [("x", "9"), ("o", "1"), ("x", "")]
         assert env.stop_reason == "turn_limit"
         env.close()
-    service.jobs.end(env.job.id, JobState.CANCELLED)
 
 
-def test_calls_out_of_order_are_refused(service):
+def test_calls_out_of_order_are_refused(service, train):
     env = train()
     with pytest.raises(EpisodeProtocolError):
         env.act("x", "go")
@@ -141,10 +146,9 @@ def test_calls_out_of_order_are_refused(service):
         env.reset(seed=3)
     with pytest.warns(UserWarning, match="abandoned"):
         env.reset()
-    service.jobs.end(env.job.id, JobState.CANCELLED)
 
 
-def test_a_game_that_raises_ends_for_all_by_name_and_the_script_hears_it(service):
+def test_a_game_that_raises_ends_for_all_by_name_and_the_script_hears_it(service, train):
     class Breaks(Line):
         def play(self, player, move):
             raise RuntimeError("fell off the table")
@@ -160,24 +164,23 @@ def test_a_game_that_raises_ends_for_all_by_name_and_the_script_hears_it(service
         "x": "environment_error",
         "o": "seat_failed",
     }
-    service.jobs.end(env.job.id, JobState.CANCELLED)
 
 
 @pytest.mark.parametrize("agents", [{}, {"x": tg.Train()}, {**TWO, "z": tg.Train()}])
-def test_seats_that_are_not_the_games_start_nothing(service, agents):
+def test_seats_that_are_not_the_games_start_nothing(service, agents, train):
     with pytest.raises(InvalidRequestError) as caught:
         train(agents=agents)
     assert caught.value.field.partition(".")[0] == "agents"
     assert service.jobs.newest_first() == []
 
 
-def test_a_game_that_was_left_early_is_gone_on_with(service):
+def test_a_game_that_was_left_early_is_gone_on_with(service, train, train_remotely):
     env = train()
     play_one(env)
     with pytest.warns(UserWarning, match="job_id"):
         env.close()
     service.jobs.take_back(env.job.id)
-    again = tg.wrappers.TrainRemotely(game(), job_id=env.job.id)
+    again = train_remotely(game(), job_id=env.job.id)
     while again.training:
         play_one(again)
     again.close()

@@ -38,8 +38,12 @@ def service(start_service):
     return start_service(name_the_die)
 
 
-def train(steps=2, **settings):
-    return tg.wrappers.TrainRemotely(Dice(), steps=steps, **{"algorithm": SMALL, **settings})
+@pytest.fixture
+def train(train_remotely):
+    def train(steps=2, **settings):
+        return train_remotely(Dice(), steps=steps, **{"algorithm": SMALL, **settings})
+
+    return train
 
 
 def play_one(env) -> float:
@@ -56,7 +60,7 @@ def recorded(service, env):
     return [result.trajectory for step in service.jobs.get(env.job.id).history for result in step]
 
 
-def test_after_close_no_episode_begins(service):
+def test_after_close_no_episode_begins(service, train):
     env = train(steps=2)
     env.reset()
     with pytest.warns(UserWarning, match="waits for episodes"):
@@ -65,10 +69,9 @@ def test_after_close_no_episode_begins(service):
     for call in (env.reset, lambda: env.step(1)):
         with pytest.raises(EpisodeProtocolError, match=r"after close\(\).*job_id='job-1'"):
             call()
-    service.jobs.end("job-1", JobState.CANCELLED)
 
 
-def test_a_plain_loop_trains_until_the_steps_are_done(service):
+def test_a_plain_loop_trains_until_the_steps_are_done(service, train):
     env = train(steps=2)
     returns = []
     while env.training:
@@ -85,7 +88,7 @@ def test_a_plain_loop_trains_until_the_steps_are_done(service):
     assert sum(trajectories[0].segments[0].loss_mask) == trajectories[0].sampled_tokens > 0
 
 
-def test_the_episodes_of_a_group_start_equal(service):
+def test_the_episodes_of_a_group_start_equal(service, train):
     env = train(steps=1)
     firsts = []
     while env.training:
@@ -99,7 +102,7 @@ def test_the_episodes_of_a_group_start_equal(service):
     assert firsts[2] == firsts[3]
 
 
-def test_a_seed_of_the_scripts_own_is_refused_unless_the_batch_is_the_baseline(service):
+def test_a_seed_of_the_scripts_own_is_refused_unless_the_batch_is_the_baseline(service, train):
     env = train()
     with pytest.raises(InvalidRequestError, match=r"start equal .*baseline='batch'"):
         env.reset(seed=7)
@@ -110,7 +113,7 @@ def test_a_seed_of_the_scripts_own_is_refused_unless_the_batch_is_the_baseline(s
     env.job.cancel()
 
 
-def test_steps_and_answers_out_of_order_are_refused(service):
+def test_steps_and_answers_out_of_order_are_refused(service, train):
     env = train()
     with pytest.raises(EpisodeProtocolError, match="begin one with env"):
         env.policy.act("The die shows 1.")
@@ -126,7 +129,7 @@ def test_steps_and_answers_out_of_order_are_refused(service):
     env.job.cancel()
 
 
-def test_a_reset_in_the_middle_abandons_the_episode_and_names_it(service):
+def test_a_reset_in_the_middle_abandons_the_episode_and_names_it(service, train):
     env = train(steps=1)
     env.reset()
     env.policy.act("The die shows 1.")
@@ -137,12 +140,12 @@ def test_a_reset_in_the_middle_abandons_the_episode_and_names_it(service):
     assert reasons == ["abandoned", "terminated", "terminated", "terminated"]
 
 
-def test_an_environment_that_raises_ends_the_episode_by_name_and_the_script_hears_it(service):
+def test_an_environment_that_raises_ends_the_episode_by_name_and_the_script_hears_it(service, train_remotely):
     class Breaking(Dice):
         def step(self, action):
             raise ZeroDivisionError("no such die")
 
-    env = tg.wrappers.TrainRemotely(Breaking(), steps=1, algorithm=SMALL)
+    env = train_remotely(Breaking(), steps=1, algorithm=SMALL)
     for _ in range(4):
         env.reset()
         env.policy.act("The die shows 1.")
@@ -153,7 +156,7 @@ def test_an_environment_that_raises_ends_the_episode_by_name_and_the_script_hear
     assert "no such die" in trajectory.error
 
 
-def test_a_turn_limit_truncates_and_says_so(service):
+def test_a_turn_limit_truncates_and_says_so(service, train):
     env = train(steps=1, limits=tg.Limits(max_turns=1))
     env.reset()
     env.policy.act("The die shows 1.")
@@ -163,7 +166,9 @@ def test_a_turn_limit_truncates_and_says_so(service):
     env.job.cancel()
 
 
-def test_a_context_that_is_full_truncates_at_the_next_step_without_touching_the_environment(start_service):
+def test_a_context_that_is_full_truncates_at_the_next_step_without_touching_the_environment(
+    start_service, train
+):
     service = start_service(name_the_die, context_length=100)
     env = train(steps=1)
     env.reset()
@@ -192,10 +197,8 @@ class Slow(Dice):
 
 
 @pytest.mark.parametrize("slow", ["reset", "step"])
-def test_an_environment_that_took_too_long_ends_the_episode_by_name(service, slow):
-    env = tg.wrappers.TrainRemotely(
-        Slow(slow), steps=1, algorithm=SMALL, limits=tg.Limits(step_timeout_seconds=0.04)
-    )
+def test_an_environment_that_took_too_long_ends_the_episode_by_name(service, slow, train_remotely):
+    env = train_remotely(Slow(slow), steps=1, algorithm=SMALL, limits=tg.Limits(step_timeout_seconds=0.04))
     env.reset()
     env.policy.act("The die shows 1.")
     with pytest.warns(UserWarning, match=f"environment_timeout: {slow} returned after"):
@@ -206,7 +209,7 @@ def test_an_environment_that_took_too_long_ends_the_episode_by_name(service, slo
     env.job.cancel()
 
 
-def test_an_episode_whose_time_ran_out_keeps_what_it_earned(service):
+def test_an_episode_whose_time_ran_out_keeps_what_it_earned(service, train):
     env = train(steps=1, limits=tg.Limits(episode_timeout_seconds=0.3))
     die, _ = env.reset()
     env.step(int(env.policy.act(f"The die shows {die}.")))
@@ -218,7 +221,7 @@ def test_an_episode_whose_time_ran_out_keeps_what_it_earned(service):
     env.job.cancel()
 
 
-def test_a_job_that_was_cancelled_is_heard_of_at_the_next_episode(service):
+def test_a_job_that_was_cancelled_is_heard_of_at_the_next_episode(service, train):
     env = train(steps=50)
     play_one(env)
     env.job.cancel()
@@ -226,7 +229,7 @@ def test_a_job_that_was_cancelled_is_heard_of_at_the_next_episode(service):
         env.training  # noqa: B018 - asking is what raises
 
 
-def test_a_loop_that_goes_on_plays_with_the_trained_policy_and_is_warned_once(service):
+def test_a_loop_that_goes_on_plays_with_the_trained_policy_and_is_warned_once(service, train):
     env = train(steps=1)
     for _ in range(4):
         play_one(env)
@@ -238,20 +241,20 @@ def test_a_loop_that_goes_on_plays_with_the_trained_policy_and_is_warned_once(se
     assert len(recorded(service, env)) == 4
 
 
-def test_a_script_that_leaves_early_is_told_how_to_go_on_and_another_one_can(service):
+def test_a_script_that_leaves_early_is_told_how_to_go_on_and_another_one_can(service, train, train_remotely):
     first = train(steps=1)
     play_one(first)
     with pytest.warns(UserWarning, match="waits for episodes; continue with TrainRemotely"):
         first.close()
     service.jobs.take_back(first.job.id)
-    second = tg.wrappers.TrainRemotely(Dice(), job_id=first.job.id)
+    second = train_remotely(Dice(), job_id=first.job.id)
     while second.training:
         play_one(second)
     second.close()
     assert second.job.wait().step == 1
 
 
-def test_a_service_that_is_away_for_a_moment_costs_nothing(service):
+def test_a_service_that_is_away_for_a_moment_costs_nothing(service, train):
     env = train(steps=1)
     env.reset()
     for call in ("sample", "submit", "lease"):
@@ -262,21 +265,21 @@ def test_a_service_that_is_away_for_a_moment_costs_nothing(service):
     assert len(recorded(service, env)) == 4
 
 
-def test_the_job_names_the_environment_as_its_creator_did(service):
+def test_the_job_names_the_environment_as_its_creator_did(service, train, train_remotely):
     tg.register("here/Dice-v0", Dice)
-    env = tg.wrappers.TrainRemotely(tg.make("here/Dice-v0"), steps=1, algorithm=SMALL)
+    env = train_remotely(tg.make("here/Dice-v0"), steps=1, algorithm=SMALL)
     assert env.job.spec.environment.id == "here/Dice-v0"
     assert train().job.spec.environment.id == "local/Dice-v0"
     env.job.cancel()
 
 
-def test_without_steps_a_job_of_a_hundred_begins(service):
-    env = tg.wrappers.TrainRemotely(Dice(), algorithm=SMALL)
+def test_without_steps_a_job_of_a_hundred_begins(service, train_remotely):
+    env = train_remotely(Dice(), algorithm=SMALL)
     assert env.job.spec.steps == 100
     env.job.cancel()
 
 
-def test_wrong_settings_start_nothing(service):
+def test_wrong_settings_start_nothing(service, train):
     with pytest.raises(InvalidRequestError, match="steps"):
         train(steps=0)
     with pytest.raises(InvalidRequestError, match="did you mean seed"):
@@ -288,19 +291,21 @@ def test_wrong_settings_start_nothing(service):
     assert "POST /v1/jobs" not in service.calls
 
 
-def test_an_adapter_that_is_none_of_ours_is_not_taken_for_the_usual_one(service):
+def test_an_adapter_that_is_none_of_ours_is_not_taken_for_the_usual_one(service, train):
     with pytest.raises(InvalidRequestError) as caught:
         train(adapter={})
     assert caught.value.field == "adapter"
 
 
-def test_a_job_that_ends_badly_in_the_middle_of_an_episode_is_heard_of_at_the_next_call(service):
+def test_a_job_that_ends_badly_in_the_middle_of_an_episode_is_heard_of_at_the_next_call(
+    service, train_remotely
+):
     class Endless(Dice):
         def step(self, action):
             time.sleep(0.02)  # so that the news is there before the context is full
             return self.die, 0.0, False, False, {}
 
-    env = tg.wrappers.TrainRemotely(
+    env = train_remotely(
         Endless(), steps=1, algorithm=SMALL, client_timeout_seconds=0.2, limits=tg.Limits(max_turns=10**6)
     )
     env.reset()

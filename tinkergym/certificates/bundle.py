@@ -9,20 +9,22 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
-from tinkergym.reporting.certificate_checks import checks_of, sealed
-from tinkergym.reporting.certificate_page import page
-from tinkergym.schema.certificate import BundledFile, Certificate, RunFacts
+from tinkergym.certificates.page import page
+from tinkergym.certificates.sealing import certify
+from tinkergym.schema.certificate import BundledFile, Certificate, SignedFacts
 from tinkergym.schema.events import Event
 
 CERTIFICATE, PAGE = "certificate.json", "certificate.html"
 EVENTS, EVENT_HASHES, LEDGER = "events.jsonl", "events.sha256", "ledger.jsonl"
 EPISODES = "episodes/step-{step:06d}.jsonl"
+UNPACKED = "optimizer.safetensors"
+"""File of a checkpoint that is not in a bundle: large, and not part of the policy."""
 
 
 class BundleWriter:
@@ -67,9 +69,9 @@ class BundleWriter:
         if lines:
             self.add(EPISODES.format(step=step), b"".join(lines))
 
-    def finish(self, facts: RunFacts) -> Certificate:
+    def finish(self, signed: SignedFacts) -> Certificate:
         """Add the certificate and its page."""
-        certificate = sealed(Certificate(facts=facts, checks=checks_of(facts), files=self._files))
+        certificate = certify(signed, self._files)
         self._write(CERTIFICATE, certificate.model_dump_json(indent=1).encode())
         self._write(PAGE, page(certificate).encode())
         return certificate
@@ -92,22 +94,10 @@ def writing_bundle(path: Path) -> Iterator[BundleWriter]:
         part.unlink(missing_ok=True)
 
 
-@contextmanager
-def reading_bundle(path: Path) -> Iterator[Mapping[str, IO[bytes]]]:
-    """Open the files of a bundle by name, without writing to disk.
-
-    Raises:
-        tarfile.TarError: It is not an archive, or it is truncated.
-    """
-    with tarfile.open(path, "r:*") as archive:
-        found: dict[str, IO[bytes]] = {}
-        for entry in archive:
-            # A sparse file can claim any size.
-            plain = entry.isfile() and not entry.issparse()
-            file = archive.extractfile(entry) if plain else None
-            if file is not None:
-                found[entry.name] = file
-        yield found
+def checkpoint_folder(agent: str, step: int) -> str:
+    """Return the folder of a checkpoint in a bundle."""
+    own = f"{agent.replace('/', '_').replace(os.sep, '_')}/" if agent else ""
+    return f"checkpoints/{own}step-{step:06d}"
 
 
 def step_of_episode(episode_id: str) -> int:

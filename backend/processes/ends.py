@@ -1,0 +1,40 @@
+"""Waits for the end of processes without looking at them again and again."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+
+_LOOK_SECONDS = 0.1
+"""Where the kernel does not report ends (macOS), the caller looks this often."""
+
+
+def wait_for_end(process_ids: Iterable[int], seconds: float) -> None:
+    """Return when one of the processes has ended, a signal has arrived, or `seconds` are over.
+
+    Call it from the main thread, which receives the signals. One that arrives just before this call is
+    noticed only when the time is over.
+    """
+    if not hasattr(os, "pidfd_open"):
+        time.sleep(min(seconds, _LOOK_SECONDS))
+        return
+    with ExitStack() as opened:
+        events = select.poll()
+        for process_id in process_ids:
+            try:
+                descriptor = os.pidfd_open(process_id)
+            except ProcessLookupError:
+                return
+            opened.callback(os.close, descriptor)
+            events.register(descriptor, select.POLLIN)
+        # Waiting goes on after a signal's handler unless something becomes readable.
+        signalled, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        opened.callback(os.close, signalled)
+        opened.callback(os.close, wake)
+        events.register(signalled, select.POLLIN)
+        opened.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wake, warn_on_full_buffer=False))
+        events.poll(seconds * 1000)

@@ -1,0 +1,36 @@
+import os
+import signal
+import subprocess
+import threading
+
+from backend.processes.ends import wait_for_end
+
+_LONG_SECONDS = 250.0  # Beyond the time that pytest gives a test.
+
+
+def test_returns_when_one_process_ends():
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other,
+    ):
+        threading.Timer(0.05, child.stdin.close).start()
+        while child.poll() is None:
+            wait_for_end([other.pid, child.pid], _LONG_SECONDS)
+        assert other.poll() is None
+
+
+def test_returns_when_signal_arrives():
+    came = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: came.append(True))
+    try:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        wait_for_end([os.getpid()], _LONG_SECONDS)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert came == [True]
+
+
+def test_returns_at_once_for_ended_process():
+    with subprocess.Popen(["true"]) as child:
+        pass
+    wait_for_end([child.pid], _LONG_SECONDS)

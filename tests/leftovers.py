@@ -1,0 +1,226 @@
+"""Fails a test, or the fixtures of a file, that leaves a thread, process, socket or changed logger behind.
+
+What a test leaves works on in the tests after it: it logs into their output, takes their jobs and their time.
+What a fixture of a file or of the whole run has opened may stay, with all that it starts.
+"""
+
+import gc
+import itertools
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import psutil
+import pytest
+
+PATIENCE_SECONDS = float(os.environ.get("TINKERGYM_LEFTOVER_SECONDS", "20"))
+"""How long what has been told to end may take."""
+
+# They serve the whole process, and end with it.
+_THREADS_OF_THE_PROCESS = ("weights-hash", "async-scores")
+_CHILDREN_OF_THE_PROCESS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_OURS = ("tinkergym", "backend")
+_WIDER = {"function": ("class", "module", "package", "session"), "module": ("package", "session")}
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Who started a thread or opened a socket, and where."""
+
+    by: threading.Thread
+    site: str
+    number: int
+
+
+@dataclass
+class _State:
+    """What there is at one moment. Cheap: it is taken twice for each test."""
+
+    threads: set[threading.Thread] = field(default_factory=set)
+    processes: set[int] = field(default_factory=set)
+    sockets: set[int] = field(default_factory=set)
+    """Numbers, in the order of their opening. What libraries in C open is not ours."""
+    loggers: dict[str, tuple[object, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls) -> "_State":
+        return cls(set(threading.enumerate()), _processes(), _sockets(), _loggers())
+
+    def add_news(self, before: "_State", after: "_State") -> None:
+        self.threads |= after.threads - before.threads
+        self.processes |= after.processes - before.processes
+        self.sockets |= after.sockets - before.sockets
+        self.loggers |= after.loggers
+
+
+_opened: weakref.WeakKeyDictionary[socket.socket, _Origin] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
+_may_stay = {scope: _State() for scope in _WIDER["function"]}
+"""What fixtures of each scope have opened; and what has been named once is not named again."""
+
+
+def _origin() -> _Origin:
+    frame, site = sys._getframe(2), []
+    while frame is not None and len(site) < 3:
+        path = frame.f_code.co_filename
+        if "/lib/python" not in path and not path.startswith("<"):
+            site.append(f"{path.removeprefix(_ROOT)}:{frame.f_lineno}")
+        frame = frame.f_back
+    return _Origin(threading.current_thread(), " < ".join(site), next(_numbers))
+
+
+_ROOT = str(__file__).removesuffix("tests/leftovers.py")
+_start, _open = threading.Thread.start, socket.socket.__init__
+
+
+def _start_and_remember(thread: threading.Thread) -> None:
+    thread._origin = _origin()
+    _start(thread)
+
+
+def _open_and_remember(one: socket.socket, *arguments: object, **settings: object) -> None:
+    _open(one, *arguments, **settings)
+    _opened[one] = _origin()
+
+
+threading.Thread.start = _start_and_remember
+socket.socket.__init__ = _open_and_remember
+
+
+def _open_sockets() -> list[socket.socket]:
+    there = [reference() for reference in _opened.keyrefs()]  # a copy: other threads open more meanwhile
+    return [one for one in there if one is not None and one.fileno() != -1]
+
+
+def _sockets() -> set[int]:
+    return {_opened[one].number for one in _open_sockets()}
+
+
+def _processes() -> set[int]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # none: nearly always, and known in a microsecond
+        return set()
+    return {child.pid for child in psutil.Process().children()}
+
+
+def _loggers() -> dict[str, tuple[object, ...]]:
+    known = logging.root.manager.loggerDict
+    ours = [known[name] for name in list(known) if name.startswith(_OURS)]
+    return {one.name: _settings(one) for one in (logging.root, *ours) if isinstance(one, logging.Logger)}
+
+
+def _settings(logger: logging.Logger) -> tuple[object, ...]:
+    # pytest's own handlers come and go with the phases of a test.
+    handlers = [one for one in logger.handlers if not type(one).__module__.startswith("_pytest")]
+    return logger.level, logger.propagate, logger.disabled, handlers, list(logger.filters)
+
+
+def _left(before: _State, scope: str) -> list[str]:
+    """Name what is new and does not end in time."""
+    kept = _State()
+    for wider in _WIDER.get(scope, ()):
+        kept.add_news(_State(), _may_stay[wider])
+    main = threading.current_thread()
+    stays = (before.threads | kept.threads) - {main}
+    deadline = time.monotonic() + PATIENCE_SECONDS
+
+    def belongs(origin: _Origin | None) -> bool:
+        """Whether something that was there before, or that may stay, made this."""
+        while origin is not None:
+            if origin.by in stays:
+                return True
+            origin = getattr(origin.by, "_origin", None)
+        return False
+
+    return [
+        *_threads_left(stays | {main}, belongs, deadline),
+        *_processes_left(before.processes | kept.processes, deadline),
+        *_sockets_left(before.sockets | kept.sockets, belongs),
+        *_loggers_left(before.loggers, kept.loggers),
+    ]
+
+
+def _threads_left(
+    known: set[threading.Thread], belongs: Callable[[_Origin | None], bool], deadline: float
+) -> Iterator[str]:
+    for thread in set(threading.enumerate()) - known:
+        origin = getattr(thread, "_origin", None)
+        # Python makes a dummy for each foreign thread, and keeps it after the thread's end.
+        foreign = isinstance(thread, threading._DummyThread)
+        if foreign or thread.name.startswith(_THREADS_OF_THE_PROCESS) or belongs(origin):
+            continue
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            yield f"thread {thread.name!r}, started at {origin and origin.site}"
+
+
+def _processes_left(known: set[int], deadline: float) -> Iterator[str]:
+    new = _processes() - known
+    if not new:
+        return
+    there = [child for child in psutil.Process().children() if child.pid in new]
+    _, alive = psutil.wait_procs(there, timeout=max(0.0, deadline - time.monotonic()))
+    for process in alive:
+        command = " ".join(process.cmdline())
+        if not any(name in command for name in _CHILDREN_OF_THE_PROCESS):
+            yield f"process {process.pid}: {command[:200]}"
+
+
+def _sockets_left(known: set[int], belongs: Callable[[_Origin | None], bool]) -> Iterator[str]:
+    if _sockets() - known:
+        gc.collect()  # No harm is in a client that was forgotten and not closed: its socket goes with it.
+        for one in _open_sockets():
+            origin = _opened[one]
+            if origin.number not in known and not belongs(origin):
+                yield f"socket {one}, opened at {origin.site}"
+
+
+def _loggers_left(
+    before: dict[str, tuple[object, ...]], kept: dict[str, tuple[object, ...]]
+) -> Iterator[str]:
+    unchanged = (logging.NOTSET, True, False, [], [])
+    for name, settings in _loggers().items():
+        if settings not in (before.get(name, unchanged), kept.get(name)):
+            yield f"logger {name!r} with (level, propagate, disabled, handlers, filters) {settings}"
+
+
+def _check(scope: str) -> Iterator[None]:
+    before = _State.now()
+    yield
+    after = _State.now()
+    if after == before:
+        return
+    if left := _left(before, scope):
+        _may_stay["session"].add_news(before, after)
+        pytest.fail(f"this {scope} leaves behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_a_test_is_left():
+    yield from _check("function")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_of_a_file_is_left():
+    yield from _check("module")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef):
+    """Remember what a fixture of a wider scope opens, whenever it is first asked for."""
+    if fixturedef.scope == "function":
+        return (yield)
+    before = _State.now()
+    try:
+        return (yield)
+    finally:
+        after = _State.now()
+        after.loggers = {}
+        _may_stay[fixturedef.scope].add_news(before, after)

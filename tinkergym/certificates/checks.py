@@ -1,0 +1,121 @@
+"""Check the facts of a run. Pure: the same facts give the same checks anywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tinkergym.certificates.policy_checks import policy_checks
+from tinkergym.certificates.wording import some
+from tinkergym.schema.certificate import Check, RunFacts, StepFacts, data_of
+from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.schema.policy_calls import PolicySpec
+
+
+def checks_of(facts: RunFacts) -> list[Check]:
+    """Check the facts of a run."""
+    checks = [_ended(facts), *policy_checks(facts)]
+    spec = facts.job.spec
+    if isinstance(spec, PlayedSpec):
+        checks += [_tokens(facts), _episodes(facts, spec)]
+        if spec.environment_data:
+            checks.append(_of_the_job(facts, _tasks(facts, spec)))
+    if isinstance(spec, WrittenDataSpec):
+        checks.append(_of_the_job(facts, _data(facts)))
+    return checks
+
+
+def _ended(facts: RunFacts) -> Check:
+    job = facts.job
+    name = "run_complete"
+    if isinstance(job.spec, PolicySpec):
+        return Check(name=name, verdict="not_shown", text="the user's own loop decides when it is complete")
+    recorded = Counter(one.step for one in facts.steps)
+    missing = [step for step in range(1, job.step + 1) if not recorded[step]]
+    if missing:
+        return Check(name=name, verdict="fails", text=f"recorded steps without facts: {some(missing)}")
+    twice = sorted(step for step, times in recorded.items() if times > 1)
+    if twice:
+        return Check(name=name, verdict="fails", text=f"steps recorded more than once: {some(twice)}")
+    if not job.state.final:
+        return Check(
+            name=name,
+            verdict="not_shown",
+            text=f"the job is {job.state}: step {job.step} of {job.spec.steps} so far",
+        )
+    text = f"the job is {job.state} at step {job.step} of {job.spec.steps}; each step is recorded once"
+    return Check(name=name, verdict="holds", text=text)
+
+
+def _tokens(facts: RunFacts) -> Check:
+    name = "trained_tokens_were_sampled"
+    trained = sum(one.trained_tokens for one in facts.steps)
+    matched = sum(one.matched_tokens for one in facts.steps)
+    if not trained:
+        return Check(name=name, verdict="not_shown", text="nothing was trained on")
+    text = f"{matched:,} of {trained:,} trained tokens match the engine's completions by digest"
+    wrong = [one.step for one in facts.steps if one.matched_tokens != one.trained_tokens]
+    if wrong:
+        return Check(name=name, verdict="fails", text=f"{text}; steps with other tokens: {some(wrong)}")
+    return Check(name=name, verdict="holds", text=text)
+
+
+def _episodes(facts: RunFacts, spec: PlayedSpec) -> Check:
+    name = "every_episode_accounted_for"
+    wanted = spec.episodes_per_step if isinstance(spec, JobSpec) else None
+    wrong = [one.step for one in facts.steps if not _adds_up(one, wanted)]
+    if wrong:
+        return Check(name=name, verdict="fails", text=f"the episodes of steps {some(wrong)} do not add up")
+    dropped: Counter[str] = Counter()
+    for one in facts.steps:
+        dropped.update(one.dropped)
+    parts = [f"{sum(one.trained for one in facts.steps):,} trained"]
+    parts += [f"{count:,} dropped as {why}" for why, count in sorted(dropped.items())]
+    if facts.not_learned:
+        parts.append(f"{len(facts.not_learned):,} of a step that was not trained")
+    total = sum(one.episodes for one in facts.steps) + len(facts.not_learned)
+    text = (
+        f"{total:,} episodes: {', '.join(parts)}; "
+        f"{sum(one.retried for one in facts.steps):,} were played again after a failure, "
+        f"{sum(one.issued_again for one in facts.steps):,} after their worker was lost"
+    )
+    return Check(name=name, verdict="holds" if facts.steps else "not_shown", text=text)
+
+
+def _adds_up(step: StepFacts, wanted: int | None) -> bool:
+    whole = step.trained + sum(step.dropped.values()) == step.episodes
+    counted = step.matched_tokens <= step.trained_tokens and step.captured_tokens <= step.sampled_tokens
+    # Groups replaced by dynamic sampling are additional.
+    return whole and counted and (wanted is None or step.episodes >= wanted)
+
+
+def _tasks(facts: RunFacts, spec: PlayedSpec) -> Check:
+    """Check that the tasks of every environment with data have a hash."""
+    unknown = sorted(name for name, sha256 in spec.environment_data.items() if not sha256)
+    if unknown:
+        text = f"the tasks of {some(unknown)} were not hashed in time"
+        return Check(name="data_pinned", verdict="not_shown", text=text)
+    text = f"tasks as they were when the job was submitted: {_hashes(facts)}"
+    return Check(name="data_pinned", verdict="holds", text=text)
+
+
+def _data(facts: RunFacts) -> Check:
+    records = sum(one.records for one in facts.steps)
+    known = bool(facts.steps) and all(one.records_sha256 for one in facts.steps)
+    return Check(
+        name="data_pinned",
+        verdict="holds" if known else "not_shown",
+        text=f"{records:,} records of {_hashes(facts)}; the token ids of each step are pinned by a hash",
+    )
+
+
+def _of_the_job(facts: RunFacts, check: Check) -> Check:
+    """Return the check of the data; it fails if the hashes are not those of the job."""
+    if facts.data == data_of(facts.job.spec):
+        return check
+    text = f"the hashes of the data differ from those in the job's settings: {_hashes(facts) or 'none'}"
+    return check.model_copy(update={"verdict": "fails", "text": text})
+
+
+def _hashes(facts: RunFacts) -> str:
+    return ", ".join(f"{name} {sha256[:12]}" for name, sha256 in sorted(facts.data.items()))

@@ -1,0 +1,66 @@
+"""The certificate's own JSON: read it, and check what can be checked without its bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from tinkergym.certificates.archive import unreadable
+from tinkergym.certificates.bundle import CERTIFICATE
+from tinkergym.certificates.checks import checks_of
+from tinkergym.certificates.fact_consistency import fact_problems
+from tinkergym.certificates.sealing import own_sha256
+from tinkergym.errors import InvalidDataError
+from tinkergym.schema.certificate import Certificate
+
+
+def read_certificate(body: bytes) -> Certificate:
+    """Parse a certificate.
+
+    Raises:
+        InvalidDataError: It is not one, or a name occurs twice in one of its objects.
+    """
+    try:
+        certificate = Certificate.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "json_invalid":
+            raise unreadable("this is not a certificate: it is not one JSON document") from None
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidDataError(
+            f"the certificate cannot be read: {where}: {first['msg']}",
+            hint="name what job.certificate() wrote, and use the tinkergym version that wrote it",
+            field="path",
+        ) from None
+    refuse_repeated_names(body, CERTIFICATE)
+    return certificate
+
+
+def refuse_repeated_names(body: bytes, name: str) -> None:
+    """Refuse JSON in which an object has a name twice: readers disagree on its value.
+
+    Raises:
+        InvalidDataError: It has.
+    """
+
+    def once(pairs: list[tuple[str, object]]) -> None:
+        if len({own for own, _ in pairs}) < len(pairs):
+            raise unreadable(f"{name}: an object has the same name twice")
+
+    json.loads(body, object_pairs_hook=once)
+
+
+def document_problems(certificate: Certificate) -> Iterator[str]:
+    """Name what in a certificate contradicts the rest of it."""
+    if own_sha256(certificate) != certificate.sha256:
+        yield f"{CERTIFICATE}: it was changed: its own hash differs"
+    judged = {check.name: check for check in checks_of(certificate.facts)}
+    for check in certificate.checks:
+        if judged.pop(check.name, None) != check:
+            yield f"{CERTIFICATE}: its facts do not match its statement about {check.name}"
+    for name in judged:
+        yield f"{CERTIFICATE}: the check {name} is missing"
+    for problem in fact_problems(certificate.facts):
+        yield f"{CERTIFICATE}: {problem}"
