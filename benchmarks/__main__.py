@@ -41,6 +41,7 @@ NAMES = (
     "versus_trl",
     "tenants",
     "neighbours",
+    "hostile_input",
     "scaling",
     "staleness",
     "estimate",

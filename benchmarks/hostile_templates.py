@@ -69,6 +69,6 @@ COMPILED: dict[str, str] = {
     "parentheses": "{{ " + "(" * 40_000 + ")" * 40_000 + " }}",
     "tests": "{% if 1 %}" * 4_000 + "{% endif %}" * 4_000,
     "sums": "{{ " + "+".join(["1"] * 45_000) + " }}",
-    "names": "".join(f"{{% if a{i} %}}{{% set b{i} = 1 %}}{{% endif %}}" for i in range(2_300)),
+    "names": "".join(f"{{% if a{i} %}}{{% set b{i} = 1 %}}{{% endif %}}" for i in range(2_250)),
 }
 """Much work for the compiler. The last one renders: only a limit of time ends it."""

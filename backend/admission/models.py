@@ -7,11 +7,11 @@ from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 
-from backend.catalog.model_check import MOST_SCANNED_BYTES, refuse_unfit
+from backend.catalog.limited_reads import Reads
 from backend.catalog.models import ModelFacts, load_renderer_bundle, read_model_facts, resolve_model
 from backend.config import ServiceConfig
 from backend.store.store import TenantStore
-from tinkergym.errors import TinkerGymError, UnknownModelError
+from tinkergym.errors import TemplateError, TinkerGymError, UnknownModelError
 from tinkergym.schema.views import ModelView, RendererBundle
 
 _REMEMBERED = 32
@@ -56,13 +56,21 @@ def _look_of(directory: Path) -> _Look:
 
 
 class FileCatalog:
-    """Implements `ModelCatalog` over model directories."""
+    """Implements `ModelCatalog` over model directories.
 
-    def __init__(self, config: ServiceConfig) -> None:
+    `reads` does what a user can make expensive: templates of jobs, and files of models that the operator does
+    not list.
+    """
+
+    def __init__(self, config: ServiceConfig, reads: Reads | None = None) -> None:
         self._config = config
+        self._reads = reads or Reads()
         self._lock = threading.Lock()
         # By name and template, with the files' state, because an operator may replace a model in place.
-        self._bundles: OrderedDict[tuple[str, str], tuple[_Look, RendererBundle]] = OrderedDict()
+        # A refusal is kept, too: a template that does too much is not tried again.
+        self._bundles: OrderedDict[tuple[str, str], tuple[_Look, RendererBundle | TemplateError]] = (
+            OrderedDict()
+        )
         # One model at a time is checked: it may take a second of a core, and reads a GiB from disk.
         self._looking = threading.Lock()
         self._fit: OrderedDict[str, _Look] = OrderedDict()
@@ -89,6 +97,8 @@ class FileCatalog:
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.
             InvalidRequestError: The model cannot be trained, or its weights are not finite.
+            TemplateError: The template does not compile, or does too much work.
+            ServiceUnavailableError: The machine is too busy to read it.
         """
         # First check whether its architecture can be trained, then whether its weights are complete.
         directory = self._directory(model, with_weights=False)
@@ -98,14 +108,26 @@ class FileCatalog:
         with self._lock:
             known = self._bundles.get(name)
         if known is None or known[0] != look:
-            # Without the lock: this renders the template, which comes from a job and may take seconds.
-            known = look, load_renderer_bundle(model, directory, chat_template)
+            # Without the lock: this may take seconds.
+            known = look, self._read(model, directory, chat_template)
         with self._lock:
             self._bundles[name] = known
             self._bundles.move_to_end(name)
             while len(self._bundles) > _REMEMBERED:
                 self._bundles.popitem(last=False)
-            return known[1]
+        if isinstance(known[1], TemplateError):
+            raise known[1].with_traceback(None)
+        return known[1]
+
+    def _read(self, model: str, directory: Path, chat_template: str) -> RendererBundle | TemplateError:
+        try:
+            if model not in self._config.models:
+                return self._reads.renderer(model, directory, chat_template)
+            if chat_template:
+                return load_renderer_bundle(model, directory, chat_template, probe=self._reads.probe)
+            return load_renderer_bundle(model, directory)
+        except TemplateError as error:
+            return error
 
     def _require_fit(self, model: str, directory: Path, look: _Look) -> None:
         """Check a model's files, unless they are unchanged since a successful check."""
@@ -114,7 +136,8 @@ class FileCatalog:
         with self._looking:
             if self._is_fit(directory, look):  # Checked while this thread waited.
                 return
-            refuse_unfit(model, directory, most_scanned_bytes=MOST_SCANNED_BYTES)
+            reads = Reads() if model in self._config.models else self._reads
+            reads.refuse_unfit(model, directory)
             with self._lock:
                 self._fit[str(directory)] = look
                 while len(self._fit) > _REMEMBERED:
@@ -130,7 +153,8 @@ class FileCatalog:
         Raises:
             UnknownModelError: The service does not offer the model, or it cannot be read.
         """
-        return read_model_facts(self._directory(model))
+        directory = self._directory(model)
+        return read_model_facts(directory) if model in self._config.models else self._reads.facts(directory)
 
     def _directory(self, model: str, *, with_weights: bool = True) -> Path:
         if model not in self._config.models and self._holds(model):

@@ -22,10 +22,10 @@ from pydantic import ValidationError
 from backend.catalog.context_length import CONTEXT_KEYS, context_length
 from backend.catalog.hub_errors import why_not
 from backend.catalog.image_rules import image_rules
+from backend.catalog.template_probe import Probe, probe_template
 from backend.catalog.tensor_files import tensors_of_file
 from backend.compute.seeing import sees
-from tinkergym.agent.templates import ChatTemplate
-from tinkergym.agent.turn_ends import find_stop_ids, special_ids
+from tinkergym.agent.turn_ends import special_ids
 from tinkergym.errors import TemplateError, UnknownModelError
 from tinkergym.schema.views import EXPORT_FILE, ImageRules, ProcessorFile, RendererBundle, TrainedWith
 
@@ -185,17 +185,20 @@ def image_rules_of(directory: Path) -> ImageRules | None:
     return image_rules(config, processor, _token_ids(tokenizer), directory)
 
 
-def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") -> RendererBundle:
+def load_renderer_bundle(
+    name: str, directory: Path, chat_template: str = "", *, probe: Probe = probe_template
+) -> RendererBundle:
     """Collect what a client needs to turn messages into this model's token ids.
 
     Args:
         name: The model's name.
         directory: The folder of its files.
         chat_template: Replaces the model's own.
+        probe: Compiles and renders the template, here or in a process with limits.
 
     Raises:
         UnknownModelError: The directory has no readable `tokenizer.json`.
-        TemplateError: The model has no chat template.
+        TemplateError: The model has no chat template, or it does not compile, or does too much work.
     """
     tokenizer_file = directory / "tokenizer.json"
     if not tokenizer_file.is_file():
@@ -209,9 +212,12 @@ def load_renderer_bundle(name: str, directory: Path, chat_template: str = "") ->
     settings = read_json(directory / "tokenizer_config.json", missing_ok=True)
     template = chat_template or _chat_template(name, directory, settings)
     special = _special_tokens(directory, settings)
-    _refuse_broken(template, special, "chat_template" if chat_template else "model")
     named = _named_stop_ids(directory, special, _token_ids(tokenizer))
-    stop_ids = find_stop_ids(template, special, special_ids(tokenizer), named)
+    try:
+        stop_ids = probe(template, special, special_ids(tokenizer), sorted(named))
+    except TemplateError as error:
+        error.field = "chat_template" if chat_template else "model"
+        raise
     if not stop_ids:
         raise UnknownModelError(
             f"the model {name!r} does not define a token that ends a completion",
@@ -402,14 +408,6 @@ def _chat_template(name: str, directory: Path, settings: Mapping[str, Any]) -> s
             field="model",
         )
     return template
-
-
-def _refuse_broken(template: str, special: Mapping[str, str], field: str) -> None:
-    try:
-        ChatTemplate(template, special)
-    except TemplateError as error:
-        error.field = field
-        raise
 
 
 def _trained_with(directory: Path) -> TrainedWith | None:

@@ -9,6 +9,7 @@ import time
 
 from backend.admission.models import FileCatalog
 from backend.admission.preflight import Preflight
+from backend.catalog.limited_reads import LimitedReads
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
 from backend.gateway.app import create_app
@@ -37,7 +38,8 @@ def main() -> None:
     # Only requests delete jobs, and there are none yet.
     JobFolders(config.job_files).finish(store.has_job)
     remove_unfinished(config.uploads)
-    catalog = FileCatalog(config)
+    reads = LimitedReads()
+    catalog = FileCatalog(config, reads)
     parts = GatewayParts(
         config=config,
         store=store,
@@ -53,6 +55,7 @@ def main() -> None:
     app = create_app(parts)
     spare_the_collector()
     serve_on(listener, app, config.limits)
+    reads.close()
 
 
 if __name__ == "__main__":

@@ -39,10 +39,13 @@ _CATALOG_THREADS = 4
 _UPLOAD_THREADS = 4
 """Chunks of data that are written at once. A tenant's are written one after the other, within its limit."""
 
+_ROUTE_THREADS = 40
+"""Routes that read or write the store at once. A tenant has a quarter."""
+
 _HEALTH_THREADS = 2
 
 _BODY_SECONDS = 60.0
-"""How long parsing or writing one body may take; on an idle machine the longest takes a second."""
+"""How long one body may be parsed or written, or the store be read; on an idle machine a second."""
 
 _CATALOG_SECONDS = 600.0
 """How long reading a model or checking a job may take, which may download a model or reset environments."""
@@ -64,6 +67,9 @@ def create_app(parts: GatewayParts) -> FastAPI:
         # They have one child process, which checks one image at a time.
         app.state.image_checks = FairThreads(1, seconds=_BODY_SECONDS)
         app.state.upload_writes = FairThreads(_UPLOAD_THREADS, seconds=_BODY_SECONDS)
+        app.state.route_threads = FairThreads(
+            _ROUTE_THREADS, of_tenant=_ROUTE_THREADS // 4, seconds=_BODY_SECONDS
+        )
         app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
         app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
         yield

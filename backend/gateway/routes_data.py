@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 
 from backend.gateway.dependencies import Body, Tenant, aside, body_of, refuse_many_values
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of
@@ -15,7 +16,7 @@ from tinkergym.errors import PayloadTooLargeError
 from tinkergym.schema.data import DataChunk, DataManifest, DataView
 from tinkergym.schema.model import WireModel
 
-router = APIRouter(prefix="/v1/data")
+router = APIRouter(prefix="/v1/data", route_class=FairRoute)
 
 Sha256Path = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 

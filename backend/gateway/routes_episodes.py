@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.dependencies import Body, Tenant, aside, body_of, refuse_many_values
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
@@ -28,7 +29,7 @@ from tinkergym.schema.jobs import JobView, WrittenDataSpec
 from tinkergym.schema.model import MOST_RESULTS
 from tinkergym.schema.parsing import parse_json
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=FairRoute)
 
 _PAUSE_SECONDS = 0.5
 """A worker whose job has no pool yet retries after this."""

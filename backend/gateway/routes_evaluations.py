@@ -12,13 +12,14 @@ from fastapi.responses import StreamingResponse
 from backend.external.urls import is_remote
 from backend.gateway.dependencies import Tenant, body_of, key_of
 from backend.gateway.evaluations import Evaluations
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of
 from backend.lines_response import LinesResponse
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluation import EvaluationRequest
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=FairRoute)
 
 
 @router.post("/evaluations", openapi_extra=describes(EvaluationRequest), response_class=StreamingResponse)

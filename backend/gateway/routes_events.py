@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.dependencies import Tenant, key_of
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.key_watch import KEY_CHECK_SECONDS
 from backend.gateway.parts import parts_of
 from backend.gateway.visible import Shown, shown_to
@@ -26,7 +27,7 @@ HEARTBEAT_SECONDS = 10.0
 
 _PAGE = 500
 
-router = APIRouter(prefix="/v1/jobs")
+router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
 
 
 @router.get("/{job_id}/events", response_class=StreamingResponse)

@@ -7,13 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 
 from backend.gateway.dependencies import Body, Tenant, body_of
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of
 from backend.store.images import Images
 from tinkergym.schema.images import ImageKept, ImageNames
 
-router = APIRouter(prefix="/v1/images")
+router = APIRouter(prefix="/v1/images", route_class=FairRoute)
 
 Sha256Path = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 _FILE: dict[str, dict[str, str]] = {"image/png": {}, "image/jpeg": {}, "image/webp": {}}

@@ -16,6 +16,7 @@ from backend.admission import remote_environments
 from backend.admission.check import description_too_large, refuse_too_large, refuse_unplayed
 from backend.config import GatewayLimits
 from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, json_object
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of
@@ -36,7 +37,7 @@ from tinkergym.schema.jobs import (
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.parsing import parse_any_spec
 
-router = APIRouter(prefix="/v1/jobs")
+router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
 
 
 class JobList(WireModel):

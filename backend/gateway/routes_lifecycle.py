@@ -8,12 +8,13 @@ from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.dependencies import Tenant, body_of
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.openapi_document import describes
 from backend.gateway.visible import shown_to
 from tinkergym.schema.jobs import JobView
 from tinkergym.schema.updates import UpdateRequest
 
-router = APIRouter(prefix="/v1/jobs")
+router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
 
 
 @router.post("/{job_id}/pause")

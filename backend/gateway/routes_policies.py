@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from backend.admission.image_bounds import refuse_many_images
 from backend.gateway.dependencies import NumberPath, Tenant, body_of
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
@@ -36,7 +37,7 @@ from tinkergym.schema.policy_calls import (
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.views import PolicyView
 
-router = APIRouter(prefix="/v1/policies")
+router = APIRouter(prefix="/v1/policies", route_class=FairRoute)
 
 _LONGEST_WAIT_SECONDS = 30.0
 _SHORT_WAIT_SECONDS = 5.0

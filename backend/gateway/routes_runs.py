@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from backend.gateway.dependencies import NumberQuery, Tenant
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.parts import parts_of
 from backend.gateway.visible import shown_to
 from backend.store.blobs import Blobs
@@ -30,7 +31,7 @@ from tinkergym.schema.certificate import (
     data_of,
 )
 
-router = APIRouter(prefix="/v1/jobs")
+router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
 
 _LINES = "application/x-ndjson"
 

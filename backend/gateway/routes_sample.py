@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from backend.admission.in_flight import Batch
 from backend.admission.sampling_bounds import refuse_too_many_logprobs
 from backend.gateway.dependencies import Tenant, body_of, key_of
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of
 from backend.gateway.pool_choice import pools_at_hand, want_pool
@@ -26,7 +27,7 @@ from backend.lines_response import LinesResponse
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.sampling import SampleBatch, SampleRequest
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=FairRoute)
 
 _FEW_POLICIES = 4
 """Looking up this many takes less time than switching threads."""

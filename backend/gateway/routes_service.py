@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from backend.admission.models import require_offered
 from backend.gateway.dependencies import Tenant, body_of, key_of
+from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
@@ -26,7 +27,7 @@ from tinkergym.schema.model import WireModel
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, RendererBundle, WantedRenderer
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=FairRoute)
 
 _SCHEDULER_SECONDS = 5.0
 """Seconds without a heartbeat, which is sent every second."""

@@ -53,6 +53,8 @@ class ChatTemplate:
                 hint="use the model's own chat_template",
             ) from error
         self.source, self.special_tokens = source, dict(special_tokens)
+        self.excess: TemplateError | None = None
+        """Set once a rendering was ended because it did too much work: not a matter of these messages."""
         self._tools = list(tools)
 
     def render(
@@ -76,11 +78,14 @@ class ChatTemplate:
         # A template is foreign code: whatever it raises, the template is unusable.
         except Exception as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
-            raise TemplateError(
+            refusal = TemplateError(
                 f"the chat template fails on messages with the roles [{roles}]: "
                 f"{printable(quoted(error)) or type(error).__name__}",
                 hint="use a template that accepts them, or omit the system prompt",
-            ) from error
+            )
+            if isinstance(error, OverflowError | RecursionError | MemoryError):
+                self.excess = refusal
+            raise refusal from error
 
 
 class _Generation(Extension):

@@ -19,12 +19,15 @@ _ANSWER, _NEXT = "tinkergymAnswer7f3a", "tinkergymNext7f3a"
 
 
 def find_stop_ids(
-    template: str, special_tokens: Mapping[str, str], specials: Mapping[str, int], named: Collection[int]
+    template: str | ChatTemplate,
+    special_tokens: Mapping[str, str],
+    specials: Mapping[str, int],
+    named: Collection[int],
 ) -> list[int]:
     """Return every token id that ends a turn, sorted.
 
     Args:
-        template: The chat template's source.
+        template: The chat template, or its source.
         special_tokens: `bos_token`, `eos_token`, ... as used by the template.
         specials: The ids of the tokenizer's special tokens by their text.
         named: Ids that the model's configuration names.
@@ -33,7 +36,8 @@ def find_stop_ids(
     known = {text for text, index in specials.items() if index in stops}
     # The renderer reports an unusable template, with the reason.
     with contextlib.suppress(TemplateError):
-        ends = turn_ends(ChatTemplate(template, special_tokens), specials, known)
+        compiled = ChatTemplate(template, special_tokens) if isinstance(template, str) else template
+        ends = turn_ends(compiled, specials, known)
         stops.update(specials[text] for text in ends)
     return sorted(stops)
 

@@ -1,0 +1,155 @@
+"""Templates and model files that users name, read in limited children of this module's program.
+
+A template or a file from anyone can take any time to read, and Python's lock with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from backend.catalog.model_check import MOST_SCANNED_BYTES, refuse_unfit
+from backend.catalog.models import ModelFacts, load_renderer_bundle, read_model_facts
+from backend.catalog.template_probe import probe_template
+from backend.processes.limited_child import ChildLimitError, ChildLimits, LimitedChild, answer_questions
+from tinkergym.errors import (
+    ServiceUnavailableError,
+    TemplateError,
+    TinkerGymError,
+    UnknownModelError,
+    from_wire,
+)
+from tinkergym.schema.views import RendererBundle
+
+# The largest known template takes 0.2 s, and a folder of 100,000 tensors 3 s.
+_OF_TEMPLATE = ChildLimits(cpu_seconds=2, memory_bytes=2**29, wall_seconds=60.0)
+_OF_MODEL = ChildLimits(cpu_seconds=30, memory_bytes=2**32, wall_seconds=120.0)
+
+
+class Reads:
+    """What a catalog reads of templates and models, in this process."""
+
+    def probe(
+        self,
+        template: str,
+        special_tokens: Mapping[str, str],
+        specials: Mapping[str, int],
+        named: Collection[int],
+    ) -> list[int]:
+        """Do what `probe_template` does."""
+        return probe_template(template, special_tokens, specials, named)
+
+    def renderer(self, model: str, directory: Path, chat_template: str) -> RendererBundle:
+        """Do what `load_renderer_bundle` does."""
+        return load_renderer_bundle(model, directory, chat_template)
+
+    def facts(self, directory: Path) -> ModelFacts:
+        """Do what `read_model_facts` does."""
+        return read_model_facts(directory)
+
+    def refuse_unfit(self, model: str, directory: Path) -> None:
+        """Refuse a model that cannot be trained, as far as its files show."""
+        refuse_unfit(model, directory, most_scanned_bytes=MOST_SCANNED_BYTES)
+
+
+class LimitedReads(Reads):
+    """The same in children, one question to each at a time. Thread-safe; must be closed.
+
+    Everything also raises `ServiceUnavailableError`: the machine is too busy.
+    """
+
+    def __init__(self, of_template: ChildLimits = _OF_TEMPLATE, of_model: ChildLimits = _OF_MODEL) -> None:
+        self._templates = LimitedChild("backend.catalog.limited_reads", of_template)
+        self._models = LimitedChild("backend.catalog.limited_reads", of_model)
+
+    def probe(
+        self,
+        template: str,
+        special_tokens: Mapping[str, str],
+        specials: Mapping[str, int],
+        named: Collection[int],
+    ) -> list[int]:
+        """Do what `probe_template` does; a template that exceeds a limit of the child is refused."""
+        asked = [template, dict(special_tokens), dict(specials), list(named)]
+        found: list[int] = _asked(self._templates, "probe", asked, _too_costly)
+        return found
+
+    def renderer(self, model: str, directory: Path, chat_template: str) -> RendererBundle:
+        """Do what `load_renderer_bundle` does; files that exceed a limit of the child are refused."""
+        found = _asked(self._models, "renderer", [model, str(directory), chat_template], _unreadable)
+        return RendererBundle.model_validate(found)
+
+    def facts(self, directory: Path) -> ModelFacts:
+        """Do what `read_model_facts` does; files that exceed a limit of the child are refused."""
+        found = _asked(self._models, "facts", [str(directory)], _unreadable)
+        return ModelFacts(**{**found, "directory": directory, "matrices": frozenset(found["matrices"])})
+
+    def refuse_unfit(self, model: str, directory: Path) -> None:
+        """Refuse a model that cannot be trained, or whose files exceed a limit of the child."""
+        _asked(self._models, "fit", [model, str(directory)], _unreadable)
+
+    def close(self) -> None:
+        """End the children."""
+        self._templates.close()
+        self._models.close()
+
+
+def _too_costly(limit: str) -> TinkerGymError:
+    return TemplateError(
+        f"compiling and trying the chat template was ended by a limit of the service ({limit})",
+        hint="use a shorter template, or the model's own",
+    )
+
+
+def _unreadable(limit: str) -> TinkerGymError:
+    return UnknownModelError(
+        f"reading the model's files was ended by a limit of the service ({limit})",
+        hint="use the model's original files, or ask the operator to offer it in `models`",
+        field="model",
+    )
+
+
+def _asked(
+    child: LimitedChild, call: str, arguments: list[Any], refusal: Callable[[str], TinkerGymError]
+) -> Any:
+    try:
+        answer = json.loads(child.ask(json.dumps([call, arguments]).encode()))
+    except ChildLimitError as error:
+        if error.limit == "time":
+            raise ServiceUnavailableError(
+                "the service did not read it in time, because the machine is busy", hint="try again"
+            ) from error
+        raise refusal(error.limit) from error
+    if "error" in answer:
+        raise from_wire(answer["error"])
+    return answer["found"]
+
+
+def _answer(question: bytes) -> bytes:
+    call, arguments = json.loads(question)
+    try:
+        return json.dumps({"found": _CALLS[call](*arguments)}).encode()
+    except TinkerGymError as error:
+        return json.dumps({"error": error.to_wire()}).encode()
+
+
+def _facts(directory: str) -> dict[str, Any]:
+    found = dataclasses.asdict(read_model_facts(Path(directory)))
+    return {**found, "directory": directory, "matrices": sorted(found["matrices"])}
+
+
+_CALLS: Mapping[str, Callable[..., Any]] = {
+    "probe": probe_template,
+    "renderer": lambda model, directory, template: (
+        Reads().renderer(model, Path(directory), template).model_dump()
+    ),
+    "facts": _facts,
+    "fit": lambda model, directory: Reads().refuse_unfit(model, Path(directory)),
+}
+
+
+if __name__ == "__main__":
+    answer_questions(_answer)

@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from backend.admission.models import FileCatalog
+from backend.catalog.limited_reads import LimitedReads
+from backend.catalog.models import load_renderer_bundle, read_model_facts
+from backend.config import PACKAGED_MODELS, ServiceConfig
+from backend.processes.limited_child import ChildLimits
+from benchmarks.hostile_templates import COMPILED, TEMPLATES
+from tinkergym.errors import TemplateError, UnknownModelError
+
+NANO = Path(PACKAGED_MODELS["nano"])
+LATER = (
+    "{% for m in messages %}{{ m.content }}{% if loop.index > 9 %}{{ 'a' * 9999999 }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def reads():
+    """Two warm children, which the tests share: each takes a second to start."""
+    found = LimitedReads(ChildLimits(cpu_seconds=1, memory_bytes=2**29, wall_seconds=600))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def catalog(tmp_path, reads):
+    return FileCatalog(ServiceConfig(data_dir=tmp_path), reads)
+
+
+@pytest.mark.parametrize("template", [TEMPLATES["wordcount"], COMPILED["names"], LATER])
+def test_refuses_a_costly_template_of_a_job(catalog, template):
+    with pytest.raises(TemplateError) as refused:
+        catalog.renderer("nano", template)
+    assert refused.value.field == "chat_template"
+
+
+def test_tries_a_refused_template_only_once(tmp_path, reads, monkeypatch):
+    catalog = FileCatalog(ServiceConfig(data_dir=tmp_path), reads)
+    for _ in range(2):
+        with pytest.raises(TemplateError):
+            catalog.renderer("nano", TEMPLATES["title"])
+        monkeypatch.setattr(reads, "probe", None)  # Asked again, it would raise another error.
+
+
+def test_child_reads_what_the_process_itself_would(reads):
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    expected = load_renderer_bundle("nano", NANO, template)
+    assert reads.renderer("nano", NANO, template) == expected
+    assert load_renderer_bundle("nano", NANO, template, probe=reads.probe) == expected
+    assert reads.facts(NANO) == read_model_facts(NANO)
+    reads.refuse_unfit("nano", NANO)
+
+
+def test_child_names_what_is_wrong_with_a_folder(reads, tmp_path):
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UnknownModelError, match="not a JSON object"):
+        reads.facts(tmp_path)
