@@ -46,6 +46,7 @@ NAMES = (
     "estimate",
     "evaluation_on_the_way",
     "certificate",
+    "tampering",
     "determinism",
     "first_environment",
     "tictactoe",
