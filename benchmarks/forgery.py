@@ -1,4 +1,4 @@
-"""Forged bundles: one changed field, hashed again as a forger would, and fields that no record contradicts."""
+"""Forged bundles: one changed field, hashed again as a forger would."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ publishes and checkpoints, those of the newest are contradicted; of agreements, 
 Field = tuple[str | int, ...]
 
 
-def is_listed(field: Field) -> bool:
+def is_listed(field: Field, patterns: Iterable[str] = UNCONTRADICTED) -> bool:
     """Whether a field is one of those that nothing in a bundle need contradict."""
     name = ".".join("*" if isinstance(key, int) else key for key in field)
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in UNCONTRADICTED)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def one_field_changes(
