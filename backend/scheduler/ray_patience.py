@@ -13,6 +13,8 @@ START_SECONDS = 600
 
 SETTINGS = {
     "RAY_gcs_server_port_wait_time_s": str(START_SECONDS),
+    # With Ray's 5 s, a raylet ends if the GCS starts slowly.
+    "RAY_gcs_rpc_server_connect_timeout_s": str(START_SECONDS),
     "RAY_gcs_server_request_timeout_seconds": str(START_SECONDS),
     "RAY_worker_register_timeout_seconds": str(START_SECONDS),
     "RAY_agent_register_timeout_ms": str(START_SECONDS * 1000),
