@@ -48,7 +48,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(**options, optimized=False, finalize=_weighed)
         self.globals.pop("lipsum")  # It would produce any amount of text, and no template uses it.
         self.filters = {name: _bounded(name, one) for name, one in self.filters.items() if name not in NEVER}
-        self.tests = {name: _bounded(name, one, AT_ONCE_TESTS) for name, one in self.tests.items()}
+        self.tests = {name: _bounded(name, cast(Any, one), AT_ONCE_TESTS) for name, one in self.tests.items()}
         self.filters.update({_name(one): one for one in _ADDED})
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
