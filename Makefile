@@ -18,7 +18,7 @@ test: install  ## run the whole test-suite
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-random: install  ## run the whole test-suite in random order; again in the same one with SEED=n
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --shuffle $(SEED)
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --shuffle$(if $(SEED),=$(SEED))
 
 check: lint fast  ## what every commit must pass: format, lint, types, import rules, fast tests
 

@@ -25,6 +25,8 @@ from tinkergym.network.chat_endpoint import origin_list
 from tinkergym.schema.parsing import parse
 from tinkergym.tools.sandbox_rule import PythonToolSetting
 
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*)$", max_length=253)]
+"""Without a scheme or a port."""
 DType = Literal["float32", "bfloat16"]
 EnvironmentVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 CONFIG_VARIABLE = "TINKERGYM_SERVICE_CONFIG"
@@ -170,6 +172,11 @@ class ServiceConfig(Settings):
 
     host: str = Field("127.0.0.1", min_length=1)
     """Address to listen on. Keys travel unencrypted: beyond 127.0.0.1, put a TLS proxy in front."""
+
+    host_names: list[HostName] = []
+    """Names by which clients reach the service, besides `host`, `localhost` and IP addresses, such as that of
+    a proxy: `["tinkergym.example.org"]`. Requests to other names get 421, so that no web page elsewhere can
+    reach the service by giving its own name this machine's address (DNS rebinding)."""
 
     port: int = Field(8265, ge=0, le=65535)
     """Port to listen on. 0 takes a free one, which is recorded in `local.json`."""

@@ -47,6 +47,7 @@ NAMES = (
     "estimate",
     "evaluation_on_the_way",
     "certificate",
+    "tampering",
     "determinism",
     "first_environment",
     "tictactoe",

@@ -92,7 +92,7 @@ def _means() -> Iterator[Case]:
         yield _mean(what, rate_, _solved(tasks, samples, rate_))
     for tasks, samples, a, b in ((32, 4, 0.5, 1.0), (8, 8, 0.5, 1.0), (32, 4, 0.1, 2.0), (100, 2, 0.1, 1.0)):
         what = f"{tasks} tasks x {samples} episodes, tasks solved with Beta({a:g}, {b:g})"
-        yield _mean(what, a / (a + b), _unlike(tasks, samples, a, b))
+        yield _mean(what, a / (a + b), _unlike(tasks, samples, a, b), SKEWED if b == 2.0 else "")
     for tasks in (32, 100):
         what = f"{tasks} tasks, partial scores, 85 % of them 0"
         yield _mean(what, float(_PARTIAL @ _WEIGHTS), _partial(tasks))
@@ -185,12 +185,12 @@ def _ratings() -> Iterator[Case]:
     four, uneven = (0.0, 0.5, 1.0, -0.7), (0.0, 2.0, 3.0, 3.2)
     for strengths, draws, each in ((four, 0.3, 8), (four, 0.3, 40), (four, 0.3, 100), (uneven, 0.1, 20)):
         what = f"4 players, {each} pairs each, {draws:.0%} draws, strengths {strengths}"
-        yield _rated(what, strengths, draws, each)
+        yield _rated(what, strengths, draws, each, FEW if each < 10 else "")
     for strength, each in ((2.0, 20), (3.0, 20)):
-        yield _rated(f"2 players, {each} pairs, {strength:g} apart", (0.0, strength), 0.0, each)
+        yield _rated(f"2 players, {each} pairs, {strength:g} apart", (0.0, strength), 0.0, each, "")
 
 
-def _rated(what: str, strengths: Sequence[float], draws: float, each: int) -> Case:
+def _rated(what: str, strengths: Sequence[float], draws: float, each: int, limit: str) -> Case:
     """Return the case of the second player's rating, with the first as the anchor."""
     names = [str(number) for number in range(len(strengths))]
 
@@ -206,4 +206,5 @@ def _rated(what: str, strengths: Sequence[float], draws: float, each: int) -> Ca
         found = rate(names, pairs, anchor="0", seed=seed, bootstraps=_RESAMPLES)["1"]
         return found.low, found.high
 
-    return Case(of="ratings", what=what, truth=ELO * (strengths[1] - strengths[0]), draw=interval)
+    truth = ELO * (strengths[1] - strengths[0])
+    return Case(of="ratings", what=what, truth=truth, draw=interval, limit=limit)

@@ -147,7 +147,7 @@ async def _client(
 ) -> None:
     for body in bodies:
         head = (
-            "POST /v1/sample HTTP/1.1\r\nHost: service\r\nContent-Type: application/json\r\n"
+            "POST /v1/sample HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Authorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         writer.write(head.encode() + body)

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tinkergym.registration.environments import register, unregister
+from tinkergym.testing.faults import hangs_end
 
 # `nohup make test &` ignores both signals, and programs started from here would inherit that. A handler is
 # not inherited, so they start with the usual behaviour, and the run itself still survives a closed terminal.
@@ -21,6 +22,14 @@ def said_by(caplog):
         return [record.getMessage() for record in caplog.records if record.name == logger]
 
     return said_by
+
+
+@pytest.fixture
+def end_hangs():
+    """End with the test what hangs in threads of this process."""
+    hangs_end.clear()
+    yield
+    hangs_end.set()
 
 
 @pytest.fixture

@@ -24,7 +24,11 @@ PATIENCE_SECONDS = float(os.environ.get("TINKERGYM_LEFTOVER_SECONDS", "20"))
 
 # They serve the whole process, and end with it.
 _THREADS_OF_THE_PROCESS = ("weights-hash", "async-scores")
-_CHILDREN_OF_THE_PROCESS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_CHILDREN_OF_THE_PROCESS = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "math_worker.py",
+)
 _OURS = ("tinkergym", "backend")
 _WIDER = {"function": ("class", "module", "package", "session"), "module": ("package", "session")}
 

@@ -127,6 +127,12 @@ class PayloadTooLargeError(TinkerGymError):
     http_status = 413
 
 
+class MisdirectedRequestError(TinkerGymError):
+    """A request names a host that this service is not known as, so a web page elsewhere may have sent it."""
+
+    http_status = 421
+
+
 class ServiceUnavailableError(TinkerGymError):
     """A part of the service is temporarily unavailable; the request can be repeated."""
 

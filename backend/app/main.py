@@ -19,6 +19,7 @@ from pathlib import Path
 
 from backend.app import data_folder
 from backend.app.end_signals import EndSignals
+from backend.app.gpu_check import require_gpus
 from backend.app.greeting import Greeting
 from backend.app.isolation import isolation_notice
 from backend.app.listener import listening, url_of
@@ -64,6 +65,7 @@ def serve(
     """
     if config.engine == "vllm":
         require_vllm()  # All workers run on this machine, with this Python.
+    require_gpus(config)
     with EndSignals() as signals, data_folder.claimed(config), listening(config) as listener:
         url = url_of(config.host, listener)
         key_file = _introduce(config, url)

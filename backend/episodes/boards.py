@@ -279,6 +279,11 @@ class Boards:
         with self._changed:
             return self._clock() - self._entries[job_id].last_contact
 
+    def concurrent_workers(self, job_id: str) -> list[str]:
+        """Return the workers that play the job's episodes together; empty if there is one, or none."""
+        with self._changed:
+            return self._entries[job_id].board.concurrent_workers
+
     def held_seconds(self, job_id: str) -> float:
         """Return for how long silent workers hold all open episodes of the job, 0 if none does."""
         with self._changed:

@@ -74,6 +74,8 @@ class EpisodeBoard:
     """By episode its step, and how often it was issued."""
     _last_seen: dict[str, float] = field(default_factory=dict)
     """Workers of the last `lease_seconds`, longest silent first."""
+    _first_seen: dict[str, float] = field(default_factory=dict)
+    """The same workers."""
 
     def post(self, step: int, requests: Sequence[EpisodeRequest], done: Iterable[EpisodeResult] = ()) -> None:
         """Begin or restart a step; `done` are results that are already stored."""
@@ -259,7 +261,7 @@ class EpisodeBoard:
 
     def forget_worker(self, worker_id: str) -> int:
         """Open the episodes of a worker that is known to be dead; returns how many."""
-        self._last_seen.pop(worker_id, None)
+        self._forget(worker_id)
         its = [slot for slot in self._slots.values() if slot.worker_id == worker_id]
         lost = self._reopen(its)
         for slot in its:
@@ -272,7 +274,7 @@ class EpisodeBoard:
 
         Their leases stay valid until other workers take the episodes, as for a silent worker.
         """
-        self._last_seen.pop(worker_id, None)
+        self._forget(worker_id)
         spared = set(kept)
         return self._reopen(
             slot
@@ -316,12 +318,30 @@ class EpisodeBoard:
         """Return how often each episode of a step was issued; above 1, a worker lost it."""
         return {name: times for name, (of_step, times) in self._issued.items() if of_step == step}
 
+    @property
+    def concurrent_workers(self) -> list[str]:
+        """The workers that were heard from while another one played, too.
+
+        One that took over from a dead one was not: the dead one is not heard from after that.
+        """
+        seen = [(name, self._first_seen[name], last) for name, last in self._last_seen.items()]
+        return [
+            name
+            for name, first, last in seen
+            if any(name != other and first <= until and begun <= last for other, begun, until in seen)
+        ]
+
+    def _forget(self, worker_id: str) -> None:
+        self._last_seen.pop(worker_id, None)
+        self._first_seen.pop(worker_id, None)
+
     def _note(self, worker_id: str, now: float) -> None:
         # Clients choose their ids and may use a new one for every call, so old ones are dropped.
         self._last_seen.pop(worker_id, None)
         self._last_seen[worker_id] = now
+        self._first_seen.setdefault(worker_id, now)
         while now - self._last_seen[oldest := next(iter(self._last_seen))] >= self.lease_seconds:
-            del self._last_seen[oldest]
+            del self._last_seen[oldest], self._first_seen[oldest]
 
     def _even_share(self, free: Sequence[_Slot], most: int) -> list[_Slot]:
         chosen: list[_Slot] = []

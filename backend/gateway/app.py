@@ -25,6 +25,7 @@ from backend.gateway import (
 )
 from backend.gateway.evaluations import Evaluations
 from backend.gateway.fair_threads import FairThreads
+from backend.gateway.host_check import HostCheck
 from backend.gateway.openapi_document import document
 from backend.gateway.parts import GatewayParts
 from backend.gateway.request_limits import RequestLimits
@@ -104,5 +105,6 @@ def create_app(parts: GatewayParts) -> FastAPI:
     ):
         app.include_router(module.router)
     answers.install(app)
+    app.add_middleware(HostCheck, names=[parts.config.host, *parts.config.host_names])
     app.add_middleware(RequestLimits, limits=parts.config.limits)
     return app

@@ -21,6 +21,10 @@ _LOOK_SECONDS = 0.5
 """How often a waiting job checks whether its client is alive; more often if its patience is short."""
 
 
+_CLIENTS_NAMED = 5
+"""In a warning."""
+
+
 class RolloutPhase:
     """One job's use of its episode board. `begin` a step, then `finish` it."""
 
@@ -30,6 +34,7 @@ class RolloutPhase:
         self._league = league
         self._recorded = RecordedActions(context.all_files)
         self._waiting_for_client = False
+        self._told_of_clients = False
 
     def stored(self, step: int) -> Played | None:
         """Return the step's episodes in index order if an earlier attempt stored all of them."""
@@ -88,6 +93,7 @@ class RolloutPhase:
             context.control.check()
             self.look_for_client()
             self._tell_of_crash(step)
+            self._tell_of_clients(step)
             if outcome == "done":
                 played = [*earlier, *context.boards.results(context.job_id, step)]
                 requests = self._replacements(step, played)
@@ -112,6 +118,27 @@ class RolloutPhase:
             name="environment_crashed",
             message=f"a process died or hung while it ran this job's environments in step {step}; its "
             f"episodes are played again, and from now on {kept}",
+            step=step,
+        )
+        context.store.append_event(context.lease, warning)
+
+    def _tell_of_clients(self, step: int) -> None:
+        """Warn once if several processes play the job's episodes; each follows the job's events."""
+        context = self._context
+        if self._told_of_clients or context.spec.rollout == "server":
+            return
+        # Environments of one process may each have a worker; their ids differ in the last part.
+        workers = context.boards.concurrent_workers(context.job_id)
+        clients = sorted({name.rpartition("-")[0] or name for name in workers})
+        if len(clients) < 2:
+            return
+        self._told_of_clients = True
+        warning = WarningEvent(
+            name="several_clients",
+            message=f"{len(clients)} clients play this job and share its episodes (role, host and process): "
+            f"{', '.join(clients[:_CLIENTS_NAMED])}. If that is not intended, end all but one; the job loses "
+            "nothing",
+            count=len(clients),
             step=step,
         )
         context.store.append_event(context.lease, warning)

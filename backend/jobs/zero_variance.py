@@ -55,15 +55,15 @@ def policy_collapsed(spec: JobSpec, event: StepEvent, played: Played) -> list[Wa
         entropy, alike = entropy_of(seats), silent.get(agent, 0.0)
         if entropy is None or entropy >= CollapseGuard().least_entropy or alike <= _MOST * compared:
             continue
+        causes = "; ".join(_causes_of_collapse(spec.for_agent(agent), seats))
         found.append(
             WarningEvent(
                 name="policy_collapsed",
                 message=f"the policy{whose(agent)} has collapsed at step {event.step}: its actions have an "
                 f"entropy of {entropy:.2g} nats per token, and {alike:.0f} of {compared:.0f} groups have "
                 f"zero variance. {_commonest_action(seats)}. Likely causes: "
-                f"{'; '.join(_causes_of_collapse(spec.for_agent(agent), seats))}. Start again from an "
-                "earlier version with one of them changed, unless it earns all there is to earn: then the task is "
-                "learned",
+                f"{causes}. Start again from an earlier version with one of them changed, unless it earns "
+                "all there is to earn: then the task is learned",
                 step=event.step,
             )
         )
@@ -89,8 +89,8 @@ def _never_moves(agent: str, seats: Sequence[PlayedSeat]) -> str:
 
 
 def _illegal(agent: str, seats: Sequence[PlayedSeat]) -> str:
-    per_episode = [[_is_illegal(turn.metrics) for turn in seat.trajectory.turns] for seat in seats]
-    if sum(map(any, per_episode)) <= _MOST * len(seats):
+    moved = [seat.trajectory.turns for seat in seats if seat.trajectory.turns]
+    if sum(any(_is_illegal(turn.metrics) for turn in turns) for turns in moved) <= _MOST * len(moved):
         return ""
     of = f" of {agent!r}" if agent else ""
     return f"{_illegal_share(seats)}{of} (say in the prompt which are legal, or set on_illegal)"

@@ -29,7 +29,7 @@ from backend.episodes.boards import Boards, EnvWorkerReport
 from backend.episodes.captured import CapturedTokens
 from backend.episodes.env_worker_end import WorkerEnd
 from backend.episodes.lockstep import LockstepGate
-from backend.errors import SERVICE_LOG, RankLostError, StartError
+from backend.errors import SERVICE_LOG, RankLostError
 from backend.jobs.another_attempt import NOT_TAKEN_UP, RANK_LOST, begin_again
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import JobControl
@@ -53,6 +53,7 @@ from backend.store.images import EveryImage, Images
 from backend.store.quota_room import QuotaRoom
 from backend.store.store import JobLease, Store
 from backend.vision.shared import SharedImages
+from backend.workers.device_choice import device_of
 from backend.workers.endpoint import Player, PoolEndpoint
 from backend.workers.engine_choice import make_engine
 from backend.workers.env_worker_files import EnvWorkerFiles
@@ -130,7 +131,7 @@ class PoolWorker:
         """By the model, and the chat template that replaces its own."""
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._model_dir)
-        self._device = _device(config.device, ranks=config.learner_ranks)
+        self._device = device_of(config.device, ranks=config.learner_ranks)
         self._images, self._image_room = SharedImages(EveryImage(config.images)), QuotaRoom()
         self._image_check = ImageCheck()
         self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
@@ -636,30 +637,6 @@ class PoolWorker:
             from_base=not job.spec.for_agent(found.agent).initial_policy,
             repeats_until=job.policy_version if repeats else None,
         )
-
-
-def _device(wanted: str, *, ranks: int) -> str:
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise StartError(
-            f"device={wanted!r} is set, but torch sees no GPU on this machine",
-            hint="set device=cpu, or install a CUDA build of torch",
-            field="device",
-        )
-    if wanted.startswith("cuda") and (torch.device(wanted).index or 0) >= torch.cuda.device_count():
-        raise StartError(
-            f"device={wanted!r} is set, but torch sees {torch.cuda.device_count()} GPUs, counted from 0",
-            hint="set a lower number, or device=cuda",
-            field="device",
-        )
-    if wanted.startswith("cuda") and ranks > torch.cuda.device_count():
-        raise StartError(
-            f"learner_ranks={ranks} need one GPU each, but torch sees {torch.cuda.device_count()}",
-            hint="lower learner_ranks, or set device=cpu",
-            field="learner_ranks",
-        )
-    return wanted
 
 
 def _is_among(lease_id: str, leases: Callable[[str], frozenset[str]], job_id: str) -> bool:

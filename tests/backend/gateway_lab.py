@@ -251,7 +251,9 @@ def running_gateway(tmp_path_factory):
     )
     data_dir = tmp_path_factory.mktemp("gateway")
     listed = {name: f"/models/{name}" for name in (*SIZES, "tiny") if name != "unlisted"}
-    config = ServiceConfig(data_dir=data_dir, limits=limits, lease_seconds=30, models=listed)
+    config = ServiceConfig(
+        data_dir=data_dir, limits=limits, lease_seconds=30, models=listed, host_names=["gym.example"]
+    )
     store = Store.open(config.store_url)
     check = ScriptedCheck()
     parts = GatewayParts(

@@ -23,7 +23,7 @@ MOST_BYTES = 64 * 2**20
 MOST_GROWTH = 100
 """A compressed bundle may unpack to this many times its size, and `MOST_BYTES` more. Real ones: up to 20."""
 
-MOST_FILES = 1_000_000
+MOST_FILES = 200_000
 """The most files in a bundle: a run has one per step, and those of its checkpoints."""
 
 _CHUNK = 2**20

@@ -15,13 +15,18 @@ from tinkergym.certificates.sealing import own_sha256
 from tinkergym.errors import InvalidDataError
 from tinkergym.schema.certificate import Certificate
 
+MOST_OBJECTS = 300_000
+"""The most objects in a certificate, about those of a run of 50,000 steps. Each wrong one costs memory."""
+
 
 def read_certificate(body: bytes) -> Certificate:
     """Parse a certificate.
 
     Raises:
-        InvalidDataError: It is not one, or a name occurs twice in one of its objects.
+        InvalidDataError: It is not one, is too large, or a name occurs twice in one of its objects.
     """
+    if body.count(b"{") > MOST_OBJECTS:
+        raise unreadable(f"{CERTIFICATE} has more than {MOST_OBJECTS:,} objects")
     try:
         certificate = Certificate.model_validate_json(body)
     except ValidationError as error:

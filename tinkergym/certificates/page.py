@@ -23,8 +23,9 @@ _STYLE = (
     "th{background:#f6f6f6}code,pre{font-size:13px}pre{overflow:auto;background:#f6f6f6;padding:.8em}"
 )
 _NOT_PROVEN = (
-    "A certificate is not signed: it shows that its parts belong together, not who made it. Anyone who can "
-    "rewrite all of it can produce another one. To pin it, record its hash elsewhere on the day of the run."
+    "`tinkergym verify` shows that the parts of a certificate belong together. Who made it is shown by its "
+    "signature, for those who know the operator's public key: `tinkergym verify --key`. To pin when it was "
+    "made, record its hash elsewhere on the day of the run."
 )
 
 
@@ -39,6 +40,7 @@ def page(certificate: Certificate) -> str:
         f"{job.step} of {job.spec.steps}. Made {made:%Y-%m-%d %H:%M} UTC by tinkergym "
         f"{escape(facts.service_version)}.</p>",
         f"<p>SHA-256 <code>{escape(certificate.sha256)}</code></p>",
+        f"<p>{escape(_signer(certificate))}</p>",
         "<h2>Checks</h2>",
         _table(
             ["check", "verdict", "figure"],
@@ -56,6 +58,12 @@ def page(certificate: Certificate) -> str:
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(job.job_id)}</title>"
         f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
+
+
+def _signer(certificate: Certificate) -> str:
+    by = certificate.signature
+    # A page cannot check it.
+    return "Not signed." if by is None else f"It claims to be signed by the key {by.public_key}."
 
 
 def _agreement(facts: RunFacts) -> str:

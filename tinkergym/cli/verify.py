@@ -19,8 +19,8 @@ def verify(
         str | None,
         typer.Option(
             metavar="PUBLIC",
-            help="The operator's public key, or a file that contains it; `tinkergym status` shows it. Without "
-            "it signatures are not checked.",
+            help="The operator's public key, or a file that contains it; `tinkergym status` shows it. "
+            "Without it signatures are not checked.",
             show_default=False,
         ),
     ] = None,

@@ -62,7 +62,7 @@ def _listed(value: object, count: int, name: str, of: str) -> list[object]:
         raise _refused(f"returned {quoted(value)} as {name}")
     try:
         as_list = getattr(value, "tolist", None)  # Of arrays and tensors, where it is faster.
-        items = list(as_list() if callable(as_list) else value)  # type: ignore[call-overload] # else TypeError
+        items = list(as_list() if callable(as_list) else value)  # type: ignore[arg-type] # else TypeError
     except TypeError:
         raise _refused(f"returned {type_in_words(value)} as {name}, for {count} {of}") from None
     if len(items) != count:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-import time
+import threading
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +18,8 @@ from tinkergym.errors import EnvironmentInfrastructureError, InvalidRewardError
 from tinkergym.schema.job_spec import EnvironmentRef
 
 HANG_SECONDS = 3600.0
+hangs_end = threading.Event()
+"""Ends what hangs in this process: a thread, unlike a process, cannot be ended from outside."""
 
 
 class Sound(TextEnv):
@@ -76,7 +78,7 @@ class HangsInReset(Sound):
         """Hang, or show how many turns are left."""
         text = super().start(options)
         if self.wrong:
-            time.sleep(HANG_SECONDS)
+            hangs_end.wait(HANG_SECONDS)
         return text
 
 
@@ -85,7 +87,7 @@ class HangsInStep(Sound):
 
     def go_wrong(self) -> None:
         """Hang."""
-        time.sleep(HANG_SECONDS)
+        hangs_end.wait(HANG_SECONDS)
 
 
 class PaysNaN(Sound):

@@ -351,3 +351,17 @@ def test_a_record_says_which_seats_are_trained_whatever_its_worker_wrote():
     marked = episodes.marked(played)
     assert {one.agent: one.trained for one in marked.trajectories} == {"x": True, "o": False}
     assert episodes.marked(marked) is marked
+
+
+def test_names_workers_that_play_together():
+    episodes = board()
+    episodes.lease("a", 1, now=0.0)
+    assert episodes.concurrent_workers == []
+    episodes.lease("b", 1, now=1.0)
+    assert episodes.concurrent_workers == []  # `a` may be dead, and `b` in its place
+    episodes.renew("a", [], now=2.0)
+    assert episodes.concurrent_workers == ["b", "a"]
+    episodes.release("a")
+    assert episodes.concurrent_workers == []
+    episodes.lease("c", 1, now=40.0)
+    assert episodes.concurrent_workers == []

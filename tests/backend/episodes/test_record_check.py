@@ -183,6 +183,7 @@ def played(name, kinds, limits, *, reasoning="keep", executor=None, seeds=(1,), 
 QUICK = [kind for kind in FAULTS if not kind.startswith("Hangs") and kind != "Dies"]
 
 
+@pytest.mark.usefixtures("end_hangs")
 @pytest.mark.parametrize("name", RENDERERS)
 def test_no_record_of_the_loop_is_refused_whatever_ended_its_episode(name):
     bounds = TokenLimits(vocabulary=RENDERERS[name].vocab_size, context_length=RENDERERS[name].context_length)

@@ -15,7 +15,9 @@ def error_of(response):
 def half_a_body(gateway, tenant, size, scheme="Bearer"):
     """Send so much of a body that is announced as larger, and return the open connection."""
     connection = gateway.connect()
-    head = f"POST /v1/sample HTTP/1.1\r\nHost: x\r\nAuthorization: {scheme} {gateway.keys[tenant]}\r\n"
+    head = (
+        f"POST /v1/sample HTTP/1.1\r\nHost: localhost\r\nAuthorization: {scheme} {gateway.keys[tenant]}\r\n"
+    )
     connection.sendall(head.encode() + b"Content-Length: 199000\r\n\r\n" + b" " * size)
     return connection
 

@@ -35,7 +35,12 @@ def one_answer(connection):
 
 
 def head(gateway, *lines):
-    lines = ["POST /v1/jobs HTTP/1.1", "Host: x", f"Authorization: Bearer {gateway.keys['ada']}", *lines]
+    lines = [
+        "POST /v1/jobs HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {gateway.keys['ada']}",
+        *lines,
+    ]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
@@ -80,7 +85,7 @@ def test_a_body_of_unannounced_length_is_refused_when_it_grows_too_large(gateway
 
 def test_a_body_is_not_even_read_without_a_key(gateway):
     with gateway.connect() as connection:
-        connection.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nhalf")
+        connection.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nhalf")
         assert answer_of(connection) == (401, "AuthenticationError")
 
 
@@ -98,7 +103,7 @@ def test_half_a_head_is_hung_up_on(gateway, sent):
 
 
 def test_a_second_request_on_a_connection_may_not_stay_half_either(gateway):
-    whole = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
+    whole = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with gateway.connect() as connection:
         connection.sendall(whole)
         assert b"200 OK" in one_answer(connection)
@@ -131,7 +136,7 @@ def test_connections_have_a_limit_and_who_is_beyond_it_is_told(gateway, client, 
         for name, job_id in list(streams.items()) * (most // 2):
             opened.append(stack.enter_context(gateway.connect()))
             opened[-1].sendall(
-                f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: x\r\n"
+                f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\n"
                 f"Authorization: Bearer {gateway.keys[name]}\r\n\r\n".encode()
             )
             assert b"200 OK" in opened[-1].recv(17)
@@ -141,7 +146,7 @@ def test_connections_have_a_limit_and_who_is_beyond_it_is_told(gateway, client, 
 
 def test_connections_between_two_requests_make_room_the_longest_idle_first(gateway, client):
     most = gateway.config.limits.connections
-    ask = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
+    ask = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with ExitStack() as stack:
         idle = []
         for _ in range(most + 1):
@@ -171,7 +176,7 @@ def test_connections_that_ask_nothing_keep_out_nobody_who_does(gateway, client):
 def test_one_key_has_half_of_the_connections_open_and_others_are_served(gateway, client, spec):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     most = gateway.config.limits.connections // 2
-    request = f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: x\r\nAuthorization: {{}}\r\n\r\n"
+    request = f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: {{}}\r\n\r\n"
     # As whoever wants to get around it would send them.
     spellings = [f"{scheme} {gateway.keys['ada']}" for scheme in ("Bearer", "bearer", "Bearer ", "BEARER")]
     with ExitStack() as stack:
@@ -198,7 +203,12 @@ def test_the_room_for_bodies_of_one_key_is_the_same_however_its_header_is_writte
         opened = []
         for key in ours:
             connection = stack.enter_context(gateway.connect())
-            lines = ["POST /v1/jobs HTTP/1.1", "Host: x", f"Authorization: {key}", f"Content-Length: {size}"]
+            lines = [
+                "POST /v1/jobs HTTP/1.1",
+                "Host: localhost",
+                f"Authorization: {key}",
+                f"Content-Length: {size}",
+            ]
             connection.sendall("\r\n".join([*lines, "", ""]).encode() + bytes(size - 1))
             opened.append(connection)
         # One byte is missing until its time is over: what had room is late, what had none was told so.

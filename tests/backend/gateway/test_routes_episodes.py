@@ -113,7 +113,7 @@ def test_a_long_wait_is_made_of_short_ones_so_that_a_dead_client_takes_no_episod
     pool = start_pool("pool-1")
     body = json.dumps({**LEASE, "renew": [], "wait_seconds": 60}).encode()
     head = (
-        f"POST /v1/jobs/{running_job}/episodes/lease HTTP/1.1\r\nHost: x\r\n"
+        f"POST /v1/jobs/{running_job}/episodes/lease HTTP/1.1\r\nHost: localhost\r\n"
         f"Authorization: Bearer {gateway.keys['ada']}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with gateway.connect() as connection:

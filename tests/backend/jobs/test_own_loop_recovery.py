@@ -164,6 +164,16 @@ def test_a_publish_is_saved_if_the_next_may_come_too_late(lab):
     assert saved == [[3], [3, 7], [3, 7, 11]]
 
 
+def test_large_calls_are_saved_early(lab, monkeypatch):
+    owner = Owner(lab, keep_checkpoints=3)
+    owner.logprobs()
+    call = lab.service.next_call(owner.job_id, 0)
+    monkeypatch.setattr("backend.jobs.own_loop._MOST_UNSAVED_BYTES", 2.5 * call.bytes)
+    for _ in range(6):
+        owner.logprobs()
+    assert steps(lab, owner) == [3, 6]
+
+
 def test_a_refused_call_trains_no_tokens(lab):
     owner = Owner(lab)
     sequence = {"token_ids": [65, 66, 67, 68], "loss_mask": [False, False, True, True]}

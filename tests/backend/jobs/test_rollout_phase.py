@@ -122,3 +122,28 @@ def failed(trajectory):
     return trajectory.model_copy(
         update={"terminated": False, "stop_reason": StopReason.ENVIRONMENT_ERROR, "error": "it broke"}
     )
+
+
+def test_tells_two_clients_of_each_other_once(lab):
+    job_id = lab.start(steps=2)
+    first, second = "client-here-1-aa", "client-there-2-bb"
+    leased = lab.lease(job_id, most=1, worker_id=first)
+    lab.lease(job_id, most=0, worker_id=second, wait_seconds=0)
+    lab.lease(job_id, most=0, worker_id=first, wait_seconds=0)
+    lab.until(job_id, lambda: lab.events(job_id, "warning"))
+    (warning,) = lab.events(job_id, "warning")
+    assert (warning.name, warning.count) == ("several_clients", 2)
+    assert "client-here-1" in warning.message
+    assert "client-there-2" in warning.message
+    lab.submit(job_id, lab.play(leased))
+    lab.lease(job_id, most=0, worker_id=second, wait_seconds=0)
+    lab.play_on(job_id)
+    assert [one.name for one in lab.events(job_id, "warning")] == ["several_clients"]
+
+
+def test_tells_nobody_of_environments_of_one_process(lab):
+    job_id = lab.start(steps=1)
+    for worker in ("script-here-1-aa", "script-here-1-bb", "script-here-1-aa"):
+        lab.lease(job_id, most=0, worker_id=worker, wait_seconds=0)
+    lab.play_on(job_id)
+    assert not lab.events(job_id, "warning")

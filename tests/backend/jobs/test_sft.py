@@ -123,17 +123,14 @@ def test_a_held_out_part_is_measured_by_the_way_and_not_trained_on(lab, written)
     assert "eval/loss" in lab.events(other, "step")[0].metrics
 
 
-def test_what_is_held_out_is_measured_the_same_in_parts(lab, written, monkeypatch):
-    rows = [{"prompt": f"{n}?", "completion": "a" * (3 * n + 1)} for n in range(8)]
-
-    def measured():
-        settings = {"steps": 1, "batch_size": 2, "held_out": 3 / 8, "learning_rate": 1e-9}
-        (step,) = lab.events(written.run("sft", rows, **settings), "step")
-        return step.metrics["eval/loss"]
-
-    at_once = measured()
+def test_held_out_conversations_are_measured_as_those_of_a_step(lab, written, monkeypatch):
+    # In parts of 2, 2 and 1; the next step trains on the same tokens with the same policy.
     monkeypatch.setattr("backend.jobs.sft._MEASURED_AT_ONCE", 2)
-    assert measured() == pytest.approx(at_once, rel=1e-5)
+    rows = [{"prompt": f"{n}?", "completion": "ab" * (3 * n + 1)} for n in range(5)]
+    settings = {"steps": 2, "batch_size": 5, "learning_rate": 2e-3, "eval_data": written.upload("sft", rows)}
+    first, second = lab.events(written.run("sft", rows, **settings), "step")
+    assert first.metrics["eval/loss"] == pytest.approx(second.loss, rel=1e-4)
+    assert first.loss > second.loss + 1e-3
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])

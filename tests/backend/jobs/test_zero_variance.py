@@ -50,6 +50,7 @@ UNMOVED = episode().model_copy(update={"segments": []})
     [
         ([ILLEGAL, ILLEGAL], "illegal moves in 100%"),
         ([TRIED, TRIED, PLAIN], "illegal moves in 67%"),
+        ([ILLEGAL, UNMOVED, UNMOVED], "illegal moves in 100%"),
         ([CUT, CUT, CUT, PLAIN], "75% of the completions"),
         ([UNMOVED, UNMOVED], "never had a turn"),
     ],

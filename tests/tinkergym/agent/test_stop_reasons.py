@@ -59,7 +59,7 @@ CASES = {
     ),
     StopReason.EPISODE_TIMEOUT: ("Sound", {"episode_timeout_seconds": 0.05}, Silent(), 0, "ran out"),
     StopReason.ENVIRONMENT_ERROR: ("RaisesInStep", {}, YES, 1, "fell off the board"),
-    StopReason.ENVIRONMENT_TIMEOUT: ("HangsInStep", {"step_timeout_seconds": 0.1}, YES, 1, "did not return"),
+    StopReason.ENVIRONMENT_TIMEOUT: ("HangsInStep", {"step_timeout_seconds": 0.5}, YES, 1, "did not return"),
     StopReason.INVALID_REWARD: ("PaysNaN", {}, YES, 1, "nan"),
     StopReason.SAMPLING_FAILED: ("Sound", {}, Refusing(), 0, "PolicyVersionGoneError: gone (ask again)"),
 }
@@ -77,6 +77,7 @@ def test_every_reason_has_a_case_but_those_that_others_give_an_episode():
     assert set(StopReason) - COMPLETED_REASONS - FAILED_REASONS == others
 
 
+@pytest.mark.usefixtures("end_hangs")
 @pytest.mark.parametrize("reason", CASES, ids=str)
 def test_an_episode_ends_for_this_reason(reason):
     environment, limits, policy, turns, words = CASES[reason]

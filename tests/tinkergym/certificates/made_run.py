@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import struct
-import tarfile
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tinkergym.certificates.bundle import writing_bundle
-from tinkergym.certificates.checks import checks_of
-from tinkergym.certificates.page import page
-from tinkergym.certificates.sealing import sealed
 from tinkergym.remote.certificates import known_to
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.certificate import (
@@ -335,37 +330,3 @@ class Run:
 def signed(facts):
     signature = Signature(public_key=PUBLIC, signature=KEY.sign(signed_bytes(facts)).hex())
     return SignedFacts(facts=facts, signature=signature)
-
-
-def unpacked(path):
-    """Return the files of an archive by name."""
-    with tarfile.open(path) as archive:
-        return {entry.name: archive.extractfile(entry).read() for entry in archive}
-
-
-def packed(files, path):
-    """Write an archive of files by name; None leaves one out."""
-    with tarfile.open(path, "w") as archive:
-        for name, body in files.items():
-            if body is not None:
-                entry = tarfile.TarInfo(name)
-                entry.size = len(body)
-                archive.addfile(entry, io.BytesIO(body))
-    return path
-
-
-def resealed(certificate, files):
-    """Put another certificate into a bundle's files, with its checks, its hash and its page."""
-    listed = {
-        name: {"sha256": sha256(body), "bytes": len(body)}
-        for name, body in files.items()
-        if not name.startswith("certificate.") and body is not None
-    }
-    document = type(certificate).model_validate(
-        {**certificate.model_dump(), "checks": checks_of(certificate.facts), "files": listed}
-    )
-    document = sealed(document)
-    return files | {
-        "certificate.json": document.model_dump_json(indent=1).encode(),
-        "certificate.html": page(document).encode(),
-    }

@@ -11,7 +11,8 @@ import tarfile
 
 import pytest
 
-from tests.tinkergym.certificates.made_run import Run, packed, unpacked
+from benchmarks.forgery import packed, unpacked
+from tests.tinkergym.certificates.made_run import Run
 from tinkergym.certificates import archive, verify
 from tinkergym.certificates.archive import reading_bundle
 from tinkergym.errors import InvalidDataError
@@ -257,9 +258,17 @@ def test_reads_lines_across_chunks(tmp_path, small, size):
         assert list(files.lines("lines")) == lines
 
 
+def test_refuses_more_objects_than_a_run_has(bundle, tmp_path, monkeypatch):
+    path = tmp_path / "certificate.json"
+    path.write_bytes(unpacked(bundle)["certificate.json"])
+    monkeypatch.setattr("tinkergym.certificates.document.MOST_OBJECTS", 10)
+    with pytest.raises(InvalidDataError):
+        verify(path)
+
+
 def test_reads_many_wrong_facts_in_little_memory(bundle, tmp_path):
     body = unpacked(bundle)["certificate.json"].decode()
-    wrong = "[" + ",".join(["{}"] * 300_000) + "]"
+    wrong = "[" + ",".join(["{}"] * 250_000) + "]"
     path = tmp_path / "wrong.json"
     path.write_text(body.replace('"not_learned": []', f'"not_learned": {wrong}', 1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -7,7 +7,8 @@ import sys
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.tinkergym.certificates.made_run import PUBLIC, Run, packed, resealed, signed, unpacked
+from benchmarks.forgery import packed, resealed, unpacked
+from tests.tinkergym.certificates.made_run import PUBLIC, Run, signed
 from tinkergym.certificates import verify
 from tinkergym.certificates.sealing import certify
 from tinkergym.errors import InvalidRequestError, MissingExtraError

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.tinkergym.certificates.made_run import JOB, PUBLIC, Run, packed, resealed, unpacked
+from benchmarks.forgery import packed, resealed, unpacked
+from tests.tinkergym.certificates.made_run import JOB, PUBLIC, Run
 from tinkergym.certificates import verify
 from tinkergym.certificates.sealing import sealed
 from tinkergym.schema.certificate import BundledFile, Certificate, EpisodeFate

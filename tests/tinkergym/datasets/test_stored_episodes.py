@@ -94,3 +94,13 @@ def test_what_an_opponent_played_is_not_the_policys_own():
     spec = SPEC.model_copy(update={"agents": {"x": Train(), "o": SharedWith("x")}})
     found = stored_episodes(spec, [record.model_dump_json().encode()], origin="job-1")
     assert [one.agent for one in found] == ["x"]
+
+
+def test_leaves_out_agent_that_never_acted():
+    first, unmoved = episodes(0.0, 1.0)
+    record = unmoved.trajectory.model_copy(update={"turns": [], "segments": [], "early_reward": 1.0})
+    played = StoredEpisodes([first, replace(unmoved, trajectory=record)])
+    assert [one.reward for one in played] == [0.0, 1.0]
+    assert len(played.to_sft()) == 1
+    with pytest.raises(InvalidDataError):
+        played.to_preference()

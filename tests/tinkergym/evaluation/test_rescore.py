@@ -298,3 +298,20 @@ def test_names_groups_that_dynamic_sampling_replaced_as_missing():
     # Replaced groups have zero variance, so they change no other group's advantages.
     own = rescore(spec(GRPO(**replaced)), episodes(0.0, 1.0), lambda one: 1.0)
     assert own.no_advantages == ""
+
+
+def test_keeps_reward_of_agent_that_never_acted():
+    """It has no answer to score, but its game was won or lost; siblings are compared with it."""
+    first, unmoved, *others = episodes(0.0, 1.0, 0.25, 0.5)
+    record = unmoved.trajectory.model_copy(update={"turns": [], "segments": [], "early_reward": 1.0})
+    played = StoredEpisodes([first, replace(unmoved, trajectory=record), *others])
+    rubric = Rubric()
+
+    @rubric.term(weight=3.0)
+    def own(answer, group_answers, place):
+        return answer == group_answers[place]
+
+    found = rescore(spec(), played, rubric)
+    assert [(one.before, one.after) for one in found][:2] == [(0.0, 3.0), (1.0, 1.0)]
+    assert [one.advantage_after for one in found][:2] == [1.0, -1.0]
+    assert [one.reward for one in found.episodes][:2] == [3.0, 1.0]

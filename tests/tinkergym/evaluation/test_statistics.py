@@ -86,6 +86,12 @@ def test_counts_answers_to_one_task_for_less():
     assert high - low >= once[1] - once[0]
 
 
+def test_learns_from_more_episodes_of_the_same_tasks():
+    low, high = clustered_interval([[1.0, 0.0, 0.0, 1.0]] * 16 + [[0.0, 1.0, 0.0, 0.0]] * 16)
+    once = share_interval(12, 32)
+    assert high - low < 0.6 * (once[1] - once[0])
+
+
 def test_counts_answers_to_one_unbounded_task_for_less():
     alike = [[10.0] * 4, [3.0] * 4, [7.0] * 4]
     assert clustered_interval(alike) == pytest.approx(mean_interval([10.0, 3.0, 7.0]))

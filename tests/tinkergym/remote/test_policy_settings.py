@@ -59,7 +59,8 @@ def policy(api):
     view = JobView(
         job_id=POLICY_ID, spec=PolicySpec(), state="running", created_at=0.0, updated_at=0.0, attempt=1
     )
-    return TrainingPolicy(api, view, Renderer.from_bundle(byte_bundle()))
+    with TrainingPolicy(api, view, Renderer.from_bundle(byte_bundle())) as policy:
+        yield policy
 
 
 def test_sends_every_setting_of_a_loss(api, policy):
@@ -97,7 +98,7 @@ def test_sends_the_gradient_of_a_custom_loss_reversed_on_its_tokens(api, policy)
         return 4.5, [[0.25, -0.5], [2.0]]
 
     other = {"token_ids": [9, 8]}
-    result = policy.forward_backward_custom([SEQUENCE, other], gradient)
+    result = policy.forward_backward_custom([SEQUENCE, other], gradient).result(10)
     assert (seen, result.loss) == ([[[-1.0, -2.0], [-3.0]]], 4.5)
     asked, sent = api.service.stored
     assert asked == Logprobs(sequences=[SEQUENCE, other])

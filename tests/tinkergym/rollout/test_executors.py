@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -116,6 +117,7 @@ def test_what_goes_wrong_is_named_and_harms_no_other_episode(executor):
     assert "environment_process.py" not in episodes["RaisesInStep-1"].error
 
 
+@pytest.mark.usefixtures("end_hangs")
 @pytest.mark.parametrize("kind", ["HangsInReset", "HangsInStep"])
 @pytest.mark.parametrize("executor", ["thread", "shared thread", "process"])
 def test_an_environment_that_hangs_is_left_or_killed_and_its_place_is_free_again(executor, kind):
@@ -128,14 +130,14 @@ def test_an_environment_that_hangs_is_left_or_killed_and_its_place_is_free_again
             seed=1,
             policy="p",
             environment=EnvironmentRef(id=kind),
-            limits=Limits(step_timeout_seconds=0.3),
+            limits=Limits(step_timeout_seconds=0.6),
         )
     ]
     place = KINDS[executor](1)
     first, last = patient
     episodes = played([first, *hasty, last], place)
     assert episodes["hangs"].stop_reason is StopReason.ENVIRONMENT_TIMEOUT
-    assert "time.sleep(HANG_SECONDS)" in episodes["hangs"].error
+    assert "hangs_end.wait(HANG_SECONDS)" in episodes["hangs"].error
     assert {episodes[p.episode_id].stop_reason for p in patient} == {StopReason.TERMINATED}
 
 
@@ -144,8 +146,9 @@ def test_inline_a_call_that_takes_too_long_fails_its_episode_when_it_returns():
         def go_wrong(self):
             time.sleep(0.03)
 
-    limits = Limits(step_timeout_seconds=0.02)
-    episodes = played(plans("slow", [0, 1], limits=limits), InlineExecutor(), lambda reference: Slow())
+    sound, slow = plans("slow", [0, 1])
+    hasty = replace(slow, limits=Limits(step_timeout_seconds=0.02))
+    episodes = played([sound, hasty], InlineExecutor(), lambda reference: Slow())
     assert episodes["slow-0"].stop_reason is StopReason.TERMINATED
     assert episodes["slow-1"].stop_reason is StopReason.ENVIRONMENT_TIMEOUT
     assert "returned after" in episodes["slow-1"].error
@@ -230,6 +233,7 @@ def test_an_executor_without_room_is_refused():
         ThreadExecutor(0)
 
 
+@pytest.mark.usefixtures("end_hangs")
 @everywhere
 def test_episodes_that_are_not_waited_for_leave_nothing_behind(executor):
     # HangsInStep with an even seed is sound; the odd one is under way when the caller turns away.

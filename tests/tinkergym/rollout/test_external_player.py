@@ -110,7 +110,7 @@ def test_a_game_whose_model_failed_is_played_again_where_the_job_says_so():
         return next(failures, "5")
 
     with ChatServer(says) as server:
-        (record,) = played(of(server, timeout_seconds=0.3), retries=1).trajectories
+        (record,) = played(of(server, timeout_seconds=1.0), retries=1).trajectories
     assert (record.stop_reason, record.retries) == (StopReason.TERMINATED, 1)
 
 

@@ -75,7 +75,7 @@ def test_an_episode_whose_time_runs_out_between_turns_keeps_its_turns():
         def reply(self, action):
             return "on and on", 1.0, False
 
-    limits = Limits(episode_timeout_seconds=0.1, max_turns=10**9)
+    limits = Limits(episode_timeout_seconds=0.5, max_turns=10**9)
     patient = Renderer.from_bundle(byte_bundle(context_length=10**9))
     (result,) = play(
         plans(1, limits=limits), sampler=YES, renderer=patient, make_env=lambda reference: Endless()

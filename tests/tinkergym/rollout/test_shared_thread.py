@@ -71,7 +71,7 @@ def played(player, requests):
 
 def hasty(plan):
     """The same, with little time for each call."""
-    return dataclasses.replace(plan, limits=Limits(step_timeout_seconds=0.3))
+    return dataclasses.replace(plan, limits=Limits(step_timeout_seconds=0.6))
 
 
 def test_all_that_an_environment_sees_is_one_thread_which_ends_with_the_last_of_them():

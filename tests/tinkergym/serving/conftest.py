@@ -157,11 +157,13 @@ OBEDIENT, PICTURES = "serving-test/Obedient-v0", "serving-test/Pictures-v0"
 
 @pytest.fixture
 def serve():
-    """Start servers that end with the test."""
+    """Start servers that end with the test, as a step does that hangs."""
+    HANGS.clear()
     with contextlib.ExitStack() as stack:
         yield lambda environment_id=OBEDIENT, **settings: stack.enter_context(
             environment_server(environment_id, **settings)
         )
+    HANGS.set()
 
 
 @pytest.fixture
@@ -185,7 +187,7 @@ def wait_until():
     return _wait_until
 
 
-def _wait_until(happened, seconds=20.0):
+def _wait_until(happened, seconds=60.0):
     ends_at = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < ends_at, "it did not happen"

@@ -42,7 +42,7 @@ def test_a_reward_that_is_no_number_is_an_error_of_its_own(serve, connect):
 
 
 def test_a_step_that_hangs_ends_and_reset_begins_another(serve, connect):
-    env = connect(serve(step_timeout_seconds=0.3, capacity=1))
+    env = connect(serve(step_timeout_seconds=1.0, capacity=1))
     env.reset(seed=0)
     with pytest.raises(EnvironmentTimeoutError, match=r"(?s)step did not return within.*HANGS.wait"):
         env.step("hang")

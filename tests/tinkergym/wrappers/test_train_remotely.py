@@ -188,17 +188,17 @@ class Slow(Dice):
         self.slow = slow
 
     def reset(self, **kwargs):
-        time.sleep(0.05 * (self.slow == "reset"))
+        time.sleep(0.35 * (self.slow == "reset"))
         return super().reset(**kwargs)
 
     def step(self, action):
-        time.sleep(0.05 * (self.slow == "step"))
+        time.sleep(0.35 * (self.slow == "step"))
         return super().step(action)
 
 
 @pytest.mark.parametrize("slow", ["reset", "step"])
 def test_an_environment_that_took_too_long_ends_the_episode_by_name(service, slow, train_remotely):
-    env = train_remotely(Slow(slow), steps=1, algorithm=SMALL, limits=tg.Limits(step_timeout_seconds=0.04))
+    env = train_remotely(Slow(slow), steps=1, algorithm=SMALL, limits=tg.Limits(step_timeout_seconds=0.3))
     env.reset()
     env.policy.act("The die shows 1.")
     with pytest.warns(UserWarning, match=f"environment_timeout: {slow} returned after"):
@@ -210,10 +210,10 @@ def test_an_environment_that_took_too_long_ends_the_episode_by_name(service, slo
 
 
 def test_an_episode_whose_time_ran_out_keeps_what_it_earned(service, train):
-    env = train(steps=1, limits=tg.Limits(episode_timeout_seconds=0.3))
+    env = train(steps=1, limits=tg.Limits(episode_timeout_seconds=1.0))
     die, _ = env.reset()
     env.step(int(env.policy.act(f"The die shows {die}.")))
-    time.sleep(0.3)
+    time.sleep(1.0)
     assert env.policy.act("The die shows 2.") == ""
     *_, info = env.step(None)
     assert info["tinkergym"]["stop_reason"] == "episode_timeout"

@@ -1,0 +1,35 @@
+"""Whether this machine has the GPUs that the operator's settings ask for, before anything else is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+
+from backend.config import ServiceConfig
+from backend.errors import StartError
+
+_COMMAND = (sys.executable, "-m", "backend.workers.device_choice")
+_SECONDS = 60.0
+
+
+def require_gpus(config: ServiceConfig) -> None:
+    """Ask a child process, which imports torch, whether `device` can be used; only for `device=cuda`.
+
+    A check that does not finish refuses nothing: workers check again.
+
+    Raises:
+        StartError: There is no such GPU.
+    """
+    if not config.device.startswith("cuda"):
+        return
+    with suppress(subprocess.TimeoutExpired, ValueError):
+        done = subprocess.run(
+            [*_COMMAND, config.device, str(config.learner_ranks)],
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        if refused := json.loads(done.stdout or b"{}").get("refused"):
+            raise StartError(refused["message"], hint=refused["hint"], field=refused["field"])

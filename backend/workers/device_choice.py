@@ -1,0 +1,60 @@
+"""The device that the operator's setting means on this machine.
+
+Run as a program with the setting and the number of ranks, it prints the refusal, if any, as JSON: so
+`tinkergym serve` can check the setting without torch in its own process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+
+from backend.errors import StartError
+
+
+def device_of(wanted: str, *, ranks: int) -> str:
+    """Return the device that a setting means, such as `cpu` or `cuda:1`.
+
+    Args:
+        wanted: The setting; `auto` takes a GPU if there is one.
+        ranks: The processes that divide the learner's work; each needs a GPU of its own.
+
+    Raises:
+        StartError: torch does not see the GPUs that the setting needs.
+    """
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise StartError(
+            f"device={wanted!r} is set, but torch sees no GPU on this machine",
+            hint="set device=cpu, or install a CUDA build of torch",
+            field="device",
+        )
+    if wanted.startswith("cuda") and (torch.device(wanted).index or 0) >= torch.cuda.device_count():
+        raise StartError(
+            f"device={wanted!r} is set, but torch sees {torch.cuda.device_count()} GPUs, counted from 0",
+            hint="set a lower number, or device=cuda",
+            field="device",
+        )
+    if wanted.startswith("cuda") and ranks > torch.cuda.device_count():
+        raise StartError(
+            f"learner_ranks={ranks} need one GPU each, but torch sees {torch.cuda.device_count()}",
+            hint="lower learner_ranks, or set device=cpu",
+            field="learner_ranks",
+        )
+    return wanted
+
+
+def main() -> None:
+    """Check the setting in the arguments."""
+    wanted, ranks = sys.argv[1:]
+    try:
+        device_of(wanted, ranks=int(ranks))
+    except StartError as error:
+        print(json.dumps({"refused": error.to_wire()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""A URL with http for https, or the other way round, is told in one sentence, at once."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+import threading
+from contextlib import suppress
+
+import pytest
+
+from tinkergym.errors import ServiceUnreachableError
+from tinkergym.remote.transport import Connection
+
+
+@pytest.fixture
+def port():
+    """Return a function that serves connections with another one until the test ends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    threads = []
+
+    def serve(handle):
+        def accept():
+            while True:
+                try:
+                    peer, _ = listener.accept()
+                except OSError:  # closed
+                    return
+                with peer:
+                    handle(peer)
+
+        threads.append(threading.Thread(target=accept))
+        threads[-1].start()
+        return listener.getsockname()[1]
+
+    yield serve
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    for thread in threads:
+        thread.join(5)
+
+
+@pytest.fixture
+def tls(tmp_path):
+    """Return a server's context with a certificate of its own."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = tmp_path / "both.pem"
+    pem.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    return context
+
+
+def refused(url):
+    """Return the error of a call, and how often it was tried again."""
+    pauses = []
+    with Connection(url, sleep=pauses.append) as connection, pytest.raises(ServiceUnreachableError) as error:
+        connection.call("GET", "/v1/health")
+    return error.value, len(pauses)
+
+
+def test_names_https_where_service_speaks_tls(port, tls):
+    def answer(peer):
+        with suppress(OSError), tls.wrap_socket(peer, server_side=True):
+            pass
+
+    number = port(answer)
+    error, repeats = refused(f"http://127.0.0.1:{number}")
+    assert (error.field, repeats) == ("url", 0)
+    assert f"https://127.0.0.1:{number}" in str(error)
+
+
+def test_names_http_where_service_speaks_it(port):
+    def answer(peer):
+        peer.recv(65536)
+        peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    number = port(answer)
+    error, repeats = refused(f"https://127.0.0.1:{number}")
+    assert (error.field, repeats) == ("url", 0)
+    assert f"http://127.0.0.1:{number}" in str(error)
+
+
+def test_takes_broken_http_service_for_no_other(port):
+    error, repeats = refused(f"http://127.0.0.1:{port(lambda peer: peer.recv(65536))}")
+    assert error.field == ""
+    assert repeats
