@@ -30,7 +30,7 @@ _LARGE_NUMBER_UNITS = 1000
 """Python's hashes of larger numbers can be equal, and then sets and dicts compare all with all."""
 _DEEPEST = 100
 """Nesting of lists. Python's hash of a very deep tuple would end the process."""
-_ListIterator = type(iter([]))
+_ListIterator: type[Any] = type(iter([]))
 
 
 class _Allowance:
@@ -77,7 +77,7 @@ def weigh(value: Any, depth: int = 0) -> int:
     Raises:
         OverflowError: It is too large, or nested too deeply.
     """
-    parts: Iterable[Any] = ()
+    parts: Any = ()
     if isinstance(value, str):
         units = 1 + len(value)
     elif value is None:
@@ -107,7 +107,7 @@ def _parts(value: Any) -> Any:
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
     if isinstance(value, Namespace):
-        return list(value._Namespace__attrs.values())  # type: ignore[attr-defined]
+        return list(value._Namespace__attrs.values())
     if isinstance(value, _ListIterator):
         return list(copy(value))  # The original stays where it is.
     # Other objects have no contents that a template can compare or print.

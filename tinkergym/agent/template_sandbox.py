@@ -48,7 +48,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(**options, optimized=False, finalize=_weighed)
         self.globals.pop("lipsum")  # It would produce any amount of text, and no template uses it.
         self.filters = {name: _bounded(name, one) for name, one in self.filters.items() if name not in NEVER}
-        self.tests = {name: _bounded(name, one, AT_ONCE_TESTS) for name, one in self.tests.items()}
+        self.tests = {name: _bounded(name, cast(Any, one), AT_ONCE_TESTS) for name, one in self.tests.items()}
         self.filters.update({_name(one): one for one in _ADDED})
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
@@ -107,11 +107,13 @@ class _Charged(NodeTransformer):
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - Jinja's
         self.generic_visit(node)
         node.iter = _filter(_counted, node.iter)
-        return self._body(node)
+        self._charge_body(node)
+        return node
 
     def visit_Macro(self, node: nodes.Macro) -> nodes.Macro:  # noqa: N802
         self.generic_visit(node)
-        return self._body(node)
+        self._charge_body(node)
+        return node
 
     visit_CallBlock = visit_Block = visit_Macro  # noqa: N815
 
@@ -145,11 +147,10 @@ class _Charged(NodeTransformer):
                 setattr(node, name, _filter(_copied, getattr(node, name)))
         return node
 
-    def _body(self, node: Any) -> Any:
+    def _charge_body(self, node: nodes.For | nodes.Macro) -> None:
         size = _ROUND + sum(1 for part in node.body for _ in part.find_all(nodes.Node))
         spent = _filter(_spent, nodes.Const(size, lineno=node.lineno))
         node.body = [nodes.ExprStmt(spent, lineno=node.lineno), *node.body]
-        return node
 
     def _operand(self, node: nodes.Expr, charged: Callable[..., Any]) -> nodes.Expr:
         if isinstance(node, nodes.Const) and length(node.value) <= _SHORT:
