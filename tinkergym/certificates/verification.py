@@ -143,7 +143,7 @@ def _bundle(certificate: Certificate, files: BundleFiles) -> tuple[list[str], li
     damaged = {
         name
         for name, wanted in certificate.files.items()
-        if name not in files.names or (files.bytes(name), files.sha256(name)) != (wanted.bytes, wanted.sha256)
+        if name not in files.names or (files.size(name), files.sha256(name)) != (wanted.bytes, wanted.sha256)
     }
     log = None
     if EVENTS in damaged:
