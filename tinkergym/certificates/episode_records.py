@@ -54,7 +54,12 @@ def read_ledgers(facts: RunFacts, files: BundleFiles) -> tuple[dict[int, StepLed
     return ledgers, problems
 
 
-_UNCOUNTED = {"learning_rate": None, "learning_rates": {}, "records": 0, "records_sha256": ""}
+_UNCOUNTED: dict[str, object] = {
+    "learning_rate": None,
+    "learning_rates": {},
+    "records": 0,
+    "records_sha256": "",
+}
 
 
 def counted(ledger: StepLedger) -> StepFacts:
