@@ -147,7 +147,7 @@ def _places(file: IO[bytes]) -> dict[str, tuple[int, int]]:
     with tarfile.open(fileobj=cast(IO[bytes], _Short(file)), mode="r:") as archive:
         # Without this it keeps every header.
         while (entry := archive.next()) is not None:
-            archive.members.clear()
+            archive.members.clear()  # type: ignore[attr-defined]
             fault = _fault(entry, places)
             if not fault and entry.offset_data + entry.size > end:
                 fault = "is cut"
