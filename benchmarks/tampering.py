@@ -262,6 +262,6 @@ BOMBS: dict[str, Make] = {
     "sparse document": _file("sparse.json", lambda files: b"{", length=2**32),
     "deep document": _file("deep.json", lambda files: b'{"facts":' + b"[" * 3_000_000),
     "many digits": _file("digits.json", lambda files: b'{"facts":{"x":' + b"9" * 20_000_000 + b"}}"),
-    "many wrong facts": _file("facts.json", _many("steps", 250_000)),
-    "many wrong files": _file("files.json", _many("files", 250_000)),
+    "many wrong facts": _file("facts.json", _many("steps", 140_000)),
+    "many wrong files": _file("files.json", _many("files", 140_000)),
 }

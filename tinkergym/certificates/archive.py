@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from tinkergym.errors import InvalidDataError
 
@@ -42,7 +42,7 @@ class BundleFiles:
         """All names."""
         return set(self._places)
 
-    def bytes(self, name: str) -> int:
+    def size(self, name: str) -> int:
         """Return a file's size."""
         return self._places[name][1]
 
@@ -59,8 +59,8 @@ class BundleFiles:
         Raises:
             InvalidDataError: It is larger than `MOST_BYTES`.
         """
-        if self.bytes(name) > MOST_BYTES:
-            raise unreadable(f"{name} has {self.bytes(name):,} bytes; at most {MOST_BYTES:,} are read")
+        if self.size(name) > MOST_BYTES:
+            raise unreadable(f"{name} has {self.size(name):,} bytes; at most {MOST_BYTES:,} are read")
         return b"".join(self._chunks(name))
 
     def head(self, name: str, most: int) -> bytes:
@@ -144,10 +144,10 @@ def _places(file: IO[bytes]) -> dict[str, tuple[int, int]]:
     file.seek(0)
     places: dict[str, tuple[int, int]] = {}
     # A header may announce a name of any length.
-    with tarfile.open(fileobj=_Short(file), mode="r:") as archive:
+    with tarfile.open(fileobj=cast(IO[bytes], _Short(file)), mode="r:") as archive:
         # Without this it keeps every header.
         while (entry := archive.next()) is not None:
-            archive.members.clear()
+            archive.members.clear()  # type: ignore[attr-defined]
             fault = _fault(entry, places)
             if not fault and entry.offset_data + entry.size > end:
                 fault = "is cut"

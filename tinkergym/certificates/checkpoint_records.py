@@ -114,7 +114,7 @@ def _of_files(
     one: CheckpointFacts, folder: str, manifest: _Manifest, files: BundleFiles, damaged: set[str]
 ) -> Iterator[str]:
     wanted = {name: entry.bytes for name, entry in manifest.files.items()} | {
-        MANIFEST: files.bytes(f"{folder}/{MANIFEST}")
+        MANIFEST: files.size(f"{folder}/{MANIFEST}")
     }
     if wanted != one.view.files:
         yield f"{folder}/{MANIFEST}: its files are not those that the service recorded"
@@ -125,7 +125,7 @@ def _of_files(
         name = f"{folder}/{file}"
         if name in damaged:
             yield f"{name}: its bytes differ from those of the trained policy"
-        elif name in files.names and (files.sha256(name), files.bytes(name)) != (entry.sha256, entry.bytes):
+        elif name in files.names and (files.sha256(name), files.size(name)) != (entry.sha256, entry.bytes):
             yield f"{name}: it differs from the file in the checkpoint's manifest"
 
 
@@ -145,7 +145,7 @@ def _header(files: BundleFiles, name: str) -> Mapping[str, Any]:
     if len(begin) < _HEADER_BYTES:
         return {}
     (size,) = struct.unpack("<Q", begin)
-    if size > min(_LONGEST_HEADER, files.bytes(name)):
+    if size > min(_LONGEST_HEADER, files.size(name)):
         return {}
     try:
         header = json.loads(files.head(name, _HEADER_BYTES + size)[_HEADER_BYTES:])

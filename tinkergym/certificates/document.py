@@ -15,8 +15,8 @@ from tinkergym.certificates.sealing import own_sha256
 from tinkergym.errors import InvalidDataError
 from tinkergym.schema.certificate import Certificate
 
-MOST_OBJECTS = 300_000
-"""The most objects in a certificate, about those of a run of 50,000 steps. Each wrong one costs memory."""
+MOST_OBJECTS = 150_000
+"""The most objects in a certificate, about those of a run of 25,000 steps. Each wrong one costs memory."""
 
 
 def read_certificate(body: bytes) -> Certificate:

@@ -54,7 +54,12 @@ def read_ledgers(facts: RunFacts, files: BundleFiles) -> tuple[dict[int, StepLed
     return ledgers, problems
 
 
-_UNCOUNTED = {"learning_rate": None, "learning_rates": {}, "records": 0, "records_sha256": ""}
+_UNCOUNTED: dict[str, object] = {
+    "learning_rate": None,
+    "learning_rates": {},
+    "records": 0,
+    "records_sha256": "",
+}
 
 
 def counted(ledger: StepLedger) -> StepFacts:
@@ -177,12 +182,11 @@ class _Step:
         assert self._log is not None
         whole = all(fate.sha256 for fate in ledger.episodes)
         found = [body for _, body in self._log.steps.get(step, [])]
-        returns = [one.episode_return for one in self._trained if one.has_return]
-        completed = [one.episode_return for one in self._trained if one.completed]
+        returns = [one.episode_return for one in self._trained if one.completed]
         if not whole or not found or len({one.agent for one in self._trained}) != 1:
             return
         told = found[-1].reward_mean
-        if not any(_is_mean(told, some) for some in (returns, completed)):
+        if not _is_mean(told, returns):
             yield f"{self._name}: the mean return in the log is {told}, not that of the episodes"
 
 

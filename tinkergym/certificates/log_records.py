@@ -9,7 +9,7 @@ from tinkergym.certificates.event_log import EventLog
 from tinkergym.schema.certificate import AgreementFacts, CheckpointFacts, RunFacts, StepFacts
 from tinkergym.schema.events import StepEvent, metric_by_policy
 from tinkergym.schema.job_spec import JobSpec, PlayedSpec
-from tinkergym.schema.jobs import JobView, PreferenceSpec, SFTSpec
+from tinkergym.schema.jobs import AnyJobSpec, JobView, PreferenceSpec, SFTSpec
 from tinkergym.schema.policy_calls import PolicySpec
 
 _ROUNDING = 1e-3
@@ -17,7 +17,7 @@ _ROUNDING = 1e-3
 
 _SECONDS_PER_HOUR = 3600
 
-_RECORDS = {SFTSpec: 1, PreferenceSpec: 2}
+_RECORDS: dict[type[AnyJobSpec], int] = {SFTSpec: 1, PreferenceSpec: 2}
 """Sequences that the facts count for each record of the log."""
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from tinkergym.certificates.archive import MOST_BYTES, BundleFiles, reading_bundle, unreadable
 from tinkergym.certificates.bundle import (
+    CERTIFICATE,
     EPISODES,
     EVENT_HASHES,
     EVENTS,
@@ -23,7 +24,7 @@ from tinkergym.certificates.checkpoint_records import (
     newest_checkpoints,
     packed_files,
 )
-from tinkergym.certificates.document import CERTIFICATE, document_problems, read_certificate
+from tinkergym.certificates.document import document_problems, read_certificate
 from tinkergym.certificates.episode_records import episode_problems, read_ledgers
 from tinkergym.certificates.event_log import damaged_events, read_log
 from tinkergym.certificates.log_records import log_problems
@@ -143,7 +144,7 @@ def _bundle(certificate: Certificate, files: BundleFiles) -> tuple[list[str], li
     damaged = {
         name
         for name, wanted in certificate.files.items()
-        if name not in files.names or (files.bytes(name), files.sha256(name)) != (wanted.bytes, wanted.sha256)
+        if name not in files.names or (files.size(name), files.sha256(name)) != (wanted.bytes, wanted.sha256)
     }
     log = None
     if EVENTS in damaged:
