@@ -187,7 +187,7 @@ def rate(
     chained = _chained(wins)
     # Without an anchor, the mean of all is compared with.
     compared = [names.index(anchor)] if anchor else list(range(count))
-    below, above = chained[:, compared].all(1), chained[compared].all(0)
+    below, above = np.all(chained[:, compared], axis=1), np.all(chained[compared], axis=0)
     found = [
         Rating(
             name=names[i],
