@@ -23,11 +23,12 @@ PATIENCE_SECONDS = float(os.environ.get("TINKERGYM_LEFTOVER_SECONDS", "20"))
 """How long what has been told to end may take."""
 
 # They serve the whole process, and end with it.
-_THREADS_OF_THE_PROCESS = ("weights-hash", "async-scores")
+_THREADS_OF_THE_PROCESS = ("weights-hash", "async-scores", "verifiers ")
 _CHILDREN_OF_THE_PROCESS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
     "math_worker.py",
+    "verifiers_worker.py",
 )
 _OURS = ("tinkergym", "backend")
 _WIDER = {"function": ("class", "module", "package", "session"), "module": ("package", "session")}
