@@ -23,12 +23,14 @@ PATIENCE_SECONDS = float(os.environ.get("TINKERGYM_LEFTOVER_SECONDS", "20"))
 """How long what has been told to end may take."""
 
 # They serve the whole process, and end with it.
-_THREADS_OF_THE_PROCESS = ("weights-hash", "async-scores")
+_THREADS_OF_THE_PROCESS = ("weights-hash", "async-scores", "verifiers ")
 _CHILDREN_OF_THE_PROCESS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
     "math_worker.py",
+    "verifiers_worker.py",
 )
+_SOCKETS_OF_THE_PROCESS = "tinkergym/user_code/awaiting.py"
 _OURS = ("tinkergym", "backend")
 _WIDER = {"function": ("class", "module", "package", "session"), "module": ("package", "session")}
 
@@ -182,6 +184,8 @@ def _sockets_left(known: set[int], belongs: Callable[[_Origin | None], bool]) ->
         gc.collect()  # No harm is in a client that was forgotten and not closed: its socket goes with it.
         for one in _open_sockets():
             origin = _opened[one]
+            if origin.site.startswith(_SOCKETS_OF_THE_PROCESS):
+                continue
             if origin.number not in known and not belongs(origin):
                 yield f"socket {one}, opened at {origin.site}"
 
