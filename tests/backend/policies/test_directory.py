@@ -76,10 +76,9 @@ def test_a_models_name_means_the_model_without_an_adapter():
     assert Shelf({}).resolve("nano") == ("", 0)
 
 
-@pytest.mark.parametrize("version", [7, -1])
-def test_a_models_name_with_a_version_is_refused_rather_than_answered_by_another(version):
+def test_a_models_name_with_a_version_is_refused_rather_than_answered_by_another():
     with pytest.raises(InvalidRequestError, match="has no version"):
-        Shelf({}).resolve("nano", version)
+        Shelf({}).resolve("nano", 7)
 
 
 @pytest.mark.parametrize("name", ["job-1", "policy-1"])
