@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -37,7 +38,7 @@ _WIDER = {"function": ("class", "module", "package", "session"), "module": ("pac
 
 @dataclass(frozen=True)
 class _Origin:
-    """Who started a thread or opened a socket, and where."""
+    """Who started a thread or process or opened a socket, and where."""
 
     by: threading.Thread
     site: str
@@ -66,6 +67,8 @@ class _State:
 
 
 _opened: weakref.WeakKeyDictionary[socket.socket, _Origin] = weakref.WeakKeyDictionary()
+_started: dict[int, _Origin] = {}
+"""By process id."""
 _numbers = itertools.count()
 _may_stay = {scope: _State() for scope in _WIDER["function"]}
 """What fixtures of each scope have opened; and what has been named once is not named again."""
@@ -82,7 +85,7 @@ def _origin() -> _Origin:
 
 
 _ROOT = str(__file__).removesuffix("tests/leftovers.py")
-_start, _open = threading.Thread.start, socket.socket.__init__
+_start, _open, _spawn = threading.Thread.start, socket.socket.__init__, subprocess.Popen.__init__
 
 
 def _start_and_remember(thread: threading.Thread) -> None:
@@ -95,7 +98,13 @@ def _open_and_remember(one: socket.socket, *arguments: object, **settings: objec
     _opened[one] = _origin()
 
 
+def _spawn_and_remember(process: subprocess.Popen, *arguments: object, **settings: object) -> None:
+    _spawn(process, *arguments, **settings)
+    _started[process.pid] = _origin()
+
+
 threading.Thread.start = _start_and_remember
+subprocess.Popen.__init__ = _spawn_and_remember
 socket.socket.__init__ = _open_and_remember
 
 
@@ -147,7 +156,7 @@ def _left(before: _State, scope: str) -> list[str]:
 
     return [
         *_threads_left(stays | {main}, belongs, deadline),
-        *_processes_left(before.processes | kept.processes, deadline),
+        *_processes_left(before.processes | kept.processes, belongs, deadline),
         *_sockets_left(before.sockets | kept.sockets, belongs),
         *_loggers_left(before.loggers, kept.loggers),
     ]
@@ -167,16 +176,30 @@ def _threads_left(
             yield f"thread {thread.name!r}, started at {origin and origin.site}"
 
 
-def _processes_left(known: set[int], deadline: float) -> Iterator[str]:
+def _processes_left(
+    known: set[int], belongs: Callable[[_Origin | None], bool], deadline: float
+) -> Iterator[str]:
     new = _processes() - known
     if not new:
         return
-    there = [child for child in psutil.Process().children() if child.pid in new]
-    _, alive = psutil.wait_procs(there, timeout=max(0.0, deadline - time.monotonic()))
+    commands = {child: _command(child) for child in psutil.Process().children() if child.pid in new}
+    ours = [
+        child
+        for child, command in commands.items()
+        if not belongs(_started.get(child.pid))
+        and not any(name in command for name in _CHILDREN_OF_THE_PROCESS)
+    ]
+    _, alive = psutil.wait_procs(ours, timeout=max(0.0, deadline - time.monotonic()))
     for process in alive:
-        command = " ".join(process.cmdline())
-        if not any(name in command for name in _CHILDREN_OF_THE_PROCESS):
-            yield f"process {process.pid}: {command[:200]}"
+        origin = _started.get(process.pid)
+        yield f"process {process.pid}: {commands[process][:200]}, started at {origin and origin.site}"
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # It has ended.
+        return ""
 
 
 def _sockets_left(known: set[int], belongs: Callable[[_Origin | None], bool]) -> Iterator[str]:
