@@ -4,6 +4,7 @@ What a test leaves works on in the tests after it: it logs into their output, ta
 What a fixture of a file or of the whole run has opened may stay, with all that it starts.
 """
 
+import contextlib
 import gc
 import itertools
 import logging
@@ -220,6 +221,16 @@ def _loggers_left(
     for name, settings in _loggers().items():
         if settings not in (before.get(name, unchanged), kept.get(name)):
             yield f"logger {name!r} with (level, propagate, disabled, handlers, filters) {settings}"
+
+
+@contextlib.contextmanager
+def belonging_to_the_file() -> Iterator[None]:
+    """Let what is opened meanwhile stay until the file ends: one of its fixtures ends it."""
+    before = _State.now()
+    yield
+    after = _State.now()
+    after.loggers = {}
+    _may_stay["module"].add_news(before, after)
 
 
 def _check(scope: str) -> Iterator[None]:
