@@ -18,8 +18,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import httpx
 import psutil
 import pytest
+from httpx._client import BaseClient
 
 PATIENCE_SECONDS = float(os.environ.get("TINKERGYM_LEFTOVER_SECONDS", "20"))
 """How long what has been told to end may take."""
@@ -44,6 +46,8 @@ class _Origin:
     by: threading.Thread
     site: str
     number: int
+    client: int | None
+    """The number of the httpx client that opened it."""
 
 
 @dataclass
@@ -55,6 +59,8 @@ class _State:
     sockets: set[int] = field(default_factory=set)
     """Numbers, in the order of their opening. What libraries in C open is not ours."""
     loggers: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    number: int = field(default_factory=lambda: next(_numbers), compare=False)
+    """What has a smaller number was there before."""
 
     @classmethod
     def now(cls) -> "_State":
@@ -70,23 +76,27 @@ class _State:
 _opened: weakref.WeakKeyDictionary[socket.socket, _Origin] = weakref.WeakKeyDictionary()
 _started: dict[int, _Origin] = {}
 """By process id."""
+_clients: weakref.WeakKeyDictionary[httpx.Client | httpx.AsyncClient, int] = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
 _may_stay = {scope: _State() for scope in _WIDER["function"]}
 """What fixtures of each scope have opened; and what has been named once is not named again."""
 
 
 def _origin() -> _Origin:
-    frame, site = sys._getframe(2), []
+    frame, site, client = sys._getframe(2), [], None
     while frame is not None and len(site) < 3:
         path = frame.f_code.co_filename
+        if client is None and path.endswith("/httpx/_client.py"):
+            client = _clients.get(frame.f_locals.get("self"))
         if "/lib/python" not in path and not path.startswith("<"):
             site.append(f"{path.removeprefix(_ROOT)}:{frame.f_lineno}")
         frame = frame.f_back
-    return _Origin(threading.current_thread(), " < ".join(site), next(_numbers))
+    return _Origin(threading.current_thread(), " < ".join(site), next(_numbers), client)
 
 
 _ROOT = str(__file__).removesuffix("tests/leftovers.py")
 _start, _open, _spawn = threading.Thread.start, socket.socket.__init__, subprocess.Popen.__init__
+_make_client = BaseClient.__init__
 
 
 def _start_and_remember(thread: threading.Thread) -> None:
@@ -104,7 +114,13 @@ def _spawn_and_remember(process: subprocess.Popen, *arguments: object, **setting
     _started[process.pid] = _origin()
 
 
+def _make_and_number(client: BaseClient, *arguments: object, **settings: object) -> None:
+    _make_client(client, *arguments, **settings)
+    _clients[client] = next(_numbers)
+
+
 threading.Thread.start = _start_and_remember
+BaseClient.__init__ = _make_and_number
 subprocess.Popen.__init__ = _spawn_and_remember
 socket.socket.__init__ = _open_and_remember
 
@@ -158,7 +174,7 @@ def _left(before: _State, scope: str) -> list[str]:
     return [
         *_threads_left(stays | {main}, belongs, deadline),
         *_processes_left(before.processes | kept.processes, belongs, deadline),
-        *_sockets_left(before.sockets | kept.sockets, belongs),
+        *_sockets_left(before, before.sockets | kept.sockets, belongs),
         *_loggers_left(before.loggers, kept.loggers),
     ]
 
@@ -203,12 +219,16 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
-def _sockets_left(known: set[int], belongs: Callable[[_Origin | None], bool]) -> Iterator[str]:
+def _sockets_left(
+    before: _State, known: set[int], belongs: Callable[[_Origin | None], bool]
+) -> Iterator[str]:
     if _sockets() - known:
         gc.collect()  # No harm is in a client that was forgotten and not closed: its socket goes with it.
         for one in _open_sockets():
             origin = _opened[one]
-            if origin.site.startswith(_SOCKETS_OF_THE_PROCESS):
+            # The client of a file connects again when it was idle for a while.
+            of_older_client = origin.client is not None and origin.client < before.number
+            if of_older_client or origin.site.startswith(_SOCKETS_OF_THE_PROCESS):
                 continue
             if origin.number not in known and not belongs(origin):
                 yield f"socket {one}, opened at {origin.site}"

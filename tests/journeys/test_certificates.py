@@ -90,8 +90,8 @@ def test_one_changed_byte_of_an_episode_is_named(bundle, job, tmp_path):
     name = "episodes/step-000001.jsonl"
     found = verify(changed(bundle, tmp_path, name, lambda body: body.index(b'"reward":') + 9))
     assert not found.ok
-    assert len(found.problems) == 1
-    assert f"{job.id}:1:" in found.problems[0]
+    # Its reward may also change the mean that the log tells.
+    assert sum(f"{job.id}:1:" in problem for problem in found.problems) == 1
 
 
 def test_one_changed_byte_of_an_event_is_named(bundle, tmp_path):
