@@ -27,7 +27,7 @@ PATIENCE_SECONDS = float(os.environ.get("TINKERGYM_LEFTOVER_SECONDS", "20"))
 """How long what has been told to end may take."""
 
 # They serve the whole process, and end with it.
-_THREADS_OF_THE_PROCESS = ("weights-hash", "async-scores", "verifiers ")
+_THREADS_OF_THE_PROCESS = ("weights-hash", "async-scores", "verifiers ", "tqdm_monitor", "_telemetry_worker")
 _CHILDREN_OF_THE_PROCESS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
@@ -186,7 +186,7 @@ def _threads_left(
         origin = getattr(thread, "_origin", None)
         # Python makes a dummy for each foreign thread, and keeps it after the thread's end.
         foreign = isinstance(thread, threading._DummyThread)
-        if foreign or thread.name.startswith(_THREADS_OF_THE_PROCESS) or belongs(origin):
+        if foreign or any(name in thread.name for name in _THREADS_OF_THE_PROCESS) or belongs(origin):
             continue
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
