@@ -30,9 +30,10 @@ def result(*trajectories):
     return EpisodeResult(episode_id="e", lease_id="l", trajectories=list(trajectories))
 
 
-def test_an_episode_is_lost_if_any_seat_failed_or_none_ever_acted():
+def test_an_episode_is_lost_if_any_seat_failed():
     ended, failed = StopReason.TERMINATED, StopReason.ENVIRONMENT_ERROR
     assert not is_lost(result(trajectory("x", ended), trajectory("o", ended)))
     assert not is_lost(result(trajectory("x", ended), trajectory("o", ended, turns=0)))
     assert is_lost(result(trajectory("x", ended), trajectory("o", failed)))
-    assert is_lost(result(trajectory("x", ended, turns=0)))
+    assert not is_lost(result(trajectory("x", ended, turns=0)))
+    assert is_lost(result(trajectory("x", StopReason.CONTEXT_LIMIT, turns=0)))
