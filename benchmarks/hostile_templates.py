@@ -31,6 +31,9 @@ TEMPLATES: dict[str, str] = {
     "float": f"{{% set s = '1' * 1900000 %}}{_LOOP}{{% set t = s|float %}}{_END}",
     "map": f"{_LOOP}{{{{ range(99999)|map('upper')|list|length }}}}{_END}",
     "select": f"{_LOOP}{{% set t = range(99999)|select('odd')|list %}}{_END}",
+    "divided": f"{{% set a = ('f' * 400000)|int(0, 16) %}}{_LOOP}{{% set t = a // 3 %}}{_END}",
+    "divisible": f"{{% set a = ('f' * 400000)|int(0, 16) %}}{_LOOP}{{{{ a is divisibleby(a) }}}}{_END}",
+    "power": "{{ 2|round(1900000, 'ceil') }}",
     # What Jinja or Python does without being asked.
     "output": f"{{% set s = [1] * 200000 %}}{_LOOP}{{% set t %}}{{{{ s }}}}{{% endset %}}{_END}",
     "long bodies": f"{_LOOP}{'{% set t = 1 %}' * 5000}{_END}",
@@ -52,6 +55,12 @@ TEMPLATES: dict[str, str] = {
     # Few characters that become many.
     "format": "{% set s = 'a' * 100000 %}{{ ('{0}' * 3000).format(s)|length }}",
     "percent": "{% set s = 'a' * 100000 %}{{ ('%(a)s' * 3000) % {'a': s} }}",
+    "widths": "{{ ('{0:99999}' * 16000).format(1)|length }}",
+    "widths of a key": "{{ ('%(a)99999d' * 16000) % {'a': 1} }}",
+    "width of a long key": "{% set k = 'x' * 200 %}{{ ('{0[' ~ k ~ ']:999999999}').format({k: 1}) }}",
+    "width from a text": "{{ '{0:{1}}'.format('a', '999999999') }}",
+    "width from a value": "{{ '{0:{1[w]}}'.format('a', {'w': 999999999}) }}",
+    "wrapped": "{{ ('a' * 150000)|wordwrap(1)|length }}",
     "replace": "{% set s = 'a' * 1000000 %}{{ s.replace('', 'b' * 1000)|length }}",
     "separators": "{{ ([1] * 100000)|tojson(separators=('a' * 100000, ':'))|length }}",
     "indented": "{% set n = namespace(x=[1]) %}{% for i in range(90) %}{% set n.x = [n.x] * 2 %}{% endfor %}"

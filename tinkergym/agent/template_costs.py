@@ -6,7 +6,8 @@ What is not listed here is charged for all of its input, as if it were slow.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from string import Formatter
 from typing import Any
 
 from tinkergym.agent.template_allowance import ITEM, charge, weigh
@@ -28,7 +29,7 @@ AT_ONCE_TESTS = frozenset({
 _OF_ITEMS = frozenset({"items", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"})
 """These only hand on the items of a list; what is done with each is charged by itself."""
 _FAST = frozenset({
-    *("abs", "e", "escape", "format", "format_map", "indent", "int", "join", "lower", "replace", "safe"),
+    *("abs", "e", "escape", "indent", "int", "join", "lower", "replace", "safe"),
     *("string", "tojson", "trim", "upper", "==", "!=", "<", "<=", ">", ">=", "eq", "equalto", "ge", "gt"),
     *("greaterthan", "le", "lessthan", "lt", "ne", "count", "endswith", "find", "index", "isalpha"),
     *("isdigit", "islower", "isspace", "isupper", "lstrip", "partition", "removeprefix", "removesuffix"),
@@ -36,11 +37,10 @@ _FAST = frozenset({
 })  # fmt: skip
 """A few nanoseconds per character."""
 _SORTS = frozenset({"dictsort", "groupby", "max", "min", "sort", "unique"})
-_FORMATS = frozenset({"format", "format_map"})
 _INDENTS = frozenset({"indent", "tojson"})
 _PARTS = frozenset({"replace", "rsplit", "split"})
 
-NEVER = frozenset({"pprint", "striptags", "urlize"})
+NEVER = frozenset({"pprint", "striptags", "urlize", "wordwrap"})
 """Filters whose time may grow with the square of their input; no chat template needs them."""
 METHODS: Mapping[type, frozenset[str]] = {
     str: frozenset({
@@ -59,9 +59,8 @@ METHODS: Mapping[type, frozenset[str]] = {
 """What templates may call of Python's own types."""
 
 _MOST_BITS = 1024
-_WIDTH_DIGITS = 5
-_WIDE_FORMAT = re.compile(r"%[^%a-zA-Z]{0,100}?\d{6}|\{[^{}:]{0,100}:[^{}]{0,100}?\d{6}")
-_WIDTH_FROM_OUTSIDE = re.compile(r"%[^%a-zA-Z]{0,100}\*|\{[^{}]{0,100}\{")
+_WIDTH = re.compile(r"(?<=[%)#+ .-])(\d++)(?=[a-zA-Z.])")
+"""A width or precision in a format with `%`, and sometimes a number of the text around it."""
 
 
 def foresee_filter(name: str, given: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -72,7 +71,9 @@ def foresee_filter(name: str, given: tuple[Any, ...], kwargs: Mapping[str, Any])
     """
     charge(_CALL)
     everything = [*given, *kwargs.values()]
-    if name == "in" and len(everything) > 1:
+    if name == "format" and everything:
+        _foresee_percent(*everything)
+    elif name == "in" and len(everything) > 1:
         weigh(everything[0])
         charge_container(everything[1])
     elif everything:
@@ -97,6 +98,8 @@ def foresee_call(function: Any, given: tuple[Any, ...], kwargs: Mapping[str, Any
     owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
     if name == "join" and everything:
         _foresee(name, everything[0], [owner])
+    elif name == "format" and isinstance(owner, str):
+        _foresee_braces(owner, *everything)
     elif isinstance(owner, str | list | tuple | range):
         _foresee(name, owner, everything)
     else:
@@ -108,12 +111,9 @@ def _foresee(name: str, subject: Any, others: list[Any]) -> None:
     """Charge for the input, times what the arguments make of each part of it."""
     of_items = name in _OF_ITEMS and not isinstance(subject, str)
     size = ITEM * length(subject) if of_items else weigh(subject)
-    rest = _weigh_all(others)
+    _weigh_all(others)
     numbers = sum(abs(one) for one in others if isinstance(one, int))
-    charge(numbers)
-    if name in _FORMATS:
-        charge(_times_shown(subject, others) * rest)
-        return
+    charge(numbers if name != "round" else numbers**2)  # Its number is an exponent.
     texts = [one for one in others if isinstance(one, str)]
     if name in _PARTS and texts and isinstance(subject, str):
         # Each part of the text is compared with the first one.
@@ -139,16 +139,25 @@ def foresee_operator(operator: str, left: Any, right: Any) -> None:
         charge(len(left) + len(right))
     elif isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
-        if operator in {"*", "**"} and bits > _MOST_BITS:
-            raise OverflowError(f"it computes a number of more than {_MOST_BITS} bits")
+        refuse_large(bits)
     elif operator == "%" and isinstance(left, str):
-        _foresee("format", left, list(right) if isinstance(right, tuple) else [right])
+        _foresee_percent(left, *(right if isinstance(right, tuple) else [right]))
     elif operator in {"+", "*"}:
         unit = 1 if isinstance(left, str) or isinstance(right, str) else ITEM
         times = max(1, *(one for one in (left, right) if isinstance(one, int)), 1) if operator == "*" else 1
         charge(times * (length(left) + length(right)) * unit)
     else:
         _weigh_all((left, right))
+
+
+def refuse_large(bits: int) -> None:
+    """Refuse a number of so many bits: dividing large ones takes seconds.
+
+    Raises:
+        OverflowError: There are too many.
+    """
+    if bits > _MOST_BITS:
+        raise OverflowError(f"it computes a number of more than {_MOST_BITS} bits")
 
 
 def charge_container(container: Any) -> None:
@@ -171,11 +180,29 @@ def _weigh_all(values: Iterable[Any]) -> int:
     return sum(map(weigh, values))
 
 
-def _times_shown(form: Any, values: Iterable[Any]) -> int:
-    """Return how often a format, with `%` or braces, shows values; refuse one that pads them excessively."""
-    if not isinstance(form, str):
-        return 1
-    from_outside = any(isinstance(one, int) and abs(one) > 10**_WIDTH_DIGITS for one in values)
-    if _WIDE_FORMAT.search(form) or (from_outside and _WIDTH_FROM_OUTSIDE.search(form)):
-        raise OverflowError("it pads a value with too many characters")
-    return form.count("%") + form.count("{")
+def _foresee_percent(form: Any, *values: Any) -> None:
+    """Charge for a format with `%`."""
+    rest = weigh(form) + _weigh_all(values)
+    charge(sum(abs(one) for one in values if isinstance(one, int)))  # `*` takes a width from a value.
+    if isinstance(form, str):
+        charge(_total(_WIDTH.findall(form)) + form.count("%") * rest)
+
+
+def _foresee_braces(form: str, *values: Any) -> None:
+    """Charge for a format with braces."""
+    rest = weigh(form) + _weigh_all(values)
+    for spec in _specs(form):
+        if "{" in spec:
+            raise OverflowError("it takes a width from a value")
+        charge(rest + _total(re.findall(r"\d+", spec)))
+
+
+def _specs(form: str) -> Iterator[str]:
+    try:
+        yield from (spec for _, _, spec, _ in Formatter().parse(form) if spec is not None)
+    except ValueError:  # It says so when it is used.
+        return
+
+
+def _total(numbers: Iterable[str]) -> int:
+    return sum(int(one.lstrip("0")[:10] or 0) for one in numbers)

@@ -28,6 +28,7 @@ from tinkergym.agent.template_costs import (
     foresee_filter,
     foresee_operator,
     length,
+    refuse_large,
 )
 
 _ROUND = 5
@@ -226,6 +227,8 @@ def _bounded(
         else:
             foresee_filter(name, args[first:], kwargs)
         made = function(*args, **kwargs)
+        if isinstance(made, int):
+            refuse_large(made.bit_length())
         # Its items are made now: chains of generators would do their work, and end, uncharged.
         return iter(list(_counting(made))) if isinstance(made, Iterator) else made
 
