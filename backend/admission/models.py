@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 
 from backend.catalog.limited_reads import Reads
@@ -116,7 +117,7 @@ class FileCatalog:
             while len(self._bundles) > _REMEMBERED:
                 self._bundles.popitem(last=False)
         if isinstance(known[1], TemplateError):
-            raise known[1].with_traceback(None)
+            raise copy(known[1])  # Callers name the field.
         return known[1]
 
     def _read(self, model: str, directory: Path, chat_template: str) -> RendererBundle | TemplateError:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 
 _LOOK_SECONDS = 0.1
-"""Where the kernel does not report ends (macOS), the caller looks this often."""
+"""Where the kernel does not report ends (macOS, some sandboxes), the caller looks this often."""
 
 
 def wait_for_end(process_ids: Iterable[int], seconds: float) -> None:
@@ -19,15 +19,15 @@ def wait_for_end(process_ids: Iterable[int], seconds: float) -> None:
     Call it from the main thread, which receives the signals. One that arrives just before this call is
     noticed only when the time is over.
     """
-    if not hasattr(os, "pidfd_open"):
-        time.sleep(min(seconds, _LOOK_SECONDS))
-        return
     with ExitStack() as opened:
         events = select.poll()
         for process_id in process_ids:
             try:
                 descriptor = os.pidfd_open(process_id)
             except ProcessLookupError:
+                return
+            except (AttributeError, OSError):
+                time.sleep(min(seconds, _LOOK_SECONDS))
                 return
             opened.callback(os.close, descriptor)
             events.register(descriptor, select.POLLIN)

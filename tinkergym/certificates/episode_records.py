@@ -28,7 +28,13 @@ _OWN_REASONS = frozenset({"no_turns", "replaced_group", "masked", "nothing_to_co
 def read_ledgers(facts: RunFacts, files: BundleFiles) -> tuple[dict[int, StepLedger], list[str]]:
     """Read the ledger of each step that has one, and name the lines that contradict the facts."""
     ledgers, problems = dict[int, StepLedger](), list[str]()
-    lines = {hashlib.sha256(line).hexdigest(): line for line in files.lines(LEDGER)}
+    recorded, lines, others = {step.ledger_sha256 for step in facts.steps}, dict[str, bytes](), 0
+    for line in files.lines(LEDGER):
+        digest = hashlib.sha256(line).hexdigest()
+        if digest in recorded:
+            lines[digest] = line
+        else:
+            others += 1
     for step in facts.steps:
         if not step.ledger_sha256:
             continue
@@ -49,7 +55,7 @@ def read_ledgers(facts: RunFacts, files: BundleFiles) -> tuple[dict[int, StepLed
             name for name, times in Counter(fate.episode_id for fate in ledger.episodes).items() if times > 1
         ]
         problems += [f"{LEDGER}: episode {name} is there twice" for name in twice]
-    if lines and not problems:
+    if (lines or others) and not problems:
         problems.append(f"{LEDGER}: it has lines that were not recorded")
     return ledgers, problems
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -43,12 +42,15 @@ class EventLog:
     """By id and agent."""
     problems: list[str] = field(default_factory=list)
 
-    def add(self, line: bytes) -> None:
-        """Take up the next line."""
+    def add(self, line: bytes, packed_sha256: str | None) -> None:
+        """Take up the next line, and compare it with the hash packed next to it, if there is one."""
         self.count += 1
-        self.head_sha256 = hashlib.sha256(
-            bytes.fromhex(self.head_sha256) + hashlib.sha256(line).digest()
-        ).hexdigest()
+        own = hashlib.sha256(line)
+        self.head_sha256 = hashlib.sha256(bytes.fromhex(self.head_sha256) + own.digest()).hexdigest()
+        if packed_sha256 not in (None, own.hexdigest()):
+            self.name("differs from the one that was packed")
+            self.times.append(0.0)
+            return
         try:
             event = Event.model_validate_json(line)
         except ValidationError:
@@ -98,24 +100,7 @@ def read_log(files: BundleFiles, job_id: str, *, compare_hashes: bool) -> EventL
     log = EventLog(job_id)
     wanted = files.lines(EVENT_HASHES)
     for line in files.lines(EVENTS):
-        log.add(line)
-        if (
-            compare_hashes
-            and next(wanted, b"").decode("ascii", "replace") != hashlib.sha256(line).hexdigest()
-        ):
-            log.name(f"differs from its hash in {EVENT_HASHES}")
+        log.add(line, next(wanted, b"").decode("ascii", "replace") if compare_hashes else None)
     if compare_hashes and next(wanted, None) is not None:
         log.problems.append(f"{EVENT_HASHES}: it has hashes of events that are not there")
     return log
-
-
-def damaged_events(files: BundleFiles) -> Iterator[str]:
-    """Name the events of a log that differ from the hashes packed next to it."""
-    wanted = [line.decode("ascii", "replace") for line in files.lines(EVENT_HASHES)]
-    digests = [hashlib.sha256(line).hexdigest() for line in files.lines(EVENTS)]
-    if len(wanted) != len(digests):
-        yield f"{EVENTS}: it has {len(digests)} events, but {len(wanted)} were packed"
-    named = 0
-    for number, (digest, expected) in enumerate(zip(digests, wanted, strict=False), start=1):
-        if digest != expected and (named := named + 1) <= _MOST_NAMED:
-            yield f"{EVENTS}: event {number} differs from the one that was packed"

@@ -26,7 +26,7 @@ from tinkergym.certificates.checkpoint_records import (
 )
 from tinkergym.certificates.document import document_problems, read_certificate
 from tinkergym.certificates.episode_records import episode_problems, read_ledgers
-from tinkergym.certificates.event_log import damaged_events, read_log
+from tinkergym.certificates.event_log import read_log
 from tinkergym.certificates.log_records import log_problems
 from tinkergym.certificates.page import page
 from tinkergym.certificates.signatures import read_public_key, signature_problem
@@ -147,11 +147,13 @@ def _bundle(certificate: Certificate, files: BundleFiles) -> tuple[list[str], li
         if name not in files.names or (files.size(name), files.sha256(name)) != (wanted.bytes, wanted.sha256)
     }
     log = None
-    if EVENTS in damaged:
-        problems += damaged_events(files) if EVENT_HASHES not in damaged else []
-    else:
+    if EVENTS in files.names:
         log = read_log(files, facts.job.job_id, compare_hashes=EVENT_HASHES not in damaged)
-        problems += [*log.problems, *log_problems(facts, log)]
+        problems += log.problems
+        if EVENTS in damaged:
+            log = None
+        else:
+            problems += log_problems(facts, log)
     ledgers, wrong = read_ledgers(facts, files)
     problems += wrong
     problems += episode_problems(facts, files, ledgers, log)

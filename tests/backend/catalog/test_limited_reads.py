@@ -31,6 +31,7 @@ def test_refuses_costly_templates_of_jobs_for_good(tmp_path, reads, monkeypatch)
             with pytest.raises(TemplateError) as refused:
                 catalog.renderer("nano", template)
             assert refused.value.field == "chat_template"
+            refused.value.field = "agents.white"  # Callers name the seat.
         monkeypatch.setattr(reads, "probe", None)  # Asked again, it would raise another error.
 
 

@@ -1,7 +1,10 @@
+import errno
 import os
 import signal
 import subprocess
 import threading
+
+import pytest
 
 from backend.processes.ends import wait_for_end
 
@@ -34,3 +37,12 @@ def test_returns_at_once_for_ended_process():
     with subprocess.Popen(["true"]) as child:
         pass
     wait_for_end([child.pid], _LONG_SECONDS)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.EMFILE])
+def test_returns_soon_where_ends_cannot_be_watched(monkeypatch, code):
+    def refused(_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
+    wait_for_end([os.getpid()], _LONG_SECONDS)
