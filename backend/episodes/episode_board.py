@@ -324,12 +324,14 @@ class EpisodeBoard:
 
         One that took over from a dead one was not: the dead one is not heard from after that.
         """
-        seen = [(name, self._first_seen[name], last) for name, last in self._last_seen.items()]
-        return [
-            name
-            for name, first, last in seen
-            if any(name != other and first <= until and begun <= last for other, begun, until in seen)
-        ]
+        found, until, longest = set[str](), -math.inf, ""
+        # By their beginnings, since there may be many: each is compared with the one heard from last before it.
+        for first, name in sorted((first, name) for name, first in self._first_seen.items()):
+            if first <= until:
+                found |= {name, longest}
+            if (last := self._last_seen[name]) > until:
+                until, longest = last, name
+        return [name for name in self._last_seen if name in found]
 
     def _forget(self, worker_id: str) -> None:
         self._last_seen.pop(worker_id, None)

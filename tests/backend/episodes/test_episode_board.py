@@ -365,3 +365,11 @@ def test_names_workers_that_play_together():
     assert episodes.concurrent_workers == []
     episodes.lease("c", 1, now=40.0)
     assert episodes.concurrent_workers == []
+
+
+def test_compares_each_worker_with_all_others():
+    episodes = board()
+    for worker, now in [("long", 0.0), ("short", 1.0), ("short", 2.0), ("late", 5.0), ("long", 6.0)]:
+        episodes.lease(worker, 1, now=now)
+    episodes.lease("alone", 1, now=7.0)
+    assert set(episodes.concurrent_workers) == {"long", "short", "late"}
