@@ -92,7 +92,7 @@ def _figure(of: str, found: Sequence[Covered]) -> Figure:
     ]
     return Figure(
         what=f"how often the 95 % intervals of {of} contain the truth, {REPEATS:,} repeats each",
-        asked="93 to 97 %",
+        asked="93 to 97 %, but for few or skewed outcomes",
         measured="; ".join(parts),
         reached=all(one.as_promised for one in found),
     )

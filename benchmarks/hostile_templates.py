@@ -58,6 +58,7 @@ TEMPLATES: dict[str, str] = {
     "widths": "{{ ('{0:99999}' * 16000).format(1)|length }}",
     "widths of a key": "{{ ('%(a)99999d' * 16000) % {'a': 1} }}",
     "width of a long key": "{% set k = 'x' * 200 %}{{ ('{0[' ~ k ~ ']:999999999}').format({k: 1}) }}",
+    "width of a mapping": "{{ '{a:999999999}'.format_map({'a': 1}) }}",
     "width from a text": "{{ '{0:{1}}'.format('a', '999999999') }}",
     "width from a value": "{{ '{0:{1[w]}}'.format('a', {'w': 999999999}) }}",
     "wrapped": "{{ ('a' * 150000)|wordwrap(1)|length }}",

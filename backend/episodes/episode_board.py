@@ -325,7 +325,7 @@ class EpisodeBoard:
         One that took over from a dead one was not: the dead one is not heard from after that.
         """
         found, until, longest = set[str](), -math.inf, ""
-        # By their beginnings, since there may be many: each is compared with the one heard from last before it.
+        # In the order of their beginnings, since there may be many: each meets the one heard from last.
         for first, name in sorted((first, name) for name, first in self._first_seen.items()):
             if first <= until:
                 found |= {name, longest}

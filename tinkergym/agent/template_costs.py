@@ -98,7 +98,7 @@ def foresee_call(function: Any, given: tuple[Any, ...], kwargs: Mapping[str, Any
     owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
     if name == "join" and everything:
         _foresee(name, everything[0], [owner])
-    elif name == "format" and isinstance(owner, str):
+    elif name in {"format", "format_map"} and isinstance(owner, str):
         _foresee_braces(owner, *everything)
     elif isinstance(owner, str | list | tuple | range):
         _foresee(name, owner, everything)

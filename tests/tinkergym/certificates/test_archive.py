@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
 import resource
 import tarfile
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from benchmarks.forgery import packed, unpacked
+from benchmarks.forgery import member, packed, unpacked, with_members
 from tests.tinkergym.certificates.made_run import Run
 from tinkergym.certificates import archive, verify
 from tinkergym.certificates.archive import reading_bundle
@@ -23,22 +24,10 @@ def bundle(tmp_path):
     return Run().bundle(tmp_path)
 
 
-def member(name, body=b"", **fields):
-    entry = tarfile.TarInfo(name)
-    for field, value in fields.items():
-        setattr(entry, field, value)
-    entry.size = len(body)
-    return entry, io.BytesIO(body)
-
-
-def with_members(bundle, folder, *members, first=False):
+def with_more(bundle, folder, *members, first=False):
     """Pack a bundle again, with more members before or after its own."""
     own = [member(name, body) for name, body in unpacked(bundle).items()]
-    target = folder / "other.tar"
-    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as packed_again:
-        for entry, body in [*members, *own] if first else [*own, *members]:
-            packed_again.addfile(entry, body)
-    return target
+    return with_members([*members, *own] if first else [*own, *members], folder / "other.tar")
 
 
 LINK = {"linkname": "/etc/passwd"}
@@ -72,18 +61,18 @@ LINK = {"linkname": "/etc/passwd"}
 )
 def test_refuses_what_is_not_a_plain_file(bundle, tmp_path, name, fields, first):
     with pytest.raises(InvalidDataError):
-        verify(with_members(bundle, tmp_path, member(name, **fields), first=first))
+        verify(with_more(bundle, tmp_path, member(name, **fields), first=first))
 
 
 @pytest.mark.parametrize("name", ["certificate.json", "events.jsonl"])
 def test_refuses_links_in_place_of_its_files(bundle, tmp_path, name):
-    target = tmp_path / "other.tar"
-    with tarfile.open(target, "w") as again:
-        for own, body in unpacked(bundle).items():
-            fields = {"type": tarfile.SYMTYPE, **LINK} if own == name else {}
-            again.addfile(*member(own, b"" if fields else body, **fields))
+    files = unpacked(bundle) | {name: b""}
+    members = [
+        member(own, body, **({"type": tarfile.SYMTYPE, **LINK} if own == name else {}))
+        for own, body in files.items()
+    ]
     with pytest.raises(InvalidDataError):
-        verify(target)
+        verify(with_members(members, tmp_path / "other.tar"))
 
 
 def test_reads_what_gzip_compressed(bundle, tmp_path):
@@ -195,22 +184,19 @@ def header_bomb(kind):
     return entry.tobuf(tarfile.USTAR_FORMAT) + b"a" * 2**20
 
 
+def packed_bytes(files):
+    with tempfile.NamedTemporaryFile() as whole:
+        return packed(files, Path(whole.name)).read_bytes()
+
+
 BOMBS = {
-    "certificate": lambda bundle: many([("certificate.json", b"{" + b" " * 2**20)]),
-    "events": lambda bundle: many([*unpacked(bundle).items(), ("x.jsonl", b"\n" * 2**20)]),
+    "certificate": lambda bundle: packed_bytes({"certificate.json": b"{" + b" " * 2**20}),
+    "events": lambda bundle: packed_bytes(unpacked(bundle) | {"x.jsonl": b"\n" * 2**20}),
     "pax": lambda bundle: header_bomb(tarfile.XHDTYPE),
     "global": lambda bundle: header_bomb(tarfile.XGLTYPE),
     "long_name": lambda bundle: header_bomb(tarfile.GNUTYPE_LONGNAME),
-    "files": lambda bundle: many([(f"f{n}", b"") for n in range(2000)]),
+    "files": lambda bundle: packed_bytes({f"f{n}": b"" for n in range(2000)}),
 }
-
-
-def many(files):
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w") as target:
-        for name, body in files:
-            target.addfile(*member(name, body))
-    return whole.getvalue()
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -235,8 +221,7 @@ def test_refuses_large_headers_and_documents(bundle, tmp_path, small, name):
 
 def test_refuses_more_files_than_a_run_has(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MOST_FILES", 10)
-    path = tmp_path / "many.tar"
-    path.write_bytes(many([(f"f{n}", b"") for n in range(11)]))
+    path = packed({f"f{n}": b"" for n in range(11)}, tmp_path / "many.tar")
     with pytest.raises(InvalidDataError), reading_bundle(path):
         pass
 
