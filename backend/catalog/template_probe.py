@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.agent.turn_ends import find_stop_ids
@@ -26,18 +26,8 @@ _CONVERSATIONS: list[list[Any]] = [
 ]
 
 
-class Probe(Protocol):
-    """`probe_template`, here or in another process."""
-
-    def __call__(
-        self,
-        template: str,
-        special_tokens: Mapping[str, str],
-        specials: Mapping[str, int],
-        named: Collection[int],
-    ) -> list[int]:
-        """Return the ids of the tokens that end a turn, or raise an error."""
-        ...
+Probe = Callable[[str, Mapping[str, str], Mapping[str, int], Collection[int]], list[int]]
+"""`probe_template`, here or in another process."""
 
 
 def probe_template(
