@@ -37,7 +37,7 @@ def isolation_notice(
         "none",
         reason,
         f"jobs with Python that policies write (PythonTool) are refused, because this machine offers no "
-        f"namespaces ({reason}); `{ACCEPT_LIMITS}` runs them all the same, but {RISK}",
+        f"namespaces ({reason}); `{ACCEPT_LIMITS}` runs them anyway, but {RISK}",
     )
 
 

@@ -325,7 +325,7 @@ class EpisodeBoard:
         One that took over from a dead one was not: the dead one is not heard from after that.
         """
         found, until, longest = set[str](), -math.inf, ""
-        # In the order of their beginnings, since there may be many: each meets the one heard from last.
+        # Sorted, because there may be many: each is compared only with the one heard from last so far.
         for first, name in sorted((first, name) for name, first in self._first_seen.items()):
             if first <= until:
                 found |= {name, longest}

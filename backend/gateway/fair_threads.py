@@ -74,4 +74,4 @@ class FairThreads:
 def _release(places: asyncio.Semaphore, done: asyncio.Future[Any]) -> None:
     places.release()
     if not done.cancelled():
-        done.exception()  # Seen, or asyncio logs that nobody waited for it.
+        done.exception()  # Seen, or asyncio logs an exception that was never retrieved.

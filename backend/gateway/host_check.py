@@ -20,7 +20,7 @@ class HostCheck:
     """Wraps an application."""
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
-        """Accept requests to `localhost`, to these names, and to any IP address, which nobody can rebind."""
+        """Accept requests to `localhost`, to these names, and to any IP address (never rebound)."""
         self._app = app
         self._names = {"localhost", *map(_normal, names)}
 

@@ -1,6 +1,7 @@
 """Read a bundle that anybody may have packed: plain files with unique names, and a bounded number of bytes.
 
-Nothing is written outside a temporary file. Files are read line by line; of the ledger, the recorded lines are kept.
+Nothing is written outside a temporary file. Files are read line by line; of the ledger, only
+recorded lines are kept.
 """
 
 from __future__ import annotations

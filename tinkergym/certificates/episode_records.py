@@ -181,7 +181,7 @@ class _Step:
         shown = [] if self._log is None else self._log.episodes.pop((episode_id, one.agent), [])
         for event in shown:
             if not _shows(event, one):
-                yield "is shown otherwise in the log"
+                yield "differs from what the log shows of it"
 
     def compare_reward(self, step: int, ledger: StepLedger) -> Iterator[str]:
         """Compare the mean return in the log with the episodes."""

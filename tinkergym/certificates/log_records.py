@@ -64,7 +64,7 @@ def _job(job: JobView, log: EventLog) -> Iterator[str]:
     if job.reason != states[-1].reason and (job.state.final or "disk is full" not in job.reason):
         yield "the reason of the job's last state is another"
     if job.attempt != max(body.attempt for body in states):
-        yield f"the job has had {job.attempt} attempts, but its log tells of others"
+        yield f"the job has had {job.attempt} attempts, but its log records another number"
 
 
 def _updates(job: JobView, log: EventLog) -> Iterator[str]:
