@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -25,13 +24,17 @@ import psutil
 
 import tinkergym as tg
 from benchmarks.common import Figure, Service, service, write_result
+from benchmarks.determinism import PARTS, kill
 from benchmarks.mixed_kills import VICTIMS, faults_of_events, hashes_of_versions
-from tinkergym.schema.events import JobState
+from tinkergym.schema.events import Event, JobState
 
 _FAULT_AT_STEP = 2
 _STOP_SECONDS = 20.0
 _FULL_SECONDS = 15.0
 _DISK_BYTES = 400 * 2**20
+_AFTER_TWO_CHECKPOINTS = 7
+_STREAMS, _GATEWAY_KILLS = 20, 3
+_QUEUED_JOBS = 200
 _PATIENCE_SECONDS = 300.0
 _START_SECONDS = 280.0
 
@@ -255,9 +258,100 @@ def _stopped(part: str) -> Callable[[Service], Run]:
     return fault
 
 
+# --- checkpoints ---
+
+
+def _without(damage: Callable[[Path], object], *, how_many: int) -> Callable[[Service], Run]:
+    """Damage the newest checkpoints, then kill the pool worker, so that the job starts from what is left."""
+
+    def fault(running: Service) -> Run:
+        def act(job: tg.Job) -> str:
+            newest = job.checkpoints()[-how_many:]
+            for checkpoint in newest:
+                damage(Path(checkpoint.path))
+            kill(running, "pool worker")
+            return f"damaged: steps {[checkpoint.step for checkpoint in newest]}"
+
+        run = _run(running, act, at_step=_AFTER_TWO_CHECKPOINTS)
+        warned = {event.body.name for event in _events(running) if event.body.type == "warning"}
+        named = () if "checkpoint_damaged" in warned else ("no warning names the damage",)
+        return replace(run, wrong=run.wrong + named)
+
+    return fault
+
+
+def _cut(checkpoint: Path) -> None:
+    for file in checkpoint.iterdir():
+        os.truncate(file, file.stat().st_size // 2)
+
+
+def _events(running: Service) -> list[Event]:
+    """Return all events of the newest job."""
+    with _client(running) as client:
+        return list(client.job(client.jobs()[0].job_id).events())
+
+
+# --- clients ---
+
+
+def streams_through_kills(running: Service) -> Run:
+    """Follow a job with several streams while its gateway is killed."""
+    streams: list[list[int]] = [[] for _ in range(_STREAMS)]
+
+    def follow(job: tg.Job) -> str:
+        def read(seen: list[int]) -> None:
+            with _client(running) as client:
+                seen.extend(event.seq for event in client.job(job.id).events())
+
+        threads = [threading.Thread(target=read, args=(seen,)) for seen in streams]
+        for thread in threads:
+            thread.start()
+        for step in range(_FAULT_AT_STEP + 1, _FAULT_AT_STEP + 1 + _GATEWAY_KILLS):
+            _wait_for_step(job, step)
+            kill(running, "gateway")
+        for thread in threads:
+            thread.join(_PATIENCE_SECONDS)
+        return f"{_GATEWAY_KILLS} kills, {_STREAMS} streams of {len(streams[0])} events"
+
+    run = _run(running, follow)
+    broken = sum(seen != list(range(1, len(streams[0]) + 1)) for seen in streams)
+    return replace(run, wrong=(*run.wrong, f"{broken} streams lack events") if broken else run.wrong)
+
+
+def many_queued_jobs(running: Service) -> Run:
+    """Queue jobs of another tenant while the job trains, then cancel them."""
+    key = running.key_of("eve")
+
+    def queue(job: tg.Job) -> str:
+        waits: list[float] = []
+        with tg.Client(running.url, key, patience_seconds=_PATIENCE_SECONDS) as client:
+            began = time.monotonic()
+            jobs = [client.train("bandit/Bandit-v0", steps=1, rollout="client") for _ in range(_QUEUED_JOBS)]
+            queued = time.monotonic() - began
+            for _ in range(100):
+                asked = time.monotonic()
+                httpx.get(f"{running.url}/v1/health", timeout=30).raise_for_status()
+                waits.append(time.monotonic() - asked)
+            listed = len(client.jobs(limit=_QUEUED_JOBS))
+            for one in jobs:
+                one.cancel()
+            left = [one.view().state for one in jobs if one.view().state is not JobState.CANCELLED]
+        return (
+            f"{_QUEUED_JOBS} jobs queued in {queued:.1f} s, {listed} listed, health p99 "
+            f"{sorted(waits)[98] * 1000:.0f} ms, {len(left)} not cancelled"
+        )
+
+    return _run(running, queue)
+
+
 IN_ONE_SERVICE: Mapping[str, Callable[[Service], Run]] = {
-    f"{part} stopped for {_STOP_SECONDS:.0f} s": _stopped(part)
-    for part in (*list(VICTIMS)[:5], "raylet", "GCS")
+    f"{part} stopped for {_STOP_SECONDS:.0f} s": _stopped(part) for part in (*PARTS, "raylet", "GCS")
+} | {
+    "newest checkpoint cut": _without(_cut, how_many=1),
+    "newest checkpoint deleted": _without(shutil.rmtree, how_many=1),
+    "all checkpoints deleted": _without(shutil.rmtree, how_many=9),
+    "event streams through gateway kills": streams_through_kills,
+    f"{_QUEUED_JOBS} queued jobs of another tenant": many_queued_jobs,
 }
 IN_THEIR_OWN: Mapping[str, Callable[[], Run]] = {
     "disk full": disk_full,
