@@ -116,10 +116,10 @@ def _round(
         view = job.view()
         if view.state is not JobState.COMPLETED:
             wrong.append(f"{name} {job.id}: {view.state}: {view.reason}")
-        wrong.extend(f"{name} {job.id}: {fault}" for fault in _faults(running.home, job.id))
+        wrong.extend(f"{name} {job.id}: {fault}" for fault in faults_of_events(running.home, job.id))
     if not own:
         wrong.append("the own loop did not end")
-    return {name: _versions(running.home, job.id) for name, job in jobs.items()} | {
+    return {name: hashes_of_versions(running.home, job.id) for name, job in jobs.items()} | {
         "own loop": own.get("sha256", "")
     }
 
@@ -202,7 +202,7 @@ def _query(home: Path, sql: str, job_id: str) -> list[tuple[Any, ...]]:
         return database.execute(sql, (job_id,)).fetchall()
 
 
-def _versions(home: Path, job_id: str) -> str:
+def hashes_of_versions(home: Path, job_id: str) -> str:
     """Return each agent's versions with the hashes of their weights, as one text."""
     rows = _query(
         home,
@@ -213,7 +213,7 @@ def _versions(home: Path, job_id: str) -> str:
     return " ".join(f"{agent}@{version}={sha256}" for agent, version, sha256 in rows)
 
 
-def _faults(home: Path, job_id: str) -> list[str]:
+def faults_of_events(home: Path, job_id: str) -> list[str]:
     """Return what of a job's events is lost or doubled."""
     events = _query(home, "select seq, body from events where job_id = ? order by seq", job_id)
     bodies = [json.loads(body) for _, body in events]

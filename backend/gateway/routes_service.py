@@ -17,7 +17,7 @@ from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
-from backend.gateway.visible import disk_is_full, shown_to
+from backend.gateway.visible import disk_trouble, shown_to
 from backend.store.parts import lost_pools, pool_part
 from backend.store.store import TenantStore
 from tinkergym import __version__
@@ -150,6 +150,8 @@ def _named(missing: dict[str, float], offered: set[str]) -> dict[str, float]:
 
 def _missing(parts: GatewayParts) -> list[str]:
     now, most = parts.clock(), parts.config.lease_seconds
+    if disk_trouble(parts.config):
+        return ["disk"]  # All parts that cannot record their heartbeats seem silent.
     service = parts.store.service()
     try:
         seen = service.parts(now)
@@ -157,14 +159,9 @@ def _missing(parts: GatewayParts) -> list[str]:
         alive = {pool.model for pool in service.pools(now, max_age=most)}
     except TinkerGymError:
         return ["database"]
-    full = ["disk"] if disk_is_full(parts.config) else []
     age = seen.get("scheduler")
     silent = age is None or age > min(_SCHEDULER_SECONDS, most)
     # Those that the scheduler lost and replaces, and those that are silent, which it has not seen yet.
     lost = sorted(lost_pools(seen) | {pool.model for pool in known})
     wanted = dict.fromkeys([*parts.config.preload, *lost])
-    return (
-        full
-        + (["scheduler"] if silent else [])
-        + [pool_part(model) for model in wanted if model not in alive]
-    )
+    return (["scheduler"] if silent else []) + [pool_part(model) for model in wanted if model not in alive]

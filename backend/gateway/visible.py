@@ -1,11 +1,13 @@
 """What clients may see of the store's contents.
 
-Paths of the machine are only shown to its owner. Adds that the disk is full, which the store cannot record.
+Paths of the machine are only shown to its owner. Adds that the disk is full or
+read-only, which the store cannot record.
 """
 
 from __future__ import annotations
 
 import shutil
+import tempfile
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -41,8 +43,8 @@ class Shown:
         """Return a job."""
         changes: dict[str, object] = {}
         reason = view.reason
-        if not view.state.final and disk_is_full(self.config):
-            reason = "the service's disk is full, so the job cannot continue; the operator must free space"
+        if not view.state.final and (trouble := disk_trouble(self.config)):
+            reason = f"the service's disk {trouble}, so the job cannot continue; the operator must help"
         if self.hide is not None:
             reason = self.hide.hidden_in(reason)
             changes["error"] = self._error(view.error)
@@ -86,9 +88,13 @@ def shown_to(request: Request, tenant: TenantStore) -> Shown:
     return Shown(parts.config, None if tenant.is_local_owner else parts.machine_paths)
 
 
-def disk_is_full(config: ServiceConfig) -> bool:
-    """Whether the service can hardly write any more."""
+def disk_trouble(config: ServiceConfig) -> str:
+    """Return why the service can hardly write any more, as the rest of a sentence; empty if it can."""
     try:
-        return shutil.disk_usage(config.data_dir).free < _FULL_BYTES
-    except OSError:
-        return False
+        if shutil.disk_usage(config.data_dir).free < _FULL_BYTES:
+            return "is full"
+        # A file system that became read-only after an error does not always say so.
+        with tempfile.TemporaryFile(dir=config.data_dir):
+            return ""
+    except OSError as error:
+        return f"cannot be written ({error.strerror})"

@@ -25,6 +25,8 @@ from tinkergym.errors import InternalServiceError, ServiceUnavailableError, Stor
 BUSY_TIMEOUT_SECONDS = 15.0
 """How long a writer waits for another process's transaction, which usually takes milliseconds."""
 
+_UNUSABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR}
+
 
 class Database:
     """A SQLite file shared by the service's processes."""
@@ -102,9 +104,10 @@ def _typed(path: Path, error: Any) -> TinkerGymError:
         return ServiceUnavailableError(
             f"another process locked the database for {BUSY_TIMEOUT_SECONDS:.0f} s", hint="try again"
         )
-    if primary in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
+    if primary in _UNUSABLE:
         return InternalServiceError(
-            f"the database {path} cannot be written: {error}", hint="check the owner and mode of its folder"
+            f"the database {path} cannot be used: {error}",
+            hint="check that its disk is sound and writable, and the owner and mode of its folder",
         )
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return InternalServiceError(

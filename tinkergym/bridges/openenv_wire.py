@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
+import socket
+import ssl
+import struct
+import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +39,7 @@ _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _MOST_SCHEMA_BYTES = 2**20
 _MOST_TEXT = 2_000
 """Character limit for a server's error in messages."""
+_MOST_CODE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +117,19 @@ def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str,
         ServiceUnreachableError: No server responds.
         InvalidRequestError: The server is not an OpenEnv server.
     """
-    kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
     ends_at = time.monotonic() + timeout_seconds
-    connection = kind(address.host, address.port, timeout=timeout_seconds)
     try:
-        connection.request("GET", f"{address.path}/schema", headers={"Accept": "application/json"})
-        body = b""
-        # A response with `Connection: close` keeps the socket open after its connection is closed.
-        with connection.getresponse() as response:
-            while len(body) < _MOST_SCHEMA_BYTES and (part := response.read1(_MOST_SCHEMA_BYTES)):
-                body += part
-                if time.monotonic() > ends_at:  # The connection's timeout is one of each part.
-                    raise TimeoutError(f"it did not send its schema within {timeout_seconds:g} s")
+        with _http(address, timeout_seconds) as connection:
+            connection.request("GET", f"{address.path}/schema", headers={"Accept": "application/json"})
+            # A response with `Connection: close` keeps the socket open after its connection is closed.
+            with connection.getresponse() as response:
+                body = response.read(_MOST_SCHEMA_BYTES)
+        if time.monotonic() >= ends_at:
+            raise TimeoutError
     except (OSError, http.client.HTTPException) as error:
-        raise ServiceUnreachableError(
-            f"no OpenEnv server responds at {address}: {error or type(error).__name__}",
-            hint="start the environment's server, or correct url",
-            field="url",
-        ) from None
-    finally:
-        connection.close()
+        late = time.monotonic() >= ends_at
+        why = f"it did not send its schema within {timeout_seconds:g} s" if late else str(error)
+        raise _unreachable(address, why or type(error).__name__) from None
     with suppress(ValueError, RecursionError):
         schema = json.loads(body)
         described = isinstance(schema, dict) and isinstance(schema.get("action"), dict)
@@ -138,6 +138,49 @@ def read_schema(address: OpenEnvAddress, *, timeout_seconds: float) -> dict[str,
     raise InvalidRequestError(
         f"{address} is not an OpenEnv server: GET /schema returned HTTP {response.status}",
         hint="use the address of the environment's server",
+        field="url",
+    )
+
+
+def _connect(address: OpenEnvAddress, seconds: float) -> socket.socket:
+    """Connect; nothing that is sent later may wait longer than this for the server to read it."""
+    port = address.port or (443 if address.secure else 80)
+    connected = socket.create_connection((address.host, port), timeout=seconds)
+    limit = struct.pack("ll", math.ceil(seconds), 0)  # A struct timeval.
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    return connected
+
+
+@contextmanager
+def _http(address: OpenEnvAddress, seconds: float) -> Iterator[http.client.HTTPConnection]:
+    """A connection that ends after `seconds`; its own timeout is one of each part of a response."""
+    with ExitStack() as stack:
+        connected = _connect(address, seconds)
+        stack.callback(connected.close)
+        # TLS takes over the socket, so this needs a handle of its own.
+        handle = stack.enter_context(connected.dup())
+        ends = threading.Timer(seconds, _shut, [handle])
+        ends.start()
+        stack.callback(ends.join)
+        stack.callback(ends.cancel)
+        kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
+        connection = kind(address.host, address.port)
+        stack.callback(connection.close)
+        if address.secure:
+            connected = ssl.create_default_context().wrap_socket(connected, server_hostname=address.host)
+        connection.sock = connected
+        yield connection
+
+
+def _shut(connected: socket.socket) -> None:
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
+
+
+def _unreachable(address: OpenEnvAddress, why: str) -> ServiceUnreachableError:
+    return ServiceUnreachableError(
+        f"no OpenEnv server responds at {address}: {why}",
+        hint="start the environment's server, or correct url",
         field="url",
     )
 
@@ -166,18 +209,16 @@ class OpenEnvSession:
             self._socket = self._open.enter_context(
                 connect(
                     address.websocket,
+                    # With a socket of ours no redirect is followed, which could lead to any other host.
+                    sock=_connect(address, timeout_seconds),
                     open_timeout=timeout_seconds,
                     close_timeout=1.0,
                     max_size=max_message_bytes,
                     proxy=None,
                 )
             )
-        except (OSError, WebSocketException) as error:
-            raise ServiceUnreachableError(
-                f"no OpenEnv server responds at {address}: {error or type(error).__name__}",
-                hint="start the environment's server, or correct url",
-                field="url",
-            ) from None
+        except (OSError, ValueError, WebSocketException) as error:
+            raise _unreachable(address, str(error) or type(error).__name__) from None
 
     def ask(self, kind: str, data: dict[str, Any], *, timeout_seconds: float) -> OpenEnvAnswer:
         """Send `reset` or `step` and return the response.
@@ -242,7 +283,7 @@ class OpenEnvSession:
         raise RemoteAnswerError(f"{self._address} responded to {kind} with {quoted(message)}")
 
     def _error(self, data: dict[str, Any], kind: str) -> Exception:
-        code, text = str(data.get("code", "")), str(data.get("message", ""))[:_MOST_TEXT]
+        code, text = str(data.get("code", ""))[:_MOST_CODE], str(data.get("message", ""))[:_MOST_TEXT]
         if code == "VALIDATION_ERROR" and kind == "step":
             return ActionRefusedError(_reasons(data.get("errors")) or text)
         error: TinkerGymError

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ because jobs may come from other users."""
 _START_SECONDS = 300.0
 """An environment may download its dataset when it is created."""
 _CLOSE_SECONDS = 2.0
+_MOST_LINE = 2**26
+"""Characters of a response; a longer line is not one."""
 _MOST_LOG = 2_000
 """Characters of the process's last output that an error shows."""
 _WORKER = Path(__file__).with_name("verifiers_worker.py")
@@ -160,7 +163,7 @@ class VerifiersProcess:
         assert self._process.stdout is not None
         try:
             with self._process.stdout:
-                for line in self._process.stdout:
+                for line in iter(partial(self._process.stdout.readline, _MOST_LINE), ""):
                     read = _number_and_answer(line)
                     if read is None:
                         self._unreadable = quoted(line.strip())

@@ -1,7 +1,10 @@
-"""What clients see of the machine, and of a service whose disk is full."""
+"""What clients see of the machine, and of a service whose disk is full or read-only."""
 
+import errno
+import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -53,11 +56,24 @@ def test_where_the_database_lies_is_hidden_too(tmp_path, folder, name):
     assert hidden == f"no space is left for the database <{name}>/jobs.sqlite3"
 
 
-def test_a_job_says_so_when_the_disk_is_full(client, spec, monkeypatch):
-    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+def a_full_disk(monkeypatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    assert "disk is full" in client.get(f"/v1/jobs/{job_id}").json()["reason"]
-    assert "disk" in client.get("/v1/health").json()["waiting_for"]
+
+
+def a_read_only_disk(monkeypatch):
+    def refuse(**arguments):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+
+
+@pytest.mark.parametrize(("disk", "text"), [(a_full_disk, "is full"), (a_read_only_disk, "Read-only")])
+def test_a_job_names_a_disk_that_takes_nothing(client, spec, monkeypatch, disk, text):
+    job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
+    disk(monkeypatch)
+    assert text in client.get(f"/v1/jobs/{job_id}").json()["reason"]
+    # All else seems silent: nothing can record its heartbeat.
+    assert client.get("/v1/health").json()["waiting_for"] == ["disk"]
     monkeypatch.undo()
     assert client.get(f"/v1/jobs/{job_id}").json()["reason"] == ""

@@ -1,6 +1,7 @@
 """What the store promises when the machine misbehaves: full disks, locks, kills, strange files."""
 
 import re
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -48,6 +49,20 @@ def test_a_full_disk_is_named_and_what_was_saved_stays(store, url, spec):
     assert jobs[-1].job_id == kept
     assert len(jobs) < 500
     assert store.tenant("ada").create_job(spec, {}).state == "queued"
+
+
+def test_names_the_database_whose_disk_fails(store, url, spec, tmp_path):
+    tenant = Store.open(url).tenant("ada")
+    tenant.create_job(spec, {})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        with pytest.raises(InternalServiceError, match=re.escape(str(tmp_path))) as failed:
+            tenant.create_job(spec, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "disk" in failed.value.hint
+    assert len(tenant.list_jobs()) == 1
 
 
 def test_a_database_that_another_process_keeps_locked_is_unavailable_not_broken(

@@ -246,11 +246,3 @@ def test_a_schema_that_is_nested_too_deeply_is_none(listening):
     with pytest.raises(InvalidRequestError) as error:
         read_schema(address, timeout_seconds=30.0)
     assert error.value.field == "url"
-
-
-def test_a_schema_that_comes_byte_by_byte_is_not_waited_for_longer_than_the_limit(listening):
-    pause = threading.Event()
-    bytes_of_it = (pause.wait(0.05) or b" " for _ in range(200))
-    address = answer_once(listening, bytes_of_it)
-    with pytest.raises(ServiceUnreachableError, match=r"within 0\.5 s"):
-        read_schema(address, timeout_seconds=0.5)

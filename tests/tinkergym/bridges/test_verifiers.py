@@ -75,6 +75,14 @@ def test_a_python_that_prints_something_of_its_own_is_named_at_once(monkeypatch,
     assert "TINKERGYM_VERIFIERS_PYTHON" in error.value.hint
 
 
+def test_ends_a_process_that_prints_an_endless_line(monkeypatch, shell_for_python):
+    monkeypatch.setattr(verifiers_process, "_START_SECONDS", 20.0)
+    monkeypatch.setattr(verifiers_process, "_MOST_LINE", 1000)
+    shell_for_python("head -c 5000 /dev/zero | tr '\\0' a; read request")
+    with pytest.raises(InvalidEnvironmentError, match="printed"):
+        count()
+
+
 def test_a_line_that_is_no_response_ends_the_process_and_all_waits(monkeypatch, shell_for_python):
     monkeypatch.setattr("tinkergym.bridges.verifiers._DATASET_SECONDS", 20.0)
     shell_for_python("""echo '{"i": -1}'; read request; echo Oops; read request""")
