@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.updates import SettingsUpdate
-from tinkergym.trajectory.trajectory import MOST_TURNS, ONLY_AGENT, AgentId
+from tinkergym.trajectory.trajectory import MOST_TURNS, ONLY_AGENT, AgentId, MetricValue
 
 MOST_JOBS_LISTED = 500
 """The most jobs that the service lists at once."""
@@ -90,7 +90,7 @@ class StepEvent(WireModel):
     learning_seconds: float
     """Time during which the learner worked."""
     seconds_left: float
-    metrics: dict[str, float] = Field({}, max_length=MOST_METRICS_OF_STEP)
+    metrics: dict[str, MetricValue] = Field({}, max_length=MOST_METRICS_OF_STEP)
     """All other metrics by name: grad_norm, learning_rate, clip_fraction, zero_variance_groups, parity_max,
     env/..."""
 
@@ -169,7 +169,7 @@ class EvaluationEvent(WireModel):
     neither -1, 0 nor 1, whose spread is unknown."""
     high: float | None = None
     stop_reasons: dict[str, int] = {}
-    metrics: dict[str, float] = {}
+    metrics: dict[str, MetricValue] = {}
     """The environment's metrics: means over the completed episodes of each episode's sum."""
     best: bool = False
     """Whether the policy has no better version so far, by its first evaluation or the one named by `best_by`;

@@ -6,6 +6,7 @@ segments, never the text.
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -121,6 +122,9 @@ LONGEST_METRIC_NAME = 100
 LARGEST_REWARD = 1e12
 """The largest reward of a turn, of either sign: sums over episodes and their squares stay finite."""
 
+MetricValue = Annotated[FiniteFloat, Field(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""Environments count in their own units: any number that a float64 holds."""
+
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Logprob = Annotated[FiniteFloat, Field(ge=-1e6, le=1.0)]
 """In nats. Rounding may leave one slightly above 0."""
@@ -174,7 +178,7 @@ class Turn(Record):
     void: bool = False
     """Whether the action had no effect because another seat failed before its agent's next turn. It is not
     trained on."""
-    metrics: dict[MetricName, FiniteFloat] = Field({}, max_length=MOST_METRICS)
+    metrics: dict[MetricName, MetricValue] = Field({}, max_length=MOST_METRICS)
     """Numbers that the environment reported under `info["metrics"]`."""
     move: int | None = Field(None, ge=1)
     """Its number among the actions of all policies of a game, from 1; None in an environment with one
