@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tinkergym.schema.chat_templates import MOST_CHARACTERS
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.job_spec import EnvironmentRef, Limits, Reasoning
+from tinkergym.schema.job_spec import MOST_TEMPERATURE, EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.trajectory import Trajectory
@@ -38,7 +38,7 @@ class EvaluationRequest(WireModel):
     chat_template: str = Field("", max_length=MOST_CHARACTERS)
     """Replaces the model's own chat template."""
     policy_version: int | None = Field(None, ge=0)
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(0.0, ge=0, le=MOST_TEMPERATURE)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0)
     max_turn_tokens: int = Field(64, ge=1)

@@ -1,9 +1,11 @@
 import math
 
 import pytest
+from pydantic import ValidationError
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.evaluation import EvaluationRequest
 from tinkergym.schema.job_spec import Sampling
 from tinkergym.schema.parsing import parse, parse_spec
 from tinkergym.schema.sampling import SampleRequest
@@ -42,3 +44,9 @@ def test_a_request_says_whether_its_tokens_come_from_a_part_of_their_distributio
     wanted = {"request_id": "r", "policy": "p", "prompt_ids": [1], "max_tokens": 1}
     cuts = [{}, {"top_p": 1.0, "top_k": 0}, {"top_p": 0.9}, {"top_k": 1}]
     assert [SampleRequest(**wanted, **cut).is_cut for cut in cuts] == [False, False, True, True]
+
+
+def test_refuses_evaluations_at_temperatures_that_cannot_be_sampled():
+    with pytest.raises(ValidationError) as refused:
+        EvaluationRequest.model_validate({"temperature": 2.0**63})
+    assert ("temperature",) in {error["loc"] for error in refused.value.errors()}
