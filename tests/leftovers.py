@@ -16,9 +16,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import httpx
 import psutil
 import pytest
 from httpx._client import BaseClient
@@ -35,6 +35,7 @@ _CHILDREN_OF_THE_PROCESS = (
     "verifiers_worker.py",
 )
 _SOCKETS_OF_THE_PROCESS = "tinkergym/user_code/awaiting.py"
+_FILES_OF_OWNERS = ("/httpx/_client.py", "/concurrent/futures/thread.py")
 _OURS = ("tinkergym", "backend")
 _WIDER = {"function": ("class", "module", "package", "session"), "module": ("package", "session")}
 
@@ -46,8 +47,8 @@ class _Origin:
     by: threading.Thread
     site: str
     number: int
-    client: int | None
-    """The number of the httpx client that opened it."""
+    owner: int | None
+    """The number of the client or executor that opened or started it."""
 
 
 @dataclass
@@ -76,27 +77,27 @@ class _State:
 _opened: weakref.WeakKeyDictionary[socket.socket, _Origin] = weakref.WeakKeyDictionary()
 _started: dict[int, _Origin] = {}
 """By process id."""
-_clients: weakref.WeakKeyDictionary[httpx.Client | httpx.AsyncClient, int] = weakref.WeakKeyDictionary()
+_owners: weakref.WeakKeyDictionary[BaseClient | ThreadPoolExecutor, int] = weakref.WeakKeyDictionary()
+"""They open sockets and start threads when these are first needed."""
 _numbers = itertools.count()
 _may_stay = {scope: _State() for scope in _WIDER["function"]}
 """What fixtures of each scope have opened; and what has been named once is not named again."""
 
 
 def _origin() -> _Origin:
-    frame, site, client = sys._getframe(2), [], None
+    frame, site, owner = sys._getframe(2), [], None
     while frame is not None and len(site) < 3:
         path = frame.f_code.co_filename
-        if client is None and path.endswith("/httpx/_client.py"):
-            client = _clients.get(frame.f_locals.get("self"))
+        if owner is None and path.endswith(_FILES_OF_OWNERS):
+            owner = _owners.get(frame.f_locals.get("self"))
         if "/lib/python" not in path and not path.startswith("<"):
             site.append(f"{path.removeprefix(_ROOT)}:{frame.f_lineno}")
         frame = frame.f_back
-    return _Origin(threading.current_thread(), " < ".join(site), next(_numbers), client)
+    return _Origin(threading.current_thread(), " < ".join(site), next(_numbers), owner)
 
 
 _ROOT = str(__file__).removesuffix("tests/leftovers.py")
 _start, _open, _spawn = threading.Thread.start, socket.socket.__init__, subprocess.Popen.__init__
-_make_client = BaseClient.__init__
 
 
 def _start_and_remember(thread: threading.Thread) -> None:
@@ -114,13 +115,19 @@ def _spawn_and_remember(process: subprocess.Popen, *arguments: object, **setting
     _started[process.pid] = _origin()
 
 
-def _make_and_number(client: BaseClient, *arguments: object, **settings: object) -> None:
-    _make_client(client, *arguments, **settings)
-    _clients[client] = next(_numbers)
+def _numbering(owner: type[BaseClient | ThreadPoolExecutor]) -> None:
+    make = owner.__init__
+
+    def make_and_number(one: BaseClient | ThreadPoolExecutor, *arguments: object, **settings: object) -> None:
+        make(one, *arguments, **settings)
+        _owners[one] = next(_numbers)
+
+    owner.__init__ = make_and_number
 
 
 threading.Thread.start = _start_and_remember
-BaseClient.__init__ = _make_and_number
+_numbering(BaseClient)
+_numbering(ThreadPoolExecutor)
 subprocess.Popen.__init__ = _spawn_and_remember
 socket.socket.__init__ = _open_and_remember
 
@@ -166,7 +173,7 @@ def _left(before: _State, scope: str) -> list[str]:
     def belongs(origin: _Origin | None) -> bool:
         """Whether something that was there before, or that may stay, made this."""
         while origin is not None:
-            if origin.by in stays:
+            if origin.by in stays or (origin.owner is not None and origin.owner < before.number):
                 return True
             origin = getattr(origin.by, "_origin", None)
         return False
@@ -174,7 +181,7 @@ def _left(before: _State, scope: str) -> list[str]:
     return [
         *_threads_left(stays | {main}, belongs, deadline),
         *_processes_left(before.processes | kept.processes, belongs, deadline),
-        *_sockets_left(before, before.sockets | kept.sockets, belongs),
+        *_sockets_left(before.sockets | kept.sockets, belongs),
         *_loggers_left(before.loggers, kept.loggers),
     ]
 
@@ -219,16 +226,12 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
-def _sockets_left(
-    before: _State, known: set[int], belongs: Callable[[_Origin | None], bool]
-) -> Iterator[str]:
+def _sockets_left(known: set[int], belongs: Callable[[_Origin | None], bool]) -> Iterator[str]:
     if _sockets() - known:
         gc.collect()  # No harm is in a client that was forgotten and not closed: its socket goes with it.
         for one in _open_sockets():
             origin = _opened[one]
-            # The client of a file connects again when it was idle for a while.
-            of_older_client = origin.client is not None and origin.client < before.number
-            if of_older_client or origin.site.startswith(_SOCKETS_OF_THE_PROCESS):
+            if origin.site.startswith(_SOCKETS_OF_THE_PROCESS):
                 continue
             if origin.number not in known and not belongs(origin):
                 yield f"socket {one}, opened at {origin.site}"
