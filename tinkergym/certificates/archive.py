@@ -28,6 +28,8 @@ MOST_FILES = 200_000
 """The most files in a bundle: a run has one per step, and those of its checkpoints."""
 
 _CHUNK = 2**20
+_EXTENDED = {"path", "size"}
+"""What the header of a file with a long name or of more than 8 GiB has. Others make readers disagree."""
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib's largest window, and a gzip header.
 
@@ -111,12 +113,12 @@ def reading_bundle(path: Path) -> Iterator[BundleFiles]:
         packed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
         if not packed:
-            yield BundleFiles(file, _places(file))
+            yield BundleFiles(file, _read_places(file))
             return
         with tempfile.TemporaryFile() as unpacked:
             _unpack(file, unpacked, most=MOST_BYTES + MOST_GROWTH * path.stat().st_size)
             unpacked.seek(0)
-            yield BundleFiles(unpacked, _places(unpacked))
+            yield BundleFiles(unpacked, _read_places(unpacked))
 
 
 def unreadable(why: str) -> InvalidDataError:
@@ -137,6 +139,13 @@ def _unpack(packed: IO[bytes], target: IO[bytes], *, most: int) -> None:
         target.write(body)
     if stream.unused_data or packed.read(1):
         raise unreadable("the archive is followed by other bytes")
+
+
+def _read_places(file: IO[bytes]) -> dict[str, tuple[int, int]]:
+    try:
+        return _places(file)
+    except (ValueError, OverflowError) as error:  # tarfile's own, from extended headers of sparse files.
+        raise unreadable(f"the archive has an invalid header: {error!s:.200}") from error
 
 
 def _places(file: IO[bytes]) -> dict[str, tuple[int, int]]:
@@ -167,6 +176,8 @@ def _places(file: IO[bytes]) -> dict[str, tuple[int, int]]:
 def _fault(entry: tarfile.TarInfo, known: dict[str, tuple[int, int]]) -> str:
     if entry.type != tarfile.REGTYPE or entry.issparse():
         return "is not a plain file"
+    if others := sorted(entry.pax_headers.keys() - _EXTENDED):
+        return f"has the extended header {others[0][:200]!r}"
     if entry.mode & 0o7000:
         return f"has the mode {entry.mode:o}"
     path = PurePosixPath(entry.name)

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -102,8 +103,8 @@ def checkpoint_folder(agent: str, step: int) -> str:
 
 def step_of_episode(episode_id: str) -> int:
     """Return the step in an episode's id; -1 if it has none."""
-    number = episode_id.rsplit(":", 2)[1:2]
-    return int(number[0]) if number and number[0].isdigit() else -1
+    found = re.search(r":([0-9]{1,12}):[^:]*$", episode_id)
+    return int(found[1]) if found else -1
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -14,6 +14,7 @@ from tinkergym.certificates.fact_consistency import fact_problems
 from tinkergym.certificates.sealing import own_sha256
 from tinkergym.errors import InvalidDataError
 from tinkergym.schema.certificate import Certificate
+from tinkergym.schema.policy_calls import PolicySpec
 
 MOST_OBJECTS = 150_000
 """The most objects in a certificate, about those of a run of 25,000 steps. Each wrong one costs memory."""
@@ -40,6 +41,9 @@ def read_certificate(body: bytes) -> Certificate:
             field="path",
         ) from None
     refuse_repeated_names(body, CERTIFICATE)
+    # Checks look at each of its steps.
+    if not isinstance(certificate.facts.job.spec, PolicySpec) and certificate.facts.job.step > MOST_OBJECTS:
+        raise unreadable(f"{CERTIFICATE} is of a job at step {certificate.facts.job.step:,}")
     return certificate
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import resource
 import tarfile
@@ -62,6 +63,29 @@ LINK = {"linkname": "/etc/passwd"}
 def test_refuses_what_is_not_a_plain_file(bundle, tmp_path, name, fields, first):
     with pytest.raises(InvalidDataError):
         verify(with_more(bundle, tmp_path, member(name, **fields), first=first))
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"linkpath": "/etc/passwd"},
+        {"hdrcharset": "BINARY"},
+        {"mtime": "inf"},
+        {"size": "-512"},
+        {"GNU.sparse.map": "0,x", "GNU.sparse.size": "1"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "9"},
+    ],
+)
+def test_refuses_extended_headers_that_others_read_differently(bundle, tmp_path, headers, first):
+    with pytest.raises(InvalidDataError):
+        verify(with_more(bundle, tmp_path, member("other", b"{}" * 300, pax_headers=headers), first=first))
+
+
+def test_reads_names_longer_than_a_header(bundle, tmp_path):
+    name = "checkpoints/" + "a" * 120 + "/é"
+    with reading_bundle(with_more(bundle, tmp_path, member(name, b"x"))) as files:
+        assert files.body(name) == b"x"
 
 
 @pytest.mark.parametrize("name", ["certificate.json", "events.jsonl"])
@@ -261,3 +285,12 @@ def test_reads_many_wrong_facts_in_little_memory(bundle, tmp_path):
         verify(path)
     # One error for each of them would take hundreds of megabytes.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+def test_refuses_a_certificate_of_more_steps_than_it_can_record(bundle, tmp_path):
+    files = unpacked(bundle)
+    document = json.loads(files["certificate.json"])
+    document["facts"]["job"]["step"] = 10**10  # Looking for each of them would take hours.
+    files["certificate.json"] = json.dumps(document).encode()
+    with pytest.raises(InvalidDataError):
+        verify(packed(files, tmp_path / "other.tar"))

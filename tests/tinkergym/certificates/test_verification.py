@@ -275,6 +275,8 @@ def test_finds_a_doubled_episode(tmp_path):
         {"retries": 1},
         {"episode_id": f"{JOB}:1:7"},
         {"episode_id": "job-2:3:0"},
+        {"episode_id": f"{JOB}:²:0"},
+        {"episode_id": f"{JOB}:{'9' * 5000}:0"},
         {"sha256": ""},
     ],
 )
