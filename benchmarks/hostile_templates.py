@@ -50,6 +50,9 @@ TEMPLATES: dict[str, str] = {
     "{% set n.x = namespace(a=n.x, b=n.x) %}{% endfor %}{{ n.x }}",
     "deep hash": f"{_NEST}{{% set t = {{n.x: 1}} %}}",
     "equal hashes": "{% set m = 2305843009213693951 %}{{ range(0, 90000 * m, m)|unique|list|length }}",
+    "equal hashes of tuples": "{% for i in range(30) %}{% set t = {"
+    + ", ".join(f"({i}, {i}): 1" for i in range(150))
+    + "} %}{% endfor %}",
     "chained": "{% set n = namespace(x=[1]) %}{% for i in range(99999) %}{% set n.x = n.x|map('abs') %}"
     "{% endfor %}{{ n.x|list }}",
     # Few characters that become many.
@@ -62,6 +65,7 @@ TEMPLATES: dict[str, str] = {
     "width from a text": "{{ '{0:{1}}'.format('a', '999999999') }}",
     "width from a value": "{{ '{0:{1[w]}}'.format('a', {'w': 999999999}) }}",
     "wrapped": "{{ ('a' * 150000)|wordwrap(1)|length }}",
+    "precisions": "{{ ('{0:.99999f}' * 500).format(1.5)|length }}",
     "replace": "{% set s = 'a' * 1000000 %}{{ s.replace('', 'b' * 1000)|length }}",
     "separators": "{{ ([1] * 100000)|tojson(separators=('a' * 100000, ':'))|length }}",
     "indented": "{% set n = namespace(x=[1]) %}{% for i in range(90) %}{% set n.x = [n.x] * 2 %}{% endfor %}"
@@ -71,6 +75,11 @@ TEMPLATES: dict[str, str] = {
     "added": "{% set n = namespace(x='x') %}{% for i in range(99999) %}{% set n.x = n.x + 'x' * 1000 %}"
     "{% endfor %}",
     "date": "{{ strftime_now('%' * 1000000) }}",
+    "filtered loop": f"{{% for i in range(99999) if [{'1, ' * 2000}] and z %}}{_END}",
+    "defaults": f"{{% macro f(a=[{'1, ' * 2000}]) %}}{{% endmacro %}}{_LOOP}{{{{ f() }}}}{_END}",
+    # Numbers whose length makes dividing or showing them slow.
+    "long sums": "{% set n = namespace(x=1) %}{% for i in range(9000) %}{% set n.x = n.x + n.x %}{% endfor %}"
+    "{{ n.x is none }}",
     "loops": f"{_LOOP}{_LOOP}{_END}{_END}",
     "recursion": "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
 }

@@ -26,8 +26,8 @@ _UNITS_PER_MESSAGE = 20_000
 ITEM = 8
 """Units of an item of a list, or of a number."""
 _LARGE_NUMBER = 2**61 - 1
-_LARGE_NUMBER_UNITS = 1000
-"""Python's hashes of larger numbers can be equal, and then sets and dicts compare all with all."""
+_UNITS_OF_EQUAL_HASHES = 1000
+"""Python's hashes of larger numbers and of tuples can be equal; sets and dicts then compare all with all."""
 _DEEPEST = 100
 """Nesting of lists. Python's hash of a very deep tuple would end the process."""
 _ListIterator: type[Any] = type(iter([]))
@@ -88,7 +88,7 @@ def weigh(value: Any, depth: int = 0) -> int:
         units = ITEM + len(value) * max(_weight_of_number(value.start), _weight_of_number(value.stop))
     else:
         parts = _parts(value)
-        units = ITEM * (1 + len(parts))
+        units = ITEM * (1 + len(parts)) + (_UNITS_OF_EQUAL_HASHES if isinstance(value, tuple) else 0)
     charge(units)
     if parts and depth == _DEEPEST:
         raise OverflowError(f"it nests values more than {_DEEPEST} deep")
@@ -98,7 +98,7 @@ def weigh(value: Any, depth: int = 0) -> int:
 
 
 def _weight_of_number(number: int) -> int:
-    return ITEM if -_LARGE_NUMBER < number < _LARGE_NUMBER else _LARGE_NUMBER_UNITS
+    return ITEM if -_LARGE_NUMBER < number < _LARGE_NUMBER else _UNITS_OF_EQUAL_HASHES
 
 
 def _parts(value: Any) -> Any:

@@ -108,12 +108,15 @@ class _Charged(NodeTransformer):
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - Jinja's
         self.generic_visit(node)
         node.iter = _filter(_counted, node.iter)
-        self._charge_body(node)
+        if node.test is not None:  # It is computed for the items that it leaves out, too.
+            spent = _spending(_size([node.test]), node.lineno)
+            node.test = nodes.Or(spent, node.test, lineno=node.lineno)
+        self._charge(node, node.body)
         return node
 
     def visit_Macro(self, node: nodes.Macro) -> nodes.Macro:  # noqa: N802
         self.generic_visit(node)
-        self._charge_body(node)
+        self._charge(node, [*node.body, *getattr(node, "defaults", ())])
         return node
 
     visit_CallBlock = visit_Block = visit_Macro  # noqa: N815
@@ -148,15 +151,22 @@ class _Charged(NodeTransformer):
                 setattr(node, name, _filter(_copied, getattr(node, name)))
         return node
 
-    def _charge_body(self, node: nodes.For | nodes.Macro) -> None:
-        size = _ROUND + sum(1 for part in node.body for _ in part.find_all(nodes.Node))
-        spent = _filter(_spent, nodes.Const(size, lineno=node.lineno))
+    def _charge(self, node: nodes.For | nodes.Macro, repeated: Iterable[nodes.Node]) -> None:
+        spent = _spending(_ROUND + _size(repeated), node.lineno)
         node.body = [nodes.ExprStmt(spent, lineno=node.lineno), *node.body]
 
     def _operand(self, node: nodes.Expr, charged: Callable[..., Any]) -> nodes.Expr:
         if isinstance(node, nodes.Const) and length(node.value) <= _SHORT:
             return node
         return _filter(charged, node)
+
+
+def _size(parts: Iterable[nodes.Node]) -> int:
+    return sum(1 for part in parts for _ in part.find_all(nodes.Node))
+
+
+def _spending(units: int, line: int) -> nodes.Filter:
+    return _filter(_spent, nodes.Const(units, lineno=line))
 
 
 def _name(function: Callable[..., Any]) -> str:
