@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import unittest.mock
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -324,24 +325,64 @@ def many_queued_jobs(running: Service) -> Run:
 
     def queue(job: tg.Job) -> str:
         waits: list[float] = []
-        with tg.Client(running.url, key, patience_seconds=_PATIENCE_SECONDS) as client:
+        spec = {"environment": {"id": "bandit/Bandit-v0"}, "steps": 1, "rollout": "client"}
+        headers = {"Authorization": f"Bearer {key}"}
+        with httpx.Client(base_url=f"{running.url}/v1", headers=headers, timeout=60) as http:
             began = time.monotonic()
-            jobs = [client.train("bandit/Bandit-v0", steps=1, rollout="client") for _ in range(_QUEUED_JOBS)]
+            for _ in range(_QUEUED_JOBS):
+                http.post("/jobs", json=spec).raise_for_status()
             queued = time.monotonic() - began
             for _ in range(100):
                 asked = time.monotonic()
-                httpx.get(f"{running.url}/v1/health", timeout=30).raise_for_status()
+                http.get("/health").raise_for_status()
                 waits.append(time.monotonic() - asked)
-            listed = len(client.jobs(limit=_QUEUED_JOBS))
+        with tg.Client(running.url, key, patience_seconds=_PATIENCE_SECONDS) as client:
+            jobs = client.jobs(limit=_QUEUED_JOBS)
             for one in jobs:
-                one.cancel()
-            left = [one.view().state for one in jobs if one.view().state is not JobState.CANCELLED]
+                client.job(one.job_id).cancel()
+            left = [one for one in jobs if not client.job(one.job_id).view().state.final]
         return (
-            f"{_QUEUED_JOBS} jobs queued in {queued:.1f} s, {listed} listed, health p99 "
+            f"{_QUEUED_JOBS} jobs queued in {queued:.1f} s, {len(jobs)} listed, health p99 "
             f"{sorted(waits)[98] * 1000:.0f} ms, {len(left)} not cancelled"
         )
 
     return _run(running, queue)
+
+
+# --- the clock ---
+
+
+@contextlib.contextmanager
+def _settable_clock() -> Iterator[Callable[[int], object]]:
+    """Let a service that starts here see a clock that can be set, by seconds from the true time."""
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if library is None:
+        raise MissingMeansError("setting the clock needs libfaketime")
+    with tempfile.TemporaryDirectory(prefix="tinkergym-clock-") as folder:
+        offset = Path(folder, "offset")
+        offset.write_text("+0")
+        variables = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(offset),
+            "FAKETIME_CACHE_DURATION": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+        with unittest.mock.patch.dict(os.environ, variables):
+            yield lambda seconds: offset.write_text(f"{seconds:+d}")
+
+
+def clock_set() -> Run:
+    """Set the clock an hour ahead, and then two hours back."""
+    with _settable_clock() as set_to, _service() as running:
+
+        def set_twice(job: tg.Job) -> str:
+            set_to(3600)
+            _wait_for_step(job, _FAULT_AT_STEP + 2)
+            ahead = httpx.get(f"{running.url}/v1/health", timeout=30).json()["status"]
+            set_to(-3600)
+            return f"health while an hour ahead: {ahead}"
+
+        return _run(running, set_twice)
 
 
 IN_ONE_SERVICE: Mapping[str, Callable[[Service], Run]] = {
@@ -356,4 +397,5 @@ IN_ONE_SERVICE: Mapping[str, Callable[[Service], Run]] = {
 IN_THEIR_OWN: Mapping[str, Callable[[], Run]] = {
     "disk full": disk_full,
     "disk read-only": disk_read_only,
+    "clock set an hour ahead, then two back": clock_set,
 }
