@@ -362,7 +362,7 @@ def moved(true, unit):
 
 time.time, time.time_ns = moved(time.time, 1), moved(time.time_ns, 10**9)
 """
-"""A `sitecustomize` that moves the clock of all Python code. libfaketime would move that of Ray's C++, too, but
+"""A `sitecustomize` that moves the clock of all Python code. libfaketime would move that of Ray too, but
 not the kernel's timers, and Python cannot sleep under it."""
 
 
