@@ -57,6 +57,7 @@ NAMES = (
     "second_policy",
     "game_kills",
     "mixed_kills",
+    "service_faults",
     "self_play",
     "kuhn",
     "arithmetic",

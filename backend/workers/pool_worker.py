@@ -23,6 +23,7 @@ from backend.admission.image_bounds import refuse_many_images
 from backend.catalog.model_check import refuse_unfit
 from backend.catalog.models import load_renderer_bundle, resolve_model
 from backend.compute.device_lock import DeviceLock, compute_alone, send_helpers_home
+from backend.compute.memory import give_memory_back
 from backend.config import ServiceConfig
 from backend.engines.protocol import Deliver, SamplingEngine
 from backend.episodes.boards import Boards, EnvWorkerReport
@@ -430,6 +431,8 @@ class PoolWorker:
                 loop.run()
         finally:
             self._forget_job(lease.job_id)
+            # Each job leaves holes between what others still use. In a pool that is never idle they add up.
+            give_memory_back()
 
     def _loop(self, lease: JobLease) -> JobLoop[Any]:
         """Collect the job's dependencies.

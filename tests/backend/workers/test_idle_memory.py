@@ -8,6 +8,7 @@ import pytest
 
 from backend.compute.memory import give_memory_back
 from backend.policies.pool_learner import PoolLearner
+from backend.workers import pool_worker
 from backend.workers.idle_memory import Rest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.sampling import SampleRequest
@@ -91,3 +92,11 @@ def test_a_resting_pool_gives_memory_back_and_learns_the_same_bits_as_before(res
         assert full > before + 2**26
         lab.until("-", lambda half=(before + full) / 2: resident_bytes() < half)
     assert learned[0] == learned[1]
+
+
+def test_returns_memory_when_a_job_ends(lab, monkeypatch):
+    returned = threading.Event()
+    # Not by the process's memory: another test's thread could free or take some meanwhile.
+    monkeypatch.setattr(pool_worker, "give_memory_back", returned.set)
+    lab.play_on(lab.start())
+    assert returned.wait(60)
