@@ -30,6 +30,7 @@ def test_a_port_that_is_taken_is_an_error_with_its_url(tmp_path):
     url = new_url("tcp", tmp_path, "pool-1")
     with listen(url), pytest.raises(StartError, match=url):
         listen(url)
+    remove(url)
 
 
 @pytest.mark.parametrize(
