@@ -160,7 +160,7 @@ def _start(client: tg.Client) -> dict[str, tg.Job]:
         ),
         "distillation": client.distill(
             "board/TicTacToeVs-v0",
-            teacher="nano-instruct",
+            teacher="nano",
             steps=5,
             seed=9,
             checkpoint_every=2,
