@@ -29,10 +29,10 @@ def read_ledgers(facts: RunFacts, files: BundleFiles) -> tuple[dict[int, StepLed
     """Read the ledger of each step that has one, and name the lines that contradict the facts."""
     ledgers, problems = dict[int, StepLedger](), list[str]()
     recorded, lines, others = {step.ledger_sha256 for step in facts.steps}, dict[str, bytes](), 0
-    for line in files.lines(LEDGER):
-        digest = hashlib.sha256(line).hexdigest()
+    for given in files.lines(LEDGER):
+        digest = hashlib.sha256(given).hexdigest()
         if digest in recorded:
-            lines[digest] = line
+            lines[digest] = given
         else:
             others += 1
     for step in facts.steps:
