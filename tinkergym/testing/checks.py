@@ -164,8 +164,8 @@ def _run(check: Check, subject: Subject) -> CheckResult:
     began = time.monotonic()
     outcome, message, hint = Outcome.OK, "", ""
     try:
-        with time_limit(CHECK_SECONDS):
-            check.run(subject)
+        with time_limit(CHECK_SECONDS), subject.closing() as closed:
+            check.run(closed)
     except CheckSkippedError as error:
         outcome, message, hint = Outcome.SKIPPED, error.message, error.hint
     except CheckFailedError as error:

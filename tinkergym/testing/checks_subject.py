@@ -8,8 +8,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -45,6 +45,23 @@ class Subject:
     """Creates a new one."""
     actions: Callable[[int], list[str]] | None = None
     """From a seed to actions to play with; None uses words of the observations."""
+
+    @contextmanager
+    def closing(self) -> Iterator[Subject]:
+        """Yield this subject; what it creates meanwhile is closed: that may end processes."""
+        created: list[AnyEnv] = []
+
+        def make() -> AnyEnv:
+            created.append(self.make())
+            return created[-1]
+
+        try:
+            yield replace(self, make=make)
+        finally:
+            for env in created:
+                # Foreign code; that closing works is a check of its own.
+                with suppress(Exception):
+                    env.close()
 
     def policy(self, env: AnyEnv, seed: int) -> TextPolicy:
         """Return the policy: the given actions, else legal ones if the environment lists them, else words.
