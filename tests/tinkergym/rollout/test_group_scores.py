@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -20,6 +19,7 @@ from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.job_spec import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler
 from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.faults import hangs_end
 from tinkergym.trajectory.trajectory import StopReason
 
 SIZE = 4
@@ -63,7 +63,7 @@ class Failing(Longest):
             case "odd":
                 return ["much", float("nan"), None, (1.0, {"a": "b"})]
             case "late":
-                time.sleep(60)
+                hangs_end.wait(60)
             case "some":
                 return [1.0, InvalidRewardError("the judge is away"), (0.5, {"extra": 2.0}), True]
         raise AssertionError
@@ -137,6 +137,7 @@ def test_an_episode_that_failed_is_not_among_those_that_are_compared():
         ("late", StopReason.ENVIRONMENT_TIMEOUT, "step_timeout_seconds"),
     ],
 )
+@pytest.mark.usefixtures("end_hangs")
 def test_where_there_are_no_scores_all_episodes_are_lost(first, reason, told):
     seconds = 0.05 if first == "late" else 60.0
     some = plans("failing", step_timeout_seconds=seconds)
