@@ -31,16 +31,19 @@ def call(code, **settings):
 
 
 def orphans():
-    """Processes of sandboxes whose launcher is gone; other tests may run sandboxes at the same time."""
+    """Processes of sandboxes whose launcher is gone and that do not end.
+
+    Other tests may run sandboxes at the same time, and the kernel ends what is in one after its launcher.
+    """
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
             if b"sandbox_launcher" in (process / "cmdline").read_bytes() and parent == 1:
-                found.append(process.name)
-        except OSError:
+                found.append(psutil.Process(int(process.name)))
+        except (OSError, psutil.Error):
             continue
-    return found
+    return psutil.wait_procs(found, timeout=20)[1]
 
 
 @pytest.fixture(params=LEVELS)
