@@ -89,7 +89,8 @@ def _origin() -> _Origin:
     while frame is not None and len(site) < 3:
         path = frame.f_code.co_filename
         if owner is None and path.endswith(_FILES_OF_OWNERS):
-            owner = _owners.get(frame.f_locals.get("self"))
+            one = frame.f_locals.get("self")
+            owner = _owners.get(one) if isinstance(one, BaseClient | ThreadPoolExecutor) else None
         if "/lib/python" not in path and not path.startswith("<"):
             site.append(f"{path.removeprefix(_ROOT)}:{frame.f_lineno}")
         frame = frame.f_back
