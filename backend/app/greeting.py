@@ -24,6 +24,7 @@ class Greeting:
         say: Callable[[Notice], None],
         refusals: Callable[[], Mapping[str, str]] = dict,
         isolation: Callable[[], Notice | None] = lambda: None,
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare.
 
@@ -33,12 +34,14 @@ class Greeting:
             say: Receives the messages.
             refusals: Returns, by model, why its worker does not start.
             isolation: Returns the message about the isolation of policies' code.
+            heard: Called for each response of the service.
         """
         self._url = url
         self._key_file = key_file
         self._say = say
         self._refusals = refusals
         self._isolation = isolation
+        self._heard = heard
         self._refusals_said: Mapping[str, str] = {}
         self._next_refusals = 0.0
         self._began = time.monotonic()
@@ -56,6 +59,7 @@ class Greeting:
         health = health_of(self._url)
         if health is None:
             return
+        self._heard()
         waiting_for = health.get("waiting_for", [])
         if not self.given:
             self.given = True

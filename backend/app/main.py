@@ -80,6 +80,7 @@ def serve(
         _forget(config, "scheduler")
         _forget_refusals(config)
         mark = prefix + secrets.token_hex(8)
+        probe = GatewayProbe(lambda: answers(url))
         with guarded(mark):
             parts = {
                 "scheduler": RestartedPart(
@@ -95,7 +96,7 @@ def serve(
                     mark,
                     data_folder.log_file(config, "gateway"),
                     pass_fds=(listener.fileno(),),
-                    hangs=GatewayProbe(lambda: answers(url)).hangs,
+                    hangs=probe.hangs,
                 ),
             }
             try:
@@ -105,6 +106,7 @@ def serve(
                     say,
                     lambda: _refusals(config),
                     lambda: isolation_notice(config.python_tool),
+                    probe.heard,
                 )
                 return _watch(config, parts, signals, greeting, say)
             finally:

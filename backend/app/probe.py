@@ -33,6 +33,10 @@ class GatewayProbe:
         self._answered = False
         self._failures = 0
 
+    def heard(self) -> None:
+        """Note that it has responded to somebody else: from now on, silence is a reason."""
+        self._answered, self._failures = True, 0
+
     def hangs(self, started_at: float, now: float) -> bool:
         """Whether the gateway started then hangs. Probes it if it is time to."""
         if started_at != self._started_at:

@@ -37,8 +37,8 @@ def health():
 
 def test_what_does_not_start_is_said_once_with_its_reason_and_again_only_if_that_changes(health):
     answer, url = health
-    lines, refusals = [], {}
-    greeting = Greeting(url, Path("local.json"), lines.append, lambda: refusals)
+    lines, refusals, heard = [], {}, []
+    greeting = Greeting(url, Path("local.json"), lines.append, lambda: refusals, heard=lambda: heard.append(1))
 
     def look(now):
         # One look may find the machine too busy to answer; a few do not.
@@ -47,6 +47,7 @@ def test_what_does_not_start_is_said_once_with_its_reason_and_again_only_if_that
 
     look(1000.0)
     assert len(lines) == 1
+    assert heard
     assert "still starting: pool:nano" in str(lines[0])
     assert lines[0].to_json()["waiting_for"] == ["pool:nano"]
     for reason in ("torch sees no GPU (set device=cpu)", "no such file"):

@@ -45,6 +45,14 @@ def test_a_gateway_that_starts_may_take_its_time_but_not_for_ever():
     assert not gateway.hangs_within(599, started_at=710.0, now=710.0)
 
 
+def test_a_gateway_that_answered_somebody_else_and_then_does_not_hangs_too():
+    gateway = Gateway()
+    gateway.well = False
+    assert not gateway.hangs_within(1, now=100.0)
+    gateway.probe.heard()
+    assert gateway.hangs_within(10, now=101.0)
+
+
 def test_after_a_long_sleep_of_the_machine_it_is_asked_as_often_as_ever():
     gateway = Gateway()
     assert not gateway.hangs_within(2, now=100.0)
