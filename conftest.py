@@ -33,9 +33,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Draw the seed, in the process that starts the others, which get its options."""
+    """Draw the seed once: the processes that share the tests inherit it."""
     if config.option.shuffle == -1:
-        config.option.shuffle = random.SystemRandom().randrange(10**6)
+        drawn = os.environ.setdefault("TINKERGYM_SHUFFLE", str(random.SystemRandom().randrange(10**6)))
+        config.option.shuffle = int(drawn)
 
 
 def pytest_report_header(config):
