@@ -3,6 +3,7 @@
 import os
 import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A draw that fails one run in a hundred says nothing about the change that it meets; look for such draws with
@@ -45,6 +46,7 @@ def pytest_report_header(config):
     return None if seed is None else f"random order: --shuffle={seed}"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest itself, which brings tests with an equal fixture together
 def pytest_collection_modifyitems(config, items):
     """Files with long tests come first: one that begins last would leave the other cores idle."""
     if config.option.shuffle is not None:
