@@ -24,7 +24,7 @@ from benchmarks.multi_agent import (
 from tinkergym.evaluation.matches import Player
 from tinkergym.evaluation.statistics import mean_interval
 from tinkergym.opponents import Scripted
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 
 GAME = "tabletop/Signals-v0"
 SPEAKER, LISTENER = "speaker", "listener"
@@ -80,7 +80,7 @@ def measure() -> list[Figure]:
 
 def _returns(job: tg.Job, agents: dict[str, Any]) -> list[float]:
     """Return the team's returns, the seats that learn played by a job's policies, or by its only one."""
-    only = not isinstance(job.spec, JobSpec)
+    only = not isinstance(job.spec, RLSpec)
     seats = {
         agent: Player(name=f"own {agent}", plays=job.policy(agent="" if only else agent))
         if isinstance(seat, tg.Train)

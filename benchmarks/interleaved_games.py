@@ -23,7 +23,9 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.player import EpisodePlayer
-from tinkergym.schema.job_spec import EnvironmentRef, Limits, LoRA
+from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import Limits
 
 EPISODES = 64
 ROUNDS = 7

@@ -25,7 +25,8 @@ import httpx
 import tinkergym as tg
 from benchmarks.common import Figure, Service, paired_ratio, service, write_result
 from tinkergym.schema.events import StepEvent
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 MOST = 2.0
 STEPS = 12
@@ -182,9 +183,9 @@ def _queue(url: str, key: str) -> None:
     client = tg.Client(url, key)
     environment = EnvironmentRef(id="board/TicTacToeVs-v0")
     for _ in range(4):
-        client.submit(JobSpec(environment=environment, steps=1, rollout="client"))  # nobody plays it
+        client.submit(RLSpec(environment=environment, steps=1, rollout="client"))  # nobody plays it
     for _ in range(QUEUED_JOBS):
-        client.submit(JobSpec(environment=environment, steps=1000))
+        client.submit(RLSpec(environment=environment, steps=1000))
 
 
 def _crash(url: str, key: str) -> None:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from tinkergym.schema.algorithms import GRPO
     from tinkergym.schema.budget import Budget
     from tinkergym.schema.evaluate_every import EvaluateEvery
-    from tinkergym.schema.job_spec import FullParameters, Limits, LoRA, Sampling, Train
+    from tinkergym.schema.jobs.common import FullParameters, LoRA, Sampling
+    from tinkergym.schema.jobs.played import Limits
+    from tinkergym.schema.jobs.seats import Train
     from tinkergym.tools.definition import tool
 
 __all__ = [
@@ -75,19 +77,19 @@ _HOMES = {
     "Client": "tinkergym.remote.client",
     "EvaluateEvery": "tinkergym.schema.evaluate_every",
     "Evaluation": "tinkergym.evaluation.evaluate",
-    "FullParameters": "tinkergym.schema.job_spec",
+    "FullParameters": "tinkergym.schema.jobs.common",
     "GRPO": "tinkergym.schema.algorithms",
     "Job": "tinkergym.remote.job",
-    "Limits": "tinkergym.schema.job_spec",
-    "LoRA": "tinkergym.schema.job_spec",
+    "Limits": "tinkergym.schema.jobs.played",
+    "LoRA": "tinkergym.schema.jobs.common",
     "Policy": "tinkergym.remote.policy",
     "Rubric": "tinkergym.rubrics.rubric",
-    "Sampling": "tinkergym.schema.job_spec",
+    "Sampling": "tinkergym.schema.jobs.common",
     "SingleTurnEnv": "tinkergym.core",
     "TextEnv": "tinkergym.core",
     "TextGame": "tinkergym.games.text_game",
     "TinkerGymError": "tinkergym.errors",
-    "Train": "tinkergym.schema.job_spec",
+    "Train": "tinkergym.schema.jobs.seats",
     "evaluate": "tinkergym.evaluation.evaluate",
     "make": "tinkergym.registration.environments",
     "make_game": "tinkergym.registration.games",

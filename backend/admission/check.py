@@ -22,9 +22,12 @@ from backend.config import GatewayLimits, ServiceConfig
 from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, PayloadTooLargeError
 from tinkergym.schema.checks import with_group_rewards
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, WrittenDataSpec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.policy_refs import PolicyRef
 
 
@@ -36,7 +39,7 @@ class Admission:
     catalog: ModelCatalog
     job_check: JobCheck
 
-    def check(self, tenant: TenantStore, spec: AnyJobSpec) -> tuple[AnyJobSpec, dict[str, str]]:
+    def check(self, tenant: TenantStore, spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
         """Return the job as it will be stored, and the versions of its packs.
 
         Raises:
@@ -53,7 +56,7 @@ class Admission:
         spec = origins.with_definite_origins(catalog, tenant, spec)
         if isinstance(spec, PolicySpec):
             return spec, {}
-        if isinstance(spec, WrittenDataSpec):
+        if isinstance(spec, DatasetSpec):
             most_images = config.limits.prompt_images
             datasets.check(catalog, config.uploads, config.images, tenant, spec, most_images=most_images)
             remote_environments.check_evaluations(spec, config)
@@ -65,12 +68,12 @@ class Admission:
             recorded = {"environment_prompt": found.environment_prompt, "environment_data": found.data}
             spec = spec.model_copy(update=recorded)
             spec = with_group_rewards(spec, pays_groups=found.group_rewards)
-        if isinstance(spec, JobSpec):
+        if isinstance(spec, RLSpec):
             spec = _seated(spec, found.agents, found.offered)
         return spec, found.packs
 
 
-def refuse_unplayed(spec: AnyJobSpec, config: ServiceConfig) -> None:
+def refuse_unplayed(spec: JobSpec, config: ServiceConfig) -> None:
     """Refuse jobs whose episodes the service would have to play, if it plays none."""
     if config.env_workers:
         return
@@ -81,7 +84,7 @@ def refuse_unplayed(spec: AnyJobSpec, config: ServiceConfig) -> None:
             "env_workers",
             field="rollout",
         )
-    if isinstance(spec, WrittenDataSpec) and spec.evaluate and not spec.client_plays_evaluations:
+    if isinstance(spec, DatasetSpec) and spec.evaluate and not spec.client_plays_evaluations:
         raise InvalidRequestError(
             "this service does not play episodes, so it cannot evaluate the job",
             hint="leave out evaluate, or ask the operator to raise env_workers",
@@ -89,16 +92,16 @@ def refuse_unplayed(spec: AnyJobSpec, config: ServiceConfig) -> None:
         )
 
 
-def refuse_too_large(spec: AnyJobSpec, limits: GatewayLimits) -> None:
+def refuse_too_large(spec: JobSpec, limits: GatewayLimits) -> None:
     """Refuse jobs that would take memory or time from other tenants."""
     if len(spec.model_dump_json()) > limits.job_bytes:
         raise description_too_large(limits)
-    if isinstance(spec, WrittenDataSpec | PolicySpec):
+    if isinstance(spec, DatasetSpec | PolicySpec):
         return
-    most = spec.most_episodes_per_step if isinstance(spec, JobSpec) else spec.episodes_per_step
+    most = spec.most_episodes_per_step if isinstance(spec, RLSpec) else spec.episodes_per_step
     if most > limits.episodes_per_step:
         field = "episodes_per_step"
-        if isinstance(spec, JobSpec):
+        if isinstance(spec, RLSpec):
             rounds = spec.episodes_per_step <= limits.episodes_per_step
             field = f"algorithm.{'dynamic_sampling_rounds' if rounds else 'groups_per_step'}"
         raise InvalidRequestError(
@@ -127,7 +130,7 @@ def description_too_large(limits: GatewayLimits) -> PayloadTooLargeError:
     )
 
 
-def _seated(spec: JobSpec, agents: list[str], offered: list[str]) -> JobSpec:
+def _seated(spec: RLSpec, agents: list[str], offered: list[str]) -> RLSpec:
     """Return a job with the seats of its game."""
     if spec.plays_game and spec.rollout == "server":
         return spec.seated(agents, offered)

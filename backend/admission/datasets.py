@@ -11,7 +11,7 @@ from backend.store.uploads import Uploads
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.schema.checks import nothing_left
 from tinkergym.schema.data import DataKind
-from tinkergym.schema.jobs import SFTSpec, WrittenDataSpec
+from tinkergym.schema.jobs.dataset import DatasetSpec, SFTSpec
 
 
 def check(
@@ -19,7 +19,7 @@ def check(
     uploaded: Blobs,
     images_sent: Blobs,
     tenant: TenantStore,
-    spec: WrittenDataSpec,
+    spec: DatasetSpec,
     *,
     most_images: int,
 ) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from backend.admission.protocols import ModelCatalog
 from backend.config import VLLM_LEAST_TEMPERATURE, ServiceConfig
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import FullParameters, LoRA, PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.spec import JobSpec
 
 
-def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCatalog) -> None:
+def refuse_impossible(spec: JobSpec, config: ServiceConfig, catalog: ModelCatalog) -> None:
     """Check a job against the limits of the engine that will sample for it.
 
     Raises:
@@ -46,7 +47,7 @@ def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCat
         )
 
 
-def _refuse_scripted(spec: AnyJobSpec) -> None:
+def _refuse_scripted(spec: JobSpec) -> None:
     # A user who sets the threshold accepts the difference between engine and learner.
     if isinstance(spec, PlayedSpec) and spec.parity_threshold is not None:
         return

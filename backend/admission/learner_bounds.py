@@ -8,11 +8,12 @@ from backend.admission.protocols import ModelCatalog
 from backend.compute.layer_names import names, no_such_layer
 from backend.config import ServiceConfig
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA
-from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.jobs.common import Adapter, LoRA
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
 
 
-def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCatalog) -> None:
+def refuse_impossible(spec: JobSpec, config: ServiceConfig, catalog: ModelCatalog) -> None:
     """Check a job's adapter against the model's layers, and its optimizer against installed packages.
 
     Raises:
@@ -21,7 +22,7 @@ def refuse_impossible(spec: AnyJobSpec, config: ServiceConfig, catalog: ModelCat
         UnknownModelError: There is no such model.
     """
     adapters: list[tuple[Adapter, str]] = [(spec.adapter, spec.model)]
-    if isinstance(spec, JobSpec):
+    if isinstance(spec, RLSpec):
         adapters = [(one.adapter, one.model) for one in map(spec.for_agent, spec.trained_agents)]
     for adapter, model in adapters:
         if isinstance(adapter, LoRA) and adapter.target_modules:

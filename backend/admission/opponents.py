@@ -10,14 +10,16 @@ from backend.external.tokens import without_token
 from backend.external.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import External, FixedPlayer, Frozen, League, PlayedAs
 from tinkergym.schema.policy_refs import PolicyRef
 
 Seat = TypeVar("Seat")
 
 
-def definite_opponents(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
+def definite_opponents(tenant: TenantStore, spec: RLSpec) -> dict[str, Any]:
     """Return the settings in which every frozen opponent has a version.
 
     Raises:
@@ -49,7 +51,7 @@ def definite_opponents(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
     return changes
 
 
-def with_models(spec: JobSpec, change: Callable[[External], External]) -> JobSpec:
+def with_models(spec: RLSpec, change: Callable[[External], External]) -> RLSpec:
     """Return a job with each model that plays changed in the same way."""
 
     def seat(one: Seat) -> Seat:
@@ -70,19 +72,19 @@ def with_models(spec: JobSpec, change: Callable[[External], External]) -> JobSpe
     )
 
 
-def _definite_league(tenant: TenantStore, spec: JobSpec, league: League, field: str) -> League:
+def _definite_league(tenant: TenantStore, spec: RLSpec, league: League, field: str) -> League:
     if not league.anchors:
         return league
     return league.model_copy(update={"anchors": _all_definite(tenant, spec, league.anchors, field)})
 
 
 def _all_definite(
-    tenant: TenantStore, spec: JobSpec, players: Sequence[FixedPlayer], field: str
+    tenant: TenantStore, spec: RLSpec, players: Sequence[FixedPlayer], field: str
 ) -> list[FixedPlayer]:
     return [_definite(tenant, spec, one, field) if isinstance(one, Frozen) else one for one in players]
 
 
-def _definite(tenant: TenantStore, spec: JobSpec, frozen: Frozen, field: str) -> Frozen:
+def _definite(tenant: TenantStore, spec: RLSpec, frozen: Frozen, field: str) -> Frozen:
     ref = PolicyRef.parse(frozen.policy, field=field)
     found = tenant.find_policy(ref, field=field)
     if found.policy.model != spec.model:
@@ -110,7 +112,7 @@ def _without_secrets(ref: EnvironmentRef) -> EnvironmentRef:
     return without_token(shown) if is_remote(shown) else shown
 
 
-def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: str) -> None:
+def _refuse_other_games(tenant: TenantStore, spec: RLSpec, agent: str, job_id: str) -> None:
     """Refuse to replay a job whose games differ from this job's, or that has too few of them."""
     field = f"agents.{agent}"
     try:
@@ -119,7 +121,7 @@ def _refuse_other_games(tenant: TenantStore, spec: JobSpec, agent: str, job_id: 
         error.field = field
         raise
     theirs = job.spec
-    if not isinstance(theirs, JobSpec) or agent not in theirs.learning_seats:
+    if not isinstance(theirs, RLSpec) or agent not in theirs.learning_seats:
         raise InvalidRequestError(
             f"{job_id} did not train a policy at the seat {agent!r}",
             hint="use a job that did",

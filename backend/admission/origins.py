@@ -13,12 +13,15 @@ from backend.admission.protocols import ModelCatalog
 from backend.store.policies import PolicyRecord
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, Train
-from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec
+from tinkergym.schema.jobs.common import Adapter, LoRA
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
+from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.policy_refs import PolicyRef
 
 
-def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJobSpec) -> AnyJobSpec:
+def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: JobSpec) -> JobSpec:
     """Return the job with its model by its canonical name, and the versions of the policies it uses.
 
     Raises:
@@ -28,7 +31,7 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
     """
     # A pool serves one name: a folder written in several ways would be loaded several times.
     changes: dict[str, Any] = {"model": catalog.known_as(spec.model)}
-    if isinstance(spec, JobSpec):
+    if isinstance(spec, RLSpec):
         changes["agents"] = {
             agent: seat.model_copy(update={"model": _other_model(catalog, spec, seat)})
             if isinstance(seat, Train)
@@ -37,7 +40,7 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
         }
     spec = spec.model_copy(update=changes)
     changes = {}
-    if isinstance(spec, JobSpec) and spec.agents:
+    if isinstance(spec, RLSpec) and spec.agents:
         changes |= _beginnings(tenant, spec)
     elif spec.initial_policy:
         definite, begun_with = _policy(tenant, spec.initial_policy, "initial_policy")
@@ -45,18 +48,18 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: AnyJ
         changes["initial_policy"] = str(definite)
     if isinstance(spec, DistillationSpec):
         changes["teacher"] = _teacher(catalog, tenant, spec)
-    if isinstance(spec, JobSpec):
+    if isinstance(spec, RLSpec):
         changes |= definite_opponents(tenant, spec.model_copy(update=changes))
     return spec.model_copy(update=changes) if changes else spec
 
 
-def _other_model(catalog: ModelCatalog, spec: JobSpec, seat: Train) -> str | None:
+def _other_model(catalog: ModelCatalog, spec: RLSpec, seat: Train) -> str | None:
     """Return a canonical name for a seat's model; None if it is the job's, under any name."""
     named = None if seat.model is None else catalog.known_as(seat.model)
     return None if named == catalog.known_as(spec.model) else named
 
 
-def _beginnings(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
+def _beginnings(tenant: TenantStore, spec: RLSpec) -> dict[str, Any]:
     """Return the seats with the version that each policy starts from."""
     agents = dict(spec.agents)
     for agent, begins in spec.beginnings.items():
@@ -76,7 +79,7 @@ def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[PolicyRef, Po
     return ref.at(found.checkpoint(field=field).policy_version), found.policy
 
 
-def _refuse_other_shape(spec: AnyJobSpec, ref: PolicyRef, begun_with: PolicyRecord) -> None:
+def _refuse_other_shape(spec: JobSpec, ref: PolicyRef, begun_with: PolicyRecord) -> None:
     for theirs, ours, to_write in (
         (begun_with.model, spec.model, f"set model={begun_with.model!r}"),
         (begun_with.adapter, spec.adapter, f"use {_to_write(begun_with.adapter)}"),

@@ -35,7 +35,9 @@ from tinkergym.errors import (
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
 from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context, scripted_players, shown_first
-from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, JobSpec, PlayedSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef, EvaluatedSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.opponents import League
 from tinkergym.schema.views import RendererBundle
@@ -132,7 +134,7 @@ class Preflight:
                 if isinstance(spec, PlayedSpec):
                     played: PlayedSpec = _alone(spec, environment)
                 else:
-                    played = JobSpec(
+                    played = RLSpec(
                         model=spec.model,
                         chat_template=spec.chat_template,
                         environment=environment,
@@ -249,12 +251,12 @@ def _together(by_name: Mapping[str, Checked]) -> Checked:
 
 
 def _agents_of(spec: PlayedSpec) -> list[str]:
-    return list(spec.agents) if isinstance(spec, JobSpec) else []
+    return list(spec.agents) if isinstance(spec, RLSpec) else []
 
 
 def _game_settings(spec: PlayedSpec) -> dict[str, Any]:
     """Return the part of the question about a game."""
-    if not isinstance(spec, JobSpec):
+    if not isinstance(spec, RLSpec):
         return {"self_play": False, "scripted": []}
     return {"self_play": isinstance(spec.self_play, League), "scripted": scripted_players(spec)}
 

@@ -9,13 +9,15 @@ from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
 from backend.external.tokens import EnvTokens, without_token
 from backend.external.urls import as_remote, is_remote, pinned
-from tinkergym.schema.job_spec import EnvironmentRef, EvaluatedSpec, JobSpec, PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef, EvaluatedSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
 
 Played = TypeVar("Played", bound=PlayedSpec)
 
 
-def by_id(spec: AnyJobSpec) -> AnyJobSpec:
+def by_id(spec: JobSpec) -> JobSpec:
     """Return the job with a server address, given as the environment's id, in its full form."""
     if not isinstance(spec, PlayedSpec):
         return spec
@@ -30,9 +32,9 @@ def allowed(spec: Played, config: ServiceConfig) -> Played:
             external model.
     """
     check_evaluations(spec, config)
-    if isinstance(spec, JobSpec) and spec.rollout == "server":
+    if isinstance(spec, RLSpec) and spec.rollout == "server":
         opponent_models.check_listed(spec.external_models, config.opponent_urls)
-    elif isinstance(spec, JobSpec):
+    elif isinstance(spec, RLSpec):
         opponent_models.refuse_keys(spec.external_models)
     # What a client plays, it reaches from where it is.
     if spec.rollout != "server":
@@ -60,7 +62,7 @@ def check_evaluations(spec: EvaluatedSpec, config: ServiceConfig) -> None:
             judges.check_listed(ref, config.judge_urls)
 
 
-def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobSpec:
+def to_store(spec: JobSpec, config: ServiceConfig, tenant_id: str) -> JobSpec:
     """Return the job for display: without the server's token."""
     if not isinstance(spec, PlayedSpec):
         return spec
@@ -73,6 +75,6 @@ def to_store(spec: AnyJobSpec, config: ServiceConfig, tenant_id: str) -> AnyJobS
             return tokens.put_away(environment, tenant_id)
         return without_token(environment)
 
-    if isinstance(spec, JobSpec):
+    if isinstance(spec, RLSpec):
         spec = with_models(spec, lambda model: opponent_models.put_away(model, tokens, tenant_id))
     return spec.with_environments(stored)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from tinkergym.errors import InvalidRequestError, PythonToolRefusedError
 from tinkergym.registration.packs import pack_modules
 from tinkergym.rollout.table_tools import SANDBOX
-from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.tools.sandbox import isolation_for
 
 
-def refuse_foreign(spec: AnyJobSpec) -> None:
+def refuse_foreign(spec: JobSpec) -> None:
     """Refuse tools that would make the service import or run code that its operator did not choose.
 
     Raises:
         InvalidRequestError: A tool does not belong to a pack, or needs arguments from the job.
         PythonToolRefusedError: It is the sandbox, and this service or its machine does not allow it.
     """
-    if not isinstance(spec, JobSpec) or spec.rollout != "server":
+    if not isinstance(spec, RLSpec) or spec.rollout != "server":
         return
     packs = pack_modules() - {"tinkergym"}
     for agent in spec.trained_agents:

@@ -10,11 +10,11 @@ from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
 from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.jobs.spec import JobSpec
 
 
 def refuse_impossible(
-    spec: AnyJobSpec,
+    spec: JobSpec,
     config: ServiceConfig,
     tenant: TenantStore,
     memory: Callable[[], int] = machine_bytes,

@@ -13,7 +13,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 from tinkergym.schema.episodes import CURRENT
-from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Base, FixedPlayer, League, Replay
 
 _BINDING = 3
@@ -57,7 +58,7 @@ class LeagueView(Protocol):
         ...
 
 
-def bind(spec: JobSpec, step: int, group: int, view: LeagueView) -> dict[str, SeatPlayer]:
+def bind(spec: RLSpec, step: int, group: int, view: LeagueView) -> dict[str, SeatPlayer]:
     """Return who plays each agent in all episodes of a group.
 
     Args:
@@ -85,7 +86,7 @@ def bind(spec: JobSpec, step: int, group: int, view: LeagueView) -> dict[str, Se
 class _Draw:
     """Draws the opponents of one group."""
 
-    spec: JobSpec
+    spec: RLSpec
     step: int
     group: int
     view: LeagueView
@@ -129,7 +130,7 @@ def _difficulty(beaten_share: float) -> float:
     return (1.0 - beaten_share) ** 2 + 0.01
 
 
-def share_of(spec: JobSpec, league: League, step: int, group: int, *, number: int = 0) -> Share:
+def share_of(spec: RLSpec, league: League, step: int, group: int, *, number: int = 0) -> Share:
     """Return the league's share that a group belongs to.
 
     Groups are not drawn independently, so in every step the number of groups matches each share to within

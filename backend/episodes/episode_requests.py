@@ -14,7 +14,8 @@ from backend.episodes.league_book import LeagueBook
 from backend.episodes.recorded_actions import RecordedActions
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
-from tinkergym.schema.job_spec import JobSpec, Sampling
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import Base, External, Frozen, PlayedAs, Replay, Scripted
 from tinkergym.schema.policy_refs import PolicyRef, policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
@@ -34,7 +35,7 @@ def episode_id(job_id: str, step: int, index: int) -> str:
 
 def step_requests(
     job_id: str,
-    spec: JobSpec,
+    spec: RLSpec,
     step: int,
     league: LeagueView | None = None,
     *,
@@ -47,7 +48,7 @@ def step_requests(
 
 def group_requests(
     job_id: str,
-    spec: JobSpec,
+    spec: RLSpec,
     step: int,
     groups: Iterable[int],
     league: LeagueView | None = None,
@@ -108,7 +109,7 @@ def _replayed(
 
 
 def _seats(
-    job_id: str, spec: JobSpec, step: int, seed: int, players: Mapping[str, SeatPlayer]
+    job_id: str, spec: RLSpec, step: int, seed: int, players: Mapping[str, SeatPlayer]
 ) -> dict[str, SeatPlan]:
     """Return who plays each seat of an episode."""
     if not players:
@@ -120,7 +121,7 @@ def _seats(
     }
 
 
-def seat_plan(job_id: str, spec: JobSpec, player: SeatPlayer, seed: int, *, step: int) -> SeatPlan:
+def seat_plan(job_id: str, spec: RLSpec, player: SeatPlayer, seed: int, *, step: int) -> SeatPlan:
     """Return a seat of an episode with who plays it.
 
     Args:
@@ -170,7 +171,7 @@ def seat_plan(job_id: str, spec: JobSpec, player: SeatPlayer, seed: int, *, step
     )
 
 
-def _as_trained(spec: JobSpec, played: PlayedAs) -> JobSpec:
+def _as_trained(spec: RLSpec, played: PlayedAs) -> RLSpec:
     """Return a job's settings for an opponent that plays as it was trained."""
     sampling = Sampling(temperature=played.temperature, max_turn_tokens=played.max_turn_tokens)
     own = {"sampling": sampling, "system_prompt": played.system_prompt, "reasoning": played.reasoning}

@@ -11,7 +11,7 @@ from typing import Any
 
 from backend.episodes.binding import class_of
 from backend.episodes.played import Played
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import League
 
 Scores = dict[str, tuple[int, float]]
@@ -49,7 +49,7 @@ def snapshots(league: League, newest: int) -> list[int]:
 class LeagueBook:
     """The results of one job's league games, and the state at each of the last steps."""
 
-    spec: JobSpec
+    spec: RLSpec
     _after: dict[int, Scores] = field(default_factory=lambda: {0: {}})
     """The scores after each step, for the steps that future requests depend on."""
 

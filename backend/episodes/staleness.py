@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.episodes.played import Played, trained_seats
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import StopReason, Trajectory
 
 IntArray = npt.NDArray[np.int64]
@@ -22,7 +22,7 @@ def oldest_version(step: int, max_staleness: int) -> int:
     return max(0, step - 1 - max_staleness)
 
 
-def within_bound(spec: JobSpec, step: int, played: Played) -> Played:
+def within_bound(spec: RLSpec, step: int, played: Played) -> Played:
     """Return the step's episodes; seats with a token beyond `max_staleness` become `too_stale`.
 
     No such episode should get here: none is issued before a version within the bound exists, and none is

@@ -14,7 +14,7 @@ from tinkergym.errors import (
     UnknownModelError,
     from_wire,
 )
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.policy_refs import PolicyRef
 
 _REFUSAL_SECONDS = 60.0

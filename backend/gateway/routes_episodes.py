@@ -24,8 +24,9 @@ from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import PlayedSpec
-from tinkergym.schema.jobs import JobView, WrittenDataSpec
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.model import MOST_RESULTS
 from tinkergym.schema.parsing import parse_json
 
@@ -91,7 +92,7 @@ def _job_of_clients(
     parts: GatewayParts, tenant: TenantStore, job_id: str
 ) -> tuple[JobView, PoolRecord | None]:
     job, pool = job_and_pool(parts, tenant, job_id)
-    if isinstance(job.spec, WrittenDataSpec) and job.spec.client_plays_evaluations:
+    if isinstance(job.spec, DatasetSpec) and job.spec.client_plays_evaluations:
         return job, pool
     if not isinstance(job.spec, PlayedSpec):
         raise ConflictError(f"{job_id} trains on a dataset and does not play episodes")

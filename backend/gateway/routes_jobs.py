@@ -25,17 +25,18 @@ from backend.store.checkpoint_files import checkpoint_path
 from backend.store.job_folders import JobFolders
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.events import MOST_JOBS_LISTED, CheckpointView, EvaluationEvent
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec
-from tinkergym.schema.jobs import (
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import (
     CLIENT_PACKS_HEADER,
     INSTALLED_PACKS,
-    AnyJobSpec,
     DeletedJob,
     InstalledPack,
     JobView,
 )
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.parsing import parse_spec
 
 router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
 
@@ -58,7 +59,7 @@ class CheckpointList(WireModel):
     checkpoints: list[CheckpointView] = Field(max_length=100_000)
 
 
-@router.post("", status_code=201, openapi_extra=describes(JobSpec))
+@router.post("", status_code=201, openapi_extra=describes(RLSpec))
 async def create_job(
     request: Request,
     tenant: Tenant,
@@ -167,12 +168,12 @@ def download_file(
     )
 
 
-def _read(body: bytearray, limits: GatewayLimits) -> tuple[AnyJobSpec, str]:
+def _read(body: bytearray, limits: GatewayLimits) -> tuple[JobSpec, str]:
     """Return the job in a body, and the hash of the body."""
     if len(body) > limits.job_bytes:  # Checked before any of its settings.
         raise description_too_large(limits)
     settings = json_object(body)
-    spec = remote_environments.by_id(parse_any_spec(settings))
+    spec = remote_environments.by_id(parse_spec(settings))
     refuse_too_large(spec, limits)
     return spec, _sha256(settings)
 
@@ -181,7 +182,7 @@ def _sha256(settings: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def _read_packs(header: str, spec: AnyJobSpec) -> list[InstalledPack]:
+def _read_packs(header: str, spec: JobSpec) -> list[InstalledPack]:
     """Return the client's list of installed packs; empty if it does not play episodes."""
     try:
         packs = INSTALLED_PACKS.validate_json(header) if header else []

@@ -11,7 +11,7 @@ from backend.gateway.dependencies import Tenant, body_of
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.openapi_document import describes
 from backend.gateway.visible import shown_to
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.updates import UpdateRequest
 
 router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)

@@ -24,13 +24,13 @@ from backend.store.images import Images
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, ServiceUnavailableError
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.policy_calls import (
     CallView,
     Load,
     NumberedCall,
     PolicyCallsView,
-    PolicySpec,
     images_in,
     most_images_in,
 )

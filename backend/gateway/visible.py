@@ -24,7 +24,7 @@ from tinkergym.schema.events import (
     StateEvent,
     WarningEvent,
 )
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.views import ModelView
 
 _FULL_BYTES = 2**20

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from backend.episodes.played import Played, PlayedSeat, trained_seats
 from tinkergym.schema.events import StepEvent, WarningEvent
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Turn
 
 _MANY_CUT = 0.25
@@ -78,7 +78,7 @@ def speed_metrics(event: StepEvent) -> dict[str, float]:
     }
 
 
-def waste_warnings(spec: JobSpec, step: int, played: Played, *, rewards_count: bool) -> list[WarningEvent]:
+def waste_warnings(spec: RLSpec, step: int, played: Played, *, rewards_count: bool) -> list[WarningEvent]:
     """Return a warning for each reason why the step's play was wasted.
 
     Args:
@@ -159,7 +159,7 @@ def _equal_rewards(step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | Non
     )
 
 
-def _unequal_starts(spec: JobSpec, step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | None:
+def _unequal_starts(spec: RLSpec, step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | None:
     if not spec.algorithm.compares_siblings:
         return None
     first: dict[int, set[str]] = defaultdict(set)

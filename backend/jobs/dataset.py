@@ -19,7 +19,7 @@ from backend.learner.sequences import TrainSequence
 from backend.policies.parity import Prompt
 from backend.store.uploads import Uploads
 from tinkergym.schema.data import TokenSequence
-from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.trajectory.parts import ImageSpan
 
 
@@ -57,7 +57,7 @@ class WrittenData:
     """Held-out records; empty without evaluation."""
 
 
-def read(context: JobContext[WrittenDataSpec]) -> WrittenData:
+def read(context: JobContext[DatasetSpec]) -> WrittenData:
     """Read a job's dataset.
 
     Raises:
@@ -97,7 +97,7 @@ def written(sequence: TokenSequence) -> WrittenSequence:
     )
 
 
-def batch_numbers(spec: WrittenDataSpec, records: int, step: int) -> list[int]:
+def batch_numbers(spec: DatasetSpec, records: int, step: int) -> list[int]:
     """Return which of `records` records train step `step` (the first is 1) uses.
 
     Passes over the data follow each other without a gap: a batch may hold the end of one and the beginning

@@ -19,12 +19,12 @@ from backend.jobs.step_report import spike_warnings
 from backend.store.facts import Fact
 from tinkergym.schema.certificate import StepFacts
 from tinkergym.schema.events import JobState, StepEvent
-from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.schema.jobs.dataset import DatasetSpec
 
 _LOOK_SECONDS = 0.5
 """How often a job that waits for its evaluations checks whether it should end."""
 
-WrittenT_co = TypeVar("WrittenT_co", bound=WrittenDataSpec, covariant=True)
+WrittenT_co = TypeVar("WrittenT_co", bound=DatasetSpec, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
 
     def _step(self, step: int) -> None:
         context, spec = self._context, self._settings_at(step)
-        assert isinstance(spec, WrittenDataSpec)
+        assert isinstance(spec, DatasetSpec)
         numbers = batch_numbers(spec, len(self._data.train), step)
         sequences = [sequence for number in numbers for sequence in self._data.train[number]]
         with context.clock.part("forward_backward"):

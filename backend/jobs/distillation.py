@@ -20,8 +20,10 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.policies.parity import parity
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec, TrainingSpec
-from tinkergym.schema.jobs import DistillationSpec
+from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 
 _LOSS = LossConfig(name="importance_sampling", aggregation="token")
 
@@ -43,7 +45,7 @@ class DistillationJob(RLJob):
         if self._teacher is not None:
             self._teacher.close()
 
-    def _distil(self, context: JobContext[JobSpec], step: int, played: Played) -> Learned:
+    def _distil(self, context: JobContext[RLSpec], step: int, played: Played) -> Learned:
         """Update the student with the teacher's scores of its valid episodes."""
         spec = self._settings_at(step)
         assert isinstance(spec, DistillationSpec) and self._teacher is not None
@@ -105,8 +107,8 @@ class DistillationJob(RLJob):
         }
 
 
-def _as_played(spec: DistillationSpec) -> JobSpec:
+def _as_played(spec: DistillationSpec) -> RLSpec:
     """Return the job's settings for the rollout: episodes per step, each with its own start."""
     common = {name: getattr(spec, name) for name in PlayedSpec.model_fields}
     algorithm = GRPO(group_size=1, groups_per_step=spec.episodes_per_step, baseline="batch")
-    return JobSpec(**common, algorithm=algorithm)
+    return RLSpec(**common, algorithm=algorithm)

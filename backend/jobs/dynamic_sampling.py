@@ -14,7 +14,7 @@ from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
 from backend.learner.shaping import returns_to_go
 from tinkergym.evaluation.advantages import group_advantages, turn_advantages
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Trajectory
 
 
@@ -30,7 +30,7 @@ class Rounds:
     """Number of groups that were played and replaced."""
 
 
-def follow(spec: JobSpec, played: Played) -> Rounds:
+def follow(spec: RLSpec, played: Played) -> Rounds:
     """Process the rounds in `played`, and return what comes next.
 
     In each round every zero-variance group is replaced by a new one in its place, with a number that has not
@@ -61,7 +61,7 @@ def follow(spec: JobSpec, played: Played) -> Rounds:
     return Rounds(groups=places, wanted=[], replaced=unused - len(places))
 
 
-def learned_from(spec: JobSpec, played: Played) -> tuple[Played, int]:
+def learned_from(spec: RLSpec, played: Played) -> tuple[Played, int]:
     """Return the episodes of the remaining groups, by place, and how many groups were replaced."""
     if not spec.algorithm.dynamic_sampling_rounds:
         return played, 0
@@ -72,7 +72,7 @@ def learned_from(spec: JobSpec, played: Played) -> tuple[Played, int]:
     return [pair for group in rounds.groups for pair in by_group[group]], rounds.replaced
 
 
-def _is_silent(spec: JobSpec, seats: Sequence[PlayedSeat]) -> bool:
+def _is_silent(spec: RLSpec, seats: Sequence[PlayedSeat]) -> bool:
     """Whether a group has zero variance at every seat."""
     by_seat: dict[int, list[Trajectory]] = defaultdict(list)
     for seat in seats:
@@ -80,7 +80,7 @@ def _is_silent(spec: JobSpec, seats: Sequence[PlayedSeat]) -> bool:
     return all(_are_silent(spec, trajectories) for trajectories in by_seat.values())
 
 
-def _are_silent(spec: JobSpec, played: Sequence[Trajectory]) -> bool:
+def _are_silent(spec: RLSpec, played: Sequence[Trajectory]) -> bool:
     """Whether some trajectories have zero variance, or too few of them count."""
     trajectories = [trajectory for trajectory in played if counts(spec, trajectory)]
     if len(trajectories) < 2:

@@ -21,7 +21,9 @@ from tinkergym.evaluation.statistics import clustered_interval, finite_ends, gam
 from tinkergym.schema.episodes import MOST_SEATS, EpisodeRequest, SeatPlan
 from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
 from tinkergym.schema.events import EvaluationEvent, WarningEvent
-from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, Limits, PlayedSpec
+from tinkergym.schema.jobs.evaluated import EvaluatedSpec
+from tinkergym.schema.jobs.played import Limits, PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import Base
 from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.seat_tools import SeatTools
@@ -165,7 +167,7 @@ class Evaluations:
         sets = _whole_sets(trajectories, size=len(self._seats_of(wanted)))
         counted = [one for some in sets for one in some]
         returns = [one.episode_return for one in counted]
-        low, high = _interval(sets, game=isinstance(context.spec, JobSpec) and bool(context.spec.agents))
+        low, high = _interval(sets, game=isinstance(context.spec, RLSpec) and bool(context.spec.agents))
         name = context.spec.name_of(wanted)
         before = self._recorded.get(name, [])
         event = EvaluationEvent(
@@ -243,7 +245,7 @@ class Evaluations:
     def _seats_of(self, wanted: EvaluateEvery) -> list[str]:
         """Return the agents that the evaluated policy plays in turn."""
         spec = self._context.spec
-        if not isinstance(spec, JobSpec) or not spec.agents:
+        if not isinstance(spec, RLSpec) or not spec.agents:
             return [ONLY_AGENT]
         own = spec.agent_of(wanted)
         return [agent for agent in spec.learning_seats if spec.policy_at(agent) == own]
@@ -253,10 +255,10 @@ class Evaluations:
         context, spec, wanted = self._context, self._context.spec, self._wanted[number]
         # The same at every step, so that only the versions differ.
         seed = sampling_seed(spec.seed, 0, number, index)
-        agents = dict(spec.agents) if isinstance(spec, JobSpec) else {}
+        agents = dict(spec.agents) if isinstance(spec, RLSpec) else {}
         if not agents:
             return {ONLY_AGENT: self._own_seat(context.job_id, spec, step, seed, wanted.temperature)}
-        assert isinstance(spec, JobSpec)
+        assert isinstance(spec, RLSpec)
         own, seats = spec.agent_of(wanted), self._seats_of(wanted)
         taken = seats[index % len(seats)]
         policy = policy_of(context.job_id, own)

@@ -26,8 +26,8 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.schema.events import ErrorView, JobState, WarningEvent
-from tinkergym.schema.job_spec import PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.steering import settings_at
 
 _log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
             f"resumed after step {self._done_step}" if self._done_step else "started again from the beginning"
         )
 
-    def _settings_at(self, step: int) -> AnyJobSpec:
+    def _settings_at(self, step: int) -> JobSpec:
         """Return the job's settings for a step, including its owner's changes."""
         context = self._context
         updates = context.store.take_updates(context.lease, step)

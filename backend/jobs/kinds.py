@@ -11,17 +11,19 @@ from backend.jobs.own_loop import PolicyJob
 from backend.jobs.preference import PreferenceJob
 from backend.jobs.rl import RLJob
 from backend.jobs.sft import SFTJob
-from tinkergym.schema.job_spec import JobSpec, TrainingSpec
-from tinkergym.schema.jobs import DistillationSpec, PreferenceSpec, SFTSpec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.rl import RLSpec
 
 
 def loop_of(context: JobContext[TrainingSpec]) -> JobLoop[Any]:
     """Return the loop for a job's kind."""
     spec = context.lease.spec
     match spec:
-        case JobSpec():
-            return RLJob(cast("JobContext[JobSpec]", context))
+        case RLSpec():
+            return RLJob(cast("JobContext[RLSpec]", context))
         case SFTSpec():
             return SFTJob(cast("JobContext[SFTSpec]", context))
         case PreferenceSpec():

@@ -13,14 +13,14 @@ import torch
 from backend.jobs.job_context import JobContext
 from backend.learner.kl import kl_estimates
 from backend.learner.sequences import TrainSequence
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 
 _SHARE, _MOST = 8, 32
 """One of this many sequences of a step is used, up to a maximum."""
 
 
 def kl_from_the_start(
-    context: JobContext[JobSpec], step: int, sequences: Sequence[TrainSequence]
+    context: JobContext[RLSpec], step: int, sequences: Sequence[TrainSequence]
 ) -> dict[str, float]:
     """Return the metric `kl` if it is due, before the step's first update.
 

@@ -26,7 +26,7 @@ from backend.learner.value_loss import ValueLoss
 from backend.policies.parity import parity, prompt_of
 from backend.policies.trained_policy import PolicyPart, forward_backward_together
 from tinkergym.schema.algorithms import PPO, PolicyGradient
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.policy_refs import policy_of
 
 
@@ -41,13 +41,13 @@ class Learned:
     """Trained tokens, each counted once."""
 
 
-def learn(context: JobContext[JobSpec], step: int, played: Played) -> Learned:
+def learn(context: JobContext[RLSpec], step: int, played: Played) -> Learned:
     """Update the policy with the step's completed episodes; see `learning`."""
     return alone(context, learning(context, step, played))
 
 
 def learn_together(
-    contexts: Mapping[str, JobContext[JobSpec]], step: int, played: Played
+    contexts: Mapping[str, JobContext[RLSpec]], step: int, played: Played
 ) -> dict[str, Learned]:
     """Update several policies, with their gradients in shared calls to the learner; see `learning`.
 
@@ -77,7 +77,7 @@ def learn_together(
 
 
 def learning(
-    context: JobContext[JobSpec], step: int, played: Played
+    context: JobContext[RLSpec], step: int, played: Played
 ) -> Generator[Batch, ForwardBackwardResult, Learned]:
     """Update the policy with the step's completed episodes, yielding each gradient request to the caller.
 
@@ -171,7 +171,7 @@ def _with_proximal(sequences: Sequence[TrainSequence], logprobs: Sequence[FloatA
 
 
 def _parity(
-    context: JobContext[JobSpec],
+    context: JobContext[RLSpec],
     step: int,
     sequences: list[TrainSequence],
     learner_logprobs: list[FloatArray],
@@ -225,7 +225,7 @@ def _parity(
 
 
 def _note_agreement(
-    context: JobContext[JobSpec],
+    context: JobContext[RLSpec],
     step: int,
     *,
     metrics: dict[str, float],
@@ -245,7 +245,7 @@ def _note_agreement(
         )
 
 
-def _parity_without_sequences(context: JobContext[JobSpec], step: int, played: Played) -> dict[str, float]:
+def _parity_without_sequences(context: JobContext[RLSpec], step: int, played: Played) -> dict[str, float]:
     """Compare learner and engine in a step without training, using tokens sampled for this."""
     prompts = (
         prompt_of(segment.token_ids, segment.loss_mask, segment.images)
@@ -261,7 +261,7 @@ def _parity_without_sequences(context: JobContext[JobSpec], step: int, played: P
     )
 
 
-def loss_config(spec: JobSpec, context_length: int) -> LossConfig:
+def loss_config(spec: RLSpec, context_length: int) -> LossConfig:
     """Return the job's loss; `context_length` is the model's."""
     algorithm = spec.algorithm
     correction = None
@@ -296,13 +296,13 @@ def _value_rate(algorithm: PolicyGradient, rate: float) -> float | None:
     return algorithm.value_learning_rate * (rate / algorithm.learning_rate)
 
 
-def _reference(context: JobContext[JobSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:
+def _reference(context: JobContext[RLSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:
     """Return the logprobs of the initial policy: the model itself, or another job's policy."""
     with context.policy.beginning(asked_again=True) as begun_with:
         return begun_with.logprobs(sequences)
 
 
-def _most_tokens(spec: JobSpec, context_length: int) -> int:
+def _most_tokens(spec: RLSpec, context_length: int) -> int:
     limits, most = spec.limits, spec.limits.max_turns * spec.sampling.max_turn_tokens
     context_length = min(context_length, limits.max_context_tokens or context_length)
     return min(most, limits.max_episode_tokens or most, context_length)

@@ -29,6 +29,7 @@ from tinkergym.errors import (
     NotFoundError,
 )
 from tinkergym.schema.events import ErrorView, JobState
+from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.policy_calls import (
     CallResult,
     ForwardBackward,
@@ -36,7 +37,6 @@ from tinkergym.schema.policy_calls import (
     Logprobs,
     OptimStep,
     PolicyCall,
-    PolicySpec,
     Publish,
     Save,
     TokenSequence,

@@ -15,7 +15,7 @@ from backend.jobs.job_context import JobContext
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.policies.parity import Prompt, parity, prompt_of
 from tinkergym.errors import ParityError
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
 
 _PROMPTS = 2
 """Number of sampled requests, which each publish may cost."""

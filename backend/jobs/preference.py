@@ -26,7 +26,7 @@ from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.spikes import LEAST_LOSS, SpikeWatch
 from tinkergym.errors import NonFiniteLossError
-from tinkergym.schema.jobs import PreferenceSpec
+from tinkergym.schema.jobs.dataset import PreferenceSpec
 
 _MEASURED_AT_ONCE = 32
 """Pairs per part; a cancellation is checked between parts."""

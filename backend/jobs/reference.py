@@ -18,7 +18,7 @@ from backend.jobs.job_context import JobContext
 from backend.learner.preference_loss import FloatArray, sums
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.store.blobs import BlobMissingError
-from tinkergym.schema.jobs import PreferenceSpec
+from tinkergym.schema.jobs.dataset import PreferenceSpec
 
 _AT_ONCE = 32
 """Pairs per part; a cancellation is checked between parts."""

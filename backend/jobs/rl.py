@@ -43,7 +43,7 @@ from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.schema.algorithms import RunningBaseline
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState, StepEvent, WarningEvent, metric_by_policy
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.policy_refs import policy_of
 from tinkergym.trajectory.trajectory import StopReason, reason_line
 
@@ -76,14 +76,14 @@ class _Noting(Protocol):
         ...
 
 
-Learn = Callable[[JobContext[JobSpec], int, Played], Learned]
+Learn = Callable[[JobContext[RLSpec], int, Played], Learned]
 """What is done with a step's episodes."""
 
 
-class RLJob(JobLoop[JobSpec]):
+class RLJob(JobLoop[RLSpec]):
     """Jobs whose policy plays: RL, and distillation, which learns from the episodes in another way."""
 
-    def __init__(self, context: JobContext[JobSpec], learn: Learn = learn) -> None:
+    def __init__(self, context: JobContext[RLSpec], learn: Learn = learn) -> None:
         super().__init__(context)
         self._league = LeagueBook(context.spec)
         guard = context.spec.guard
@@ -301,7 +301,7 @@ class RLJob(JobLoop[JobSpec]):
     def _learned(self, step: int, played: Played) -> Learned:
         """Train on a step's episodes, each policy on the seats that it played."""
         context, steered = self._context, self._settings_at(step)
-        if isinstance(steered, JobSpec):  # Distillation applies its own.
+        if isinstance(steered, RLSpec):  # Distillation applies its own.
             context = replace(context, spec=steered)
         spec = context.spec
         own = {
@@ -350,7 +350,7 @@ class RLJob(JobLoop[JobSpec]):
         if spec.leagues:
             self._league.add(step, played)
         steered = self._settings_at(step)
-        for agent in steered.updated_at(step) if isinstance(steered, JobSpec) else ():
+        for agent in steered.updated_at(step) if isinstance(steered, RLSpec) else ():
             own = spec.for_agent(agent)
             if isinstance(own.algorithm, RunningBaseline):
                 earned = earned_by_seat(own, played, policy_of(context.job_id, agent))
@@ -470,7 +470,7 @@ class RLJob(JobLoop[JobSpec]):
 
     def _news_of_waste(self, event: StepEvent, played: Played) -> list[WarningEvent]:
         """Return new warnings about why this step taught little."""
-        is_rl = isinstance(self._context.lease.spec, JobSpec)
+        is_rl = isinstance(self._context.lease.spec, RLSpec)
         found = waste_warnings(self._context.spec, event.step, played, rewards_count=is_rl)
         silence = nothing_to_compare(event, played)
         if silence is not None:  # It says the same as equal rewards would.
@@ -550,7 +550,7 @@ class RLJob(JobLoop[JobSpec]):
         return True
 
 
-def _prompts(played: Played, context: JobContext[JobSpec]) -> dict[str, list[Prompt]]:
+def _prompts(played: Played, context: JobContext[RLSpec]) -> dict[str, list[Prompt]]:
     """Return the prompts of the first turns in a step's episodes, by agent."""
     return {
         agent: [

@@ -15,7 +15,7 @@ from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import JobState, WarningEvent
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 
 _LOOK_SECONDS = 0.5
 """How often a waiting job checks whether its client is alive; more often if its patience is short."""
@@ -28,7 +28,7 @@ _CLIENTS_NAMED = 5
 class RolloutPhase:
     """One job's use of its episode board. `begin` a step, then `finish` it."""
 
-    def __init__(self, context: JobContext[JobSpec], league: LeagueBook) -> None:
+    def __init__(self, context: JobContext[RLSpec], league: LeagueBook) -> None:
         """Play a job's steps; the job's loop updates `league`."""
         self._context = context
         self._league = league

@@ -17,7 +17,7 @@ from backend.store.episodes import StoredEpisode
 from backend.store.facts import Fact
 from tinkergym.schema.certificate import EpisodeFate, StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.digests import DIGEST_BYTES, NO_DIGEST, completion_digest
 from tinkergym.trajectory.trajectory import COMPLETED_REASONS, StopReason, Trajectory, Turn
 
@@ -54,7 +54,7 @@ class RunNotes:
 
     def step(
         self,
-        spec: JobSpec,
+        spec: RLSpec,
         step: int,
         attempt: int,
         played: Played,
@@ -105,7 +105,7 @@ class RunNotes:
 
     def _fate(
         self,
-        spec: JobSpec,
+        spec: RLSpec,
         request: EpisodeRequest,
         result: EpisodeResult,
         *,
@@ -156,7 +156,7 @@ def _turns(trajectories: Iterable[Trajectory]) -> Iterator[tuple[Trajectory, int
             yield trajectory, index, turn
 
 
-def _why(spec: JobSpec, result: EpisodeResult, trained_seats: Sequence[Trajectory], *, stayed: bool) -> str:
+def _why(spec: RLSpec, result: EpisodeResult, trained_seats: Sequence[Trajectory], *, stayed: bool) -> str:
     """Return why an episode was not trained on."""
     reasons = [one.stop_reason for one in result.trajectories if one.stop_reason not in COMPLETED_REASONS]
     # In a failed game, the seat that failed is more informative than those affected by it.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from backend.jobs.dataset import Record, train_sequence
 from backend.jobs.dataset_loop import Update, WrittenDataJob
 from backend.learner.sft_loss import LikelihoodLoss
-from tinkergym.schema.jobs import SFTSpec
+from tinkergym.schema.jobs.dataset import SFTSpec
 
 _PASSED_ON = ("shared_fraction", "loss_spike")
 """Metrics of the learner that are reported unchanged."""

@@ -34,7 +34,7 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.shaping import returns_to_go
 from tinkergym.evaluation.advantages import Advantages, group_advantages, turn_advantages
 from tinkergym.schema.algorithms import PPO, RunningBaseline
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Segment, Trajectory, Turn
 
 _SHUFFLE = 2
@@ -62,7 +62,7 @@ class TrainBatch:
 
 
 def train_batch(
-    spec: JobSpec,
+    spec: RLSpec,
     step: int,
     played: Played,
     reference: PerToken,
@@ -134,7 +134,7 @@ def train_batch(
 
 
 def _assembled(
-    spec: JobSpec,
+    spec: RLSpec,
     seats: Sequence[PlayedSeat],
     credited: Mapping[Place, Credit],
     found: Mapping[Place, FloatArray],
@@ -173,7 +173,7 @@ def _against_before(
     return places, ({"baseline_mean": float(np.mean(used))} if used else {})
 
 
-def earned_by_seat(spec: JobSpec, played: Played, policy: str) -> list[tuple[PlayedSeat, float]]:
+def earned_by_seat(spec: RLSpec, played: Played, policy: str) -> list[tuple[PlayedSeat, float]]:
     """Return the shaped returns of a policy's seats in the valid episodes, before any KL penalty."""
     return [
         (seat, compared_return(seat.trajectory, shaped_rewards(spec, seat.trajectory)))
@@ -190,7 +190,7 @@ def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:
     return [seat for some in groups.values() for seat in some]
 
 
-def _strata(spec: JobSpec, seats: list[PlayedSeat]) -> list[int]:
+def _strata(spec: RLSpec, seats: list[PlayedSeat]) -> list[int]:
     """Number the environment and the agent of each seat: rewards are only compared within one such pair.
 
     A policy may play several seats of a game, and moving first may be worth more than moving second.
@@ -205,7 +205,7 @@ def _strata(spec: JobSpec, seats: list[PlayedSeat]) -> list[int]:
 
 
 def _compared(
-    spec: JobSpec,
+    spec: RLSpec,
     step: int,
     trajectories: list[Trajectory],
     *,
@@ -234,7 +234,7 @@ def _compared(
 
 
 def _credits(
-    spec: JobSpec,
+    spec: RLSpec,
     step: int,
     rewards: list[list[float]],
     groups: list[int],
@@ -272,7 +272,7 @@ def _credits(
 
 
 def _token_credits(
-    spec: JobSpec, algorithm: PPO, trajectories: list[Trajectory], credited: dict[Place, TokenCredit]
+    spec: RLSpec, algorithm: PPO, trajectories: list[Trajectory], credited: dict[Place, TokenCredit]
 ) -> tuple[dict[Place, Credit], dict[str, float]]:
     """Whiten the credits if configured, and return how good the values were."""
     metrics = value_metrics(credited)
@@ -297,7 +297,7 @@ def _token_credits(
 
 
 def _shuffle(
-    spec: JobSpec, step: int, rewards: list[list[float]], counted: list[bool], strata: list[int]
+    spec: RLSpec, step: int, rewards: list[list[float]], counted: list[bool], strata: list[int]
 ) -> None:
     """Permute the rewards of all trained turns in place, those of each environment and seat separately."""
     shuffle = np.random.default_rng([spec.seed, step, _SHUFFLE])
@@ -313,7 +313,7 @@ def _shuffle(
             rewards[episode][k] = reward
 
 
-def _learned(spec: JobSpec, trajectory: Trajectory, number: int) -> npt.NDArray[np.bool_]:
+def _learned(spec: RLSpec, trajectory: Trajectory, number: int) -> npt.NDArray[np.bool_]:
     """Return which tokens of a segment enter the loss."""
     mask = np.asarray(trajectory.segments[number].loss_mask, dtype=bool)
     for turn in trajectory.turns:
@@ -322,12 +322,12 @@ def _learned(spec: JobSpec, trajectory: Trajectory, number: int) -> npt.NDArray[
     return mask
 
 
-def _is_masked(spec: JobSpec, turn: Turn) -> bool:
+def _is_masked(spec: RLSpec, turn: Turn) -> bool:
     return spec.algorithm.mask_truncated and turn.finish_reason == "length"
 
 
 def _sequence(
-    spec: JobSpec,
+    spec: RLSpec,
     trajectory: Trajectory,
     number: int,
     credit: Credit,
@@ -374,7 +374,7 @@ def _per_token(trajectory: Trajectory, number: int, credit: Credit) -> float | l
 
 
 def _asked(
-    spec: JobSpec, trajectories: list[Trajectory], counted: list[bool], ask: PerToken
+    spec: RLSpec, trajectories: list[Trajectory], counted: list[bool], ask: PerToken
 ) -> dict[Place, FloatArray]:
     """Query every segment that may be trained on."""
     asked = [
@@ -396,7 +396,7 @@ def _asked(
 
 
 def _divergence(
-    spec: JobSpec, trajectories: list[Trajectory], reference: dict[Place, FloatArray]
+    spec: RLSpec, trajectories: list[Trajectory], reference: dict[Place, FloatArray]
 ) -> tuple[dict[Place, Numbers], float]:
     """Return each sampled token's KL to the reference, by segment, and the mean over tokens, in nats."""
     found: dict[Place, Numbers] = {}
@@ -413,7 +413,7 @@ def _divergence(
 
 
 def _take_off(
-    spec: JobSpec,
+    spec: RLSpec,
     divergence: dict[Place, Numbers],
     trajectories: list[Trajectory],
     rewards: list[list[float]],
@@ -435,7 +435,7 @@ def _at_tokens(segment: Segment, values: npt.NDArray[np.float64]) -> npt.NDArray
 
 
 def _penalty_metrics(
-    spec: JobSpec, trajectories: list[Trajectory], rewards: list[list[float]], replaced: int
+    spec: RLSpec, trajectories: list[Trajectory], rewards: list[list[float]], replaced: int
 ) -> dict[str, float]:
     algorithm = spec.algorithm
     metrics: dict[str, float] = {}

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from backend.episodes.played import Played, trained_seats
 from backend.learner.shaping import overlong_penalty
 from tinkergym.errors import InvalidRewardError
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Trajectory
 
 LARGEST_RETURN = 1e15
 """Of an episode. The learner squares gradients in float32, whose maximum is 3e38."""
 
 
-def refuse_large_rewards(spec: JobSpec, played: Played) -> None:
+def refuse_large_rewards(spec: RLSpec, played: Played) -> None:
     """Refuse finite rewards that are too large to compute with.
 
     Raises:
@@ -37,7 +37,7 @@ def refuse_large_rewards(spec: JobSpec, played: Played) -> None:
         )
 
 
-def counts(spec: JobSpec, trajectory: Trajectory) -> bool:
+def counts(spec: RLSpec, trajectory: Trajectory) -> bool:
     """Whether an episode counts in a baseline, and is trained on if it has tokens."""
     # A failure before the first completion has nothing to train on, and its return would be a made-up 0.
     kept = spec.on_failure == "keep" and trajectory.failed and trajectory.sampled_tokens > 0
@@ -54,7 +54,7 @@ def compared_return(trajectory: Trajectory, rewards: Sequence[float]) -> float:
     return sum(rewards) if trajectory.turns else trajectory.early_reward
 
 
-def shaped_rewards(spec: JobSpec, trajectory: Trajectory) -> list[float]:
+def shaped_rewards(spec: RLSpec, trajectory: Trajectory) -> list[float]:
     """Return each turn's reward, minus the penalty for a completion near its limit."""
     algorithm = spec.algorithm
     if not algorithm.overlong_tokens:

@@ -10,7 +10,7 @@ from backend.jobs.job_context import JobContext
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.train_pass import ForwardBackwardResult
-from tinkergym.schema.job_spec import TrainingSpec
+from tinkergym.schema.jobs.common import TrainingSpec
 
 Result = TypeVar("Result")
 

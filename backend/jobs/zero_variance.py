@@ -11,7 +11,7 @@ from backend.jobs.completions import WHAT_EQUAL_REWARDS_MEAN
 from backend.jobs.step_report import whose
 from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.events import StepEvent, WarningEvent
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.parts import content_text
 
 _MOST = 0.5
@@ -45,7 +45,7 @@ def nothing_to_compare(event: StepEvent, played: Played) -> WarningEvent | None:
     )
 
 
-def policy_collapsed(spec: JobSpec, event: StepEvent, played: Played) -> list[WarningEvent]:
+def policy_collapsed(spec: RLSpec, event: StepEvent, played: Played) -> list[WarningEvent]:
     """Return a warning for each policy whose actions hardly vary while most groups have zero variance."""
     silent, found = event.by_policy("zero_variance_groups"), list[WarningEvent]()
     for agent, compared in event.by_policy("compared_groups").items():
@@ -117,7 +117,7 @@ def _is_illegal(metrics: dict[str, float]) -> bool:
     return any(metrics.get(name, 0.0) > 0 for name in _ILLEGAL)
 
 
-def _causes_of_collapse(spec: JobSpec, seats: Sequence[PlayedSeat]) -> list[str]:
+def _causes_of_collapse(spec: RLSpec, seats: Sequence[PlayedSeat]) -> list[str]:
     algorithm = spec.algorithm
     causes = [f"learning_rate={algorithm.learning_rate:g} is too high"]
     if not (algorithm.entropy_coefficient or algorithm.kl_coefficient):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from tinkergym.schema.jobs import DPO, IPO, ORPO, Hinge, PreferenceLoss, SimPO
+from tinkergym.schema.jobs.dataset import DPO, IPO, ORPO, Hinge, PreferenceLoss, SimPO
 
 FloatArray = npt.NDArray[np.float64]
 

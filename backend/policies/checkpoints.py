@@ -15,7 +15,8 @@ from backend.store.checkpoint_files import folder_of
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
 from tinkergym.schema.algorithms import PPO
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, WarningEvent
-from tinkergym.schema.job_spec import JobSpec, LoRA
+from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.policy_refs import PolicyRef
 
 _log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class PolicyCheckpoints:
 
     @property
     def _has_value_head(self) -> bool:
-        return isinstance(self._spec, JobSpec) and isinstance(self._spec.algorithm, PPO)
+        return isinstance(self._spec, RLSpec) and isinstance(self._spec.algorithm, PPO)
 
     def restore(self, at_most: int | None = None) -> int:
         """Create the policy, from the newest usable checkpoint or untrained; returns its step.

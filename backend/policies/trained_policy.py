@@ -27,7 +27,7 @@ from backend.policies.step_change import StepChange
 from backend.policies.teacher import open_teacher
 from backend.policies.witness import MOST_COMPARED, PolicyWitness
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
 
 
 class TrainedPolicy:

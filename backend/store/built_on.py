@@ -6,15 +6,16 @@ from sqlalchemy import Connection, or_, select
 
 from backend.store.records import FINAL_STATES
 from backend.store.tables import job_policies, jobs
-from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, stored_spec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.policy_refs import PolicyRef
 
 
-def references_of(spec: AnyJobSpec) -> list[PolicyRef]:
+def references_of(spec: JobSpec) -> list[PolicyRef]:
     """Return the policies and jobs that a job depends on."""
     named = [spec.initial_policy, spec.teacher if isinstance(spec, DistillationSpec) else ""]
-    if isinstance(spec, JobSpec):
+    if isinstance(spec, RLSpec):
         named += [*spec.opponent_policies, *spec.beginnings.values(), *spec.replayed_jobs.values()]
     return [PolicyRef.parse(text) for text in named if PolicyRef.is_meant(text)]
 

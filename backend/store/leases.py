@@ -26,8 +26,11 @@ from backend.store.tables import events, jobs, tenants
 from backend.store.usage import StopRequest, counted, stop_request_of
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import CheckpointEvent, ErrorView, JobState, StateEvent, StepEvent
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec
-from tinkergym.schema.jobs import JobView, stored_spec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import stored_spec
+from tinkergym.schema.jobs.view import JobView
 
 
 class LeaseStore:
@@ -300,7 +303,7 @@ def _other_models(agents: str | None, model: str) -> tuple[str, ...]:
 
 def _opponents_keys(spec: PlayedSpec) -> list[EnvironmentRef]:
     """Return the names of the keys of external models, each in the place of a token's name."""
-    models = spec.external_models if isinstance(spec, JobSpec) else []
+    models = spec.external_models if isinstance(spec, RLSpec) else []
     return [EnvironmentRef(id="opponent", kwargs={"token": one.api_key}) for one in models]
 
 

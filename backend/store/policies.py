@@ -17,7 +17,7 @@ from backend.store.database import Database
 from backend.store.records import JobLease, fenced
 from backend.store.tables import checkpoints, job_policies, policies, versions
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.job_spec import Adapter, TrainingSpec
+from tinkergym.schema.jobs.common import Adapter, TrainingSpec
 
 _ADAPTER: TypeAdapter[Adapter] = TypeAdapter(Adapter)
 

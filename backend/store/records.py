@@ -16,8 +16,9 @@ from backend.errors import LeaseLostError
 from backend.store.checkpoint_views import checkpoint_views
 from backend.store.tables import events, jobs
 from tinkergym.schema.events import ErrorView, Event, EventBody, JobState, StateEvent
-from tinkergym.schema.jobs import INSTALLED_PACKS, AnyJobSpec, JobView, stored_spec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.spec import JobSpec, stored_spec
+from tinkergym.schema.jobs.view import INSTALLED_PACKS, JobView
 from tinkergym.schema.steering import settings_now
 from tinkergym.schema.updates import SettingsUpdate
 
@@ -38,7 +39,7 @@ class JobLease:
     """Grows when the job changes workers; writes with an older epoch are refused."""
     attempt: int
     """1 for the first worker that takes the job."""
-    spec: AnyJobSpec
+    spec: JobSpec
     tenant_id: str
     expires_at: float
     """Unix seconds. After this another worker may take the job; until one does, this lease stays valid."""

@@ -30,14 +30,9 @@ from backend.store.tables import episodes, events, facts, jobs, policy_calls
 from backend.store.tenant_runs import TenantRuns
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView, EvaluationEvent, Event, JobState, StateEvent
-from tinkergym.schema.jobs import (
-    INSTALLED_PACKS,
-    AnyJobSpec,
-    InstalledPack,
-    JobView,
-    WrittenDataSpec,
-    stored_spec,
-)
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.spec import JobSpec, stored_spec
+from tinkergym.schema.jobs.view import INSTALLED_PACKS, InstalledPack, JobView
 from tinkergym.schema.policy_refs import PolicyRef
 
 _PAGE_CHARACTERS = 4 * 2**20
@@ -59,7 +54,7 @@ class TenantStore(TenantRuns):
 
     def create_job(
         self,
-        spec: AnyJobSpec,
+        spec: JobSpec,
         packs: Mapping[str, str],
         idempotency_key: str = "",
         *,
@@ -315,7 +310,7 @@ class TenantStore(TenantRuns):
         return {
             data_id
             for _, spec in unfinished
-            if isinstance(spec, WrittenDataSpec)
+            if isinstance(spec, DatasetSpec)
             for data_id in (spec.data, spec.eval_data)
             if data_id is not None
         }
@@ -369,7 +364,7 @@ class TenantStore(TenantRuns):
                 return None
             return found.policy.model, self._own(connection, found.job_id).worker_id
 
-    def _unfinished(self, connection: Connection) -> list[tuple[str, AnyJobSpec]]:
+    def _unfinished(self, connection: Connection) -> list[tuple[str, JobSpec]]:
         """Return the tenant's unfinished jobs by id."""
         rows = connection.execute(
             select(jobs.c.job_id, jobs.c.spec).where(

@@ -29,8 +29,10 @@ from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.data import DataKind
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseReply, LeaseRequest, SubmitRequest
 from tinkergym.schema.events import Event, JobState
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.spaces import Text
 from tinkergym.tasks import SequenceTasks
@@ -59,7 +61,7 @@ class Fickle(gym.Env):
         return "", self._pay * len(action), True, False, {"metrics": {"letters": len(action)}}
 
 
-def job_spec(**settings: object) -> JobSpec:
+def job_spec(**settings: object) -> RLSpec:
     defaults = {
         "environment": EnvironmentRef(id="test/Fickle-v0"),
         "steps": 2,
@@ -72,7 +74,7 @@ def job_spec(**settings: object) -> JobSpec:
     }
     if defaults["rollout"] != "server":
         defaults = {"client_timeout_seconds": 3600.0, **defaults}
-    return JobSpec(**defaults)
+    return RLSpec(**defaults)
 
 
 class _AsThroughTheGateway(HttpRolloutTransport):
@@ -238,7 +240,7 @@ class Written:
     def start_later(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
         defaults = {"steps": 4, "batch_size": 2, "checkpoint_every": 100}
         spec = {**defaults, **settings, "kind": kind, "data": self.upload(kind, rows)}
-        return self.lab.tenant.create_job(parse_any_spec(spec), {}).job_id
+        return self.lab.tenant.create_job(parse_spec(spec), {}).job_id
 
     def start(self, kind: DataKind, rows: Sequence[Mapping[str, object]], **settings: object) -> str:
         job_id = self.start_later(kind, rows, **settings)

@@ -26,7 +26,7 @@ from backend.store.records import JobLease
 from tests.backend.gateway_lab import Running
 from tests.backend.lab import TENANT
 from tinkergym.schema import setting_errors
-from tinkergym.schema.job_spec import TrainingSpec
+from tinkergym.schema.jobs.common import TrainingSpec
 
 THE_WAY = {
     "tinkergym.remote",

@@ -16,7 +16,7 @@ from tinkergym.bridges.openenv import OpenEnvEnv
 from tinkergym.bridges.verifiers import VerifiersEnv
 from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting.recipe import Recipe
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.serving.remote_env import RemoteEnv
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -51,15 +51,15 @@ def job(recipe, stage):
     settings = {name: value for name, value in given.items() if name not in OF_THE_SCRIPT | OF_THE_CALL}
     settings["kind"] = kind
     if kind != "rl":
-        return parse_any_spec({"steps": 1, "data": "0" * 64, **settings})
+        return parse_spec({"steps": 1, "data": "0" * 64, **settings})
     kwargs = settings.pop("env_kwargs", {})
     if "games" in given:
         settings["environments"] = [
             {"id": name, "weight": weight, "kwargs": dict(*own)} for name, weight, *own in given["games"]
         ]
-        return parse_any_spec(settings)
+        return parse_spec(settings)
     name = settings.pop("environment", "") or written_id(recipe.name)
-    return parse_any_spec({**settings, "environment": {"id": name, "kwargs": kwargs}})
+    return parse_spec({**settings, "environment": {"id": name, "kwargs": kwargs}})
 
 
 def written_id(name):

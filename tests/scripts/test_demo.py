@@ -22,9 +22,10 @@ raise KeyboardInterrupt
 """
 WHOLE = """
 from types import SimpleNamespace
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
-spec = JobSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)
+spec = RLSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)
 job = SimpleNamespace(id="job-1", spec=spec)
 """
 

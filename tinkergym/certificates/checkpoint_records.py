@@ -14,9 +14,9 @@ from tinkergym.certificates.bundle import UNPACKED, checkpoint_folder
 from tinkergym.certificates.document import refuse_repeated_names
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import BundledFile, CheckpointFacts, RunFacts
-from tinkergym.schema.job_spec import LoRA
-from tinkergym.schema.jobs import ANY_JOB_SPEC, AnyJobSpec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.spec import JOB_SPEC, JobSpec
 from tinkergym.schema.steering import settings_before
 
 MANIFEST = "manifest.json"
@@ -99,7 +99,7 @@ def _of_manifest(facts: RunFacts, one: CheckpointFacts, manifest: _Manifest) -> 
 def _same_settings(facts: RunFacts, agent: str, written: JsonValue) -> bool:
     """Whether a manifest's settings are those with which the job started."""
     try:
-        found: AnyJobSpec = ANY_JOB_SPEC.validate_python(written)
+        found: JobSpec = JOB_SPEC.validate_python(written)
         began = settings_before(facts.job.spec, facts.job.updates).for_agent(agent)
     except (ValidationError, TinkerGymError, LookupError, TypeError):  # The changes may be invented.
         return False

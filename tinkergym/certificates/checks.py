@@ -7,9 +7,10 @@ from collections import Counter
 from tinkergym.certificates.policy_checks import policy_checks
 from tinkergym.certificates.wording import some
 from tinkergym.schema.certificate import Check, RunFacts, StepFacts, data_of
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec
-from tinkergym.schema.jobs import WrittenDataSpec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 
 
 def checks_of(facts: RunFacts) -> list[Check]:
@@ -20,7 +21,7 @@ def checks_of(facts: RunFacts) -> list[Check]:
         checks += [_tokens(facts), _episodes(facts, spec)]
         if spec.environment_data:
             checks.append(_of_the_job(facts, _tasks(facts, spec)))
-    if isinstance(spec, WrittenDataSpec):
+    if isinstance(spec, DatasetSpec):
         checks.append(_of_the_job(facts, _data(facts)))
     return checks
 
@@ -62,7 +63,7 @@ def _tokens(facts: RunFacts) -> Check:
 
 def _episodes(facts: RunFacts, spec: PlayedSpec) -> Check:
     name = "every_episode_accounted_for"
-    wanted = spec.episodes_per_step if isinstance(spec, JobSpec) else None
+    wanted = spec.episodes_per_step if isinstance(spec, RLSpec) else None
     wrong = [one.step for one in facts.steps if not _adds_up(one, wanted)]
     if wrong:
         return Check(name=name, verdict="fails", text=f"the episodes of steps {some(wrong)} do not add up")

@@ -14,7 +14,7 @@ from tinkergym.certificates.fact_consistency import fact_problems
 from tinkergym.certificates.sealing import own_sha256
 from tinkergym.errors import InvalidDataError
 from tinkergym.schema.certificate import Certificate
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
 
 MOST_OBJECTS = 150_000
 """The most objects in a certificate, about those of a run of 25,000 steps. Each wrong one costs memory."""

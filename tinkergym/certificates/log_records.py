@@ -8,16 +8,19 @@ from tinkergym.certificates.bundle import EVENTS
 from tinkergym.certificates.event_log import EventLog
 from tinkergym.schema.certificate import AgreementFacts, CheckpointFacts, RunFacts, StepFacts
 from tinkergym.schema.events import StepEvent, metric_by_policy
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec, JobView, PreferenceSpec, SFTSpec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import JobView
 
 _ROUNDING = 1e-3
 """Seconds by which a time that was stored as hours may differ."""
 
 _SECONDS_PER_HOUR = 3600
 
-_RECORDS: dict[type[AnyJobSpec], int] = {SFTSpec: 1, PreferenceSpec: 2}
+_RECORDS: dict[type[JobSpec], int] = {SFTSpec: 1, PreferenceSpec: 2}
 """Sequences that the facts count for each record of the log."""
 
 
@@ -145,7 +148,7 @@ def _agreement(facts: RunFacts, one: AgreementFacts, log: EventLog) -> Iterator[
     if isinstance(spec, PolicySpec):
         return
     if isinstance(spec, PlayedSpec):
-        if isinstance(spec, JobSpec) and spec.max_staleness:
+        if isinstance(spec, RLSpec) and spec.max_staleness:
             return  # The step's metric includes tokens of earlier versions.
         where = one.version + 1
     else:

@@ -9,7 +9,7 @@ from html import escape
 
 from tinkergym.display.html import curve
 from tinkergym.schema.certificate import Certificate, RunFacts
-from tinkergym.schema.job_spec import PlayedSpec
+from tinkergym.schema.jobs.played import PlayedSpec
 
 _VERDICTS = {
     "holds": ("holds", "#1a7f37"),

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from tinkergym.certificates.wording import some
 from tinkergym.schema.certificate import AdapterFacts, Check, RunFacts
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import LoRA, PlayedSpec
-from tinkergym.schema.jobs import WrittenDataSpec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.played import PlayedSpec
 
 
 def policy_checks(facts: RunFacts) -> list[Check]:
@@ -96,7 +97,7 @@ def _published_by(facts: RunFacts) -> list[int]:
     if isinstance(job.spec, PlayedSpec):
         return list(range(job.step + 1))
     # Others publish before a checkpoint; the last step always has one.
-    whole = isinstance(job.spec, WrittenDataSpec) and job.state is JobState.COMPLETED
+    whole = isinstance(job.spec, DatasetSpec) and job.state is JobState.COMPLETED
     return [0, job.policy_version] if whole else []
 
 

@@ -21,8 +21,8 @@ from tinkergym.remote.imported import imported
 from tinkergym.rollout.environment_mix import EnvSources
 from tinkergym.rollout.local_environment import EnvSource, describe
 from tinkergym.schema.environment_url import is_environment_url
-from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.jobs import PreferenceSpec
+from tinkergym.schema.jobs.dataset import PreferenceSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.nested import merged
 from tinkergym.schema.setting_errors import models_in
 from tinkergym.user_code.quoting import raised
@@ -58,8 +58,8 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 _SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
-    "algorithm": ("name", JobSpec),
-    "adapter": ("kind", JobSpec),
+    "algorithm": ("name", RLSpec),
+    "adapter": ("kind", RLSpec),
     "loss": ("name", PreferenceSpec),
 }
 """Parts of a job with several variants, the setting that selects one, and a kind of job that has it."""

@@ -15,7 +15,10 @@ from tinkergym.display.tables import frame, with_metrics
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.messages import Message, assistant, system, user
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.tasks.sequence import SequenceTasks
 from tinkergym.trajectory.parts import Content, TextPart, ToolCallPart, ToolResultPart, content_text
 from tinkergym.trajectory.trajectory import Trajectory
@@ -284,7 +287,7 @@ def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) 
         origin: A name for the episodes.
     """
     found: list[StoredEpisode] = []
-    group_size = spec.algorithm.group_size if isinstance(spec, JobSpec) else 1
+    group_size = spec.algorithm.group_size if isinstance(spec, RLSpec) else 1
     for record in records:
         result = EpisodeResult.model_validate_json(record)
         _, step, index = result.episode_id.rsplit(":", 2)
@@ -308,7 +311,7 @@ def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) 
 
 def prompt_of(spec: PlayedSpec, agent: str) -> str | None:
     """Return the system prompt of a seat of a job's episodes."""
-    seat = spec.agents.get(agent) if isinstance(spec, JobSpec) else None
+    seat = spec.agents.get(agent) if isinstance(spec, RLSpec) else None
     own = seat.system_prompt if isinstance(seat, Train) else None
     return spec.effective_prompt if own is None else own
 

@@ -27,9 +27,10 @@ from tinkergym.schema.events import (
     UpdateEvent,
     WarningEvent,
 )
-from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.updates import SettingsUpdate
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -66,7 +67,7 @@ class TrainingDisplay:
     """Shows events as they come: `with TrainingDisplay(job.id, job.spec) as display: display.show(event)`."""
 
     def __init__(
-        self, job_id: str, spec: AnyJobSpec, *, console: Console | None = None, live: bool = True
+        self, job_id: str, spec: JobSpec, *, console: Console | None = None, live: bool = True
     ) -> None:
         """Prepare the display.
 
@@ -164,7 +165,7 @@ class TrainingDisplay:
         spec, adapter = self._spec, self._spec.adapter
         trained = f"LoRA rank {adapter.rank}" if adapter.kind == "lora" else "all parameters"
         name = f"{escape(spec.name)} · " if spec.name else ""
-        if isinstance(spec, JobSpec | DistillationSpec):
+        if isinstance(spec, RLSpec | DistillationSpec):
             what = escape(spec.played_in)
             steps = (
                 f"steps: {spec.steps} · episodes per step: {spec.episodes_per_step}, {PLAYED[spec.rollout]}"

@@ -23,7 +23,8 @@ from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.evaluation.rescored_advantages import advantages, what_is_missing
 from tinkergym.messages import observation_text
 from tinkergym.rubrics.rubric import Rubric, finite
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.tasks.source import TaskSource
 from tinkergym.trajectory.parts import content_text
 from tinkergym.user_code.awaiting import settled
@@ -199,7 +200,7 @@ def rescore(
     missing = what_is_missing(spec, episodes)
     compared: list[Sequence[float | None]] = [[None] * len(completed)] * 2
     if not missing:
-        assert isinstance(spec, JobSpec)
+        assert isinstance(spec, RLSpec)
         compared = [
             advantages(spec, completed, values, has).tolist()
             for values, has in ((before, has_before), (after, has_after))

@@ -13,7 +13,8 @@ import numpy as np
 from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
 from tinkergym.evaluation.advantages import FloatArray, group_advantages
 from tinkergym.schema.algorithms import PPO, PolicyGradient, RunningBaseline
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 
 
 def what_is_missing(spec: PlayedSpec, episodes: StoredEpisodes) -> str:
@@ -23,13 +24,13 @@ def what_is_missing(spec: PlayedSpec, episodes: StoredEpisodes) -> str:
         spec: The job.
         episodes: All of its episodes that are rescored, including failed ones.
     """
-    if not isinstance(spec, JobSpec):
+    if not isinstance(spec, RLSpec):
         return "the advantages of a distillation job come from its teacher, not from rewards"
     found = (_needed(spec, agent, episodes) for agent in sorted({one.agent for one in episodes}))
     return next((reason for reason in found if reason), "")
 
 
-def _needed(spec: JobSpec, agent: str, episodes: StoredEpisodes) -> str:
+def _needed(spec: RLSpec, agent: str, episodes: StoredEpisodes) -> str:
     algorithm = spec.for_agent(_policy_at(spec, agent)).algorithm
     own = [one for one in episodes if one.agent == agent]
     several_turns = any(len(one.trajectory.turns) > 1 for one in own if one.completed)
@@ -63,7 +64,7 @@ def _compared_failures(episodes: Sequence[StoredEpisode], group_size: int) -> bo
 
 
 def advantages(
-    spec: JobSpec, episodes: Sequence[StoredEpisode], values: Sequence[float], has: Sequence[bool]
+    spec: RLSpec, episodes: Sequence[StoredEpisode], values: Sequence[float], has: Sequence[bool]
 ) -> FloatArray:
     """Compare each episode as the job does: within its seat, step and environment.
 
@@ -104,5 +105,5 @@ def _numbered(keys: Iterable[object]) -> list[int]:
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
-def _policy_at(spec: JobSpec, agent: str) -> str:
+def _policy_at(spec: RLSpec, agent: str) -> str:
     return spec.policy_at(agent) if agent in spec.agents else agent

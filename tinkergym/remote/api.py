@@ -21,7 +21,8 @@ from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.data import DataManifest, DataView
 from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import CheckpointView, EvaluationEvent
-from tinkergym.schema.jobs import CLIENT_PACKS_HEADER, AnyJobSpec, DeletedJob, InstalledPack, JobView
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import CLIENT_PACKS_HEADER, DeletedJob, InstalledPack, JobView
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.updates import UpdateRequest
 from tinkergym.schema.views import (
@@ -49,7 +50,7 @@ class Api:
         return _read(HealthView, self.connection.call("GET", "/v1/health", patience_seconds=patience_seconds))
 
     def create_job(
-        self, spec: AnyJobSpec, *, idempotency_key: str, packs: Sequence[InstalledPack] = ()
+        self, spec: JobSpec, *, idempotency_key: str, packs: Sequence[InstalledPack] = ()
     ) -> JobView:
         """Submit a job. The same key and spec give the same job, even if sent several times.
 

@@ -46,18 +46,15 @@ from tinkergym.rollout.local_environment import (
 )
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt, with_group_rewards
-from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, PlayedSpec
-from tinkergym.schema.jobs import (
-    AnyJobSpec,
-    DistillationSpec,
-    JobView,
-    PreferenceLoss,
-    PreferenceSpec,
-    SFTSpec,
-    WrittenDataSpec,
-)
+from tinkergym.schema.jobs.common import Adapter, LoRA
+from tinkergym.schema.jobs.dataset import DatasetSpec, PreferenceLoss, PreferenceSpec, SFTSpec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import REMOTE_ID
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import Structured
@@ -154,7 +151,7 @@ class Client:
             rollout: "server" or "client"; an explicit value always wins.
             env_kwargs: Arguments of the environment; JSON values.
             report_to: Trackers that receive every step, as in `Job.report_to`.
-            **settings: Any other field of `JobSpec`: seed, sampling, limits, deterministic, ...
+            **settings: Any other field of `RLSpec`: seed, sampling, limits, deterministic, ...
 
         Raises:
             InvalidRequestError: A setting is invalid; nothing was started.
@@ -358,7 +355,7 @@ class Client:
             assert probing.wanted is not None
             return estimate_from(probing.wanted, probe, progress=progress)
 
-    def known_estimate(self, spec: AnyJobSpec) -> Estimate | None:
+    def known_estimate(self, spec: JobSpec) -> Estimate | None:
         """Estimate a job from your newest earlier job of its kind and size; None if there is none."""
         earlier = [view for view in self.jobs(limit=50) if not view.spec.name.startswith("probe")]
         return estimate_from_earlier(spec, earlier)
@@ -386,7 +383,7 @@ class Client:
             InvalidRequestError: A setting is invalid; nothing was started.
         """
         chosen = {"kind": "policy", "model": model, "adapter": LoRA() if adapter is None else adapter}
-        spec = parse_any_spec(chosen | {"initial_policy": initial_policy} | with_template_read(settings))
+        spec = parse_spec(chosen | {"initial_policy": initial_policy} | with_template_read(settings))
         renderer = self._renderer(
             spec.model, spec.chat_template
         )  # refuses an unknown model before it is a job
@@ -411,7 +408,7 @@ class Client:
     def _renderer(self, model: str, chat_template: str) -> Renderer:
         return Renderer.from_bundle(self._api.renderer(model, chat_template))
 
-    def submit(self, spec: AnyJobSpec) -> Job:
+    def submit(self, spec: JobSpec) -> Job:
         """Start a job from a complete specification. The caller arranges who plays its episodes."""
         refuse_while_imported()
         # One key per call: if the response is lost and the request repeated, it is still one job.
@@ -445,7 +442,7 @@ class Client:
     def _attached(self, job_id: str, env: EnvSources | Sequence[EnvSource] | None) -> Job:
         view = self._api.job(job_id)
         spec = view.spec
-        if isinstance(spec, WrittenDataSpec) and spec.client_plays_evaluations:
+        if isinstance(spec, DatasetSpec) and spec.client_plays_evaluations:
             if env is None:  # Only to watch: the evaluations wait.
                 return Job(self._api, view)
             make_env = client_evaluations.maker_of(env if isinstance(env, list | tuple) else [env], spec)
@@ -614,7 +611,7 @@ class Client:
         refuse_environment_prompt(settings)
         environment = describe_mix(env, env_kwargs)
         here_or_there = "client" if environment.only_here else "server"
-        spec = parse_any_spec(
+        spec = parse_spec(
             {
                 **environment.settings,
                 "rollout": here_or_there if rollout is None else rollout,
@@ -623,7 +620,7 @@ class Client:
             },
             arguments=("env_kwargs",),
         )
-        assert isinstance(spec, JobSpec | DistillationSpec)
+        assert isinstance(spec, RLSpec | DistillationSpec)
         _refuse_impossible(spec, environment)
         if spec.rollout == "client":
             return self._train_here(spec, environment)
@@ -635,7 +632,7 @@ class Client:
                 raise
         return self._train_here(spec.model_copy(update={"rollout": "client"}), environment)
 
-    def _train_here(self, spec: JobSpec | DistillationSpec, environment: EnvironmentMix) -> Job:
+    def _train_here(self, spec: RLSpec | DistillationSpec, environment: EnvironmentMix) -> Job:
         if environment.unknown_here:
             raise UnknownEnvironmentError(
                 f"{environment.unknown_here!r} is not registered in this process",
@@ -647,7 +644,7 @@ class Client:
         recorded = {"environment_prompt": seen.system_prompt, "environment_data": dict(seen.data)}
         spec = spec.model_copy(update=recorded)
         spec = with_group_rewards(spec, pays_groups=seen.pays_groups)
-        if isinstance(spec, JobSpec) and spec.plays_game:
+        if isinstance(spec, RLSpec) and spec.plays_game:
             spec = spec.seated(seen.agents, seen.offered)
         return self._play_here(self.submit(spec).view(), environment.make)
 
@@ -658,15 +655,15 @@ class Client:
         client_evaluations.check(make_env, spec, self._api.renderer(spec.model, spec.chat_template))
         job = self.submit(spec)
         view = job.view()
-        played = isinstance(view.spec, WrittenDataSpec) and view.spec.client_plays_evaluations
+        played = isinstance(view.spec, DatasetSpec) and view.spec.client_plays_evaluations
         return self._play_here(view, make_env) if played else job
 
     def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:
         transport, spec = self.rollout_transport(view.job_id), view.spec
-        if isinstance(spec, WrittenDataSpec):
+        if isinstance(spec, DatasetSpec):
             episodes = client_evaluations.most_at_once(spec)
         else:
-            assert isinstance(spec, JobSpec | DistillationSpec)
+            assert isinstance(spec, RLSpec | DistillationSpec)
             episodes = spec.episodes_per_step
         # One more than a step has, so a request for episodes is always open. When this process is killed, the
         # service sees it break and gives the episodes to the next client instead of waiting for the leases.
@@ -681,9 +678,9 @@ class _ProbingClient(Client):
 
     def __init__(self, client: Client) -> None:
         self.url, self._connection, self._api = client.url, client._connection, client._api
-        self.wanted: AnyJobSpec | None = None
+        self.wanted: JobSpec | None = None
 
-    def submit(self, spec: AnyJobSpec) -> Job:
+    def submit(self, spec: JobSpec) -> Job:
         """Start a probe of a job."""
         self.wanted = spec
         return super().submit(probe_of(spec))

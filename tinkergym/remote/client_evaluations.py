@@ -14,8 +14,9 @@ from tinkergym.rollout.environment_mix import makers_from
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import describe
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
-from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.views import RendererBundle
 
 Source = Callable[..., Any]
@@ -27,7 +28,7 @@ def sources_in(evaluate: object) -> list[Source]:
     return [one.source for one in given if isinstance(one, EvaluateEvery) and one.source is not None]
 
 
-def maker_of(sources: Sequence[Any], spec: WrittenDataSpec) -> MakeEnv:
+def maker_of(sources: Sequence[Any], spec: DatasetSpec) -> MakeEnv:
     """Return how to create the environments of a job's evaluations.
 
     Args:
@@ -56,14 +57,14 @@ def maker_of(sources: Sequence[Any], spec: WrittenDataSpec) -> MakeEnv:
     )
 
 
-def check(make_env: MakeEnv, spec: WrittenDataSpec, bundle: RendererBundle) -> None:
+def check(make_env: MakeEnv, spec: DatasetSpec, bundle: RendererBundle) -> None:
     """Create and reset each environment once, before anything is started.
 
     Raises:
         TinkerGymError: It cannot be played; the field is `evaluate`.
     """
     for ref in _played_here(spec):
-        played = JobSpec(
+        played = RLSpec(
             environment=ref,
             steps=1,
             model=spec.model,
@@ -78,10 +79,10 @@ def check(make_env: MakeEnv, spec: WrittenDataSpec, bundle: RendererBundle) -> N
             raise
 
 
-def most_at_once(spec: WrittenDataSpec) -> int:
+def most_at_once(spec: DatasetSpec) -> int:
     """Return the largest number of episodes of one evaluation."""
     return max(one.episodes for one in spec.evaluate)
 
 
-def _played_here(spec: WrittenDataSpec) -> list[EnvironmentRef]:
+def _played_here(spec: DatasetSpec) -> list[EnvironmentRef]:
     return [spec.environment_of(one) for one in spec.evaluate if one.is_local]

@@ -17,9 +17,9 @@ from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.template_file import with_template_read
 from tinkergym.schema.checks import nothing_left
 from tinkergym.schema.data import DataKind, DataView
-from tinkergym.schema.job_spec import LoRA
-from tinkergym.schema.jobs import PreferenceSpec, SFTSpec
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
+from tinkergym.schema.parsing import parse_spec
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def written_job(
     draft = {"adapter": LoRA(), **given, "kind": kind, "model": model, "data": "0" * 64, "steps": steps or 1}
     if eval_data is not None:
         draft["eval_data"] = "0" * 64
-    checked = parse_any_spec(draft, _ARGUMENTS[kind])
+    checked = parse_spec(draft, _ARGUMENTS[kind])
     assert isinstance(checked, SFTSpec | PreferenceSpec)
 
     renderer = Renderer.from_bundle(api.renderer(model, checked.chat_template))
@@ -105,7 +105,7 @@ def written_job(
     batch_size = given.get("batch_size", max(1, min(_BATCH_SIZE, left)))
     if steps is None:
         steps = max(1, math.ceil((1.0 if epochs is None else epochs) * left / batch_size))
-    spec = parse_any_spec({**draft, "batch_size": batch_size, "steps": steps})
+    spec = parse_spec({**draft, "batch_size": batch_size, "steps": steps})
     assert isinstance(spec, SFTSpec | PreferenceSpec)
     return spec
 

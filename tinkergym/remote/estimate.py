@@ -17,8 +17,13 @@ from tinkergym.display.progress import duration
 from tinkergym.errors import JobFailedError, TinkerGymError
 from tinkergym.remote.job import Job
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
-from tinkergym.schema.job_spec import EvaluatedSpec, JobSpec, PlayedSpec, SeatSettings, Train
-from tinkergym.schema.jobs import AnyJobSpec, JobView, WrittenDataSpec
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.evaluated import EvaluatedSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SeatSettings, Train
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import JobView
 
 PROBE_STEPS = 6
 """The first step is not counted: it loads and compiles what the others use."""
@@ -48,7 +53,7 @@ class Estimate:
         return f"{self.steps} steps, about {self.tokens:,} tokens, about {time} ({self.source})"
 
 
-def probe_of(spec: AnyJobSpec) -> AnyJobSpec:
+def probe_of(spec: JobSpec) -> JobSpec:
     """Return a short job whose steps are those of the long one."""
     steps = min(PROBE_STEPS, spec.steps)
     changes: dict[str, Any] = {
@@ -59,7 +64,7 @@ def probe_of(spec: AnyJobSpec) -> AnyJobSpec:
     }
     if isinstance(spec, EvaluatedSpec):
         changes |= {"evaluate": [], "best_by": ""}
-    if isinstance(spec, JobSpec):
+    if isinstance(spec, RLSpec):
         changes["algorithm"] = spec.algorithm.model_copy(update={"warmup_steps": 0})
         changes["agents"] = {agent: _without_warmup(seat) for agent, seat in spec.agents.items()}
     elif "warmup_steps" in type(spec).model_fields:
@@ -74,7 +79,7 @@ def _without_warmup(seat: SeatSettings) -> SeatSettings:
     return seat.model_copy(update={"algorithm": algorithm})
 
 
-def estimate_from(spec: AnyJobSpec, probe: Job, *, progress: bool | None = False) -> Estimate:
+def estimate_from(spec: JobSpec, probe: Job, *, progress: bool | None = False) -> Estimate:
     """Wait for the end of a probe, delete it however it ended, and return the estimate.
 
     Args:
@@ -127,14 +132,14 @@ def _remove(probe: Job) -> None:
         probe.delete()
 
 
-def _training_seconds(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
+def _training_seconds(spec: JobSpec, steps: Sequence[StepEvent]) -> float:
     """Return the time of a job's steps, from its first ones.
 
     The median, so that one disturbed step counts little; what only some steps do (a checkpoint, in jobs on
     datasets also a publish and a measurement) is counted separately.
     """
     seldom = {"checkpoint": _saves(spec)}
-    if isinstance(spec, WrittenDataSpec):
+    if isinstance(spec, DatasetSpec):
         seldom |= {"publish": _saves(spec), "evaluate": _measurements(spec)}
     plain = [step.step_seconds - sum(_part(step, name) for name in seldom) for step in steps]
     per_step = median(plain[1:] or plain)
@@ -147,19 +152,19 @@ def _part(step: StepEvent, name: str) -> float:
     return step.metrics.get(f"time/{name}", 0.0)
 
 
-def _saves(spec: AnyJobSpec) -> int:
+def _saves(spec: JobSpec) -> int:
     """Return how many steps end with a checkpoint, except the last."""
     return (spec.steps - 1) // spec.checkpoint_every
 
 
-def _measurements(spec: WrittenDataSpec) -> int:
+def _measurements(spec: DatasetSpec) -> int:
     """Return how often the loss on held-out data is measured, except in the first step."""
     if spec.eval_data is None and not spec.held_out:
         return 0
     return spec.steps // spec.eval_every + (spec.steps % spec.eval_every > 0)
 
 
-def estimate_from_earlier(spec: AnyJobSpec, earlier: Iterable[JobView]) -> Estimate | None:
+def estimate_from_earlier(spec: JobSpec, earlier: Iterable[JobView]) -> Estimate | None:
     """Estimate a job from the newest earlier job of its kind and size; None if there is none."""
     for view in earlier:
         if view.step >= _LEAST_STEPS and view.used_seconds > 0 and _size(view.spec) == _size(spec):
@@ -182,7 +187,7 @@ def _held_seconds(events: Sequence[Event]) -> float:
     return events[-1].time - started[-1] if started else 0.0
 
 
-def _evaluated(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
+def _evaluated(spec: JobSpec, steps: Sequence[StepEvent]) -> float:
     """Return how many times the episodes of some steps all evaluations will play.
 
     Their episodes are taken to be as long as those of training.
@@ -197,13 +202,13 @@ def _evaluated(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> float:
     return played / episodes
 
 
-def _left_out(spec: AnyJobSpec, steps: Sequence[StepEvent]) -> str:
+def _left_out(spec: JobSpec, steps: Sequence[StepEvent]) -> str:
     """Return what an estimate does not cover: a job on a dataset plays nothing to measure evaluations by."""
     unknown = isinstance(spec, EvaluatedSpec) and spec.evaluations and not any(one.episodes for one in steps)
     return ", without the evaluations" if unknown else ""
 
 
-def _size(spec: AnyJobSpec) -> tuple[object, ...]:
+def _size(spec: JobSpec) -> tuple[object, ...]:
     """Return what steps of two jobs must have in common to take about the same time."""
     where: tuple[object, ...] = ()
     if isinstance(spec, PlayedSpec):

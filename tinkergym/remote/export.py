@@ -33,7 +33,8 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.target_files import writing_to
 from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.views import EXPORT_FILE, RendererBundle
 
 _MANIFEST = "manifest.json"
@@ -127,7 +128,7 @@ def export_policy(
 
 def _prompt_of(spec: PlayedSpec, agent: str) -> tuple[str | None, dict[str, Any], str]:
     """Return a policy's system prompt, the settings of its tools, and why the prompt lacks them."""
-    tools = spec.tools_of(agent) if isinstance(spec, JobSpec) else None
+    tools = spec.tools_of(agent) if isinstance(spec, RLSpec) else None
     if tools is None:
         return spec.effective_prompt, {}, ""
     settings = {"tools": tools.model_dump(mode="json")}

@@ -9,12 +9,15 @@ from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelErr
 from tinkergym.evaluation.matches import Player
 from tinkergym.registration.games import is_game
 from tinkergym.remote.api import Api
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, PlayedSpec, SharedWith
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith
 from tinkergym.schema.policy_refs import PolicyRef, policy_of
 
 if TYPE_CHECKING:
     from tinkergym.evaluation.exploitability_curve import Lineup
-    from tinkergym.schema.jobs import JobView
+    from tinkergym.schema.jobs.view import JobView
 
 _OF_ONE_SEAT = frozenset({"opponent", "seat"})
 """Environment settings for one seat that the game itself does not have."""
@@ -63,7 +66,7 @@ def find_seats(
     if whose.startswith("job-") and "/" not in whose:
         view = api.job(whose)
         spec = view.spec
-        if isinstance(spec, JobSpec) and "" not in spec.trained_agents:
+        if isinstance(spec, RLSpec) and "" not in spec.trained_agents:
             found: dict[str, Player] = {}
             players: dict[str, Player] = {}
             for agent in agents:
@@ -131,7 +134,7 @@ def version_players(
         temperature: Sampling temperature; None is as in training.
     """
     if agents is None:
-        agents = view.spec.trained_agents if isinstance(view.spec, JobSpec) else ("",)
+        agents = view.spec.trained_agents if isinstance(view.spec, RLSpec) else ("",)
     found: list[Player] = []
     for agent in agents:
         kept = api.find_policy(policy_of(view.job_id, agent)).kept
@@ -162,7 +165,7 @@ def version_lineups(
     """
     from tinkergym.evaluation.exploitability_curve import Lineup
 
-    trained = view.spec.trained_agents if isinstance(view.spec, JobSpec) else ("",)
+    trained = view.spec.trained_agents if isinstance(view.spec, RLSpec) else ("",)
     if versions is None:
         kept = [{0, *api.find_policy(policy_of(view.job_id, own)).kept} for own in trained]
         versions = sorted(set.intersection(*kept) | {view.policy_version})
@@ -285,7 +288,7 @@ def _gone(policy: str, version: int, there: Sequence[int]) -> NotFoundError:
 
 def _seats_of(view: JobView, agent: str) -> tuple[str, ...] | None:
     spec = view.spec
-    if not agent or not isinstance(spec, JobSpec):
+    if not agent or not isinstance(spec, RLSpec):
         return None
     return tuple(
         name

@@ -44,8 +44,10 @@ from tinkergym.schema.events import (
     UpdateEvent,
     WarningEvent,
 )
-from tinkergym.schema.job_spec import EvaluatedSpec, PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec, JobView
+from tinkergym.schema.jobs.evaluated import EvaluatedSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import update_request
 from tinkergym.schema.steering import settings_now
 from tinkergym.schema.structured import Structured
@@ -133,7 +135,7 @@ class Job:
         return self._view.job_id
 
     @property
-    def spec(self) -> AnyJobSpec:
+    def spec(self) -> JobSpec:
         """The effective configuration, with defaults filled in."""
         return self._view.spec
 
@@ -643,7 +645,7 @@ class Job:
         assert isinstance(self.spec, PlayedSpec), "`episodes` refuses other jobs"
         found = rescore(self.spec, episodes, reward, tasks=tasks, origin=self.id)
 
-        def start(spec: AnyJobSpec) -> Job:
+        def start(spec: JobSpec) -> Job:
             return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
 
         return RescoredJob(found, self._api, self.view(), start)

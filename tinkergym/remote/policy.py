@@ -31,16 +31,11 @@ from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.checks import require_count, require_cut, require_temperature
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
-from tinkergym.schema.job_spec import (
-    EnvironmentRef,
-    JobSpec,
-    Limits,
-    PlayedSpec,
-    Reasoning,
-    SharedWith,
-    Train,
-)
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import Limits, PlayedSpec, Reasoning
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.sampling import Cut, SampleRequest
 from tinkergym.schema.seat_tools import SeatTools
@@ -164,7 +159,7 @@ class Policy:
                 "system_prompt": spec.system_prompt,
                 "reasoning": spec.reasoning,
                 "environment_prompt": spec.environment_prompt,
-                "tools": spec.tools_of(trained) if isinstance(spec, JobSpec) else None,
+                "tools": spec.tools_of(trained) if isinstance(spec, RLSpec) else None,
             }
         return cls(
             api,
@@ -415,7 +410,7 @@ class Policy:
 def _trained_at(view: JobView, agent: str) -> str:
     """Return the agent whose policy plays a seat; empty for a job's only one."""
     spec = view.spec
-    agents = spec.agents if isinstance(spec, JobSpec) else {}
+    agents = spec.agents if isinstance(spec, RLSpec) else {}
     if not agents and not agent:
         return ""
     trained_agents = spec.trained_agents

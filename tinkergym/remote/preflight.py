@@ -24,7 +24,8 @@ from tinkergym.rollout.seat_check import (
 )
 from tinkergym.rubrics.group import score_group_of
 from tinkergym.schema.checks import refuse_long_prompt, scripted_players, shown_first
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.views import RendererBundle
 from tinkergym.tasks.pinned import named_hash
 from tinkergym.trajectory.trajectory import StopReason
@@ -102,7 +103,7 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
 
 def _table_of(env: AnyEnv, spec: PlayedSpec) -> GameTable | None:
     """Return the game as a table with its seats checked; None for an environment with one agent."""
-    if not isinstance(spec, JobSpec):
+    if not isinstance(spec, RLSpec):
         return check_seats(env, [], spec.environment.id)
     if spec.plays_game and not spec.agents:
         table: GameTable | None = game_of(env, spec.environment.id)

@@ -10,8 +10,9 @@ from tinkergym.evaluation.rescore import Rescored
 from tinkergym.remote.api import Api
 from tinkergym.remote.datasets import written_job
 from tinkergym.schema.data import DataKind
-from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.jobs import AnyJobSpec, JobView
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.policy_refs import policy_of
 
 Started = TypeVar("Started")
@@ -21,9 +22,7 @@ Started = TypeVar("Started")
 class RescoredJob(Rescored, Generic[Started]):
     """A report over a job's episodes that can start further training on them."""
 
-    def __init__(
-        self, found: Rescored, api: Api, view: JobView, start: Callable[[AnyJobSpec], Started]
-    ) -> None:
+    def __init__(self, found: Rescored, api: Api, view: JobView, start: Callable[[JobSpec], Started]) -> None:
         """Wrap a report. Users get one from `Job.rescore`.
 
         Args:
@@ -87,7 +86,7 @@ class RescoredJob(Rescored, Generic[Started]):
     def _agent(self) -> str:
         """Return whose policy played the episodes; empty outside games, and if several did."""
         spec = self._view.spec
-        if not isinstance(spec, JobSpec) or not spec.agents:
+        if not isinstance(spec, RLSpec) or not spec.agents:
             return ""
         played = {spec.policy_at(one.episode.agent) for one in self}
         return played.pop() if len(played) == 1 else ""

@@ -22,7 +22,7 @@ from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.schema.checks import require_count
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.policy_calls import (
     CallResult,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tinkergym.schema.events import Event, StateEvent, WarningEvent
-from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.jobs.spec import JobSpec
 
 _REDRAW_SECONDS = 0.5
 
@@ -22,7 +22,7 @@ class Watched(Protocol):
         """The job's id."""
 
     @property
-    def spec(self) -> AnyJobSpec:
+    def spec(self) -> JobSpec:
         """Its settings."""
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from tinkergym.reporting.notes import Note
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from typing import IO
 from tinkergym.reporting.notes import Note
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 
 RUNS = Path("runs")
 """Default folder: `runs/<job id>/`, in the working directory."""

@@ -14,7 +14,7 @@ from tinkergym.reporting.notes import Note
 from tinkergym.reporting.packages import package
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 
 _TAG = "tinkergym.job_id"
 _NOTE_TAG = "tinkergym.last_note"

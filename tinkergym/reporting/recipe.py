@@ -24,7 +24,8 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting.recipe_picture import Evaluated, Run, draw
 from tinkergym.reporting.report import curve, reward_curves
 from tinkergym.schema.events import EvaluationEvent, Event, StepEvent
-from tinkergym.schema.jobs import AnyJobSpec, JobView
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.nested import merged
 from tinkergym.tasks.sequence import SequenceTasks
 
@@ -48,7 +49,7 @@ class RecipeJob(Protocol):
         ...
 
     @property
-    def spec(self) -> AnyJobSpec:
+    def spec(self) -> JobSpec:
         """Its settings."""
         ...
 

@@ -19,8 +19,8 @@ from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.evaluation.statistics import interval_text, share_interval
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
-from tinkergym.schema.job_spec import PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.names import LOCAL
 
 CURVE_ROWS = 8
@@ -36,7 +36,7 @@ class ReportedJob(Protocol):
         ...
 
     @property
-    def spec(self) -> AnyJobSpec:
+    def spec(self) -> JobSpec:
         """Its settings."""
         ...
 

@@ -12,7 +12,7 @@ from tinkergym.reporting.callbacks import Callback, NoteTaker
 from tinkergym.reporting.notes import Note, Notes
 from tinkergym.reporting.points import Happenings, Point, point_of
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 
 Follow = Callable[[Callable[[], None]], Iterator[Event]]
 """Yields a job's events from the first; regularly calls the given function, which may end the iteration."""

@@ -10,7 +10,7 @@ from tinkergym.reporting.notes import Note
 from tinkergym.reporting.packages import package
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 
 _SEQ = "notes/seq"
 """A note's number; float32 holds those of any job exactly."""

@@ -8,7 +8,7 @@ from tinkergym.reporting.notes import Note, WaitingNotes
 from tinkergym.reporting.packages import package
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 
 
 class TrackioTracker:

@@ -12,7 +12,7 @@ from tinkergym.reporting.notes import Note, WaitingNotes
 from tinkergym.reporting.packages import package
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.view import JobView
 
 _HEADER_BYTES = 7
 _BLOCK_BYTES = 32768

@@ -12,8 +12,10 @@ from typing import Annotated, Literal
 from pydantic import FailFast, Field, JsonValue
 
 from tinkergym.schema.events import CheckpointView, JobState
-from tinkergym.schema.job_spec import PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec, JobView, WrittenDataSpec
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.model import WireModel
 
 MOST_FACTS = 10_000_000
@@ -242,9 +244,9 @@ class Certificate(WireModel):
     """Hash of this document with this field empty. It detects damage, not forgery."""
 
 
-def data_of(spec: AnyJobSpec) -> dict[str, str]:
+def data_of(spec: JobSpec) -> dict[str, str]:
     """Return the hashes of a job's data: of its datasets, or of its environments' tasks."""
-    if isinstance(spec, WrittenDataSpec):
+    if isinstance(spec, DatasetSpec):
         found = {"data": spec.data, "eval_data": spec.eval_data}
         return {name: sha256 for name, sha256 in found.items() if sha256 is not None}
     if isinstance(spec, PlayedSpec):

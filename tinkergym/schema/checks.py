@@ -8,8 +8,10 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.schema.job_spec import LEAST_TEMPERATURE, MOST_TEMPERATURE, JobSpec, PlayedSpec
-from tinkergym.schema.jobs import WrittenDataSpec
+from tinkergym.schema.jobs.common import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import League, Scripted
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.sampling import Cut
@@ -47,7 +49,7 @@ def with_group_rewards(spec: Played, *, pays_groups: bool) -> Played:
     Raises:
         InvalidRequestError: It does, but the job has no groups.
     """
-    if not isinstance(spec, JobSpec):
+    if not isinstance(spec, RLSpec):
         return spec
     if pays_groups and spec.algorithm.group_size < 2:
         raise InvalidRequestError(
@@ -118,7 +120,7 @@ def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:
         )
 
 
-def nothing_left(spec: WrittenDataSpec, records: int) -> InvalidRequestError:
+def nothing_left(spec: DatasetSpec, records: int) -> InvalidRequestError:
     """Return an error for a job that holds out all of its records."""
     return InvalidRequestError(
         f"{spec.held_out:g} of {records} {'record' if records == 1 else 'records'} would leave none to "
@@ -155,7 +157,7 @@ def shown_first(spec: PlayedSpec) -> dict[str, PlayedSpec]:
 
     Each can then be checked for whether its first prompt and a completion fit. The job itself is under "".
     """
-    agents = spec.trained_agents if isinstance(spec, JobSpec) and spec.agents else ()
+    agents = spec.trained_agents if isinstance(spec, RLSpec) and spec.agents else ()
     own = {agent: spec.for_agent(agent) for agent in agents}
     return {"": spec} | {
         agent: one
@@ -164,7 +166,7 @@ def shown_first(spec: PlayedSpec) -> dict[str, PlayedSpec]:
     }
 
 
-def scripted_players(spec: JobSpec) -> list[tuple[str, str]]:
+def scripted_players(spec: RLSpec) -> list[tuple[str, str]]:
     """Return every agent that a game's own player may play, with that player's name."""
     found = [(agent, seat.name) for agent, seat in spec.agents.items() if isinstance(seat, Scripted)]
     leagues = [(agent, seat) for agent, seat in spec.agents.items() if isinstance(seat, League)]

@@ -8,20 +8,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
-from tinkergym.schema.jobs import AnyJobSpec, DistillationSpec, PreferenceSpec, SFTSpec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.spec import KINDS, JobSpec
 from tinkergym.schema.updates import UpdateRequest
 
 Model = TypeVar("Model", bound=BaseModel)
-
-_KINDS: dict[object, type[AnyJobSpec]] = {
-    "rl": JobSpec,
-    "sft": SFTSpec,
-    "preference": PreferenceSpec,
-    "distillation": DistillationSpec,
-    "policy": PolicySpec,
-}
 
 
 def parse(model: type[Model], settings: Mapping[str, Any], arguments: Sequence[str] = ()) -> Model:
@@ -57,29 +48,20 @@ def parse_json(model: type[Model], body: bytes | bytearray) -> Model:
         raise explain(error, model) from None
 
 
-def parse_spec(settings: Mapping[str, Any]) -> JobSpec:
-    """Check the settings of an RL job and fill in the defaults.
-
-    Raises:
-        InvalidRequestError: with the dotted name of the setting in `field`.
-    """
-    return parse(JobSpec, settings)
-
-
-def parse_any_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -> AnyJobSpec:
+def parse_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -> JobSpec:
     """Check the settings of a job of any kind; without a `kind` it is an RL job.
 
     Raises:
         InvalidRequestError: with the dotted name of the setting in `field`.
     """
     kind = settings.get("kind", "rl")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        kinds = ", ".join(repr(known) for known in _KINDS)
+    if not isinstance(kind, str) or kind not in KINDS:
+        kinds = ", ".join(repr(known) for known in KINDS)
         from tinkergym.schema.setting_errors import nearest_value
 
         hint = nearest_value(kind, kinds)
         raise InvalidRequestError(f"must be one of {kinds}, got {kind!r:.80}", hint=hint, field="kind")
-    return parse(_KINDS[kind], settings, arguments)
+    return parse(KINDS[kind], settings, arguments)
 
 
 def update_request(settings: Mapping[str, Any]) -> UpdateRequest:

@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from tinkergym.schema.algorithms import KLEstimator, LossName
 from tinkergym.schema.events import ErrorView, JobState
-from tinkergym.schema.job_spec import LEAST_TEMPERATURE, LONGEST_SECONDS, MOST_TEMPERATURE, TrainingSpec
+from tinkergym.schema.jobs.common import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import UserSettings, WireModel
 from tinkergym.schema.policy_refs import DEFINITE_POLICY_REF
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
@@ -20,20 +20,6 @@ Weight = Annotated[float, Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 """An advantage, or the weight of a token."""
 MOST_CALLS_AHEAD = 256
 """The most calls of one policy that are stored and not yet done."""
-
-
-class PolicySpec(TrainingSpec):
-    """A policy without a built-in loop: the client trains it with calls."""
-
-    kind: Literal["policy"] = "policy"
-    steps: Literal[1] = 1
-    """Not used: the client decides when to end."""
-    idle_seconds: float = Field(600.0, gt=0, le=LONGEST_SECONDS)
-    """After this long without a call the policy is saved and gives up its place; the next call brings it
-    back."""
-    checkpoint_every: int = Field(50, ge=1, le=1000)
-    """Calls between automatic checkpoints; large calls and publishes may need one earlier. When a worker
-    dies, calls after the newest checkpoint are repeated."""
 
 
 class TokenSequence(WireModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.job_spec import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from tinkergym.schema.jobs.common import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import JobSpec, Train
-from tinkergym.schema.jobs import AnyJobSpec
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.updates import SettingChange, SettingsUpdate
 
 _AGENTS = "agents"
@@ -28,7 +29,7 @@ sampling: a step that is repeated after a kill gives the same bits. Those of the
 policy of a game: `agents.black.learning_rate`."""
 
 
-def changes_to(spec: AnyJobSpec, settings: Mapping[str, Any]) -> list[SettingChange]:
+def changes_to(spec: JobSpec, settings: Mapping[str, Any]) -> list[SettingChange]:
     """Return how these settings differ from a job's current ones.
 
     Raises:
@@ -54,15 +55,15 @@ def changes_to(spec: AnyJobSpec, settings: Mapping[str, Any]) -> list[SettingCha
     ]
 
 
-def steered_in(spec: AnyJobSpec) -> list[str]:
+def steered_in(spec: JobSpec) -> list[str]:
     """Return the settings that can be changed in such a job."""
     settings = spec.model_dump(mode="json")
     return [name for name in STEERED if name in settings or name in settings.get("algorithm", {})]
 
 
-def steered_by_agent(spec: AnyJobSpec) -> list[str]:
+def steered_by_agent(spec: JobSpec) -> list[str]:
     """Return the settings that can be changed for a single policy of a job with several."""
-    if not isinstance(spec, JobSpec) or not spec.agents:
+    if not isinstance(spec, RLSpec) or not spec.agents:
         return []
     return [
         _of_agent(agent, name)
@@ -72,9 +73,9 @@ def steered_by_agent(spec: AnyJobSpec) -> list[str]:
     ]
 
 
-def _refuse_overridden(spec: AnyJobSpec, name: str) -> None:
+def _refuse_overridden(spec: JobSpec, name: str) -> None:
     """Refuse to change a setting of the job's algorithm that a policy with its own would not follow."""
-    if not isinstance(spec, JobSpec) or name in ("budget", "updates") or name not in STEERED:
+    if not isinstance(spec, RLSpec) or name in ("budget", "updates") or name not in STEERED:
         return
     own = [agent for agent in spec.trained_agents if agent and _has_algorithm(spec, agent)]
     if own:
@@ -87,17 +88,17 @@ def _refuse_overridden(spec: AnyJobSpec, name: str) -> None:
         )
 
 
-def _has_algorithm(spec: JobSpec, agent: str) -> bool:
+def _has_algorithm(spec: RLSpec, agent: str) -> bool:
     seat = spec.agents[agent]
     return isinstance(seat, Train) and seat.algorithm is not None
 
 
-def settings_now(spec: AnyJobSpec, updates: Sequence[SettingsUpdate]) -> AnyJobSpec:
+def settings_now(spec: JobSpec, updates: Sequence[SettingsUpdate]) -> JobSpec:
     """Return a job's settings with every change, including those that wait for the next step."""
     return _changed(spec, updates)
 
 
-def settings_before(spec: AnyJobSpec, updates: Sequence[SettingsUpdate]) -> AnyJobSpec:
+def settings_before(spec: JobSpec, updates: Sequence[SettingsUpdate]) -> JobSpec:
     """Return the settings with which a job began, from its current ones.
 
     Raises:
@@ -108,18 +109,18 @@ def settings_before(spec: AnyJobSpec, updates: Sequence[SettingsUpdate]) -> AnyJ
     return _with(spec, old) if old else spec
 
 
-def settings_at(spec: AnyJobSpec, updates: Sequence[SettingsUpdate], step: int) -> AnyJobSpec:
+def settings_at(spec: JobSpec, updates: Sequence[SettingsUpdate], step: int) -> JobSpec:
     """Return the settings with which a step is trained, even if it is repeated."""
     due = [update for update in updates if update.from_step is not None and update.from_step <= step]
     return _changed(spec, due)
 
 
-def _changed(spec: AnyJobSpec, updates: Sequence[SettingsUpdate]) -> AnyJobSpec:
+def _changed(spec: JobSpec, updates: Sequence[SettingsUpdate]) -> JobSpec:
     settings = {change.name: change.new for update in updates for change in update.changes}
     return _with(spec, settings) if settings else spec
 
 
-def _with(spec: AnyJobSpec, settings: Mapping[str, Any]) -> AnyJobSpec:
+def _with(spec: JobSpec, settings: Mapping[str, Any]) -> JobSpec:
     written = spec.model_dump()
     # Those of the job first: a policy without an algorithm starts from the job's.
     for name, value in sorted(settings.items(), key=lambda one: bool(_agent_and_setting(one[0])[0])):
@@ -131,7 +132,7 @@ def _with(spec: AnyJobSpec, settings: Mapping[str, Any]) -> AnyJobSpec:
             seat["algorithm"][own] = value
         else:
             (written if name in written else written["algorithm"])[name] = value
-    return parse_any_spec(written)
+    return parse_spec(written)
 
 
 def _at(settings: Mapping[str, Any], name: str) -> Any:

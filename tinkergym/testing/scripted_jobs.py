@@ -27,8 +27,11 @@ from tinkergym.schema.events import (
     StateEvent,
     UpdateEvent,
 )
-from tinkergym.schema.job_spec import JobSpec, PlayedSpec
-from tinkergym.schema.jobs import AnyJobSpec, DeletedJob, DistillationSpec, InstalledPack, JobView
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.view import DeletedJob, InstalledPack, JobView
 from tinkergym.schema.opponents import Scripted
 from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.steering import changes_to, settings_now
@@ -74,7 +77,7 @@ class ScriptedJobs:
         return sorted(self._environments)
 
     def create(
-        self, spec: AnyJobSpec, idempotency_key: str, *, client_packs: Sequence[InstalledPack] = ()
+        self, spec: JobSpec, idempotency_key: str, *, client_packs: Sequence[InstalledPack] = ()
     ) -> JobView:
         """Start a job."""
         with self.changed:
@@ -232,8 +235,8 @@ class ScriptedJobs:
 
     def _issue(self, job: ScriptedJob) -> None:
         spec, step = job.view.spec, job.view.step + 1
-        assert isinstance(spec, JobSpec | DistillationSpec)
-        size = spec.algorithm.group_size if isinstance(spec, JobSpec) else 1
+        assert isinstance(spec, RLSpec | DistillationSpec)
+        size = spec.algorithm.group_size if isinstance(spec, RLSpec) else 1
         job.results = []
         job.waiting = [
             EpisodeRequest(
@@ -292,7 +295,7 @@ class ScriptedJobs:
         self.changed.notify_all()
 
 
-def _seats(view: JobView, spec: JobSpec | DistillationSpec, index: int) -> dict[str, SeatPlan]:
+def _seats(view: JobView, spec: RLSpec | DistillationSpec, index: int) -> dict[str, SeatPlan]:
     """Return the players of an episode: in a game the policies in training, and the game's own players."""
     seat = SeatPlan(
         policy=view.job_id,
@@ -302,7 +305,7 @@ def _seats(view: JobView, spec: JobSpec | DistillationSpec, index: int) -> dict[
         sampling=spec.sampling,
         system_prompt=spec.system_prompt,
     )
-    if not isinstance(spec, JobSpec) or not spec.agents:
+    if not isinstance(spec, RLSpec) or not spec.agents:
         return {ONLY_AGENT: seat}
     tables = {
         agent: TablePlayer(name=one.name) for agent, one in spec.agents.items() if isinstance(one, Scripted)

@@ -29,8 +29,8 @@ from tinkergym.errors import (
 from tinkergym.schema.data import DataChunk, DataManifest, DataView
 from tinkergym.schema.episodes import LeaseRequest, SubmitRequest
 from tinkergym.schema.events import EvaluationEvent, JobState
-from tinkergym.schema.jobs import CLIENT_PACKS_HEADER, INSTALLED_PACKS, JobView
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.jobs.view import CLIENT_PACKS_HEADER, INSTALLED_PACKS, JobView
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import SampleBatch, SampleRequest
 from tinkergym.schema.updates import UpdateRequest
@@ -251,7 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/v1/jobs" and method == "POST":
             key = self.headers.get("Idempotency-Key", "")
             packs = INSTALLED_PACKS.validate_json(self.headers.get(CLIENT_PACKS_HEADER, "[]"))
-            self._view(jobs.create(parse_any_spec(json.loads(body)), key, client_packs=packs), status=201)
+            self._view(jobs.create(parse_spec(json.loads(body)), key, client_packs=packs), status=201)
         elif path == "/v1/policies":
             self._view(_policy_view(jobs, query["reference"][0]))
         elif path.startswith("/v1/data"):

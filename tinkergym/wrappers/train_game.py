@@ -24,9 +24,9 @@ from tinkergym.remote.template_file import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.seat_check import check_players, check_seats, players_offered
 from tinkergym.schema.checks import scripted_players
-from tinkergym.schema.job_spec import JobSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import LOCAL
-from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.parsing import parse
 from tinkergym.trajectory.trajectory import StopReason
 
 
@@ -68,7 +68,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         else:
             self.job = self._client.job(job_id)
             known = self.job.spec
-            if not isinstance(known, JobSpec) or known.rollout != "script" or not known.plays_game:
+            if not isinstance(known, RLSpec) or known.rollout != "script" or not known.plays_game:
                 raise InvalidRequestError(
                     f"{job_id} does not train agents of a game in a script's own loop",
                     hint="take it up with Client.attach",
@@ -89,15 +89,16 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         self.stop_reason = ""
         """Why the last game ended, see `StopReason`; empty before that."""
 
-    def _checked(self, settings: Mapping[str, Any]) -> JobSpec:
+    def _checked(self, settings: Mapping[str, Any]) -> RLSpec:
         """Return the job that the settings describe, after checking its seats against those of the game."""
-        spec = parse_spec(
+        spec = parse(
+            RLSpec,
             {
                 "environment": {"id": _name_of(self.env)},
                 **with_template_read(settings),
                 "rollout": "script",
                 "environment_prompt": self._environment_prompt,
-            }
+            },
         )
         if not spec.plays_game:
             raise InvalidRequestError(

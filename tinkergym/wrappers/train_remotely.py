@@ -26,9 +26,11 @@ from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt
-from tinkergym.schema.job_spec import Adapter, JobSpec, LoRA, PlayedSpec
+from tinkergym.schema.jobs.common import Adapter, LoRA
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import LOCAL
-from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.parsing import parse
 from tinkergym.tasks.pinned import named_hash
 from tinkergym.trajectory.trajectory import StopReason
 
@@ -111,7 +113,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             adapter: `LoRA(...)` or `FullParameters()`; None means `LoRA()`.
             job_id: Continue a job that an earlier script left. It keeps its settings, and passing others is
                 refused.
-            **settings: Any other field of `JobSpec`.
+            **settings: Any other field of `RLSpec`.
 
         Raises:
             InvalidRequestError: A setting is invalid; nothing was started.
@@ -126,7 +128,8 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             self.job = self._client.job(job_id)
             self._spec = _spec_to_continue(self.job)
         else:
-            self._spec = parse_spec(
+            self._spec = parse(
+                RLSpec,
                 {
                     "environment": _environment_of(env),
                     "model": model,
@@ -137,7 +140,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
                     "rollout": "script",
                     "environment_prompt": self._environment_prompt,
                     "environment_data": named_hash(_environment_of(env)["id"], env),
-                }
+                },
             )
             self.job = self._client.submit(self._spec)
         self.policy = ScriptPolicy(self)
@@ -342,9 +345,9 @@ def _refuse_impossible(given: set[str], job_id: str | None, settings: Mapping[st
         )
 
 
-def _spec_to_continue(job: Job) -> JobSpec:
+def _spec_to_continue(job: Job) -> RLSpec:
     spec = job.spec
-    if isinstance(spec, JobSpec) and spec.rollout == "script":
+    if isinstance(spec, RLSpec) and spec.rollout == "script":
         return spec
     how = f"has rollout={spec.rollout!r}" if isinstance(spec, PlayedSpec) else "plays no episodes"
     raise InvalidRequestError(

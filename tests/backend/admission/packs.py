@@ -7,7 +7,9 @@ from backend.config import PACKAGED_MODELS
 from tinkergym.errors import (
     UnknownModelError,
 )
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing import byte_bundle
 
 PACK = """
@@ -89,7 +91,7 @@ class Catalog:
 
 
 def spec(name="odd/Odd-v0", *, model="bytes", rollout="server", max_turn_tokens=10, **kwargs):
-    return JobSpec(
+    return RLSpec(
         environment=EnvironmentRef(id=name, kwargs=kwargs),
         model=model,
         rollout=rollout,

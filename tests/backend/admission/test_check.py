@@ -14,8 +14,9 @@ from backend.store.uploads import Uploads
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataChunk, DataManifest
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
-from tinkergym.schema.jobs import SFTSpec
+from tinkergym.schema.jobs.dataset import SFTSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 QUIZ = "own/Quiz-v0"
 
@@ -47,14 +48,14 @@ def admitted(tmp_path):
 
 
 def test_what_the_service_read_of_an_environment_is_stored_with_the_job(admitted):
-    spec, packs = admitted(JobSpec(environment=EnvironmentRef(id=QUIZ), steps=1))
+    spec, packs = admitted(RLSpec(environment=EnvironmentRef(id=QUIZ), steps=1))
     assert packs == {"own": "1"}
     assert (spec.environment_prompt, spec.environment_data) == ("Be brief.", {QUIZ: "a" * 64})
 
 
 def test_what_the_client_read_of_its_environment_stays(admitted):
     own = {"environment_prompt": "Be kind.", "environment_data": {QUIZ: "b" * 64}}
-    spec, _ = admitted(JobSpec(environment=EnvironmentRef(id=QUIZ), steps=1, rollout="client", **own))
+    spec, _ = admitted(RLSpec(environment=EnvironmentRef(id=QUIZ), steps=1, rollout="client", **own))
     assert (spec.environment_prompt, spec.environment_data) == tuple(own.values())
 
 

@@ -8,11 +8,13 @@ from backend.admission.engine_bounds import refuse_impossible
 from backend.admission.models import FileCatalog
 from backend.config import PACKAGED_MODELS, ServiceConfig, VllmSettings
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import EnvironmentRef, FullParameters, JobSpec, LoRA, Sampling
-from tinkergym.schema.jobs import SFTSpec
+from tinkergym.schema.jobs.common import FullParameters, LoRA, Sampling
+from tinkergym.schema.jobs.dataset import SFTSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 VLLM = ServiceConfig(engine="vllm", vllm=VllmSettings(max_adapter_rank=16))
-PLAYED = JobSpec(environment=EnvironmentRef(id="x"), steps=1)
+PLAYED = RLSpec(environment=EnvironmentRef(id="x"), steps=1)
 WRITTEN = SFTSpec(data="0" * 64, steps=1)
 
 

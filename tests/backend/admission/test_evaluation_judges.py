@@ -4,14 +4,15 @@ from backend.admission.remote_environments import check_evaluations
 from backend.config import ServiceConfig
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 JUDGE = {"url": "https://judge.example/v1", "model": "small"}
 
 
 def evaluated(judge, **settings):
     evaluation = EvaluateEvery(5, env_kwargs={"judge": judge})
-    return JobSpec(environment=EnvironmentRef(id="math/Sums-v0"), steps=5, evaluate=[evaluation], **settings)
+    return RLSpec(environment=EnvironmentRef(id="math/Sums-v0"), steps=5, evaluate=[evaluation], **settings)
 
 
 def test_the_judge_of_an_evaluation_has_to_be_listed_where_the_service_plays_it(tmp_path):

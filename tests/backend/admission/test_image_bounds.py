@@ -16,7 +16,7 @@ from tests.backend.admission.packs import Catalog, spec
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataChunk, DataManifest
-from tinkergym.schema.jobs import SFTSpec
+from tinkergym.schema.jobs.dataset import SFTSpec
 
 ROOM = {
     "most_bytes": 10**6,

@@ -8,12 +8,14 @@ from backend.admission.learner_bounds import refuse_impossible
 from backend.admission.models import FileCatalog
 from backend.config import ServiceConfig
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, LoRA
+from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.optimizer import AdamW
 
 
 def spec(**settings):
-    return JobSpec(environment=EnvironmentRef(id="x/Y-v0"), steps=1, **settings)
+    return RLSpec(environment=EnvironmentRef(id="x/Y-v0"), steps=1, **settings)
 
 
 @pytest.fixture

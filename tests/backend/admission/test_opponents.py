@@ -3,7 +3,9 @@ import pytest
 from backend.admission.opponents import definite_opponents
 from backend.store.store import Store
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.opponents import Replay
 
 
@@ -18,7 +20,7 @@ def ada(tmp_path):
 def game(key, agents, **kwargs):
     judge = {"url": "https://judge.example/v1", "model": "small", "api_key": key}
     ref = EnvironmentRef(id="tabletop/Negotiation-v0", kwargs={**kwargs, "judge": judge})
-    return JobSpec(environment=ref, steps=5, agents=agents)
+    return RLSpec(environment=ref, steps=5, agents=agents)
 
 
 def test_a_replay_is_compared_without_the_keys_of_judges_and_shows_none(ada):

@@ -9,7 +9,9 @@ from backend.store.store import Store
 from tests.backend.gateway_lab import ScriptedCatalog
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.opponents import Frozen, League, Replay
 
 
@@ -24,14 +26,14 @@ def store(tmp_path):
 
 def game(**settings):
     defaults = {"environment": EnvironmentRef(id="board/TicTacToe-v0"), "steps": 1}
-    return JobSpec(**{**defaults, "agents": {"x": Train(), "o": Train()}, **settings})
+    return RLSpec(**{**defaults, "agents": {"x": Train(), "o": Train()}, **settings})
 
 
 def test_a_seats_model_is_the_jobs_by_whichever_of_its_names(store):
     job = game(model="nano/", agents={"x": Train(model="nano/"), "o": Train()})
     found = with_definite_origins(ScriptedCatalog(), store.tenant("ada"), job)
     assert found.model == "nano"
-    assert JobSpec.model_validate(found.model_dump()) == found
+    assert RLSpec.model_validate(found.model_dump()) == found
 
 
 def settings_that_name(job_id):

@@ -15,7 +15,11 @@ from tinkergym.errors import (
     UnknownModelError,
 )
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Limits, Sampling, Train
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.tasks import SequenceTasks
 
 pytestmark = pytest.mark.service
@@ -34,7 +38,7 @@ def test_the_tasks_of_each_environment_are_hashed(pack, preflight):
     data = preflight.check(spec(how="quiz")).data
     assert data == {"odd/Odd-v0": SequenceTasks([{"question": "?????"}]).fingerprint}
     parts = [{"id": "odd/Odd-v0", "kwargs": {"how": "quiz", "length": n}, "weight": 1} for n in (5, 6)]
-    both = JobSpec(environments=parts, model="bytes", steps=1, sampling=Sampling(max_turn_tokens=4))
+    both = RLSpec(environments=parts, model="bytes", steps=1, sampling=Sampling(max_turn_tokens=4))
     several = preflight.check(both).data
     assert several.keys() == {f"odd/Odd-v0[how=quiz,length={n}]" for n in (5, 6)}
     assert len(set(several.values())) == 2
@@ -141,7 +145,7 @@ def test_what_passed_once_is_not_tried_again_for_other_settings(pack, preflight)
 def of_game(agents):
     agents = {agent: Train() for agent in agents}
     game = EnvironmentRef(id="board/TicTacToe-v0")
-    return JobSpec(
+    return RLSpec(
         environment=game, model="bytes", steps=1, agents=agents, sampling=Sampling(max_turn_tokens=10)
     )
 
@@ -179,7 +183,7 @@ def test_a_game_whose_every_agent_has_a_seat_is_accepted_and_its_pack_known(pref
 def test_each_of_several_environments_is_tried(preflight, pack):
     def mixed(second):
         parts = ({"id": "odd/Odd-v0", "weight": 1}, {"id": "odd/Odd-v0", "kwargs": second, "weight": 1})
-        return JobSpec(environments=parts, model="bytes", steps=1, sampling=Sampling(max_turn_tokens=4))
+        return RLSpec(environments=parts, model="bytes", steps=1, sampling=Sampling(max_turn_tokens=4))
 
     assert preflight.check(mixed({"length": 6})) == Checked(packs={"odd": "0.3"}, environment_prompt="s" * 10)
     with pytest.raises(InvalidEnvironmentError, match="the reason of the user"):

@@ -27,7 +27,10 @@ from tinkergym.errors import TinkerGymError
 from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationRequest
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.serving.making import description_of
 from tinkergym.serving.settings import ServerSettings
@@ -39,10 +42,10 @@ ID, TOOL = "math/ArithmeticWithPython-v0", "tinkergym.tools:PythonTool"
 ref = EnvironmentRef(id=ID)
 job = dict(model="bytes", steps=1, sampling=Sampling(max_turn_tokens=4))
 preflight = Preflight(Catalog(), GatewayLimits(job_check_seconds=120))
-played = JobSpec(environment=ref, **job)
-evaluated = JobSpec(environment={"id": "math/Arithmetic-v0"}, evaluate=[EvaluateEvery(1, ID)], **job)
+played = RLSpec(environment=ref, **job)
+evaluated = RLSpec(environment={"id": "math/Arithmetic-v0"}, evaluate=[EvaluateEvery(1, ID)], **job)
 agents = {"x": Train(), "o": Train(tools=[TOOL])}
-seated = JobSpec(environment={"id": "board/TicTacToe-v0"}, agents=agents, **job)
+seated = RLSpec(environment={"id": "board/TicTacToe-v0"}, agents=agents, **job)
 episode = EvaluationEpisode(episode_id="0", seed=0, sampling_seed=0)
 wanted = EvaluationRequest(environment=ref, policy="p", model="bytes", episodes=[episode])
 places = {

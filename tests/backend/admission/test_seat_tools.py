@@ -6,13 +6,14 @@ import pytest
 
 from backend.admission.seat_tools import refuse_foreign
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import JobSpec, Train
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 
 GAME = {"environment": {"id": "board/TicTacToe-v0"}, "steps": 1}
 
 
 def job(*tools, **settings):
-    return JobSpec(**GAME, agents={"x": Train(), "o": Train(tools=list(tools))}, **settings)
+    return RLSpec(**GAME, agents={"x": Train(), "o": Train(tools=list(tools))}, **settings)
 
 
 @pytest.mark.parametrize("tool", ["tinkergym.tools:PythonTool", "tinkergym_board.games:tictactoe"])

@@ -9,7 +9,8 @@ import pytest
 from backend.admission.several_models import refuse_impossible
 from backend.config import ServiceConfig
 from tinkergym.errors import InvalidRequestError, UnknownModelError
-from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 
 TENANT = SimpleNamespace(is_local_owner=False)
 MUCH, LITTLE = 64 * 10**9, 3 * 10**9
@@ -17,7 +18,7 @@ MUCH, LITTLE = 64 * 10**9, 3 * 10**9
 
 def job(model="nano-instruct"):
     agents = {"x": Train(), "o": Train(model=model)}
-    return JobSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, agents=agents)
+    return RLSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, agents=agents)
 
 
 def refused(tmp_path, spec, memory=MUCH, **settings):
@@ -47,5 +48,5 @@ def test_where_a_worker_serves_one_model_only_a_second_is_refused(tmp_path, sett
 def test_a_job_on_one_model_needs_nothing_of_this(tmp_path):
     config = ServiceConfig(data_dir=tmp_path, engine="vllm")
     agents = {"x": Train(model="nano"), "o": SharedWith("x")}
-    spec = JobSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, agents=agents)
+    spec = RLSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, agents=agents)
     refuse_impossible(spec, config, TENANT, lambda: 0)

@@ -38,7 +38,9 @@ def health():
 def test_what_does_not_start_is_said_once_with_its_reason_and_again_only_if_that_changes(health):
     answer, url = health
     lines, refusals, heard = [], {}, []
-    greeting = Greeting(url, Path("local.json"), lines.append, lambda: refusals, heard=lambda: heard.append(1))
+    greeting = Greeting(
+        url, Path("local.json"), lines.append, lambda: refusals, heard=lambda: heard.append(1)
+    )
 
     def look(now):
         # One look may find the machine too busy to answer; a few do not.

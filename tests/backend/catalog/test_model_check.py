@@ -16,7 +16,7 @@ from backend.catalog.models import resolve_model
 from backend.catalog.tensor_files import first_not_finite
 from backend.config import PACKAGED_MODELS, GatewayLimits, ServiceConfig
 from tinkergym.errors import InvalidRequestError, TemplateError, UnknownModelError
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.parsing import parse_spec
 
 
 class Model:
@@ -77,7 +77,7 @@ def submit(model, tmp_path):
             "rollout": "client",
             "model": str(model.folder),
         }
-        return check.check(parse_any_spec({**spec, **settings}))
+        return check.check(parse_spec({**spec, **settings}))
 
     return run
 

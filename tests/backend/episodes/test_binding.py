@@ -11,7 +11,9 @@ from backend.episodes.episode_requests import step_requests
 from backend.episodes.league_book import Known, LeagueBook, snapshots
 from tests.backend.seats import result_of
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Base, Frozen, League, Scripted
 from tinkergym.testing.episodes import one_turn_episode
 
@@ -19,7 +21,7 @@ LEAGUE = League(anchors=[Scripted("random"), Base()], anchor_share=0.2, current_
 
 
 def spec(**settings):
-    return JobSpec(
+    return RLSpec(
         **{
             "environment": EnvironmentRef(id="board/TicTacToe-v0"),
             "agents": {"x": Train(), "o": SharedWith("x")},

@@ -19,7 +19,8 @@ from tinkergym.errors import (
 )
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory
 
@@ -54,7 +55,7 @@ def hand_in(boards: Boards, requests: list[EpisodeRequest], job_id: str = "") ->
 
 def post(boards: Boards, job_id: str, step: int = 1) -> None:
     algorithm = GRPO(group_size=2, groups_per_step=2)
-    spec = JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, algorithm=algorithm)
+    spec = RLSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, algorithm=algorithm)
     boards.post(job_id, step, step_requests(job_id, spec, step))
 
 
@@ -258,7 +259,7 @@ def test_each_seat_of_a_game_is_bounded_by_the_context_of_its_own_model(boards):
     )
     boards.step_recorded("job-1", 0)
     algorithm = GRPO(group_size=2, groups_per_step=1)
-    spec = JobSpec(environment=EnvironmentRef(id="board/TicTacToe-v0"), steps=3, algorithm=algorithm)
+    spec = RLSpec(environment=EnvironmentRef(id="board/TicTacToe-v0"), steps=3, algorithm=algorithm)
     requests = []
     for request in step_requests("job-1", spec, 1):
         seated = two_seats(request)

@@ -12,14 +12,15 @@ from tests.backend.seats import result_of, two_seats
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, StopReason, Trajectory, Turn
 
 
-def spec(**settings: object) -> JobSpec:
+def spec(**settings: object) -> RLSpec:
     settings.setdefault("algorithm", GRPO(group_size=2, groups_per_step=2))
-    return JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, **settings)
+    return RLSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, **settings)
 
 
 def board(**settings: object) -> EpisodeBoard:

@@ -5,13 +5,14 @@ from hypothesis import strategies as st
 
 from backend.episodes.episode_requests import environment_seed, sampling_seed, step_requests
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 
-def spec(seed: int = 0) -> JobSpec:
+def spec(seed: int = 0) -> RLSpec:
     algorithm = GRPO(group_size=3, groups_per_step=2)
-    return JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, seed=seed, algorithm=algorithm)
+    return RLSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, seed=seed, algorithm=algorithm)
 
 
 def test_the_same_job_and_step_give_the_same_requests():

@@ -6,12 +6,14 @@ from backend.episodes.episode_requests import step_requests
 from backend.episodes.league_book import Known, LeagueBook, snapshots
 from tests.backend.seats import result_of
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import League
 from tinkergym.testing.episodes import one_turn_episode
 
 LEAGUE = League(anchor_share=0, current_share=0, snapshot_every=2, most_snapshots=3)
-SPEC = JobSpec(
+SPEC = RLSpec(
     environment=EnvironmentRef(id="board/TicTacToe-v0"),
     agents={"x": Train(), "o": SharedWith("x")},
     algorithm=GRPO(group_size=2, groups_per_step=2),

@@ -10,10 +10,12 @@ from backend.store.blobs import LocalBlobs
 from tests.backend.seats import result_of
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.testing.episodes import one_turn_episode
 
-SPEC = JobSpec(
+SPEC = RLSpec(
     environment=EnvironmentRef(id="board/TicTacToe-v0"),
     agents={"x": Train(), "o": Train()},
     algorithm=GRPO(group_size=2, groups_per_step=1),

@@ -21,7 +21,9 @@ from tinkergym.registration.environments import register
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult, LeaseRequest
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, LoRA
+from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.spaces import Text
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
@@ -282,7 +284,7 @@ def trajectory(versions):
 
 def job(**settings):
     settings = {"max_staleness": 2, "algorithm": GRPO(group_size=2, groups_per_step=2), **settings}
-    return JobSpec(environment=EnvironmentRef(id="x"), steps=9, **settings)
+    return RLSpec(environment=EnvironmentRef(id="x"), steps=9, **settings)
 
 
 @pytest.mark.parametrize("on_failure", ["drop", "keep"])

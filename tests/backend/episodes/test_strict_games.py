@@ -25,7 +25,10 @@ from tinkergym.rollout.executors import InlineExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling, Train
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.sampling import SampleFailure
 from tinkergym.testing import byte_bundle
@@ -89,7 +92,7 @@ def test_no_turn_is_out_of_order_and_no_game_has_two_versions_of_a_policy(
     seed, players, leave, fails, hasty, threads
 ):
     agents = [f"p{number}" for number in range(players)]
-    spec = JobSpec(
+    spec = RLSpec(
         environment=EnvironmentRef(id="test/random"),
         agents={agent: Train() for agent in agents},
         algorithm=GRPO(group_size=2, groups_per_step=2),

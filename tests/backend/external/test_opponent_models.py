@@ -9,7 +9,9 @@ from backend.external import opponent_models
 from backend.external.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.job_spec import JobSpec, Limits, Train
+from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.opponents import External, League
 from tinkergym.schema.parsing import parse_spec
 
@@ -20,7 +22,7 @@ MODEL = External(url="https://models.example/v1", model="small", api_key=KEY)
 
 def job(**settings):
     known = {"agents": {"x": Train(), "o": MODEL}, **settings}
-    return JobSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, **known)
+    return RLSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, **known)
 
 
 EVERYWHERE = [

@@ -8,7 +8,9 @@ from backend.episodes.episode_requests import step_requests
 from backend.jobs.train_batch import train_batch
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
 
 
@@ -55,7 +57,7 @@ def batch(*trajectories, algorithm=None, reference=None, values=None, **settings
 
 
 def job(algorithm, **settings):
-    return JobSpec(
+    return RLSpec(
         environment=EnvironmentRef(id="x"),
         steps=1,
         algorithm=algorithm,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep, PolicySpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep
 from tinkergym.schema.sampling import SampleRequest
 
 SEQUENCE = {"token_ids": [65, 66, 67, 68]}

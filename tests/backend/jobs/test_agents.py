@@ -11,7 +11,10 @@ from backend.policies.trained_policy import TrainedPolicy
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, LoRA, Sampling, SharedWith, Train
+from tinkergym.schema.jobs.common import LoRA, Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.policy_refs import PolicyRef
 
 FIRST, SECOND = "o", "x"
@@ -25,7 +28,7 @@ GAME = {
 
 
 def spec(**settings):
-    return JobSpec(**{**GAME, "steps": 2, **settings})
+    return RLSpec(**{**GAME, "steps": 2, **settings})
 
 
 def checkpoints(lab, job_id):

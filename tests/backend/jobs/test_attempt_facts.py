@@ -3,14 +3,15 @@ import platform
 from backend.jobs.attempt_facts import attempt_fact
 from backend.store.records import JobLease
 from tinkergym import __version__
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 LEASE = JobLease(
     job_id="job-1",
     worker_id="pool-1",
     epoch=3,
     attempt=2,
-    spec=JobSpec(environment=EnvironmentRef(id="x"), steps=1),
+    spec=RLSpec(environment=EnvironmentRef(id="x"), steps=1),
     tenant_id="ada",
     expires_at=0.0,
 )

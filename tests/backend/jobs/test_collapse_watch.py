@@ -9,12 +9,14 @@ from backend.jobs.collapse_watch import CollapseWatch, command_from, figures_of
 from tests.backend.seats import result_of
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.collapse_guard import CollapseGuard
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import League, Scripted
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
-SPEC = JobSpec(
+SPEC = RLSpec(
     environment=EnvironmentRef(id="board/TicTacToe-v0"),
     agents={"x": Train(), "o": SharedWith("x")},
     self_play=League(anchors=[Scripted("random")], anchor_share=0.5, current_share=0.5),

@@ -7,11 +7,14 @@ from backend.jobs.completions import completion_metrics, waste_warnings
 from tests.backend.seats import result_of
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling, Train
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
-SPEC = JobSpec(
+SPEC = RLSpec(
     environment=EnvironmentRef(id="x"),
     steps=1,
     algorithm=GRPO(group_size=4, groups_per_step=2),

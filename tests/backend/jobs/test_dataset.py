@@ -14,7 +14,7 @@ from backend.store.blobs import LocalBlobs
 from backend.store.uploads import Uploads
 from tinkergym.errors import JobCancelledError
 from tinkergym.schema.data import DataChunk, DataManifest, TokenSequence
-from tinkergym.schema.jobs import SFTSpec
+from tinkergym.schema.jobs.dataset import SFTSpec
 
 DATA = "0" * 64
 

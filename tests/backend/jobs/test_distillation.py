@@ -8,8 +8,9 @@ from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.spikes import SpikeWatch
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, FullParameters, LoRA
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.parsing import parse_spec
 
 SAYS = [{"prompt": "say something", "completion": "hello"}]
 
@@ -26,7 +27,7 @@ def distill(lab, teacher, **settings):
         "client_timeout_seconds": 3600.0,
         **settings,
     }
-    job_id = lab.tenant.create_job(parse_any_spec(spec), {}).job_id
+    job_id = lab.tenant.create_job(parse_spec(spec), {}).job_id
     lab.pool.start_job(job_id)
     return job_id
 

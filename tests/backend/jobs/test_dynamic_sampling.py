@@ -10,7 +10,9 @@ from tests.backend.seats import result_of, two_seats
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.spaces import Text
 from tinkergym.testing.episodes import one_turn_episode as episode
 from tinkergym.trajectory.trajectory import StopReason, Trajectory
@@ -18,7 +20,7 @@ from tinkergym.trajectory.trajectory import StopReason, Trajectory
 
 def job(rounds=2, **settings):
     algorithm = GRPO(group_size=2, groups_per_step=3, dynamic_sampling_rounds=rounds, **settings)
-    return JobSpec(
+    return RLSpec(
         environment=EnvironmentRef(id="x"),
         steps=1,
         algorithm=algorithm,

@@ -2,7 +2,8 @@ from backend.episodes.episode_requests import step_requests
 from backend.jobs.environment_report import per_environment
 from tests.backend.seats import result_of
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
@@ -10,7 +11,7 @@ SEVERAL = [{"id": "easy", "weight": 0.5}, {"id": "hard", "weight": 0.5}]
 
 
 def spec(**settings):
-    return JobSpec(steps=1, algorithm=GRPO(group_size=2, groups_per_step=4), **settings)
+    return RLSpec(steps=1, algorithm=GRPO(group_size=2, groups_per_step=4), **settings)
 
 
 def test_a_job_with_one_environment_has_none():

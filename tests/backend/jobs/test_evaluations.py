@@ -13,9 +13,10 @@ from tinkergym.rollout.play import play
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, SharedWith, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Scripted
-from tinkergym.schema.parsing import parse_any_spec, parse_spec
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.trajectory.trajectory import StopReason
 
@@ -267,7 +268,7 @@ def test_a_trained_job_whose_evaluations_wait_for_a_client_gives_its_place_up_an
 )
 def test_an_environment_of_the_script_that_nobody_could_play_is_refused(settings):
     with pytest.raises(InvalidRequestError) as refused:
-        parse_any_spec({"steps": 3, **settings})
+        parse_spec({"steps": 3, **settings})
     assert refused.value.field.startswith("evaluate") or "evaluate" in refused.value.message
 
 
@@ -280,7 +281,7 @@ def test_the_class_stays_in_the_process_and_its_name_is_sent():
 
 def test_a_job_on_written_data_that_names_no_environment_is_refused():
     with pytest.raises(InvalidRequestError):
-        parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 3, "evaluate": EvaluateEvery(2)})
+        parse_spec({"kind": "sft", "data": "0" * 64, "steps": 3, "evaluate": EvaluateEvery(2)})
 
 
 GAME = {

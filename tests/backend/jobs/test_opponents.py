@@ -11,7 +11,10 @@ from tinkergym.datasets.stored_episodes import stored_episodes
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling, SharedWith, Train
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Base, Frozen, League, Replay, Scripted
 
 GAME = {
@@ -111,7 +114,7 @@ def test_a_frozen_policy_plays_to_the_end_as_it_was_trained(lab):
     theirs = lab.start(**GAME, agents=trained, steps=1)
     lab.play_on(theirs)
     wanted = {**GAME, "agents": {"x": Train(), "o": Frozen(f"{theirs}/o")}, "steps": 2}
-    admitted = definite_opponents(lab.tenant, JobSpec(**wanted))
+    admitted = definite_opponents(lab.tenant, RLSpec(**wanted))
     assert admitted["agents"]["o"].policy == f"{theirs}/o@1"
     job_id = lab.start(**{**wanted, **admitted})
     seats = [request.seats["o"] for request in lab.play_step(job_id)]

@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from backend.policies.trained_policy import TrainedPolicy
-from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep, PolicySpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep
 
 SEQUENCE = {"token_ids": [65, 66, 67, 68]}
 

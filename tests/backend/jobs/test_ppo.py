@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from backend.learner.learner import Learner
 from tinkergym.schema.algorithms import GRPO, PPO
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, FullParameters, LoRA, Sampling
+from tinkergym.schema.jobs.common import FullParameters, LoRA, Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
 
 BANDIT = {
     "environment": EnvironmentRef(id="bandit/Bandit-v0"),

@@ -13,7 +13,9 @@ from tinkergym.schema.certificate import (
     StepLedger,
 )
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, Sampling, SharedWith, Train
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.seats import SharedWith, Train
 
 KINDS = {
     "attempt": AttemptFacts,
@@ -125,6 +127,6 @@ def test_a_policy_of_an_own_loop_has_its_publishes(lab):
 
 
 def policy_spec():
-    from tinkergym.schema.policy_calls import PolicySpec
+    from tinkergym.schema.jobs.own_loop import PolicySpec
 
     return PolicySpec()

@@ -15,11 +15,12 @@ from backend.store.episodes import StoredEpisode
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.certificate import StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, StopReason, Trajectory, Turn
 
-SPEC = JobSpec(environment=EnvironmentRef(id="own/Env-v0"), steps=1)
+SPEC = RLSpec(environment=EnvironmentRef(id="own/Env-v0"), steps=1)
 IDS = [10, 11, 12, 13, 14, 15, 16]
 TURNS = [(1, 2), (3, 5)]
 """A prompt, a turn of one token, a prompt, a turn of two; then two tokens of the environment."""

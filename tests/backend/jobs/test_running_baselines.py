@@ -9,11 +9,13 @@ from backend.jobs.running_baselines import RunningBaselines, key_of
 from backend.jobs.train_batch import earned_by_seat, train_batch
 from tests.backend.seats import result_of
 from tinkergym.algorithms import RunningBaseline
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import League, Scripted
 from tinkergym.testing.episodes import one_turn_episode
 
-SPEC = JobSpec(
+SPEC = RLSpec(
     environment=EnvironmentRef(id="board/TicTacToe-v0"),
     agents={"x": Train(), "o": SharedWith("x")},
     self_play=League(anchors=[Scripted("random")], anchor_share=0.5, current_share=0.5),

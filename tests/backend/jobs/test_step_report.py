@@ -16,14 +16,15 @@ from tests.backend.seats import result_of, two_seats
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import StepEvent
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing.episodes import one_turn_episode as episode
 from tinkergym.trajectory.trajectory import StopReason, Trajectory, reason_line
 
 
 def played(*trajectories: Trajectory):
     algorithm = GRPO(group_size=len(trajectories), groups_per_step=1, baseline="batch")
-    spec = JobSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=algorithm)
+    spec = RLSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=algorithm)
     return [
         (request, EpisodeResult(episode_id=request.episode_id, lease_id="l", trajectories=[trajectory]))
         for request, trajectory in zip(step_requests("job-1", spec, 1), trajectories, strict=True)
@@ -45,7 +46,7 @@ def test_failed_episodes_are_counted_but_enter_no_mean():
 
 def two_seat_episodes(*pairs: tuple[Trajectory, Trajectory], trained: str = "xo"):
     algorithm = GRPO(group_size=len(pairs), groups_per_step=1, baseline="batch")
-    spec = JobSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=algorithm)
+    spec = RLSpec(environment=EnvironmentRef(id="x"), steps=1, algorithm=algorithm)
     requests = [two_seats(request, trained=trained) for request in step_requests("job-1", spec, 1)]
     return [(request, result_of(request, *pair)) for request, pair in zip(requests, pairs, strict=True)]
 

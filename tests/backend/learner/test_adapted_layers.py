@@ -2,7 +2,7 @@ import torch
 
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
-from tinkergym.schema.job_spec import LoRA
+from tinkergym.schema.jobs.common import LoRA
 
 
 def gradients(learner, policy_id, batch, loss=None, **kwargs):

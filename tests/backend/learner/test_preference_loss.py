@@ -16,7 +16,7 @@ from backend.learner.preference_loss import (
     preference_loss,
     simpo_loss,
 )
-from tinkergym.schema.jobs import DPO, IPO, ORPO, Hinge, PreferenceLoss, SimPO
+from tinkergym.schema.jobs.dataset import DPO, IPO, ORPO, Hinge, PreferenceLoss, SimPO
 
 
 def f64(*values: float) -> torch.Tensor:

@@ -10,7 +10,8 @@ from backend.scheduler.core import Scheduler
 from backend.scheduler.workers import Change, PoolAddress, PoolReady, Running
 from backend.store.store import Store
 from tests.backend.scheduler.hosts import Host
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 
 @dataclass
@@ -88,7 +89,7 @@ class World:
 
     def submit(self, tenant: str = "ada", model: str = "nano") -> str:
         self.store.keys.ensure_tenant(tenant)
-        spec = JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), model=model, steps=1)
+        spec = RLSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), model=model, steps=1)
         return self.store.tenant(tenant).create_job(spec, {}).job_id
 
     def pass_time(self, seconds: float) -> None:

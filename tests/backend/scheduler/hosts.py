@@ -22,8 +22,10 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Sampling
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.tasks import SequenceTasks
 
 PATIENCE_SECONDS = 180.0
@@ -78,7 +80,7 @@ class Host:
         pytest.fail(f"no process {name}; the host's log: {self.log.read_text()[-2000:]}")
 
     def submit(self) -> str:
-        spec = JobSpec(
+        spec = RLSpec(
             environment=EnvironmentRef(id="board/TicTacToeVs-v0"),
             algorithm=GRPO(group_size=8, groups_per_step=8),
             sampling=Sampling(max_turn_tokens=8),
@@ -112,7 +114,7 @@ class Host:
             "checkpoint_every": 7,
             **settings,
         }
-        return self.tenant.create_job(parse_any_spec(settings), {}).job_id
+        return self.tenant.create_job(parse_spec(settings), {}).job_id
 
     def until(self, happened) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS

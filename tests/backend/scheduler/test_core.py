@@ -11,7 +11,9 @@ from backend.store.parts import lost_pools
 from backend.worker_url import socket_path
 from tinkergym.errors import ServiceUnavailableError, UnknownModelError
 from tinkergym.schema.events import CheckpointEvent, JobState
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 
 
 def test_preloaded_models_get_a_pool_and_environment_workers_before_any_job(world):
@@ -111,7 +113,7 @@ def test_the_token_of_a_jobs_environment_server_goes_soon_after_the_job_has_ende
     stored = tokens.put_away(remote, "ada")
     world.store.keys.ensure_tenant("ada")
     ada = world.store.tenant("ada")
-    job_id = ada.create_job(JobSpec(environment=stored, steps=1), {}).job_id
+    job_id = ada.create_job(RLSpec(environment=stored, steps=1), {}).job_id
     world.clock.now = time.time() + 1000
     world.scheduler.tick()
     assert tokens.fetch(stored) == remote
@@ -566,7 +568,7 @@ def test_a_model_with_a_job_does_not_go_for_another(small):
 def on_several_models(world, *models):
     world.store.keys.ensure_tenant("ada")
     agents = {f"agent_{number}": Train(model=model) for number, model in enumerate(models)}
-    spec = JobSpec(environment=EnvironmentRef(id="a/game"), model=models[0], agents=agents, steps=1)
+    spec = RLSpec(environment=EnvironmentRef(id="a/game"), model=models[0], agents=agents, steps=1)
     return world.store.tenant("ada").create_job(spec, {}).job_id
 
 

@@ -3,7 +3,8 @@ from dataclasses import dataclass
 import pytest
 
 from backend.store.store import Store
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 
 @dataclass
@@ -35,4 +36,4 @@ def store(url, clock):
 
 @pytest.fixture
 def spec():
-    return JobSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)
+    return RLSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)

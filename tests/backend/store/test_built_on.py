@@ -1,6 +1,9 @@
 from backend.store.built_on import references_of
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
-from tinkergym.schema.jobs import DistillationSpec, SFTSpec
+from tinkergym.schema.jobs.dataset import SFTSpec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.opponents import Frozen, League, Replay
 
 GAME = {"environment": EnvironmentRef(id="board/TicTacToe-v0"), "steps": 1}
@@ -26,9 +29,9 @@ def test_a_game_builds_on_its_opponents_and_on_the_beginnings_of_its_seats():
         "x": Train(initial_policy="job-1/x@2"),
         "o": League(anchors=[Frozen("job-3@4")], anchor_share=0.5),
     }
-    assert named(JobSpec(**GAME, agents=agents)) == {"job-1/x@2", "job-3@4"}
+    assert named(RLSpec(**GAME, agents=agents)) == {"job-1/x@2", "job-3@4"}
 
 
 def test_a_job_that_is_repeated_is_built_on():
-    spec = JobSpec(**GAME, agents={"x": Train(), "o": Replay("job-5")})
+    spec = RLSpec(**GAME, agents={"x": Train(), "o": Replay("job-5")})
     assert named(spec) == {"job-5"}

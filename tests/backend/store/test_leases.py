@@ -12,7 +12,8 @@ from backend.errors import LeaseLostError
 from backend.store.store import Store
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import JobState, StateEvent, WarningEvent
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 
 @pytest.fixture
@@ -194,7 +195,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.store = Store.open(f"sqlite:///{self.folder.name}/s.db")
         self.store.keys.ensure_tenant("ada")
-        spec = JobSpec(environment=EnvironmentRef(id="e"), steps=1)
+        spec = RLSpec(environment=EnvironmentRef(id="e"), steps=1)
         self.job_id = self.store.tenant("ada").create_job(spec, {}).job_id
         self.service = self.store.service()
         self.now = 100.0

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError, TooManyRequestsError
-from tinkergym.schema.policy_calls import CallResult, Logprobs, PolicySpec, Publish, Save
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.policy_calls import CallResult, Logprobs, Publish, Save
 
 
 def large(length):

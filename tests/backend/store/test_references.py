@@ -8,7 +8,8 @@ from sqlalchemy import insert
 from backend.store.tables import job_policies, policies
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.job_spec import JobSpec, SharedWith, Train
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Frozen, League
 from tinkergym.schema.policy_refs import PolicyRef
 
@@ -93,7 +94,7 @@ def test_of_a_job_with_several_policies_one_has_to_be_named(store, ada, job_id, 
 def test_the_only_policy_of_a_game_can_be_named_by_its_job_alone(ada, spec):
     agents = {"x": Train(), "o": SharedWith("x")}
     job_id = ada.create_job(
-        JobSpec.model_validate(spec.model_copy(update={"agents": agents}).model_dump()), {}
+        RLSpec.model_validate(spec.model_copy(update={"agents": agents}).model_dump()), {}
     ).job_id
     found = ada.find_policy(PolicyRef.parse(f"{job_id}@0"))
     assert (found.agent, str(found.ref)) == ("x", f"{job_id}/x@0")
@@ -115,7 +116,7 @@ def test_a_version_that_an_unfinished_job_names_is_in_use(store, ada, job_id, po
         "against": {"agents": {"x": Train(), "o": Frozen(f"{job_id}@7")}},
         "anchor": {"agents": {"x": Train(), "o": League(anchors=[Frozen(f"{policy_id}@7")])}},
     }[how]
-    other = ada.create_job(JobSpec.model_validate(spec.model_copy(update=changes).model_dump()), {})
+    other = ada.create_job(RLSpec.model_validate(spec.model_copy(update=changes).model_dump()), {})
     assert service.versions_in_use(job_id) == {7}
     ada.request_cancel(other.job_id)
     assert service.versions_in_use(job_id) == set()

@@ -3,7 +3,7 @@ import pytest
 from backend.store.store import JobLease
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.events import JobState, StateEvent
-from tinkergym.schema.jobs import InstalledPack
+from tinkergym.schema.jobs.view import InstalledPack
 
 
 def test_a_new_job_is_queued_with_its_effective_configuration(store, spec, clock):

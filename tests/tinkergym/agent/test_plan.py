@@ -1,6 +1,8 @@
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.schema.episodes import CURRENT, EpisodeRequest, SeatPlan, TablePlayer
-from tinkergym.schema.job_spec import EnvironmentRef, Limits, Sampling
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import Limits
 
 
 def seat(**settings):

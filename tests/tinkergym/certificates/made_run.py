@@ -37,8 +37,9 @@ from tinkergym.schema.events import (
     StepEvent,
     UpdateEvent,
 )
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.updates import SettingChange, SettingsUpdate
 from tinkergym.testing.episodes import stored_record
 from tinkergym.trajectory.digests import EMPTY_CHAIN, chained
@@ -55,7 +56,7 @@ def sha256(body):
 
 
 def spec_of(**settings):
-    return JobSpec(
+    return RLSpec(
         environment=EnvironmentRef(id="own/Env-v0"),
         steps=2,
         algorithm=GRPO(group_size=2, groups_per_step=2),

@@ -15,12 +15,16 @@ from tinkergym.schema.certificate import (
     data_of,
 )
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, FullParameters, JobSpec, Train
-from tinkergym.schema.jobs import JobView, SFTSpec
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.common import FullParameters
+from tinkergym.schema.jobs.dataset import SFTSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
+from tinkergym.schema.jobs.view import JobView
 
 QUIZ = "own/Quiz-v0"
-RL = JobSpec(environment=EnvironmentRef(id=QUIZ), steps=1, environment_data={QUIZ: "a" * 64})
+RL = RLSpec(environment=EnvironmentRef(id=QUIZ), steps=1, environment_data={QUIZ: "a" * 64})
 SFT = SFTSpec(data="b" * 64, steps=1)
 CLEAN = Run().facts
 

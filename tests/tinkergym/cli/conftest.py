@@ -6,7 +6,8 @@ from typer.testing import CliRunner
 
 from tests.tinkergym.exports import LORA, learn
 from tinkergym.cli.main import app
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def unplayed(service):
     """Create jobs for clients that are not there: such a job stays as it is."""
 
     def create(**settings):
-        spec = JobSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), rollout="client", **settings)
+        spec = RLSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), rollout="client", **settings)
         return service.jobs.create(spec, uuid.uuid4().hex).job_id
 
     return create

@@ -2,7 +2,8 @@ import json
 
 import tinkergym as tg
 from tinkergym.evaluation.records import read_records
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 BOARD = "board/TicTacToeVs-v0"
 
@@ -81,7 +82,7 @@ def test_the_policy_of_one_agent_is_evaluated_and_played(tg_run, start_service):
     agents = {"player_0": tg.Train(), "player_1": tg.Train()}
     with tg.Client() as client:
         game = EnvironmentRef(id="games/Nim-v0")
-        client.submit(JobSpec(environment=game, agents=agents, rollout="server", steps=1))
+        client.submit(RLSpec(environment=game, agents=agents, rollout="server", steps=1))
     result = figures(tg_run("eval", BOARD, "--policy", "job-1/player_1@0", "--tasks", 2, "--json"))
     assert result["settings"]["policy"] == "job-1/player_1"
     assert tg_run("play", BOARD, "--policy", "job-1/player_1@0", "--watch").exit_code == 0

@@ -7,11 +7,13 @@ from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.testing.episodes import stored_record
 from tinkergym.trajectory.parts import TextPart, ToolCallPart, ToolResultPart
 
-SPEC = JobSpec(
+SPEC = RLSpec(
     environment=EnvironmentRef(id="own/Env-v0"),
     steps=2,
     algorithm=GRPO(group_size=2, groups_per_step=2),

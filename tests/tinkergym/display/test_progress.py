@@ -5,9 +5,10 @@ from rich.console import Console
 
 from tinkergym.display.progress import TrainingDisplay, duration
 from tinkergym.schema.events import CheckpointEvent, Event, JobState, StateEvent, StepEvent, WarningEvent
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
-SPEC = JobSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=4)
+SPEC = RLSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=4)
 
 
 def step(number: int, reward: float = 0.5) -> StepEvent:

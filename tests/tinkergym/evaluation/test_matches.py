@@ -1,6 +1,7 @@
 from tinkergym.agent.renderer import Renderer
 from tinkergym.evaluation.matches import Match, Player, play_matches
-from tinkergym.schema.job_spec import EnvironmentRef, Limits
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import Limits
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 

@@ -11,8 +11,10 @@ from tinkergym.evaluation.advantages import group_advantages
 from tinkergym.evaluation.rescore import rescore
 from tinkergym.rubrics import Rubric
 from tinkergym.schema.algorithms import GRPO, PPO, RLOO, ReinforcePlusPlus, RunningBaseline
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
-from tinkergym.schema.jobs import DistillationSpec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.tasks import SequenceTasks
 from tinkergym.testing.episodes import stored_record
 
@@ -46,7 +48,7 @@ class Game(TextEnv):
 
 
 def spec(algorithm=ALGORITHMS[0]):
-    return JobSpec(environment=EnvironmentRef(id="own/Env-v0"), steps=2, algorithm=algorithm)
+    return RLSpec(environment=EnvironmentRef(id="own/Env-v0"), steps=2, algorithm=algorithm)
 
 
 def episodes(*rewards, tasks=False):

@@ -5,7 +5,7 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.remote.client_evaluations import check, maker_of, most_at_once, sources_in
-from tinkergym.schema.jobs import SFTSpec
+from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.testing.bundles import byte_bundle
 
 

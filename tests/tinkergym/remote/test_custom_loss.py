@@ -12,8 +12,9 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, NonFiniteLossError
 from tinkergym.remote.custom_loss import loss_and_gradient
 from tinkergym.remote.training_policy import TrainingPolicy
-from tinkergym.schema.jobs import JobView
-from tinkergym.schema.policy_calls import CallResult, PolicySpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.policy_calls import CallResult
 from tinkergym.testing.bundles import byte_bundle
 
 LOGPROBS = [[-1.0, -2.0], [-3.0]]

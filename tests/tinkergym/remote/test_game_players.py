@@ -19,15 +19,17 @@ from tinkergym.remote.game_players import (
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.events import JobState
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, SharedWith, Train
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.opponents import Scripted
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 
 
 def job_of(environment, newest=9, **agents):
-    spec = JobSpec(environment=environment, agents=agents, steps=10)
+    spec = RLSpec(environment=environment, agents=agents, steps=10)
     times = {"created_at": 0.0, "updated_at": 0.0, "attempt": 1}
     return JobView(job_id="job-1", spec=spec, state=JobState.RUNNING, policy_version=newest, **times)
 

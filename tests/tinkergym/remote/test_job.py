@@ -20,7 +20,8 @@ from tinkergym.schema.events import (
     StepEvent,
     WarningEvent,
 )
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
 
@@ -147,7 +148,7 @@ def test_waiting_for_a_job_that_waits_for_a_client_says_once_what_to_type(
     service, client, monkeypatch, rollout, to_type
 ):
     environment = EnvironmentRef(id="local/Echo-v0")
-    client.submit(JobSpec(environment=environment, rollout=rollout, steps=1))
+    client.submit(RLSpec(environment=environment, rollout=rollout, steps=1))
     for state in (JobState.WAITING_FOR_CLIENT, JobState.RUNNING, JobState.WAITING_FOR_CLIENT):
         service.jobs.end("job-1", state)
     when_followed(service, monkeypatch, partial(service.jobs.end, "job-1", JobState.COMPLETED))

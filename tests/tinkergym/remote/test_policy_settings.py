@@ -8,7 +8,8 @@ from tests.tinkergym.remote.policy_service import POLICY_ID, StubApi, StubConnec
 from tinkergym.agent.renderer import Renderer
 from tinkergym.remote.training_policy import TrainingPolicy
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs import JobView
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.policy_calls import (
     CallResult,
     CallView,
@@ -16,7 +17,6 @@ from tinkergym.schema.policy_calls import (
     Load,
     Logprobs,
     OptimStep,
-    PolicySpec,
     TokenSequence,
 )
 from tinkergym.testing.bundles import byte_bundle

@@ -7,7 +7,9 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.remote.api import Api
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.policy_refs import PolicyRef
 
 
@@ -46,7 +48,7 @@ def test_the_policy_of_one_agent_acts(start_service):
     agents = {"player_0": Train(), "player_1": Train()}
     with tg.Client() as client:
         game = EnvironmentRef(id="games/Nim-v0")
-        client.submit(JobSpec(environment=game, agents=agents, rollout="server", steps=1))
+        client.submit(RLSpec(environment=game, agents=agents, rollout="server", steps=1))
         policy = client.policy("job-1/player_1@0")
         assert (policy.name, policy.version) == ("job-1/player_1", 0)
         assert policy.act("hello") == "take 1"
@@ -59,9 +61,7 @@ def two_policies(start_service):
     start_service(lambda prompt: "take 1", environments=["games/Nim-v0"])
     agents = {"player_0": Train(), "player_1": Train()}
     with tg.Client() as client:
-        spec = JobSpec(
-            environment=EnvironmentRef(id="games/Nim-v0"), agents=agents, rollout="server", steps=1
-        )
+        spec = RLSpec(environment=EnvironmentRef(id="games/Nim-v0"), agents=agents, rollout="server", steps=1)
         yield client.submit(spec)
 
 

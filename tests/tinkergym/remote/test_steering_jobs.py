@@ -18,7 +18,7 @@ from tinkergym.remote.estimate import (
 )
 from tinkergym.remote.job import Job
 from tinkergym.schema.events import JobState, UpdateEvent
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.testing.scripted_service import ScriptedService
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "running_jobs.md"
@@ -129,9 +129,9 @@ def test_the_probe_of_a_valid_job_is_valid():
     game = {"environment": {"id": "board/TicTacToe-v0"}, "steps": 100, "best_by": "x first"}
     evaluate = tg.EvaluateEvery(10, name="x first", agent="x")
     agents = {"x": tg.Train(algorithm=tg.GRPO(warmup_steps=50)), "o": tg.opponents.Scripted("random")}
-    spec = parse_any_spec({**game, "evaluate": [evaluate], "agents": agents})
+    spec = parse_spec({**game, "evaluate": [evaluate], "agents": agents})
     probe = probe_of(spec)
-    again = parse_any_spec(probe.model_dump(mode="json"))
+    again = parse_spec(probe.model_dump(mode="json"))
     assert (again.steps, again.evaluate, again.agents["x"].algorithm.warmup_steps) == (PROBE_STEPS, [], 0)
     assert again.agents["o"] == spec.agents["o"]
 
@@ -176,8 +176,8 @@ def test_the_evaluations_of_each_environment_count_in_an_estimate(job):
     }
     steps = {"episodes": 128, "sampled_tokens": 1000, "trained_tokens": 900, "sampling_seconds": 0.5}
     probe = Probe(job, **steps)
-    alone = estimate_from(parse_any_spec({**mixed, "evaluate": []}), probe)
-    evaluated = estimate_from(parse_any_spec(mixed), probe)
+    alone = estimate_from(parse_spec({**mixed, "evaluate": []}), probe)
+    evaluated = estimate_from(parse_spec(mixed), probe)
     assert probe.deleted
     assert alone.tokens == 40 * 1900
     # Before, after and every 10 steps: five times 64 episodes in each of two environments.
@@ -208,9 +208,9 @@ def test_the_steps_of_a_probe_say_what_training_takes():
         return step_event(number, number, step_seconds=seconds, metrics=metrics).body
 
     steps = [step(1, 30.0), step(2, 2.0), step(3, 3.0, checkpoint=1.0), step(4, 50.0), step(5, 2.0)]
-    spec = parse_any_spec({"environment": {"id": BOARD}, "steps": 101, "checkpoint_every": 20})
+    spec = parse_spec({"environment": {"id": BOARD}, "steps": 101, "checkpoint_every": 20})
     # 28 s more for the first, 101 steps of 2 s, and five checkpoints of 1 s; what held step 4 up counts not.
     assert _training_seconds(spec, steps) == pytest.approx(28 + 202 + 5)
     written = {"kind": "sft", "data": "ab" * 32, "steps": 100, "held_out": 0.1, "eval_every": 10}
     steps = [step(1, 5.0, evaluate=4.0), step(2, 1.0), step(3, 1.5, publish=0.5), step(4, 5.0, evaluate=4.0)]
-    assert _training_seconds(parse_any_spec(written), steps) == pytest.approx(100 + 9 * 0.5 + 10 * 4.0)
+    assert _training_seconds(parse_spec(written), steps) == pytest.approx(100 + 9 * 0.5 + 10 * 4.0)

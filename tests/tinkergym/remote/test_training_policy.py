@@ -9,8 +9,8 @@ from tests.tinkergym.remote.policy_service import POLICY_ID, StubApi
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import ClientClosedError, InvalidRequestError, JobFailedError, NotFoundError
 from tinkergym.remote.training_policy import TrainingPolicy
-from tinkergym.schema.jobs import JobView
-from tinkergym.schema.policy_calls import PolicySpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.view import JobView
 from tinkergym.testing.bundles import byte_bundle
 
 

@@ -4,15 +4,15 @@ import time
 
 from tinkergym.reporting import Note, Point
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
-from tinkergym.schema.jobs import JobView
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.parsing import parse_spec
 
 SPEC = {"kind": "rl", "environment": {"id": "board/TicTacToeVs-v0"}, "steps": 5}
 
 
 def job_view(job_id="job-1"):
     now = time.time()
-    spec = parse_any_spec(SPEC)
+    spec = parse_spec(SPEC)
     return JobView(
         job_id=job_id, spec=spec, state=JobState.RUNNING, created_at=now, updated_at=now, attempt=1
     )

@@ -7,7 +7,7 @@ from rich.console import Console
 
 import tinkergym as tg
 from tinkergym.reporting import report
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.parsing import parse_spec
 
 
 @pytest.fixture
@@ -68,6 +68,6 @@ def test_a_curve_of_nothing_says_so():
 def test_a_job_behind_an_address_is_played_by_the_address_with_a_token():
     url = "ws://127.0.0.1:8300"
     spec = {"kind": "rl", "environment": {"id": "tinkergym/Remote-v0", "kwargs": {"url": url}}, "steps": 1}
-    job = types.SimpleNamespace(id="job-1", spec=parse_any_spec(spec))
+    job = types.SimpleNamespace(id="job-1", spec=parse_spec(spec))
     command = shlex.split(report.play_command(job, url))
     assert command[1:] == ["play", url, "--policy", "job-1", "--env-set", 'token="..."']

@@ -3,7 +3,8 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
 from tinkergym.rollout.environment_mix import describe_mix, makers_of
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
 
 
 class Echo(tg.SingleTurnEnv):
@@ -22,7 +23,7 @@ class Other(Echo):
 
 
 def job_of(mix, **settings):
-    return JobSpec(**mix.settings, steps=1, rollout="client", **settings)
+    return RLSpec(**mix.settings, steps=1, rollout="client", **settings)
 
 
 def test_one_environment_is_itself_and_several_have_weights():
@@ -111,4 +112,4 @@ def test_environments_that_are_not_the_jobs_are_refused():
         makers_of([Echo, Stranger], spec)
     assert caught.value.field == "env"
     with pytest.raises(InvalidRequestError):
-        makers_of([Echo, Other], JobSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=1))
+        makers_of([Echo, Other], RLSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=1))

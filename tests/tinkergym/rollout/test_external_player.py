@@ -16,7 +16,9 @@ from tinkergym.rollout.game_table import PLAYERS, GameTable
 from tinkergym.rollout.play import play
 from tinkergym.rollout.table_players import ScriptedPlayer
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
-from tinkergym.schema.job_spec import EnvironmentRef, Limits, Sampling
+from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import Limits
 from tinkergym.testing import RandomTokenSampler, byte_bundle
 from tinkergym.trajectory.trajectory import StopReason
 

@@ -16,7 +16,8 @@ from tinkergym.rollout.group_scores import WaitingGroup
 from tinkergym.rollout.play import RolloutWorker, play
 from tinkergym.rubrics import Rubric, score_members
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.job_spec import EnvironmentRef, Limits
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.played import Limits
 from tinkergym.testing import ScriptedSampler
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.testing.faults import hangs_end

@@ -7,7 +7,9 @@ import pytest
 from tinkergym import opponents
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.job_spec import JobSpec, LoRA, Sampling, SharedWith, Train
+from tinkergym.schema.jobs.common import LoRA, Sampling
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.parsing import parse_spec
 
 ELSEWHERE = opponents.External(url="https://models.example/v1", model="small", timeout_seconds=30)
@@ -23,7 +25,7 @@ def test_each_agent_has_its_own_adapter_or_the_jobs():
     spec = of_game(TWO, adapter=LoRA(rank=2))
     assert spec.trained_agents == ("x", "o")
     assert [spec.adapter_of(agent).rank for agent in spec.trained_agents] == [2, 4]
-    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+    assert RLSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
 def test_a_job_without_agents_trains_one_policy():

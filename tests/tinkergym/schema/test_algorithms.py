@@ -6,8 +6,8 @@ import tinkergym as tg
 from tinkergym.algorithms import PPO, RLOO, DrGRPO, ReinforcePlusPlus
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import Algorithm, PolicyGradient
-from tinkergym.schema.job_spec import JobSpec
-from tinkergym.schema.parsing import parse_any_spec, parse_spec
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.parsing import parse_spec
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 CLASSES = [
@@ -27,7 +27,7 @@ def test_settings_without_a_name_are_grpos():
 @pytest.mark.parametrize("cls", CLASSES)
 def test_an_algorithm_is_the_same_after_the_wire(cls):
     spec = parse_spec({**GOOD, "algorithm": cls(learning_rate=0.5)})
-    assert JobSpec.model_validate_json(spec.model_dump_json()).algorithm == cls(learning_rate=0.5)
+    assert RLSpec.model_validate_json(spec.model_dump_json()).algorithm == cls(learning_rate=0.5)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,6 @@ def test_a_warm_up_that_never_ends_is_refused(steps):
     written = {"model": "nano", "data": "0" * 64, "steps": steps, "warmup_steps": 4}
     for kind in ("sft", "preference"):
         with pytest.raises(InvalidRequestError, match=r"warmup_steps.* must be below"):
-            parse_any_spec({"kind": kind, **written})
+            parse_spec({"kind": kind, **written})
     with pytest.raises(InvalidRequestError, match=r"warmup_steps.* must be below"):
-        parse_any_spec({**GOOD, "kind": "distillation", "teacher": "nano", "steps": steps, "warmup_steps": 4})
+        parse_spec({**GOOD, "kind": "distillation", "teacher": "nano", "steps": steps, "warmup_steps": 4})

@@ -1,7 +1,7 @@
 import pytest
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.parsing import parse_any_spec, parse_spec
+from tinkergym.schema.parsing import parse_spec
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
@@ -13,4 +13,4 @@ def test_a_number_may_be_an_integer_where_a_fraction_is_meant_and_the_other_way_
 
 def test_a_weight_decay_that_float32_cannot_hold_is_refused():
     with pytest.raises(InvalidRequestError, match="weight_decay"):
-        parse_any_spec({"kind": "sft", "data": "0" * 64, "steps": 1, "weight_decay": 1e300})
+        parse_spec({"kind": "sft", "data": "0" * 64, "steps": 1, "weight_decay": 1e300})

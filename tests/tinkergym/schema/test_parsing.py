@@ -1,7 +1,7 @@
 import pytest
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.parsing import parse_any_spec, parse_spec
+from tinkergym.schema.parsing import parse_spec
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
@@ -22,7 +22,7 @@ def test_a_request_of_very_many_unknown_names_is_refused_without_explaining_each
 def test_the_location_of_a_part_survives_where_it_stands_in_a_job(group_size):
     settings = {**GOOD, "kind": "rl", "algorithm": {"name": "rloo", "group_size": group_size}}
     with pytest.raises(InvalidRequestError) as caught:
-        parse_any_spec(settings)
+        parse_spec(settings)
     assert caught.value.field == "algorithm.group_size"
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.job_spec import FullParameters, Limits, LoRA, Sampling
-from tinkergym.schema.parsing import parse_any_spec, parse_spec
+from tinkergym.schema.jobs.common import FullParameters, LoRA, Sampling
+from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.structured import JsonSchema
@@ -150,7 +151,7 @@ def test_a_wrong_setting_is_named_with_the_class_where_a_script_writes_it(write,
 )
 def test_a_name_of_another_library_means_what_this_kind_of_job_has(kind, name, meant):
     with pytest.raises(InvalidRequestError, match=rf"did you mean {meant}\?"):
-        parse_any_spec({"kind": kind, "data": "0" * 64, "steps": 1, name: 1})
+        parse_spec({"kind": kind, "data": "0" * 64, "steps": 1, name: 1})
 
 
 def test_a_correct_job_needs_nothing_of_how_errors_are_explained():

@@ -2,13 +2,15 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.job_spec import EnvironmentRef, JobSpec, Train
-from tinkergym.schema.jobs import SFTSpec
-from tinkergym.schema.parsing import parse_any_spec
+from tinkergym.schema.jobs.dataset import SFTSpec
+from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.seats import Train
+from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.steering import changes_to, settings_at, settings_now
 from tinkergym.schema.updates import SettingChange, SettingsUpdate
 
-RL = JobSpec(environment=EnvironmentRef(id="x"), steps=9, algorithm=tg.GRPO(learning_rate=0.1))
+RL = RLSpec(environment=EnvironmentRef(id="x"), steps=9, algorithm=tg.GRPO(learning_rate=0.1))
 SFT = SFTSpec(data="ab" * 32, steps=9, learning_rate=0.1)
 
 
@@ -41,7 +43,7 @@ def test_a_step_is_learned_with_the_changes_that_were_due_however_often_it_is_re
 
 
 OWN = {"black": {"kind": "train", "algorithm": tg.GRPO(learning_rate=0.3)}, "white": {"kind": "train"}}
-GAME = parse_any_spec(
+GAME = parse_spec(
     {
         "environment": {"id": "x"},
         "steps": 9,

@@ -4,7 +4,7 @@ import pytest
 
 import tinkergym.schema.data  # its models, too
 import tinkergym.schema.evaluation
-import tinkergym.schema.jobs  # noqa: F401
+import tinkergym.schema.jobs.view  # noqa: F401
 from tinkergym.schema.model import WireModel
 from tinkergym.trajectory.record import Record
 

@@ -1,0 +1,120 @@
+"""Jobs that train on a dataset: supervised fine-tuning and preferences."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tinkergym.schema.data import Sha256
+from tinkergym.schema.jobs.evaluated import EvaluatedSpec
+from tinkergym.schema.model import Choice
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+class DatasetSpec(EvaluatedSpec):
+    """Settings of jobs that train on a dataset, in an order shuffled by `seed`.
+
+    `sampling` applies when the policy is used; training does not sample.
+    """
+
+    data: Sha256
+    """The name of an uploaded dataset."""
+    eval_data: Sha256 | None = None
+    """Another dataset, used for evaluation and not for training."""
+    held_out: float = Field(0.0, ge=0, lt=1)
+    """Instead of `eval_data`: this fraction of `data`, drawn by `seed`, is used for evaluation and not for
+    training."""
+    eval_every: int = Field(10, ge=1)
+    """Steps between evaluations; the first and the last step always evaluate."""
+    batch_size: int = Field(32, ge=1)
+    """Records per train step."""
+    shuffle: bool = True
+    """A new order in every pass over the data; False keeps the order of the file."""
+    learning_rate: float = Field(1e-3, gt=0, le=10)
+    lr_schedule: Schedule = "linear"
+    """Decaying from `learning_rate` at the first step towards 0 at the last, or constant."""
+    warmup_steps: int = Field(0, ge=0, le=10**9)
+    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0, le=1e6)
+
+    @model_validator(mode="after")
+    def _one_way_to_measure(self) -> Self:
+        if self.eval_data is not None and self.held_out:
+            raise ValueError("held_out cannot be given with eval_data; set only one of them")
+        measured = self.eval_data is not None or self.held_out > 0
+        self._refuse_idle("eval_every", not measured, "eval_data or held_out")
+        self._refuse_endless_warmup(self.warmup_steps)
+        return self
+
+    def held_out_records(self, records: int) -> int:
+        """Return how many of `records` are held out for evaluation."""
+        return max(1, round(self.held_out * records)) if self.held_out else 0
+
+
+class SFTSpec(DatasetSpec):
+    """Supervised fine-tuning: raise the likelihood of the dataset's completions."""
+
+    kind: Literal["sft"] = "sft"
+    aggregation: Literal["token", "sequence"] = "token"
+    """Mean over all trained tokens of the step, or over records of their token means."""
+
+
+class _Preference(Choice):
+    """A loss on pairs of completions."""
+
+
+class DPO(_Preference):
+    """Direct preference optimization (arXiv:2305.18290): a logistic loss on the margin over a reference."""
+
+    name: Literal["dpo"] = "dpo"
+    beta: float = Field(0.1, gt=0)
+    """Scales the margin, in 1 / nats; small values allow the policy to move further from the reference."""
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
+    """The fraction of pairs that are assumed to be swapped (conservative DPO)."""
+
+
+class IPO(_Preference):
+    """Identity preference optimization (arXiv:2310.12036): the target margin is 1 / (2 beta)."""
+
+    name: Literal["ipo"] = "ipo"
+    beta: float = Field(0.1, gt=0)
+
+
+class Hinge(_Preference):
+    """A hinge on the margin over a reference (SLiC-HF, arXiv:2305.10425, as in arXiv:2309.06657)."""
+
+    name: Literal["hinge"] = "hinge"
+    beta: float = Field(0.1, gt=0)
+
+
+class SimPO(_Preference):
+    """Simple preference optimization (arXiv:2405.14734): mean logprobs and a target margin, no reference."""
+
+    name: Literal["simpo"] = "simpo"
+    beta: float = Field(2.0, gt=0)
+    gamma: float = Field(1.0, ge=0)
+    """The target margin, in units of beta times nats per token."""
+
+
+class ORPO(_Preference):
+    """Odds ratio preference optimization (arXiv:2403.07691): also raises the chosen likelihood."""
+
+    name: Literal["orpo"] = "orpo"
+    odds_weight: float = Field(0.1, gt=0)
+    """Weight of the odds ratio's loss (lambda in the paper)."""
+
+
+PreferenceLoss = Annotated[DPO | IPO | Hinge | SimPO | ORPO, Field(discriminator="name")]
+
+
+class PreferenceSpec(DatasetSpec):
+    """Preference training: raise the chosen completion over the rejected one.
+
+    For losses with a reference, it is the policy that the job starts from.
+    """
+
+    kind: Literal["preference"] = "preference"
+    loss: PreferenceLoss = DPO()
+    learning_rate: float = Field(1e-4, gt=0, le=10)

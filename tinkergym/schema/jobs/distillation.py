@@ -1,0 +1,45 @@
+"""On-policy distillation."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tinkergym.schema.jobs.dataset import Schedule
+from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES, POLICY_REF, PolicyRef
+
+
+class DistillationSpec(PlayedSpec):
+    """On-policy distillation: the student plays, and a teacher scores each sampled token.
+
+    The advantage of a token is the teacher's logprob minus the student's, an estimate of minus the reverse KL
+    per token (arXiv:2306.13649, arXiv:2306.08543); the environment's rewards are reported, not trained on.
+    """
+
+    kind: Literal["distillation"] = "distillation"
+    teacher: str = Field(min_length=1, max_length=500)
+    """The teacher: a model as in `model`, or a reference as in `initial_policy`. It must have the student's
+    tokenizer."""
+    episodes_per_step: int = Field(64, ge=2)
+    learning_rate: float = Field(1e-3, gt=0, le=10)
+    lr_schedule: Schedule = "constant"
+    warmup_steps: int = Field(0, ge=0, le=10**9)
+    updates_per_step: int = Field(1, ge=1, le=1000)
+    """Optimizer steps per batch of episodes."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0, le=1e6)
+
+    @model_validator(mode="after")
+    def _its_rate_is_reached(self) -> Self:
+        self._refuse_endless_warmup(self.warmup_steps)
+        return self
+
+    @field_validator("teacher")
+    @classmethod
+    def _a_policy_is_written_as_one(cls, teacher: str) -> str:
+        if PolicyRef.is_meant(teacher) and not re.fullmatch(POLICY_REF, teacher):
+            raise ValueError(f"{teacher!r} is not a reference to a policy; {HOW_TO_WRITE_POLICIES}")
+        return teacher

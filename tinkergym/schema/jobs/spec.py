@@ -1,0 +1,33 @@
+"""A job of any kind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.rl import RLSpec
+
+JobSpec = Annotated[
+    RLSpec | SFTSpec | PreferenceSpec | DistillationSpec | PolicySpec, Field(discriminator="kind")
+]
+
+KINDS: dict[str, type[JobSpec]] = {
+    "rl": RLSpec,
+    "sft": SFTSpec,
+    "preference": PreferenceSpec,
+    "distillation": DistillationSpec,
+    "policy": PolicySpec,
+}
+
+JOB_SPEC: TypeAdapter[RLSpec | SFTSpec | PreferenceSpec | DistillationSpec | PolicySpec] = TypeAdapter(
+    JobSpec
+)
+
+
+def stored_spec(written: str) -> JobSpec:
+    """Parse the stored JSON of a job's settings."""
+    return JOB_SPEC.validate_json(written)
