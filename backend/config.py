@@ -23,6 +23,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.images.files import MOST_BYTES, MOST_PIXELS
 from tinkergym.network.chat_endpoint import origin_list
 from tinkergym.schema.parsing import parse
+from tinkergym.schema.refusals import Refusal
 from tinkergym.tools.sandbox_rule import PythonToolSetting
 
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*)$", max_length=253)]
@@ -104,15 +105,11 @@ class GatewayLimits(Settings):
     @model_validator(mode="after")
     def _the_largest_body_has_room(self) -> Self:
         if self.bodies_bytes < self.body_bytes:
-            raise ValueError(
-                f"bodies_bytes must be at least body_bytes = {self.body_bytes}, or the largest body never "
-                f"fits; raise it"
-            )
+            reason = f"must be at least body_bytes = {self.body_bytes}, or the largest body never fits"
+            raise Refusal("bodies_bytes", reason, "raise it").in_validator()
         if "image_bytes" in self.model_fields_set and self.image_bytes > self.body_bytes:
-            raise ValueError(
-                f"image_bytes must be at most body_bytes = {self.body_bytes}, or the largest image is "
-                f"refused as a body; raise that as well"
-            )
+            reason = f"must be at most body_bytes = {self.body_bytes}, or the largest image does not fit"
+            raise Refusal("image_bytes", reason, "raise that as well").in_validator()
         return self
 
 
@@ -312,7 +309,7 @@ class ServiceConfig(Settings):
     @classmethod
     def _named(cls, value: object) -> object:
         if value == "":  # That would be the folder in which the service happens to be started.
-            raise ValueError("is empty; name a folder, or leave out the setting")
+            raise Refusal("", "is empty", "name a folder, or leave out the setting").in_validator()
         return value
 
     @field_validator("data_dir", "operator_key")
@@ -339,44 +336,42 @@ class ServiceConfig(Settings):
     @model_validator(mode="after")
     def _one_lost_heartbeat_is_survivable(self) -> Self:
         if 2 * self.heartbeat_seconds > self.lease_seconds:
-            raise ValueError(
-                "lease_seconds must be at least twice heartbeat_seconds; raise it, or a healthy worker "
-                "loses its job after one late heartbeat"
-            )
+            hint = "raise it, or a healthy worker loses its job after one late heartbeat"
+            reason = "must be at least twice heartbeat_seconds"
+            raise Refusal("lease_seconds", reason, hint).in_validator()
         return self
 
     @model_validator(mode="after")
     def _preloaded_models_are_known(self) -> Self:
         for name in self.preload:
             if name not in self.models and not self.allow_any_model:
-                raise ValueError(f"preload contains {name!r}, which is not in models; add it there")
+                reason = f"contains {name!r}, which is not in models"
+                raise Refusal("preload", reason, "add it there").in_validator()
         return self
 
     @model_validator(mode="after")
     def _ranks_have_devices_of_their_own(self) -> Self:
         if self.learner_ranks > 1 and ":" in self.device:
-            raise ValueError(
-                f"device={self.device!r} is one GPU, but learner_ranks={self.learner_ranks} need one each; "
-                "set device=cuda, or learner_ranks=1"
-            )
+            reason = f"{self.device!r} is one GPU, but learner_ranks={self.learner_ranks} need one each"
+            raise Refusal("device", reason, "set device=cuda, or learner_ranks=1").in_validator()
         return self
 
     @model_validator(mode="after")
     def _weights_that_stay_on_a_gpu_have_one(self) -> Self:
         if self.vllm.full_weights == "device" and (self.engine != "vllm" or self.device == "cpu"):
-            raise ValueError(
-                f"vllm.full_weights=device requires engine=vllm on a GPU, not engine={self.engine} with "
-                f"device={self.device}; leave it out"
+            reason = (
+                f"device requires engine=vllm on a GPU, not engine={self.engine} with device={self.device}"
             )
+            raise Refusal("vllm.full_weights", reason, "leave it out").in_validator()
         return self
 
     @model_validator(mode="after")
     def _vllm_takes_as_many_images(self) -> Self:
         if self.engine == "vllm" and self.limits.prompt_images > VLLM_MOST_IMAGES:
-            raise ValueError(
-                f"limits.prompt_images must be at most {VLLM_MOST_IMAGES} with engine=vllm, which refuses "
-                "prompts with more images; lower it, or set engine=transformers"
-            )
+            reason = f"must be at most {VLLM_MOST_IMAGES} with engine=vllm, which refuses prompts with more"
+            raise Refusal(
+                "limits.prompt_images", reason, "lower it, or set engine=transformers"
+            ).in_validator()
         return self
 
     @property

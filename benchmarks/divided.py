@@ -18,7 +18,7 @@ from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
 from benchmarks.common import Figure, write_result
-from tinkergym.schema.jobs.common import FullParameters
+from tinkergym.schema.jobs.parts import FullParameters
 
 RANKS = 2
 LAYERS, WIDTH = 12, 768

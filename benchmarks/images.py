@@ -34,7 +34,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.images.files import alive
 from tinkergym.remote.transport import Connection
-from tinkergym.schema.jobs.common import Adapter
+from tinkergym.schema.jobs.parts import Adapter
 from tinkergym.schema.sampling import SampleFailure
 
 MODEL = Path(PACKAGED_MODELS["nano-vl"])

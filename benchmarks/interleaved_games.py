@@ -23,9 +23,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.player import EpisodePlayer
-from tinkergym.schema.jobs.common import LoRA
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, LoRA
 
 EPISODES = 64
 ROUNDS = 7

@@ -23,7 +23,7 @@ from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
 from benchmarks.common import Figure, write_result
 from benchmarks.step_work import model_directory
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 SEQUENCES = 64
 LENGTH = 128

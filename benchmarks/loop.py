@@ -19,8 +19,7 @@ from tinkergym.messages import observation_messages
 from tinkergym.registration.environments import make_environment, registered
 from tinkergym.rollout.executors import Executor, InlineExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits, Reasoning
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.testing import (
     FAMILIES,

@@ -16,7 +16,7 @@ from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
 from benchmarks.common import Figure, paired_ratio, write_result
 from benchmarks.step_work import model_directory
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 
 RANKS = (2, 4, 8, 16)
 SIZES = (4, 16, 64)

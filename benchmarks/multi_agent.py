@@ -12,7 +12,7 @@ import tinkergym as tg
 from tinkergym.evaluation.matches import GameEnd, Match, Player, play_matches
 from tinkergym.evaluation.statistics import mean_interval
 from tinkergym.schema.events import StepEvent
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 HELD_OUT_SEED = 3_000_000
 """Measured games use seeds from here on; training seeds are 31-bit hashes of the job's seed."""

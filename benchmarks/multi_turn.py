@@ -41,9 +41,7 @@ from tinkergym.messages import Message
 from tinkergym.registration.environments import make_environment
 from tinkergym.rollout.executors import Executor, InlineExecutor
 from tinkergym.rollout.player import EpisodePlayer
-from tinkergym.schema.jobs.common import LoRA
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, LoRA
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 ENVIRONMENT = "games/GuessNumber-v0"

@@ -25,7 +25,7 @@ import httpx
 import tinkergym as tg
 from benchmarks.common import Figure, Service, paired_ratio, service, write_result
 from tinkergym.schema.events import StepEvent
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 MOST = 2.0

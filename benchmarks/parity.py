@@ -16,7 +16,7 @@ from backend.learner.sequences import TrainSequence
 from benchmarks.common import Figure, write_result
 from benchmarks.step_work import model_directory
 from tinkergym.errors import from_wire
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 UPDATES = 4

@@ -13,7 +13,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.round_trip import play_conversation
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, assistant, system, user
-from tinkergym.schema.jobs.played import Reasoning
+from tinkergym.schema.jobs.parts import Reasoning
 from tinkergym.schema.views import RendererBundle
 
 EPISODES = 600

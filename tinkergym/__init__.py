@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from tinkergym.schema.algorithms import GRPO
     from tinkergym.schema.budget import Budget
     from tinkergym.schema.evaluate_every import EvaluateEvery
-    from tinkergym.schema.jobs.common import FullParameters, LoRA, Sampling
-    from tinkergym.schema.jobs.played import Limits
+    from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
     from tinkergym.schema.jobs.seats import Train
     from tinkergym.tools.definition import tool
 
@@ -77,14 +76,14 @@ _HOMES = {
     "Client": "tinkergym.remote.client",
     "EvaluateEvery": "tinkergym.schema.evaluate_every",
     "Evaluation": "tinkergym.evaluation.evaluate",
-    "FullParameters": "tinkergym.schema.jobs.common",
+    "FullParameters": "tinkergym.schema.jobs.parts",
     "GRPO": "tinkergym.schema.algorithms",
     "Job": "tinkergym.remote.job",
-    "Limits": "tinkergym.schema.jobs.played",
-    "LoRA": "tinkergym.schema.jobs.common",
+    "Limits": "tinkergym.schema.jobs.parts",
+    "LoRA": "tinkergym.schema.jobs.parts",
     "Policy": "tinkergym.remote.policy",
     "Rubric": "tinkergym.rubrics.rubric",
-    "Sampling": "tinkergym.schema.jobs.common",
+    "Sampling": "tinkergym.schema.jobs.parts",
     "SingleTurnEnv": "tinkergym.core",
     "TextEnv": "tinkergym.core",
     "TextGame": "tinkergym.games.text_game",

@@ -15,6 +15,7 @@ class TinkerGymError(Exception):
         message: What happened and where.
         hint: What to do next; may be empty.
         field: The dotted name of the invalid setting, if there is one.
+        code: Which refusal of a setting this is, for programs; empty for other errors.
     """
 
     http_status: ClassVar[int] = 500
@@ -24,9 +25,10 @@ class TinkerGymError(Exception):
         self.message = message
         self.hint = hint
         self.field = field
+        self.code = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.hint, self.field)
+        return from_wire, (self.to_wire(), type(self))
 
     def __str__(self) -> str:
         where = f"{self.field}: " if self.field else ""
@@ -39,6 +41,7 @@ class TinkerGymError(Exception):
             "message": self.message,
             "hint": self.hint,
             "field": self.field,
+            "code": self.code,
         }
 
 
@@ -294,10 +297,6 @@ class InternalServiceError(TinkerGymError):
     """The service is in an unexpected state; its log has the details."""
 
 
-def _rebuild(kind: type[TinkerGymError], message: str, hint: str, field: str) -> TinkerGymError:
-    return kind(message, hint=hint, field=field)
-
-
 def _kinds(root: type[TinkerGymError]) -> dict[str, type[TinkerGymError]]:
     found = {root.__name__: root}
     for child in root.__subclasses__():
@@ -305,11 +304,18 @@ def _kinds(root: type[TinkerGymError]) -> dict[str, type[TinkerGymError]]:
     return found
 
 
-def from_wire(payload: dict[str, Any]) -> TinkerGymError:
-    """Rebuild an error from `to_wire`. An unknown type becomes the base type."""
-    kind = _kinds(TinkerGymError).get(str(payload.get("type", "")), TinkerGymError)
-    return kind(
+def from_wire(payload: dict[str, Any], kind: type[TinkerGymError] | None = None) -> TinkerGymError:
+    """Rebuild an error from `to_wire`.
+
+    Args:
+        payload: What `to_wire` returned, perhaps in another version.
+        kind: The error's type. None finds it by its name; an unknown one becomes the base type.
+    """
+    kind = kind or _kinds(TinkerGymError).get(str(payload.get("type", "")), TinkerGymError)
+    error = kind(
         str(payload.get("message", "the service did not give a reason")),
         hint=str(payload.get("hint", "")),
         field=str(payload.get("field", "")),
     )
+    error.code = str(payload.get("code", ""))
+    return error

@@ -5,8 +5,8 @@ from __future__ import annotations
 from backend.admission.protocols import ModelCatalog
 from backend.config import VLLM_LEAST_TEMPERATURE, ServiceConfig
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.jobs.spec import JobSpec
 
 

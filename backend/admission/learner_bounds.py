@@ -8,7 +8,7 @@ from backend.admission.protocols import ModelCatalog
 from backend.compute.layer_names import names, no_such_layer
 from backend.config import ServiceConfig
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import Adapter, LoRA
+from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 

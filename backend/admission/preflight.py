@@ -35,8 +35,8 @@ from tinkergym.errors import (
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
 from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context, scripted_players, shown_first
-from tinkergym.schema.jobs.evaluated import EnvironmentRef, EvaluatedSpec
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.opponents import League

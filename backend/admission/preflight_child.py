@@ -33,7 +33,7 @@ from tinkergym.rollout.seat_check import (
     players_offered,
 )
 from tinkergym.rubrics.group import score_group_of
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.views import RendererBundle
 from tinkergym.tasks.pinned import named_hash
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from backend.catalog.models import ModelFacts
-from tinkergym.schema.jobs.evaluated import EvaluatedSpec
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.views import ModelView, RendererBundle
 
 

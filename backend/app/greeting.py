@@ -23,6 +23,7 @@ class Greeting:
         key_file: Path,
         say: Callable[[Notice], None],
         refusals: Callable[[], Mapping[str, str]] = dict,
+        *,
         isolation: Callable[[], Notice | None] = lambda: None,
         heard: Callable[[], None] = lambda: None,
     ) -> None:

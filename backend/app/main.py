@@ -105,8 +105,8 @@ def serve(
                     key_file,
                     say,
                     lambda: _refusals(config),
-                    lambda: isolation_notice(config.python_tool),
-                    probe.heard,
+                    isolation=lambda: isolation_notice(config.python_tool),
+                    heard=probe.heard,
                 )
                 return _watch(config, parts, signals, greeting, say)
             finally:

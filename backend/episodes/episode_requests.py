@@ -14,7 +14,7 @@ from backend.episodes.league_book import LeagueBook
 from backend.episodes.recorded_actions import RecordedActions
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
-from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.parts import Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import Base, External, Frozen, PlayedAs, Replay, Scripted
 from tinkergym.schema.policy_refs import PolicyRef, policy_of

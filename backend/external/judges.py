@@ -14,7 +14,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.network import allowed_origins
 from tinkergym.network.chat_endpoint import origin_of
 from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 _FIELD = "environment.kwargs.judge"
 

@@ -24,8 +24,8 @@ from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
-from tinkergym.schema.jobs.played import PlayedSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.model import MOST_RESULTS
 from tinkergym.schema.parsing import parse_json

@@ -20,9 +20,8 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.policies.parity import parity
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.jobs.common import PlayedSpec, TrainingSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.played import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 
 _LOSS = LossConfig(name="importance_sampling", aggregation="token")

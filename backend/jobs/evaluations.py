@@ -21,8 +21,8 @@ from tinkergym.evaluation.statistics import clustered_interval, finite_ends, gam
 from tinkergym.schema.episodes import MOST_SEATS, EpisodeRequest, SeatPlan
 from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
 from tinkergym.schema.events import EvaluationEvent, WarningEvent
-from tinkergym.schema.jobs.evaluated import EvaluatedSpec
-from tinkergym.schema.jobs.played import Limits, PlayedSpec
+from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import Base
 from tinkergym.schema.policy_refs import policy_of

@@ -26,7 +26,7 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.schema.events import ErrorView, JobState, WarningEvent
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.steering import settings_at
 

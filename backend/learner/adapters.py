@@ -22,7 +22,7 @@ from torch import nn
 from backend.compute.fast_linears import gradient_product, linear
 from backend.learner.adapted_layers import adapted_layers, chosen_layers, vision_layers
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 
 
 @dataclass(slots=True)

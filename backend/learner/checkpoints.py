@@ -23,7 +23,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save_file
 
 from tinkergym.errors import CheckpointCorruptError, StorageFullError
-from tinkergym.schema.jobs.common import Adapter
+from tinkergym.schema.jobs.parts import Adapter
 
 MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"

@@ -41,7 +41,7 @@ from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
 from backend.vision.pixels import ImageSource
 from tinkergym.errors import InvalidRequestError, NonFiniteGradientError, TinkerGymError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.optimizer import AdamW
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from backend.learner.activations import layers_of
 from backend.learner.causal_lm import CausalLM
 from backend.learner.policies import FullPolicy
 from backend.learner.sequences import TrainSequence
-from tinkergym.schema.jobs.common import FullParameters
+from tinkergym.schema.jobs.parts import FullParameters
 
 
 class DividedPolicy(FullPolicy):

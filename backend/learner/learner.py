@@ -66,7 +66,7 @@ from backend.learner.worker_threads import Cores, WorkerThreads, whole_device
 from backend.vision.pixels import ImageSource
 from backend.vision.shared import SharedImages, shared
 from tinkergym.errors import ConflictError, NonFiniteLossError, NotFoundError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.optimizer import AdamW
 
 _log = logging.getLogger(__name__)

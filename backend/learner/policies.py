@@ -15,7 +15,7 @@ from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, 
 from backend.learner.adapters import AdapterSet
 from backend.learner.causal_lm import CausalLM
 from backend.learner.divided import is_divided, on_cpu
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 
 class Policy(ABC):

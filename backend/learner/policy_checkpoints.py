@@ -16,7 +16,7 @@ from backend.learner.optimiser import PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy, Policy, restore
 from backend.learner.value_head import ValueHead
 from tinkergym.errors import CheckpointCorruptError, ConflictError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 _ADAPTER_FILE = "adapter_model.safetensors"
 _MODEL_FILE = "model.safetensors"

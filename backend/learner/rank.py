@@ -30,7 +30,7 @@ from backend.learner.optimiser import OptimStepResult
 from backend.learner.policies import FullPolicy
 from backend.vision.pixels import ImageSource
 from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGymError
-from tinkergym.schema.jobs.common import FullParameters
+from tinkergym.schema.jobs.parts import FullParameters
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Constant for `mallopt`, from glibc's malloc.h."""

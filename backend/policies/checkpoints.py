@@ -15,7 +15,7 @@ from backend.store.checkpoint_files import folder_of
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
 from tinkergym.schema.algorithms import PPO
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, WarningEvent
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.policy_refs import PolicyRef
 

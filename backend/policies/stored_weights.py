@@ -6,7 +6,7 @@ from backend.compute.weights import AdapterWeights, PolicyWeights, weights_sha25
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.policy_checkpoints import full_weights
 from tinkergym.errors import CheckpointCorruptError
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 
 
 def stored_weights(checkpoint: Checkpoint) -> PolicyWeights:

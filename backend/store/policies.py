@@ -17,7 +17,8 @@ from backend.store.database import Database
 from backend.store.records import JobLease, fenced
 from backend.store.tables import checkpoints, job_policies, policies, versions
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.jobs.common import Adapter, TrainingSpec
+from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.jobs.parts import Adapter
 
 _ADAPTER: TypeAdapter[Adapter] = TypeAdapter(Adapter)
 

@@ -12,7 +12,7 @@ from tinkergym.registration.games import make_playable
 from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.rollout.game_table import GameTable, seated
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
 def environment_maker(listed: Sequence[str], tokens: EnvTokens) -> MakeEnv:

@@ -66,9 +66,8 @@ from tinkergym.rollout.call_register import episodes_in_calls
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.images import ImageKept, ImageNames
-from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.jobs.common import PlayedSpec, TrainingSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.played import PlayedSpec
 from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import SampleFailure, SampleRequest, lease_of_session
 from tinkergym.schema.views import RendererBundle

@@ -29,8 +29,7 @@ from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.data import DataKind
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseReply, LeaseRequest, SubmitRequest
 from tinkergym.schema.events import Event, JobState
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.sampling import Completion, SampleRequest

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus, RunningBaseline
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "job_settings.md"

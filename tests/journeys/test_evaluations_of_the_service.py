@@ -14,7 +14,7 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
 )
 from tinkergym.schema.evaluation import EvaluationEpisode
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.sampling import Cut
 
 pytestmark = pytest.mark.service

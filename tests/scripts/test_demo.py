@@ -22,7 +22,7 @@ raise KeyboardInterrupt
 """
 WHOLE = """
 from types import SimpleNamespace
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 spec = RLSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=5)

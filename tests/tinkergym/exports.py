@@ -7,7 +7,7 @@ from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 
 NANO = PACKAGED_MODELS["nano"]
 

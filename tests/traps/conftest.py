@@ -26,7 +26,7 @@ from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import Completion, SampleRequest
 
 VOCABULARY = 64

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from backend.compute.weights import AdapterWeights, weights_sha256
 from backend.engines.asking import Asked
 from backend.learner.learner import Learner
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import Completion, SampleFailure
 
 

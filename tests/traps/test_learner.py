@@ -16,7 +16,7 @@ from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.shards import shards
 from tinkergym.errors import ConflictError, NonFiniteLossError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 
 def close(found, expected, tolerance=1e-5):

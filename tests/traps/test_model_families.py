@@ -26,7 +26,7 @@ from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner
 from backend.learner.merging import merge_adapter
 from tinkergym.errors import InvalidRequestError, UnknownModelError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 VOCABULARY = 64
 SHAPE = {

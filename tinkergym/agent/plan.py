@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from tinkergym.schema.episodes import EpisodeRequest, TablePlayer
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import ExecutorName, Limits, Reasoning
+from tinkergym.schema.jobs.parts import EnvironmentRef, ExecutorName, Limits, Reasoning
 from tinkergym.schema.sampling import seat_session
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.schema.structured import Structured

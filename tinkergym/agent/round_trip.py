@@ -16,7 +16,7 @@ from tinkergym.agent.reasoning import without_reasoning
 from tinkergym.agent.renderer import TURNS_TRIED, Renderer
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, assistant, system, user
-from tinkergym.schema.jobs.played import Limits, Reasoning
+from tinkergym.schema.jobs.parts import Limits, Reasoning
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.views import RendererBundle
 

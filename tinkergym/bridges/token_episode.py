@@ -17,7 +17,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRewardError
 from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason
 

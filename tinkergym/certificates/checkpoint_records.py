@@ -14,8 +14,8 @@ from tinkergym.certificates.bundle import UNPACKED, checkpoint_folder
 from tinkergym.certificates.document import refuse_repeated_names
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import BundledFile, CheckpointFacts, RunFacts
-from tinkergym.schema.jobs.common import LoRA
 from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.jobs.spec import JOB_SPEC, JobSpec
 from tinkergym.schema.steering import settings_before
 

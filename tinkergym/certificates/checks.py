@@ -7,9 +7,9 @@ from collections import Counter
 from tinkergym.certificates.policy_checks import policy_checks
 from tinkergym.certificates.wording import some
 from tinkergym.schema.certificate import Check, RunFacts, StepFacts, data_of
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.played import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 
 

@@ -15,7 +15,7 @@ from tinkergym.certificates.event_log import EventLog
 from tinkergym.schema.certificate import EpisodeFate, RunFacts, StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import EpisodeEvent
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.trajectory.trajectory import Trajectory
 
 _MOST_NAMED = 20

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from tinkergym.certificates.wording import some
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import AdapterFacts, AgreementFacts, EpisodeFate, PublishFacts, RunFacts
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.played import PlayedSpec
 from tinkergym.schema.steering import settings_now
 
 ROUNDING = 1e-5

@@ -8,9 +8,9 @@ from tinkergym.certificates.bundle import EVENTS
 from tinkergym.certificates.event_log import EventLog
 from tinkergym.schema.certificate import AgreementFacts, CheckpointFacts, RunFacts, StepFacts
 from tinkergym.schema.events import StepEvent, metric_by_policy
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.played import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView

@@ -9,7 +9,7 @@ from html import escape
 
 from tinkergym.display.html import curve
 from tinkergym.schema.certificate import Certificate, RunFacts
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 
 _VERDICTS = {
     "holds": ("holds", "#1a7f37"),

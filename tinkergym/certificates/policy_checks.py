@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from tinkergym.certificates.wording import some
 from tinkergym.schema.certificate import AdapterFacts, Check, RunFacts
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.parts import LoRA
 
 
 def policy_checks(facts: RunFacts) -> list[Check]:

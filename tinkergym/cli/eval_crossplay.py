@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tinkergym.evaluation.crossplay import CrossPlay
     from tinkergym.evaluation.matches import Player
     from tinkergym.remote.client import Client
-    from tinkergym.schema.jobs.evaluated import EnvironmentRef
+    from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
 def evaluate_crossplay(

@@ -12,7 +12,7 @@ from tinkergym.display.progress import TrainingDisplay
 from tinkergym.remote.client import Client
 from tinkergym.remote.job import Job
 from tinkergym.reporting.report import play_command
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 
 
 def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = False) -> None:

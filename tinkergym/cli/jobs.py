@@ -13,8 +13,8 @@ from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, AsJsonLines, emit
 from tinkergym.cli.options import ReportTo
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.played import PlayedSpec
 
 app = typer.Typer(
     help="List jobs, follow them, pause, change, cancel and delete them, fetch their checkpoints."

@@ -15,8 +15,8 @@ from tinkergym.display.tables import frame, with_metrics
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.messages import Message, assistant, system, user
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.tasks.sequence import SequenceTasks

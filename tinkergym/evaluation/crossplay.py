@@ -19,7 +19,7 @@ from tinkergym.evaluation.matches import GameEnd, Match, MatchResult, Player, pl
 from tinkergym.evaluation.ratings import PairScore, Ratings, rate
 from tinkergym.evaluation.statistics import clustered_interval, finite_ends, game_bounds
 from tinkergym.registration.games import make_playable
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.parsing import environment_ref
 
 

@@ -39,8 +39,7 @@ from tinkergym.rollout.play import play
 from tinkergym.rollout.table_tools import with_seat_tools
 from tinkergym.schema.checks import require_cut, require_temperature
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.schema.sampling import Cut
 from tinkergym.trajectory.trajectory import Trajectory
 

@@ -20,7 +20,7 @@ from tinkergym.games.against_opponent import TextPlayer
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.play import play
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.trajectory import Trajectory
 

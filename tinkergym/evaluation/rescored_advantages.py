@@ -13,7 +13,7 @@ import numpy as np
 from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
 from tinkergym.evaluation.advantages import FloatArray, group_advantages
 from tinkergym.schema.algorithms import PPO, PolicyGradient, RunningBaseline
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 
 

@@ -12,7 +12,7 @@ from tinkergym.evaluation.baselines import TextPolicy, play_episode
 from tinkergym.evaluation.evaluate import EvaluablePolicy, PolicyEpisode, cut_of, played, sampling_seed
 from tinkergym.evaluation.records import EpisodeRecord
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 _STREAM = 3
 """Last word of the entropy of sampling seeds; different in training and `evaluate`."""

@@ -23,7 +23,7 @@ from tinkergym.registration.known_games import registered_games
 from tinkergym.registration.pack_metadata import ENVIRONMENTS
 from tinkergym.registration.pack_output import output_to_stderr
 from tinkergym.registration.packs import Pack, claim_of, find_packs, ids_of, load, refuse_interrupt
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.user_code.quoting import raised
 
 _lock = threading.RLock()

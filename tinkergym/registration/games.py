@@ -26,7 +26,7 @@ from tinkergym.registration.known_games import RegisteredGame, registered_games,
 from tinkergym.registration.pack_metadata import GAMES
 from tinkergym.registration.pack_output import output_to_stderr
 from tinkergym.registration.packs import Claim, claim_of, find_packs, load, refuse_interrupt
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.user_code.quoting import raised
 
 if TYPE_CHECKING:

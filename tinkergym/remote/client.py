@@ -46,10 +46,10 @@ from tinkergym.rollout.local_environment import (
 )
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt, with_group_rewards
-from tinkergym.schema.jobs.common import Adapter, LoRA
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec, PreferenceLoss, PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView

@@ -17,8 +17,8 @@ from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.template_file import with_template_read
 from tinkergym.schema.checks import nothing_left
 from tinkergym.schema.data import DataKind, DataView
-from tinkergym.schema.jobs.common import LoRA
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
+from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.parsing import parse_spec
 
 _log = logging.getLogger(__name__)

@@ -17,9 +17,8 @@ from tinkergym.display.progress import duration
 from tinkergym.errors import JobFailedError, TinkerGymError
 from tinkergym.remote.job import Job
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
+from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
-from tinkergym.schema.jobs.evaluated import EvaluatedSpec
-from tinkergym.schema.jobs.played import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SeatSettings, Train
 from tinkergym.schema.jobs.spec import JobSpec

@@ -9,8 +9,8 @@ from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelErr
 from tinkergym.evaluation.matches import Player
 from tinkergym.registration.games import is_game
 from tinkergym.remote.api import Api
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith
 from tinkergym.schema.policy_refs import PolicyRef, policy_of

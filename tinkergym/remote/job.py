@@ -44,8 +44,7 @@ from tinkergym.schema.events import (
     UpdateEvent,
     WarningEvent,
 )
-from tinkergym.schema.jobs.evaluated import EvaluatedSpec
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import update_request

@@ -31,8 +31,8 @@ from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.checks import require_count, require_cut, require_temperature
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits, PlayedSpec, Reasoning
+from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.jobs.view import JobView

@@ -24,7 +24,7 @@ from tinkergym.rollout.seat_check import (
 )
 from tinkergym.rubrics.group import score_group_of
 from tinkergym.schema.checks import refuse_long_prompt, scripted_players, shown_first
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.views import RendererBundle
 from tinkergym.tasks.pinned import named_hash

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
+from tinkergym.schema.refusals import Refusal
 
 
 def with_template_read(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,10 +30,12 @@ def read_template(given: str | Path) -> str:
         InvalidRequestError: The file cannot be read, or the text is not a template.
     """
     try:
-        text = given.read_text(encoding="utf-8") if isinstance(given, Path) else given
-        text = template_text(text)
+        written = given.read_text(encoding="utf-8") if isinstance(given, Path) else given
     except (OSError, ValueError) as error:
         raise InvalidRequestError(f"cannot be used: {error}", field="chat_template") from error
+    text = template_text(written)
+    if isinstance(text, Refusal):
+        raise text.error()
     if len(text) > MOST_CHARACTERS:
         raise InvalidRequestError(f"is longer than {MOST_CHARACTERS} characters", field="chat_template")
     return text

@@ -19,7 +19,7 @@ from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.evaluation.statistics import interval_text, share_interval
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.names import LOCAL
 

@@ -14,7 +14,7 @@ from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, Tinke
 from tinkergym.rollout.environment_host import AnyEnv, BaseHost, EnvironmentHost, Host, TakeReports
 from tinkergym.rollout.environment_process import ProcessHost
 from tinkergym.rollout.shared_thread import SharedHost, SharedThread
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 MakeEnv = Callable[[EnvironmentRef], AnyEnv]
 

@@ -19,7 +19,7 @@ from tinkergym.rollout.environment_host import AnyEnv, BaseHost, Host, TakeRepor
 from tinkergym.rollout.executors import Executor, MakeEnv
 from tinkergym.rollout.game_table import seated
 from tinkergym.rollout.shared_thread import LONG_SECONDS
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 __all__ = ["AnyEnv", "HostPool", "MakeEnv"]
 

@@ -20,7 +20,7 @@ from tinkergym.registration.packs import find_packs, known_packs
 from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.schema.environment_url import is_environment_url
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.view import InstalledPack
 from tinkergym.schema.names import LOCAL, REMOTE_ID, local_id
 from tinkergym.schema.parsing import environment_ref

@@ -15,7 +15,7 @@ import gymnasium as gym
 from tinkergym.agent.coordinator import Standing
 from tinkergym.errors import InvalidToolError
 from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.tools.collection import by_name, named_tools
 from tinkergym.tools.definition import Tool, named

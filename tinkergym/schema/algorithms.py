@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from tinkergym.schema.model import Choice
+from tinkergym.schema.refusals import Refusal
 
 _LARGEST = 1e6
 """Larger weights and bounds are mistakes, and their products would exceed float32."""
@@ -119,38 +120,33 @@ class PolicyGradient(Choice):
         self._refuse_idle("importance_level", not corrected, "importance_correction='truncated' or 'masked'")
         self._refuse_idle("overlong_penalty", not self.overlong_tokens, "overlong_tokens above 0")
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
-            raise ValueError(
-                f"dual_clip must be above 1 + clip_high = {1 + self.clip_high:g}, or it replaces the "
-                f"ordinary bound; 3 is usual"
-            )
+            reason = f"must be above 1 + clip_high = {1 + self.clip_high:g}, or it replaces the usual bound"
+            raise Refusal("dual_clip", reason, "3 is usual", "dual_clip_too_low").in_validator()
         if self.kl_coefficient and self.kl_in == "loss" and self.kl_estimator == "k1":
-            raise ValueError(
-                "kl_estimator cannot be 'k1' in the loss: its gradient there is 0 on average; choose 'k2' "
-                "or 'k3', or kl_in='reward'"
-            )
+            reason = "cannot be 'k1' in the loss: its gradient there is 0 on average"
+            hint = "choose 'k2' or 'k3', or kl_in='reward'"
+            raise Refusal("kl_estimator", reason, hint, "k1_in_the_loss").in_validator()
         return self
 
     @model_validator(mode="after")
     def _there_is_something_to_compare(self) -> Self:
         if self.compares_siblings and self.group_size < 2:
             also = " or choose baseline='batch'" if "baseline" in type(self).model_fields else ""
-            raise ValueError(
-                f"group_size must be at least 2 if episodes are compared with their group: a single "
-                f"episode has advantage 0, so nothing would be learned; raise group_size{also}"
+            reason = (
+                "must be at least 2 if episodes are compared with their group: a single episode has "
+                "advantage 0, so nothing would be learned"
             )
+            raise Refusal("group_size", reason, f"raise group_size{also}", "no_siblings").in_validator()
         if self.group_size * self.groups_per_step < 2:
-            raise ValueError(
-                "group_size * groups_per_step must be at least 2: a single episode has no baseline"
-            )
+            reason = "* groups_per_step must be at least 2: a single episode has no baseline"
+            raise Refusal("group_size", reason, code="no_baseline").in_validator()
         return self
 
     @model_validator(mode="after")
     def _minibatches_have_groups(self) -> Self:
         if self.minibatches > self.groups_per_step:
-            raise ValueError(
-                f"minibatches must be at most groups_per_step = {self.groups_per_step}, or some of them have "
-                "no group; lower it"
-            )
+            reason = f"must be at most groups_per_step = {self.groups_per_step}, or some have no group"
+            raise Refusal("minibatches", reason, "lower it", "empty_minibatches").in_validator()
         return self
 
 

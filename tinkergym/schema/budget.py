@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from tinkergym.schema.model import Choice
+from tinkergym.schema.refusals import Refusal
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -32,7 +33,8 @@ class Budget(Choice):
     @model_validator(mode="after")
     def _it_bounds_something(self) -> Self:
         if self.hours is None and self.tokens is None:
-            self._refuse("give hours, tokens or both; leave out budget for no limit")
+            hint = "give hours, tokens or both; leave out budget for no limit"
+            raise Refusal("", "bounds nothing", hint, "bounds_nothing").in_validator()
         return self
 
     def used_up(self, seconds: float, tokens: int) -> str:

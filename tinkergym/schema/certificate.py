@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import FailFast, Field, JsonValue
 
 from tinkergym.schema.events import CheckpointView, JobState
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
-from tinkergym.schema.jobs.played import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.model import WireModel

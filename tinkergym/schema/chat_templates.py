@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tinkergym.schema.refusals import Refusal
+
 MOST_CHARACTERS = 100_000
 """The longest template, in characters."""
 
@@ -18,17 +20,15 @@ which have no tokens that begin and end turns."""
 NAMED = {"plain": PLAIN}
 
 
-def template_text(given: str) -> str:
-    """Return the template for a setting: its own text, or the named one.
-
-    Raises:
-        ValueError: It is neither.
-    """
+def template_text(given: str) -> str | Refusal:
+    """Return the template for a setting: its own text, or the named one."""
     if given in NAMED or not given:
         return NAMED.get(given, "")
     if "{{" not in given and "{%" not in given:
-        raise ValueError(
-            f"chat_template is neither a Jinja template nor one of {', '.join(NAMED)}, but {given!r:.60}; "
-            "write its text, or pathlib.Path('chat_template.jinja') to read it from a file"
+        return Refusal(
+            "chat_template",
+            f"is neither a Jinja template nor one of {', '.join(NAMED)}, but {given!r:.60}",
+            "write its text, or pathlib.Path('chat_template.jinja') to read it from a file",
+            "not_a_template",
         )
     return given

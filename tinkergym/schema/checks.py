@@ -8,9 +8,9 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.schema.jobs.common import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import League, Scripted
 from tinkergym.schema.parsing import parse

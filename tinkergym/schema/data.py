@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.schema.model import WireModel
+from tinkergym.schema.refusals import Refusal
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import MOST_TOKENS, TokenId
 
@@ -41,10 +42,13 @@ class TokenSequence(WireModel):
         end = 0
         for start, stop in self.trained:
             if not max(end, 1) <= start < stop <= len(self.token_ids):
-                raise ValueError(
-                    f"trained has the span ({start}, {stop}); spans ascend, are not empty, begin at 1 or "
-                    f"later and end within the sequence's {len(self.token_ids)} tokens"
-                )
+                raise Refusal(
+                    "trained",
+                    f"has the span ({start}, {stop})",
+                    "spans ascend, are not empty, begin at 1 or later and end within the sequence's "
+                    f"{len(self.token_ids)} tokens",
+                    "spans",
+                ).in_validator()
             end = stop
         if self.images:
             mask = [False] * len(self.token_ids)
@@ -72,7 +76,8 @@ class DataChunk(WireModel):
     def _records_are_whole(self) -> Self:
         wanted = SEQUENCES_PER_RECORD[self.kind]
         if any(len(record) != wanted for record in self.records):
-            raise ValueError(f"records must have {wanted} sequences each where kind is {self.kind!r}")
+            reason = f"must have {wanted} sequences each where kind is {self.kind!r}"
+            raise Refusal("records", reason, code="sequences").in_validator()
         return self
 
 

@@ -8,9 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import ExecutorName, Limits, Reasoning
+from tinkergym.schema.jobs.parts import EnvironmentRef, ExecutorName, Limits, Reasoning, Sampling
 from tinkergym.schema.model import MOST_EPISODES, MOST_RESULTS, WireModel
 from tinkergym.schema.opponents import External
 from tinkergym.schema.seat_tools import SeatTools

@@ -8,9 +8,7 @@ from pydantic import Field
 
 from tinkergym.schema.chat_templates import MOST_CHARACTERS
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.jobs.common import MOST_TEMPERATURE
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits, Reasoning
+from tinkergym.schema.jobs.parts import MOST_TEMPERATURE, EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.trajectory import Trajectory

@@ -44,6 +44,7 @@ class ErrorView(WireModel):
     message: str
     hint: str = ""
     field: str = ""
+    code: str = ""
 
 
 class StateEvent(WireModel):

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.refusals import Refusal, no_effect
 from tinkergym.trajectory.bounded_numbers import BoundedNumbers
 
 MOST_EPISODES = 20_000
@@ -27,12 +28,12 @@ class WireModel(BoundedNumbers):
 
     def _refuse_idle(self, field: str, is_idle: bool, wanted: str) -> None:
         """Refuse a setting that would have no effect, unless it has its default value."""
-        if is_idle and getattr(self, field) != type(self).model_fields[field].default:
-            self._refuse(f"{field} only takes effect with {wanted}; set that too, or leave it out")
+        if is_idle and self.is_chosen(field):
+            raise no_effect(field, wanted).in_validator()
 
-    def _refuse(self, reason: str) -> None:
-        """Reject values that pydantic would convert silently."""
-        raise ValueError(reason)
+    def is_chosen(self, field: str) -> bool:
+        """Whether a setting has another value than its default."""
+        return bool(getattr(self, field) != type(self).model_fields[field].default)
 
 
 class UserSettings(WireModel):
@@ -51,7 +52,8 @@ class UserSettings(WireModel):
             for name, field in cls.model_fields.items():
                 value = settings.get(name)
                 if isinstance(value, bool | str) and _is_number(field.annotation):
-                    raise ValueError(f"{name} must be a number, not {value!r:.80}")
+                    reason = f"must be a number, not {value!r:.80}"
+                    raise Refusal(name, reason, code="not_a_number").in_validator()
         return settings
 
 

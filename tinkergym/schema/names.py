@@ -14,6 +14,11 @@ LOCAL: Final = "local/"
 TOKEN_VARIABLE: Final = "TINKERGYM_ENV_TOKEN"
 
 
+def is_remote(environment: str) -> bool:
+    """Whether an id or an address means an environment of a server."""
+    return environment == REMOTE_ID or "://" in environment
+
+
 def local_id(source: object) -> str:
     """Return the id of a class or function that a script passes as an environment."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "", getattr(source, "__name__", type(source).__name__))

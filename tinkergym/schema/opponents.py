@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.model import Choice, WireModel
 from tinkergym.schema.policy_refs import POLICY_REF
+from tinkergym.schema.refusals import Refusal, no_effect
 from tinkergym.trajectory.trajectory import AgentId
 
 MOST_ANCHORS = 32
@@ -132,7 +133,7 @@ class External(Choice):
             check_url(url)
             origin_of(url)
         except InvalidRequestError as error:
-            raise ValueError(f"{error.message}; {error.hint}") from None
+            raise Refusal("", error.message, error.hint, "unusable").in_validator() from None
         return url
 
     @field_validator("api_key")
@@ -143,7 +144,7 @@ class External(Choice):
         try:
             check_key(api_key)
         except InvalidRequestError as error:
-            raise ValueError(f"{error.message}; {error.hint}") from None
+            raise Refusal("", error.message, error.hint, "unusable").in_validator() from None
         return api_key
 
 
@@ -208,13 +209,13 @@ class League(Choice):
     @model_validator(mode="after")
     def _its_shares_add_up(self) -> Self:
         if self.anchor_share + self.current_share > 1 + 1e-9:
-            self._refuse("anchor_share and current_share must add up to at most 1")
+            reason = "and current_share must add up to at most 1"
+            raise Refusal("anchor_share", reason, code="shares").in_validator()
         if self.anchors == [] and self.anchor_share:
-            self._refuse("anchor_share needs anchors; set it to 0, or leave anchors out for the game's own")
+            hint = "set it to 0, or leave anchors out for the game's own"
+            raise Refusal("anchor_share", "needs anchors", hint, "no_anchors").in_validator()
         if self.anchors and not self.anchor_share:
-            self._refuse("anchors only take effect with anchor_share above 0; raise it, or leave them out")
-        if not self.has_past:
-            self._refuse_idle("past", True, "shares that leave groups for past versions")
-            self._refuse_idle("snapshot_every", True, "shares that leave groups for past versions")
-            self._refuse_idle("most_snapshots", True, "shares that leave groups for past versions")
+            raise no_effect("anchors", "anchor_share above 0").in_validator()
+        for name in ("past", "snapshot_every", "most_snapshots"):
+            self._refuse_idle(name, not self.has_past, "shares that leave groups for past versions")
         return self

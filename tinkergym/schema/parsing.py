@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.spec import KINDS, JobSpec
 from tinkergym.schema.updates import UpdateRequest
 

@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from tinkergym.schema.algorithms import KLEstimator, LossName
 from tinkergym.schema.events import ErrorView, JobState
-from tinkergym.schema.jobs.common import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import UserSettings, WireModel
 from tinkergym.schema.policy_refs import DEFINITE_POLICY_REF
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image

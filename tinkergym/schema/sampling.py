@@ -7,8 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.jobs.common import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import WireModel
+from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan
 from tinkergym.trajectory.trajectory import MOST_TOKENS, Logprob, TokenId
@@ -94,10 +95,8 @@ class SampleRequest(Cut):
     @model_validator(mode="after")
     def _has_a_temperature_to_divide_by(self) -> Self:
         if 0 < self.temperature < LEAST_TEMPERATURE:
-            raise ValueError(
-                f"temperature is too small to divide by; use 0 for the likeliest token, or at least "
-                f"{LEAST_TEMPERATURE}"
-            )
+            hint = f"use 0 for the likeliest token, or at least {LEAST_TEMPERATURE}"
+            raise Refusal("temperature", "is too small to divide by", hint, "too_small").in_validator()
         return self
 
 

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES, WHOSE_POLICY
+from tinkergym.schema.refusals import Refusal
 
 MOST_SHOWN = 5
 """Errors that are explained in full; further ones of the same request are counted."""
@@ -151,13 +152,12 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
             message = f"{_SHORT.repr(context['tag'])} is not one of {context['expected_tags']}"
             path.append(str(context["discriminator"]).strip("'"))
             hint = _nearest_tag(path, str(context["tag"]), models, str(context["expected_tags"]))
-        case "value_error":  # Our own validators write "<setting> <reason>; <what to do>".
-            message, _, hint = str(context["error"]).partition("; ")
-            setting, _, reason = message.partition(" ")
-            if reason and any(setting in m.model_fields for m in models):
-                message = reason
-                path += [setting] if path[-1:] != [setting] else []
-    return InvalidRequestError(message, hint=hint, field=".".join(path))
+        case "value_error":  # Raised outside this package, such as by a type that pydantic knows.
+            message = str(context["error"])
+        case _ if isinstance(refusal := context.get("refusal"), Refusal):
+            message, hint = refusal.reason, refusal.hint
+            path += [refusal.field] * bool(refusal.field)
+    return Refusal(".".join(path), message, hint, code=detail["type"]).error()
 
 
 def models_in(model: type[BaseModel], field: str) -> list[type[BaseModel]]:

@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.model import Choice
+from tinkergym.schema.refusals import Refusal
 from tinkergym.user_code.quoting import quoted
 
 _LONGEST_SCHEMA = 65_536
@@ -34,9 +35,8 @@ class JsonSchema(Choice):
     def _short_enough(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
         length = len(json.dumps(value))
         if length > _LONGEST_SCHEMA:
-            raise ValueError(
-                f"json_schema has {length} characters, more than the limit of {_LONGEST_SCHEMA}; simplify it"
-            )
+            reason = f"has {length} characters, more than the limit of {_LONGEST_SCHEMA}"
+            raise Refusal("", reason, "simplify it", "too_long").in_validator()
         return value
 
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.schema.chat_templates import MOST_CHARACTERS
-from tinkergym.schema.jobs.played import Reasoning
+from tinkergym.schema.jobs.parts import Reasoning
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.seat_tools import SeatTools
 

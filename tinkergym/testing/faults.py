@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from tinkergym.core import TextEnv
 from tinkergym.errors import EnvironmentInfrastructureError, InvalidRewardError
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 HANG_SECONDS = 3600.0
 hangs_end = threading.Event()

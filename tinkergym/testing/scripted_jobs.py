@@ -27,8 +27,8 @@ from tinkergym.schema.events import (
     StateEvent,
     UpdateEvent,
 )
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.played import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import DeletedJob, InstalledPack, JobView

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import EvaluationEvent, StepEvent, WarningEvent
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.trajectory.trajectory import StopReason, Trajectory, reason_line
 

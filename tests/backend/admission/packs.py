@@ -7,8 +7,7 @@ from backend.config import PACKAGED_MODELS
 from tinkergym.errors import (
     UnknownModelError,
 )
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing import byte_bundle
 

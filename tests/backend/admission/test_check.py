@@ -15,7 +15,7 @@ from tests.backend.vlm import picture
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.jobs.dataset import SFTSpec
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 QUIZ = "own/Quiz-v0"

@@ -8,9 +8,8 @@ from backend.admission.engine_bounds import refuse_impossible
 from backend.admission.models import FileCatalog
 from backend.config import PACKAGED_MODELS, ServiceConfig, VllmSettings
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import FullParameters, LoRA, Sampling
 from tinkergym.schema.jobs.dataset import SFTSpec
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 
 VLLM = ServiceConfig(engine="vllm", vllm=VllmSettings(max_adapter_rank=16))

@@ -4,7 +4,7 @@ from backend.admission.remote_environments import check_evaluations
 from backend.config import ServiceConfig
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 JUDGE = {"url": "https://judge.example/v1", "model": "small"}

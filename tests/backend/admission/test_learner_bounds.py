@@ -8,8 +8,7 @@ from backend.admission.learner_bounds import refuse_impossible
 from backend.admission.models import FileCatalog
 from backend.config import ServiceConfig
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import LoRA
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.optimizer import AdamW
 

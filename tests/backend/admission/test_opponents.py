@@ -3,7 +3,7 @@ import pytest
 from backend.admission.opponents import definite_opponents
 from backend.store.store import Store
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.opponents import Replay

@@ -9,7 +9,7 @@ from backend.store.store import Store
 from tests.backend.gateway_lab import ScriptedCatalog
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.opponents import Frozen, League, Replay

@@ -15,9 +15,7 @@ from tinkergym.errors import (
     UnknownModelError,
 )
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.tasks import SequenceTasks

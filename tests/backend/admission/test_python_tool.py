@@ -27,9 +27,9 @@ from tinkergym.errors import TinkerGymError
 from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationRequest
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.parts import Sampling
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.serving.making import description_of

@@ -6,7 +6,7 @@ import pytest
 
 from backend.external import judges, opponent_models
 from backend.external.tokens import EnvTokens
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 pytestmark = pytest.mark.service
 

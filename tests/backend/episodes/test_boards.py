@@ -19,7 +19,7 @@ from tinkergym.errors import (
 )
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory

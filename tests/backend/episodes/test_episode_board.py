@@ -12,7 +12,7 @@ from tests.backend.seats import result_of, two_seats
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, StopReason, Trajectory, Turn

@@ -16,8 +16,7 @@ from tinkergym.rollout.play import play
 from tinkergym.schema.algorithms import GRPO, PPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView, JobState
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.schema.sampling import SampleFailure
 from tinkergym.testing import RandomTokenSampler, family_bundle
 from tinkergym.testing.episodes import one_turn_episode

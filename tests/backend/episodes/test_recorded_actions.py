@@ -10,7 +10,7 @@ from backend.store.blobs import LocalBlobs
 from tests.backend.seats import result_of
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.testing.episodes import one_turn_episode

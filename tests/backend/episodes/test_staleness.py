@@ -21,8 +21,7 @@ from tinkergym.registration.environments import register
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult, LeaseRequest
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import LoRA
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.spaces import Text

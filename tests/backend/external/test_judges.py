@@ -1,5 +1,5 @@
 from backend.external import judges
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
 def test_a_reference_is_compared_without_its_judges_key():

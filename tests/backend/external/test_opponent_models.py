@@ -9,7 +9,7 @@ from backend.external import opponent_models
 from backend.external.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.opponents import External, League

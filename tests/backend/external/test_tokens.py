@@ -5,7 +5,7 @@ import pytest
 
 from backend.errors import ConfigError
 from backend.external.tokens import EnvTokens
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
 def ref(**kwargs):

@@ -5,7 +5,7 @@ from backend.errors import ConfigError
 from backend.external.urls import as_remote, check_listed, is_public, look_up, normal_origins, pinned
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.environment_url import parse_environment_url
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 REMOTE = "tinkergym/Remote-v0"
 LISTED = normal_origins(["wss://envs.example.org", "ws://10.0.0.5:8300", "ws://localhost:8300"])

@@ -25,7 +25,7 @@ policies their own tests tell.
 
 def error_of(response):
     error = response.json()["error"]
-    assert set(error) == {"type", "message", "hint", "field"}
+    assert set(error) == {"type", "message", "hint", "field", "code"}
     return error
 
 

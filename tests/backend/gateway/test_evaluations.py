@@ -13,7 +13,7 @@ from backend.gateway.evaluations import Evaluations
 from backend.gateway.routes_evaluations import evaluate
 from tinkergym.errors import TooManyRequestsError
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationRequest
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
 @pytest.fixture

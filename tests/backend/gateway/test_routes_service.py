@@ -9,7 +9,7 @@ pytestmark = pytest.mark.service
 
 def error_of(response):
     error = response.json()["error"]
-    assert set(error) == {"type", "message", "hint", "field"}
+    assert set(error) == {"type", "message", "hint", "field", "code"}
     return error
 
 

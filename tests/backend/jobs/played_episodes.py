@@ -8,8 +8,7 @@ from backend.episodes.episode_requests import step_requests
 from backend.jobs.train_batch import train_batch
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
 

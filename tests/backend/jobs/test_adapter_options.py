@@ -6,7 +6,7 @@ import pytest
 
 from tinkergym.schema.chat_templates import PLAIN
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.optimizer import AdamW
 
 FEW = LoRA(rank=4, alpha=6.0, rslora=True, target_modules=["q_proj", "mlp.*"])

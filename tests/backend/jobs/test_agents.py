@@ -11,8 +11,7 @@ from backend.policies.trained_policy import TrainedPolicy
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import LoRA, Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, LoRA, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.policy_refs import PolicyRef

@@ -3,7 +3,7 @@ import platform
 from backend.jobs.attempt_facts import attempt_fact
 from backend.store.records import JobLease
 from tinkergym import __version__
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 LEASE = JobLease(

@@ -7,8 +7,7 @@ from backend.jobs.completions import completion_metrics, waste_warnings
 from tests.backend.seats import result_of
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.testing.episodes import one_turn_episode

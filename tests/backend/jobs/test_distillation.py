@@ -8,8 +8,7 @@ from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.spikes import SpikeWatch
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import FullParameters, LoRA
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA
 from tinkergym.schema.parsing import parse_spec
 
 SAYS = [{"prompt": "say something", "completion": "hello"}]

@@ -2,7 +2,7 @@ from backend.episodes.episode_requests import step_requests
 from backend.jobs.environment_report import per_environment
 from tests.backend.seats import result_of
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason

@@ -13,7 +13,7 @@ from tinkergym.rollout.play import play
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Scripted
 from tinkergym.schema.parsing import parse_spec

@@ -8,7 +8,7 @@ from backend.learner.learner import Learner
 from tests.backend.lab import job_spec
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import FullParameters
+from tinkergym.schema.jobs.parts import FullParameters
 
 
 @pytest.fixture

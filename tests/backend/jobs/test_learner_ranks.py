@@ -15,7 +15,7 @@ from backend.errors import ConfigError, RankLostError, StartError
 from backend.worker_url import unix_url
 from backend.workers.pool_worker import PoolWorker
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ROWS = [{"prompt": f"{a} and {b}?", "completion": f"{a + b}, I think"} for a in range(4) for b in range(4)]
 PAIRS = [{"prompt": f"{a}?", "chosen": f"it is {a}", "rejected": f"no, {a + 1}"} for a in range(8)]

@@ -11,8 +11,7 @@ from tinkergym.datasets.stored_episodes import stored_episodes
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Base, Frozen, League, Replay, Scripted

@@ -13,7 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.config import PACKAGED_MODELS
 from tests.backend.jobs.policy_owner import BATCH, SEQUENCE, Owner
-from tinkergym.schema.jobs.common import FullParameters
+from tinkergym.schema.jobs.parts import FullParameters
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep, Publish
 

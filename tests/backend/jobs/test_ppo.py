@@ -9,8 +9,7 @@ from safetensors.torch import load_file
 from backend.learner.learner import Learner
 from tinkergym.schema.algorithms import GRPO, PPO
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import FullParameters, LoRA, Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA, Sampling
 
 BANDIT = {
     "environment": EnvironmentRef(id="bandit/Bandit-v0"),

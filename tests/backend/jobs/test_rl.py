@@ -14,8 +14,7 @@ from tinkergym.agent import agent_loop
 from tinkergym.schema.algorithms import GRPO, RLOO, ReinforcePlusPlus
 from tinkergym.schema.episodes import LeaseRequest
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import FullParameters, LoRA
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.trajectory import StopReason
 

@@ -5,7 +5,7 @@ import pytest
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.trajectory.trajectory import StopReason
 
 

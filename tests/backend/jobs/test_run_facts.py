@@ -13,8 +13,7 @@ from tinkergym.schema.certificate import (
     StepLedger,
 )
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.seats import SharedWith, Train
 
 KINDS = {

@@ -15,7 +15,7 @@ from backend.store.episodes import StoredEpisode
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.certificate import StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, StopReason, Trajectory, Turn

@@ -9,7 +9,7 @@ from backend.jobs.running_baselines import RunningBaselines, key_of
 from backend.jobs.train_batch import earned_by_seat, train_batch
 from tests.backend.seats import result_of
 from tinkergym.algorithms import RunningBaseline
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import League, Scripted

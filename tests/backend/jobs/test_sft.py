@@ -4,7 +4,7 @@ import pytest
 
 from backend.learner.spikes import SpikeWatch
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 CANARY = [

@@ -16,7 +16,7 @@ from tests.backend.seats import result_of, two_seats
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import StepEvent
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.testing.episodes import one_turn_episode as episode
 from tinkergym.trajectory.trajectory import StopReason, Trajectory, reason_line

@@ -12,7 +12,7 @@ from backend.learner.value_loss import ValueLoss
 from tests.backend.jobs.played_episodes import batch, episode, half, job, never
 from tests.backend.seats import result_of, two_seats
 from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus, RunningBaseline
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.trajectory.parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment, StopReason
 

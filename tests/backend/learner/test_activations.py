@@ -5,7 +5,7 @@ from backend.learner import activations
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from tests.backend.learner.tiny import _tiny, assert_close, trained
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 

@@ -2,7 +2,7 @@ import torch
 
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 
 
 def gradients(learner, policy_id, batch, loss=None, **kwargs):

@@ -14,7 +14,7 @@ from backend.compute.weights import AdapterWeights
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 
 QUERIES = LoRA(rank=4, target_modules=["q_proj"])
 

@@ -1,7 +1,7 @@
 import numpy as np
 
 from backend.compute.weights import weights_sha256
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 

@@ -13,7 +13,7 @@ from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
 from tinkergym.errors import CheckpointCorruptError, ConflictError, StorageFullError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 NANO = Path(backend.__file__).parent / "models" / "nano"
 

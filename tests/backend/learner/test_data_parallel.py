@@ -20,7 +20,7 @@ from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.value_loss import ValueLoss
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteGradientError, NonFiniteLossError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = {"lora": LoRA(rank=4, alpha=12.0), "full": FullParameters()}
 

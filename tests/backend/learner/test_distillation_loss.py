@@ -12,7 +12,7 @@ from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.token_loss import LossTokens
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 LOSS = LossConfig(name="importance_sampling")
 """With which distillation jobs train."""

@@ -20,7 +20,7 @@ from tinkergym.errors import (
     InvalidRequestError,
     NonFiniteGradientError,
 )
-from tinkergym.schema.jobs.common import FullParameters
+from tinkergym.schema.jobs.parts import FullParameters
 
 FULL = FullParameters()
 UNCLIPPED = LossConfig(clip_low=1.0, clip_high=100.0)

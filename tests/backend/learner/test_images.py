@@ -13,7 +13,7 @@ from backend.learner.merging import merge_adapter
 from backend.learner.sequences import TrainSequence
 from tests.backend.vlm import NANO_VL, Pictures, look, picture
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ANSWER = [20, 21, 2]
 KINDS = [LoRA(rank=4), LoRA(rank=4, vision=True), FullParameters()]

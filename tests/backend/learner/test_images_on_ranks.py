@@ -8,7 +8,7 @@ from backend.learner.losses import LossConfig
 from tests.backend.learner.test_images import sequence
 from tests.backend.vlm import NANO_VL, Pictures
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 
 @pytest.mark.service

@@ -19,7 +19,7 @@ from tinkergym.errors import (
     NonFiniteLossError,
     UnknownModelError,
 )
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 

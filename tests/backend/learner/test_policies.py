@@ -8,7 +8,7 @@ from tinkergym.errors import (
     ConflictError,
     NotFoundError,
 )
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 

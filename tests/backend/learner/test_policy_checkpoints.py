@@ -6,7 +6,7 @@ from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4), FullParameters()]
 

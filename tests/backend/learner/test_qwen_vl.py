@@ -18,7 +18,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidImageError, InvalidRequestError
 from tinkergym.images.files import image_file
 from tinkergym.messages import observation_messages
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.sampling import SampleRequest
 
 SIZES = [(64, 64), (40, 64), (100, 30), (200, 300), (17, 20)]

@@ -8,7 +8,7 @@ from backend.learner.importance import ImportanceCorrection
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 TOKEN = ImportanceCorrection(kind="truncated", cap=1.5)
 

@@ -11,8 +11,8 @@ from backend.learner.sequences import BatchTotals
 from backend.learner.sft_loss import LikelihoodLoss, weighted_likelihood
 from backend.learner.token_loss import LossTokens
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
 from tinkergym.schema.jobs.dataset import DPO, ORPO, SimPO
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 AGGREGATIONS = pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
 

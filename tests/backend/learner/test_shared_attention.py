@@ -12,7 +12,7 @@ from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
 from backend.learner.train_pass import BatchPart, metrics_over_parts
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 TOKEN = ImportanceCorrection(kind="truncated", cap=1.5)
 

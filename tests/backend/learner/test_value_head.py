@@ -27,7 +27,7 @@ from tinkergym.errors import (
     InvalidRequestError,
     NonFiniteGradientError,
 )
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])

@@ -18,7 +18,7 @@ from backend.learner.train_pass import Found
 from backend.learner.value_loss import ValueLoss
 from backend.learner.worker_threads import WorkerThreads
 from tinkergym.errors import NonFiniteLossError
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])

@@ -9,7 +9,7 @@ import pytest
 from backend.learner.learner import Learner
 from tinkergym.schema.algorithms import GRPO, PPO
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 SAYS = [{"prompt": "say something", "completion": "hello"}]
 IN_LOSS = {"kl_coefficient": 0.1, "kl_in": "loss", "kl_estimator": "k3"}

@@ -10,7 +10,7 @@ from backend.policies.parity import Prompt, parity, probe, prompt_of
 from tests.backend.vlm import NANO_VL, Pictures, look, picture, renderer
 from tinkergym.errors import ParityError, UnsupportedPartError
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.trajectory.parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
 

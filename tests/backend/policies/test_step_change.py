@@ -13,7 +13,7 @@ from backend.policies.step_change import StepChange
 from tinkergym.errors import NonFiniteGradientError, NonFiniteLossError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ROWS = [{"prompt": f"{a}?", "completion": f"it is {a}"} for a in range(4)]
 

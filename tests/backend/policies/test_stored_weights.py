@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, MixtralConfig
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.policies.stored_weights import stored_weights
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 SIZES = {
     "vocab_size": 61,

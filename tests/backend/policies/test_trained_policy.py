@@ -20,8 +20,8 @@ from backend.store.blobs import LocalBlobs
 from backend.store.store import Store
 from backend.store.tables import job_policies, policies
 from tinkergym.errors import ConflictError, NotFoundError, ParityError
-from tinkergym.schema.jobs.common import LoRA
 from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.parts import LoRA
 
 SEQUENCE = TrainSequence(
     token_ids=[65, 66, 67, 68],

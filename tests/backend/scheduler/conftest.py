@@ -10,7 +10,7 @@ from backend.scheduler.core import Scheduler
 from backend.scheduler.workers import Change, PoolAddress, PoolReady, Running
 from backend.store.store import Store
 from tests.backend.scheduler.hosts import Host
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 

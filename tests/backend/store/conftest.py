@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from backend.store.store import Store
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 

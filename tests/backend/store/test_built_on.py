@@ -1,7 +1,7 @@
 from backend.store.built_on import references_of
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.opponents import Frozen, League, Replay

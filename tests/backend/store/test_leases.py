@@ -12,7 +12,7 @@ from backend.errors import LeaseLostError
 from backend.store.store import Store
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import JobState, StateEvent, WarningEvent
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 

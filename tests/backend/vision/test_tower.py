@@ -12,7 +12,7 @@ from backend.vision.shared import SharedImages
 from backend.vision.tower import ImageTower, KeptFeatures
 from tests.backend.vlm import NANO_VL, Pictures, look, picture, renderer
 from tinkergym.images.files import image_file
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,7 @@ from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadE
 from tinkergym.rollout.play import RolloutWorker, play
 from tinkergym.schema.episodes import EpisodeRequest, LeaseReply, SeatPlan, SubmitReply
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 

@@ -6,7 +6,7 @@ import tinkergym as tg
 from backend.external.tokens import EnvTokens
 from backend.workers.environments import environment_maker
 from tinkergym.errors import AuthenticationError, InvalidRequestError
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.testing.environment_server import TOKEN, environment_server
 
 BOARD = "board/TicTacToeVs-v0"

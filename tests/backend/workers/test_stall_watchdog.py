@@ -14,8 +14,7 @@ from backend.episodes.boards import MOST_WORKER_DEATHS
 from tests.backend.lab import TOKEN
 from tinkergym.rollout.call_register import CallRegister, episodes_in_calls
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 
 MODULE = """
 import ctypes, os, re, time

@@ -12,7 +12,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InternalServiceError
 from tinkergym.messages import assistant, system, user
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.testing import byte_bundle
 from tinkergym.trajectory.trajectory import StopReason, Trajectory

@@ -14,8 +14,7 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.registration.packs import find_packs
 from tinkergym.rollout.executors import InlineExecutor
 from tinkergym.rollout.play import play
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.schema.sampling import Completion
 from tinkergym.testing import RandomTokenSampler, RecordingSampler, family_bundle, ledger_violations
 from tinkergym.testing.faults import FAULTS, make_fault

@@ -1,8 +1,6 @@
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.schema.episodes import CURRENT, EpisodeRequest, SeatPlan, TablePlayer
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 
 
 def seat(**settings):

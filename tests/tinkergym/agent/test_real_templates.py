@@ -14,7 +14,7 @@ from tinkergym.agent.round_trip import play_conversation
 from tinkergym.datasets.tokens import conversation_tokens
 from tinkergym.errors import TemplateError
 from tinkergym.messages import assistant, system, user
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.sampling import Completion
 
 TOOL = {"role": "tool", "content": "42"}

@@ -7,8 +7,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.executors import ThreadExecutor
 from tinkergym.rollout.play import play
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.schema.sampling import SampleFailure
 from tinkergym.testing import RecordingSampler, ScriptedSampler, byte_bundle, ledger_violations
 from tinkergym.testing.faults import Sound, make_fault

@@ -37,7 +37,7 @@ from tinkergym.schema.events import (
     StepEvent,
     UpdateEvent,
 )
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.updates import SettingChange, SettingsUpdate

@@ -15,10 +15,9 @@ from tinkergym.schema.certificate import (
     data_of,
 )
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import FullParameters
 from tinkergym.schema.jobs.dataset import SFTSpec
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
 from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.jobs.view import JobView

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from tests.tinkergym.exports import LORA, learn
 from tinkergym.cli.main import app
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 

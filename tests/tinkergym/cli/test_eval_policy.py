@@ -2,7 +2,7 @@ import json
 
 import tinkergym as tg
 from tinkergym.evaluation.records import read_records
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 BOARD = "board/TicTacToeVs-v0"

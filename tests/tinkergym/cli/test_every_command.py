@@ -172,7 +172,7 @@ def test_an_error_is_json_on_stdout_and_a_sentence_on_stderr_with_the_usual_exit
     result = tg_run("jobs", "show", "job-9", "--json")
     (printed,) = documents(result.stdout)
     assert printed.keys() == {"error"}
-    assert printed["error"].keys() == {"type", "message", "hint", "field"}
+    assert printed["error"].keys() == {"type", "message", "hint", "field", "code"}
     assert (result.exit_code, printed["error"]["type"]) == (2, "NotFoundError")
     assert result.stderr.startswith("error: ")
     plain = tg_run("jobs", "show", "job-9")

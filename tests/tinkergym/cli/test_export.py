@@ -13,7 +13,7 @@ import tinkergym as tg
 from backend.learner.learner import Learner
 from tests.tinkergym.exports import NANO, SEQUENCE, Trained
 from tinkergym.agent.renderer import Renderer
-from tinkergym.schema.jobs.common import FullParameters
+from tinkergym.schema.jobs.parts import FullParameters
 from tinkergym.testing.scripted_service import ScriptedService
 
 

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 import tinkergym as tg
 from tests.tinkergym.exports import NANO, Trained
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.schema.jobs.common import FullParameters
+from tinkergym.schema.jobs.parts import FullParameters
 from tinkergym.testing.scripted_service import ScriptedService
 
 

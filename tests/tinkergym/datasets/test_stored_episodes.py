@@ -7,7 +7,7 @@ from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.testing.episodes import stored_record

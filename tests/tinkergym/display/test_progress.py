@@ -5,7 +5,7 @@ from rich.console import Console
 
 from tinkergym.display.progress import TrainingDisplay, duration
 from tinkergym.schema.events import CheckpointEvent, Event, JobState, StateEvent, StepEvent, WarningEvent
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 SPEC = RLSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), steps=4)

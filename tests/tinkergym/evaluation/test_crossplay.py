@@ -8,8 +8,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.crossplay import CrossPlay, Encounter, crossplay
 from tinkergym.evaluation.matches import GameEnd, Match, MatchResult, Player, play_matches
 from tinkergym.evaluation.statistics import clustered_interval
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 

@@ -4,7 +4,7 @@ import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
 from tinkergym.evaluation.evaluate import Evaluation
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.testing.episodes import one_turn_episode
 

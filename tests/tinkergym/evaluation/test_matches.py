@@ -1,7 +1,6 @@
 from tinkergym.agent.renderer import Renderer
 from tinkergym.evaluation.matches import Match, Player, play_matches
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
 

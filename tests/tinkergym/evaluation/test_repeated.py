@@ -4,7 +4,7 @@ import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.repeated import evaluate_repeatedly
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 
 

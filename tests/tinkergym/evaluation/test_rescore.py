@@ -12,7 +12,7 @@ from tinkergym.evaluation.rescore import rescore
 from tinkergym.rubrics import Rubric
 from tinkergym.schema.algorithms import GRPO, PPO, RLOO, ReinforcePlusPlus, RunningBaseline
 from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.tasks import SequenceTasks

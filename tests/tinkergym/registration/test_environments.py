@@ -4,7 +4,7 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.registration import environments as registration
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
 class Question(tg.SingleTurnEnv):

@@ -12,7 +12,7 @@ from tinkergym.games.game_env import GameEnv
 from tinkergym.registration import packs
 from tinkergym.registration.games import make_playable, register_aec
 from tinkergym.registration.known_games import registered_games
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
 class Alone(Coins):

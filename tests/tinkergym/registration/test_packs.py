@@ -14,7 +14,7 @@ from tests.tinkergym.registration.installed import GOOD, fresh
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.registration.environments import make_environment, pack_of
 from tinkergym.registration.packs import find_packs
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
 def found(distribution):

@@ -11,8 +11,7 @@ from tinkergym.cli.main import app
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.matches import Match, Player, play_matches
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.views import TrainedWith
 from tinkergym.testing import byte_bundle
 from tinkergym.wrappers import SystemPrompt, ToolCalling, TrainRemotely, Verbalize

@@ -19,7 +19,7 @@ from tinkergym.remote.game_players import (
 from tinkergym.remote.job import Job
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.jobs.view import JobView

@@ -20,7 +20,7 @@ from tinkergym.schema.events import (
     StepEvent,
     WarningEvent,
 )
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)

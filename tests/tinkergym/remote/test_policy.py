@@ -15,7 +15,7 @@ from tinkergym.errors import (
 from tinkergym.messages import assistant, system, user
 from tinkergym.remote.policy import Policy
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.parts import Sampling
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import parse_spec

@@ -7,7 +7,7 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.remote.api import Api
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.policy_refs import PolicyRef

@@ -8,7 +8,7 @@ from tinkergym.rollout.crash_pauses import CrashPauses
 from tinkergym.rollout.environment_process import ProcessHost
 from tinkergym.rollout.executors import ProcessExecutor
 from tinkergym.rollout.host_pool import HostPool
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 
 CRASHING, SOUND = EnvironmentRef(id="test/Crashing-v0"), EnvironmentRef(id="test/Sound-v0")
 

@@ -3,7 +3,7 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
 from tinkergym.rollout.environment_mix import describe_mix, makers_of
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 
 

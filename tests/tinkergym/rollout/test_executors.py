@@ -14,8 +14,7 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.rollout import executors
 from tinkergym.rollout.executors import InlineExecutor, InlineHost, ProcessExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import RandomTokenSampler, ScriptedSampler, byte_bundle
 from tinkergym.testing.faults import HangsInStep, Sound, make_fault
 from tinkergym.trajectory.trajectory import StopReason

@@ -16,9 +16,7 @@ from tinkergym.rollout.game_table import PLAYERS, GameTable
 from tinkergym.rollout.play import play
 from tinkergym.rollout.table_players import ScriptedPlayer
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 from tinkergym.testing import RandomTokenSampler, byte_bundle
 from tinkergym.trajectory.trajectory import StopReason
 

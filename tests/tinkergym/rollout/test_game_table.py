@@ -13,9 +13,7 @@ from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadE
 from tinkergym.rollout.play import play
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 from tinkergym.schema.sampling import SampleFailure
 from tinkergym.testing import RandomTokenSampler, byte_bundle
 from tinkergym.trajectory.trajectory import COMPLETED_REASONS, FAILED_REASONS, StopReason

@@ -16,8 +16,7 @@ from tinkergym.rollout.group_scores import WaitingGroup
 from tinkergym.rollout.play import RolloutWorker, play
 from tinkergym.rubrics import Rubric, score_members
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.testing.faults import hangs_end

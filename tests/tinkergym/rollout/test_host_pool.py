@@ -11,8 +11,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.rollout.executors import ThreadExecutor
 from tinkergym.rollout.host_pool import Pace
 from tinkergym.rollout.play import play
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.trajectory.trajectory import StopReason
 
 

@@ -7,9 +7,7 @@ import pytest
 from tests.tinkergym.rollout.walks import RENDERER, YES, Walk, plans, played
 from tinkergym.rollout.play import play
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 from tinkergym.testing import RandomTokenSampler
 from tinkergym.trajectory.trajectory import ONLY_AGENT, StopReason, Trajectory
 

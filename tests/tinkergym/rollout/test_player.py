@@ -3,7 +3,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.rollout.play import play
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.sampling import Completion, SampleFailure
 from tinkergym.testing import byte_bundle
 from tinkergym.trajectory.trajectory import StopReason

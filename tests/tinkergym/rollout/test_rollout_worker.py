@@ -15,9 +15,7 @@ from tinkergym.errors import (
 from tinkergym.rollout.play import RolloutWorker
 from tinkergym.schema.episodes import EpisodeRequest, LeaseReply, SeatPlan, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 

@@ -15,7 +15,7 @@ from tests.tinkergym.rollout.test_executors import (
 )
 from tinkergym.rollout.executors import InlineExecutor, InlineHost, ThreadExecutor
 from tinkergym.rollout.player import EpisodePlayer
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import Limits
 from tinkergym.testing.faults import Sound
 from tinkergym.trajectory.trajectory import StopReason
 

@@ -11,9 +11,7 @@ from tinkergym.registration.games import make_game
 from tinkergym.rollout.game_table import TOOLS, GameTable
 from tinkergym.rollout.play import play
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.seat_tools import SeatTools

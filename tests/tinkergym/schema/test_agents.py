@@ -7,7 +7,7 @@ import pytest
 from tinkergym import opponents
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.jobs.common import LoRA, Sampling
+from tinkergym.schema.jobs.parts import LoRA, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.parsing import parse_spec

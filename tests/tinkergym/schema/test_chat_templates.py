@@ -1,6 +1,7 @@
 import pytest
 
 from tinkergym.schema.chat_templates import PLAIN, template_text
+from tinkergym.schema.refusals import Refusal
 
 
 def test_a_template_is_its_text_or_one_that_has_a_name():
@@ -11,5 +12,6 @@ def test_a_template_is_its_text_or_one_that_has_a_name():
 
 @pytest.mark.parametrize("given", ["chatml", "template.jinja", "user: hello"])
 def test_what_is_neither_is_refused(given):
-    with pytest.raises(ValueError, match="chat_template"):
-        template_text(given)
+    refusal = template_text(given)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.field, refusal.code) == ("chat_template", "not_a_template")

@@ -4,9 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, SeatPlan
-from tinkergym.schema.jobs.common import Sampling
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.mixtures import drawn, names_of
 from tinkergym.schema.parsing import parse_spec
 

@@ -6,9 +6,8 @@ from pydantic import field_validator
 import tinkergym as tg
 from tinkergym.algorithms import PPO, RLOO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import FullParameters, LoRA, Sampling
 from tinkergym.schema.jobs.dataset import DPO
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
 from tinkergym.schema.parsing import parse_spec
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}

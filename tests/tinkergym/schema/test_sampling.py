@@ -6,7 +6,7 @@ from pydantic import ValidationError
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluation import EvaluationRequest
-from tinkergym.schema.jobs.common import Sampling
+from tinkergym.schema.jobs.parts import Sampling
 from tinkergym.schema.parsing import parse, parse_spec
 from tinkergym.schema.sampling import SampleRequest
 

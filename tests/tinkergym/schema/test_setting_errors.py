@@ -6,9 +6,8 @@ import pytest
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
-from tinkergym.schema.jobs.common import FullParameters, LoRA, Sampling
-from tinkergym.schema.jobs.played import Limits
-from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
+from tinkergym.schema.parsing import parse, parse_spec
 from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.structured import JsonSchema
@@ -50,7 +49,7 @@ def refusal(**settings) -> InvalidRequestError:
                 "sampling": {"max_turn_tokens": 64},
                 "limits": {"max_episode_tokens": 60},
             },
-            "algorithm",
+            "algorithm.overlong_tokens",
             "max_episode_tokens=60 ends them before",
         ),
         ({"steps": 10**30}, "steps", "less than"),
@@ -156,7 +155,7 @@ def test_a_name_of_another_library_means_what_this_kind_of_job_has(kind, name, m
 
 def test_a_correct_job_needs_nothing_of_how_errors_are_explained():
     script = (
-        "import sys, tinkergym as tg; from tinkergym.schema.parsing import parse_spec; "
+        "import sys, tinkergym as tg; from tinkergym.schema.parsing import parse, parse_spec; "
         "parse_spec({'environment': {'id': 'a/B-v0'}, 'steps': 1, 'algorithm': tg.GRPO(group_size=4)}); "
         "sys.exit('tinkergym.schema.setting_errors' in sys.modules)"
     )
@@ -191,8 +190,9 @@ def test_a_temperature_that_would_look_like_a_policy_that_diverged_is_refused_wh
     wanted = {"request_id": "r", "policy": "nano", "prompt_ids": [1], "max_tokens": 1}
     for temperature in (0, 0.001, 10):
         SampleRequest(**wanted, temperature=temperature)
-    with pytest.raises(ValueError, match=r"use 0 for the likeliest token, or at least 0\.001"):
-        SampleRequest(**wanted, temperature=1e-320)
+    with pytest.raises(InvalidRequestError) as caught:
+        parse(SampleRequest, {**wanted, "temperature": 1e-320})
+    assert (caught.value.field, caught.value.code) == ("temperature", "too_small")
 
 
 def test_a_temperature_of_zero_in_training_is_refused_with_the_reason():

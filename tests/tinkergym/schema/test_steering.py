@@ -3,7 +3,7 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.dataset import SFTSpec
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.parsing import parse_spec

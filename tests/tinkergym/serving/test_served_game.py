@@ -13,7 +13,7 @@ from tinkergym.rollout.environment_host import end_episode
 from tinkergym.rollout.game_table import PLAYERS, GameTable, seated
 from tinkergym.rollout.play import play
 from tinkergym.schema.episodes import TablePlayer
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.serving.served_game import RemoteTable
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.environment_server import TOKEN, environment_server

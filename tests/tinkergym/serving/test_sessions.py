@@ -11,8 +11,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.environments import make_environment
 from tinkergym.rollout.executors import ProcessExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.testing.environment_server import TOKEN
 from tinkergym.trajectory.trajectory import StopReason

@@ -4,7 +4,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.executors import InlineExecutor
 from tinkergym.rollout.play import play
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
+from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.testing import RandomTokenSampler, RecordingSampler, byte_bundle, ledger_violations
 from tinkergym.testing.faults import make_fault
 

@@ -19,8 +19,7 @@ from tinkergym.errors import (
 from tinkergym.images.files import image_file
 from tinkergym.messages import observation_messages
 from tinkergym.rollout.play import play
-from tinkergym.schema.jobs.evaluated import EnvironmentRef
-from tinkergym.schema.jobs.played import Limits
+from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.serving.values import pack, unpack
 from tinkergym.spaces import Chat, Image, Text
 from tinkergym.testing import ScriptedSampler, byte_bundle

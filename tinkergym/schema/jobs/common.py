@@ -1,71 +1,40 @@
-"""The settings of every kind of job: the model, what is trained of it, for how long, and what is kept."""
+"""What several kinds of jobs have in common: settings, and the questions that every job answers."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tinkergym.schema.budget import Budget
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
-from tinkergym.schema.model import Choice, UserSettings
+from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
+from tinkergym.schema.jobs.parts import (
+    LONGEST_SECONDS,
+    Adapter,
+    EnvironmentRef,
+    ExecutorName,
+    Limits,
+    LoRA,
+    Reasoning,
+    Sampling,
+    WeightedEnvironment,
+)
+from tinkergym.schema.jobs.rules import Rule, refusal_of
+from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
+from tinkergym.schema.model import UserSettings
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.policy_refs import POLICY_REF
-
-LEAST_TEMPERATURE = 1e-3
-"""Logits divided by much less become infinite, as if the policy had diverged."""
-
-
-MOST_TEMPERATURE = 10
-
-
-LONGEST_SECONDS = 1e9
-"""Thirty years. Clocks and threads cannot wait for much longer."""
-
-
-class LoRA(Choice):
-    """Train low-rank adapters for the linear layers of the decoder (arXiv:2106.09685)."""
-
-    kind: Literal["lora"] = "lora"
-    rank: int = Field(8, ge=1, le=512)
-    """Rank of the two factors of each adapted layer."""
-    alpha: float = Field(16.0, gt=0, le=1e6)
-    """The adapter's output is scaled by `alpha / rank`."""
-    rslora: bool = False
-    """Scale by `alpha / sqrt(rank)` instead (rank-stabilized LoRA, arXiv:2312.03732)."""
-    target_modules: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field((), max_length=64)
-    """Which layers to adapt: names (`q_proj`) or paths (`layers.0.*`), `*` for anything. Each must match a
-    layer; empty adapts all."""
-
-    @field_validator("target_modules", mode="before")
-    @classmethod
-    def _one_pattern_is_a_list_of_one(cls, given: object) -> object:
-        return (given,) if isinstance(given, str) else given
-
-    vision: bool = False
-    """Also adapt the vision tower and its connector. Refused for text-only models."""
-
-
-class FullParameters(Choice):
-    """Train every parameter of the model."""
-
-    kind: Literal["full"] = "full"
-
-
-Adapter = Annotated[LoRA | FullParameters, Field(discriminator="kind")]
-
-
-class Sampling(Choice):
-    """How completions are sampled during training."""
-
-    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)
-    """Logits are divided by it, in the engine and in the learner."""
-    max_turn_tokens: int = Field(64, ge=1)
-    """Most sampled tokens per completion."""
+from tinkergym.schema.refusals import Refusal
 
 
 class TrainingSpec(UserSettings):
     """Settings of every kind of job: which model is trained, for how long, and what is kept."""
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """What its settings must be to each other."""
 
     model: str = Field("nano", min_length=1, max_length=500)
     """A model name of the service, a model directory on its machine, or a Hugging Face hub id."""
@@ -93,7 +62,16 @@ class TrainingSpec(UserSettings):
     @field_validator("chat_template")
     @classmethod
     def _a_template_may_be_named(cls, given: str) -> str:
-        return template_text(given)
+        text = template_text(given)
+        if isinstance(text, Refusal):
+            raise replace(text, field="").in_validator()
+        return text
+
+    @model_validator(mode="after")
+    def _follows_its_rules(self) -> Self:
+        if refusal := refusal_of(self, self.rules):
+            raise refusal.in_validator()
+        return self
 
     def rendered_by(self, job_id: str) -> str:
         """Return whose renderer its episodes use: the model's, or the job's own."""
@@ -118,9 +96,184 @@ class TrainingSpec(UserSettings):
         """The base models besides the job's own, each with the first agent whose policy uses it."""
         return {}
 
-    def _refuse_endless_warmup(self, warmup_steps: int) -> None:
-        if warmup_steps >= self.steps:
-            self._refuse(
-                f"warmup_steps must be below steps={self.steps}, or learning_rate is never reached; "
-                "lower it, or train longer"
+
+class EvaluatedSpec(TrainingSpec):
+    """Settings of jobs that can evaluate during training: all but a user's own loop."""
+
+    evaluate: list[EvaluateEvery] = Field([], max_length=MOST_EVALUATIONS)
+    """Evaluations during training, whose episodes are not trained on. The first of them decides which version
+    is `@best`, unless `best_by` names another. In a game, each policy's own evaluations decide its
+    `@best`."""
+    best_by: str = Field("", max_length=500)
+    """Decides which version is `@best`: the name of an evaluation, for its mean return, or `NAME/METRIC` for
+    a metric of its environment (higher is better)."""
+
+    @property
+    def own_environments(self) -> dict[str, EnvironmentRef]:
+        """The job's environments, if it plays, by the names used in metrics and evaluations."""
+        return {}
+
+    @property
+    def evaluations(self) -> list[EvaluateEvery]:
+        """`evaluate`, with one entry per environment of the job where an entry names none."""
+        own = self.own_environments
+        if len(own) < 2:
+            return self.evaluate
+        return [
+            one
+            if one.environment
+            else one.model_copy(
+                update={"environment": name, "name": f"{one.name}:{name}" if one.name else name}
             )
+            for one in self.evaluate
+            for name in ([""] if one.environment else own)
+        ]
+
+    @field_validator("evaluate", mode="before")
+    @classmethod
+    def _one_evaluation_is_a_list_of_one(cls, given: object) -> object:
+        return given if isinstance(given, list | tuple) else [given]
+
+    @property
+    def client_plays_evaluations(self) -> bool:
+        """Whether the job plays no episodes but those of its evaluations, and a client plays them."""
+        return not self.own_environments and any(one.is_local for one in self.evaluate)
+
+    def agent_of(self, evaluation: EvaluateEvery) -> str:
+        """Return the agent whose policy an evaluation measures; empty if the job trains one policy."""
+        return evaluation.agent or self.trained_agents[0]
+
+    def best_decided_by(self, agent: str = "") -> tuple[str, str] | None:
+        """Return the evaluation that decides a policy's best version, and its metric.
+
+        An empty metric is the mean return. None if no evaluation measures that policy.
+
+        Args:
+            agent: The policy's agent; empty if the job trains one policy.
+        """
+        own = [self.name_of(one) for one in self.evaluations if self.agent_of(one) == agent]
+        named = self.named_by_best_by
+        if named is not None and named[0] in own:
+            return named
+        return (own[0], "") if own else None
+
+    @property
+    def named_by_best_by(self) -> tuple[str, str] | None:
+        """The evaluation and the metric that `best_by` names; None if it names none."""
+        names = [self.name_of(one) for one in self.evaluations]
+        if self.best_by in names:
+            return self.best_by, ""
+        # Names are ids that contain a slash, so the longest match wins.
+        fitting = [name for name in names if self.best_by.startswith(f"{name}/")]
+        name = max(fitting, key=len, default=None)
+        return None if name is None else (name, self.best_by.removeprefix(f"{name}/"))
+
+    def environment_of(self, evaluation: EvaluateEvery) -> EnvironmentRef:
+        """Return the environment that an evaluation plays."""
+        for name, own in self.own_environments.items():
+            if evaluation.environment in ("", name):
+                return EnvironmentRef(id=own.id, kwargs={**own.kwargs, **evaluation.env_kwargs})
+        return EnvironmentRef(id=evaluation.environment, kwargs=evaluation.env_kwargs)
+
+    def name_of(self, evaluation: EvaluateEvery) -> str:
+        """Return the name of an evaluation in events and curves."""
+        return evaluation.name or self.environment_of(evaluation).id
+
+
+class PlayedSpec(EvaluatedSpec):
+    """Settings of jobs whose policy plays episodes."""
+
+    environment: EnvironmentRef
+    """The only environment, or the first of `environments`."""
+    environments: list[WeightedEnvironment] = Field([], max_length=MOST_ENVIRONMENTS)
+    """Several environments, each with its share of a step's groups. Empty if there is only one."""
+    limits: Limits = Limits()
+    rollout: Literal["server", "client", "script"] = "server"
+    """Who plays the episodes: workers of the service, a worker in the client, or the user's own loop, one at
+    a time."""
+    system_prompt: str | None = None
+    """Precedes the first observation. None uses the environment's own metadata["system_prompt"], if any."""
+    environment_prompt: str | None = None
+    """The environment's own prompt, recorded by whichever side creates the environment first, client or
+    service. So the policy gets the same prompt as in training where the environment is not available."""
+    environment_data: dict[str, Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]] = Field(
+        {}, max_length=MOST_ENVIRONMENTS
+    )
+    """SHA-256 of the tasks of each environment that draws from a dataset, by its name; recorded likewise.
+    Empty if they could not be hashed in time."""
+    reasoning: Reasoning = "keep"
+    """Whether later turns see the `<think>...</think>` of earlier completions. If it is dropped, a new
+    segment begins."""
+    executor: ExecutorName = "thread"
+    """Where environments run. `process` is for those that crash, hold the interpreter, or compute a lot."""
+    deterministic: bool = False
+    """Sample a step's episodes in lockstep, so that the same seed gives the same bits. Slower."""
+    on_failure: str = Field("drop", pattern=r"^(drop|keep|retry:[1-9][0-9]?)$")
+    """How failed episodes are handled: `drop` excludes them from training, `keep` trains on what they earned
+    until then, `retry:N` plays them again up to N times and then drops them."""
+    max_failed_fraction: float = Field(0.5, ge=0, le=1)
+    """The job fails if a larger fraction of a step's episodes failed. Otherwise failed episodes are excluded
+    and counted."""
+    warn_failed_fraction: float = Field(0.1, ge=0, le=1)
+    """The job ends with the warning `episodes_lost` if it lost a larger fraction of all its episodes."""
+    keep_episodes: int | None = Field(None, ge=0, le=10**9)
+    """The number of newest steps whose episodes the service keeps for `job.episodes()`. None keeps all of
+    them until the job is deleted, 0 keeps none."""
+    client_timeout_seconds: float = Field(30.0, gt=0, le=LONGEST_SECONDS)
+    """The job becomes `waiting_for_client` after this long without a message from the client's workers."""
+    parity_threshold: float | None = Field(None, gt=0)
+    """Largest mean |learner - sampling| logprob difference, in nats, before the job stops. None means 0.001,
+    or 0.02 if the service computes in bfloat16."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_first_environment_is_known_by_itself(cls, settings: Any) -> Any:
+        if not isinstance(settings, Mapping) or "environment" in settings:
+            return settings
+        several = settings.get("environments")
+        first = several[0] if isinstance(several, list | tuple) and several else None
+        if isinstance(first, WeightedEnvironment):
+            return {**settings, "environment": first.ref}
+        if isinstance(first, Mapping):
+            own = {name: value for name, value in first.items() if name != "weight"}
+            return {**settings, "environment": own}
+        return settings
+
+    @property
+    def own_environments(self) -> dict[str, EnvironmentRef]:
+        """The job's environments by the names used in metrics and evaluations."""
+        own = [one.ref for one in self.environments] or [self.environment]
+        return dict(zip(names_of([(ref.id, ref.kwargs) for ref in own]), own, strict=True))
+
+    @property
+    def played_in(self) -> str:
+        """The job's environments as readable text."""
+        total = sum(one.weight for one in self.environments)
+        shares = zip(self.own_environments, self.environments, strict=False)
+        return ", ".join(f"{name} {one.weight / total:.0%}" for name, one in shares) or self.environment.id
+
+    def environment_at(self, step: int, group: int) -> EnvironmentRef:
+        """Return the environment that a group of a train step plays."""
+        if not self.environments:
+            return self.environment
+        weights = [one.weight for one in self.environments]
+        return self.environments[drawn(weights, seed=self.seed, step=step, group=group)].ref
+
+    def with_environments(self, change: Callable[[EnvironmentRef], EnvironmentRef]) -> Self:
+        """Return the job with each of its environments changed in the same way."""
+        several = [
+            WeightedEnvironment(**change(one.ref).model_dump(), weight=one.weight)
+            for one in self.environments
+        ]
+        first = several[0].ref if several else change(self.environment)
+        return self.model_copy(update={"environment": first, "environments": several})
+
+    @property
+    def effective_prompt(self) -> str | None:
+        """The system prompt that training uses."""
+        return self.environment_prompt if self.system_prompt is None else self.system_prompt
+
+    @property
+    def retries(self) -> int:
+        """How often a failed episode is played again."""
+        return int(self.on_failure.partition(":")[2] or 0)

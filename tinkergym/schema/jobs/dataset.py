@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from tinkergym.schema.data import Sha256
-from tinkergym.schema.jobs.evaluated import EvaluatedSpec
+from tinkergym.schema.jobs.common import EvaluatedSpec
+from tinkergym.schema.jobs.rules import RULES
 from tinkergym.schema.model import Choice
 
 Schedule = Literal["constant", "linear", "cosine"]
@@ -39,15 +40,6 @@ class DatasetSpec(EvaluatedSpec):
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0, le=1e6)
 
-    @model_validator(mode="after")
-    def _one_way_to_measure(self) -> Self:
-        if self.eval_data is not None and self.held_out:
-            raise ValueError("held_out cannot be given with eval_data; set only one of them")
-        measured = self.eval_data is not None or self.held_out > 0
-        self._refuse_idle("eval_every", not measured, "eval_data or held_out")
-        self._refuse_endless_warmup(self.warmup_steps)
-        return self
-
     def held_out_records(self, records: int) -> int:
         """Return how many of `records` are held out for evaluation."""
         return max(1, round(self.held_out * records)) if self.held_out else 0
@@ -56,6 +48,7 @@ class DatasetSpec(EvaluatedSpec):
 class SFTSpec(DatasetSpec):
     """Supervised fine-tuning: raise the likelihood of the dataset's completions."""
 
+    rules = RULES["sft"]
     kind: Literal["sft"] = "sft"
     aggregation: Literal["token", "sequence"] = "token"
     """Mean over all trained tokens of the step, or over records of their token means."""
@@ -115,6 +108,7 @@ class PreferenceSpec(DatasetSpec):
     For losses with a reference, it is the policy that the job starts from.
     """
 
+    rules = RULES["preference"]
     kind: Literal["preference"] = "preference"
     loss: PreferenceLoss = DPO()
     learning_rate: float = Field(1e-4, gt=0, le=10)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import Schedule
-from tinkergym.schema.jobs.played import PlayedSpec
+from tinkergym.schema.jobs.rules import RULES
 from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES, POLICY_REF, PolicyRef
+from tinkergym.schema.refusals import Refusal
 
 
 class DistillationSpec(PlayedSpec):
@@ -19,6 +21,7 @@ class DistillationSpec(PlayedSpec):
     per token (arXiv:2306.13649, arXiv:2306.08543); the environment's rewards are reported, not trained on.
     """
 
+    rules = RULES["distillation"]
     kind: Literal["distillation"] = "distillation"
     teacher: str = Field(min_length=1, max_length=500)
     """The teacher: a model as in `model`, or a reference as in `initial_policy`. It must have the student's
@@ -32,14 +35,10 @@ class DistillationSpec(PlayedSpec):
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0, le=1e6)
 
-    @model_validator(mode="after")
-    def _its_rate_is_reached(self) -> Self:
-        self._refuse_endless_warmup(self.warmup_steps)
-        return self
-
     @field_validator("teacher")
     @classmethod
     def _a_policy_is_written_as_one(cls, teacher: str) -> str:
         if PolicyRef.is_meant(teacher) and not re.fullmatch(POLICY_REF, teacher):
-            raise ValueError(f"{teacher!r} is not a reference to a policy; {HOW_TO_WRITE_POLICIES}")
+            reason = f"{teacher!r} is not a reference to a policy"
+            raise Refusal("", reason, HOW_TO_WRITE_POLICIES, "not_a_policy").in_validator()
         return teacher

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from tinkergym.schema.jobs.common import LONGEST_SECONDS, TrainingSpec
+from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.jobs.parts import LONGEST_SECONDS
 
 
 class PolicySpec(TrainingSpec):

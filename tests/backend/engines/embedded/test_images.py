@@ -7,7 +7,7 @@ from PIL import Image
 from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
 from tests.backend.vlm import NANO_VL, Pictures, look, picture
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.trajectory.parts import ImageSpan
 
 

@@ -25,7 +25,7 @@ from backend.learner.learner import Learner
 from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.common import LoRA
+from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import SampleRequest
 
 NANO = Path(PACKAGED_MODELS["nano"])

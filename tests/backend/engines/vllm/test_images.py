@@ -18,7 +18,7 @@ from backend.learner.sequences import TrainSequence
 from backend.vision.shared import SharedImages
 from tests.backend.tiny_qwen_vl import make_qwen_vl
 from tests.backend.vlm import NANO_VL, Pictures, Seeing
-from tinkergym.schema.jobs.common import FullParameters, LoRA
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
