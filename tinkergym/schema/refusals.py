@@ -26,7 +26,7 @@ class Refusal:
 
     def in_validator(self) -> PydanticCustomError:
         """Return this as what a validator raises; `setting_errors.explain` takes it out again."""
-        return PydanticCustomError(self.code, "{reason}", {"reason": self.reason, "refusal": self})  # type: ignore[arg-type] # wants a literal
+        return PydanticCustomError(self.code, "{reason}", {"reason": self.reason, "refusal": self})
 
     def error(self, kind: type[InvalidRequestError] = InvalidRequestError) -> InvalidRequestError:
         """Return this as the error that a caller sees."""

@@ -33,8 +33,10 @@ class Rule:
         found = self.condition(job)
         if not found:
             return None
-        texts = (text.format(job=job, found=found) for text in (self.field, self.reason, self.hint))
-        return Refusal(*texts, code=self.code)
+        field, reason, hint = (
+            text.format(job=job, found=found) for text in (self.field, self.reason, self.hint)
+        )
+        return Refusal(field, reason, hint, self.code)
 
 
 def refusal_of(job: object, rules: Iterable[Rule]) -> Refusal | None:
@@ -60,7 +62,7 @@ def _first(found: Iterable[Any]) -> Any:
     return next(iter(found), None)
 
 
-def _twice(names: list[str]) -> str | None:
+def _twice(names: list[str]) -> Any:
     return _first(name for name in names if names.count(name) > 1)
 
 
@@ -170,7 +172,7 @@ DATASET = (
 DISTILLATION = (_ENDLESS_WARMUP,)
 
 
-def _not_at_the_client(job: Any) -> str | None:
+def _not_at_the_client(job: Any) -> Any:
     own = ("", *job.own_environments)
     if job.rollout != "client":
         return None
@@ -460,7 +462,7 @@ def _unequal_groups(job: Any) -> _Wrong | None:
     return None
 
 
-def _unequal_replacements(job: Any, own: Any) -> str | None:
+def _unequal_replacements(job: Any, own: Any) -> Any:
     """Whether a group taught nothing is decided once, for all of its seats."""
     if not job.algorithm.dynamic_sampling_rounds:
         return None
@@ -481,7 +483,7 @@ def _only_in_a_pack(job: Any) -> str | None:
     return players or (_uses_tools(job) and "tools")
 
 
-def _uses_tools(job: Any) -> str | None:
+def _uses_tools(job: Any) -> Any:
     return _first(agent for agent in job.trained_agents if job.tools_of(agent) is not None)
 
 
