@@ -22,9 +22,9 @@ from backend.errors import ConfigError
         (['preload=["x"]', "allow_any_model=false"], "preload", "add it there"),
         (["port"], "", "key=value"),
         (["device=gpu"], "device", "auto|cpu|cuda"),
-        (["engine=vllm", "device=cpu", "vllm.full_weights=device"], "", "on a GPU"),
-        (["engine=vllm", "limits.prompt_images=65"], "", "at most 64 with engine=vllm"),
-        (["vllm.full_weights=device"], "", "not engine=transformers"),
+        (["engine=vllm", "device=cpu", "vllm.full_weights=device"], "vllm.full_weights", "on a GPU"),
+        (["engine=vllm", "limits.prompt_images=65"], "limits.prompt_images", "at most 64 with engine=vllm"),
+        (["vllm.full_weights=device"], "vllm.full_weights", "not engine=transformers"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_to_do(settings, field, text):
