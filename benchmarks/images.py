@@ -34,6 +34,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.images.files import alive
 from tinkergym.remote.transport import Connection
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import Adapter
 from tinkergym.schema.sampling import SampleFailure
 
@@ -81,8 +82,7 @@ class _Player:
                 episode_id=f"{number}-{index}",
                 seed=seed,
                 policy=policy,
-                sampling_seed=number * EPISODES + index,
-                max_turn_tokens=6,
+                decoding=Decoding(max_turn_tokens=6, seed=number * EPISODES + index),
             )
             loop, env = AgentLoop(self.renderer, plan), AreaEnv()
             request = loop.begin(*env.reset(seed=seed))

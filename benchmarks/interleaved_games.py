@@ -23,6 +23,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.player import EpisodePlayer
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, LoRA
 
 EPISODES = 64
@@ -84,15 +85,13 @@ def _plan(what: str, number: int, episode: int) -> EpisodePlan:
         policy=SEATS[episode % 2 if what == "alone" else 0],
         policy_version=1,
         environment=GAME if what == "games" else ALONE,
-        sampling_seed=10_000 * number + 100 * episode,
-        max_turn_tokens=MAX_TURN_TOKENS,
+        decoding=Decoding(max_turn_tokens=MAX_TURN_TOKENS, seed=10_000 * number + 100 * episode),
         limits=Limits(max_turns=16),
     )
     if what != "games":
         return first
-    other = replace(
-        first, policy=SEATS[1], agent=SEATS[1], seat=1, sampling_seed=first.sampling_seed + 1_000_000
-    )
+    decoding = first.decoding.with_options(seed=first.decoding.seed + 1_000_000)
+    other = replace(first, policy=SEATS[1], agent=SEATS[1], seat=1, decoding=decoding)
     return replace(first, agent=SEATS[0], others=(other,))
 
 

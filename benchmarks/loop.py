@@ -19,6 +19,7 @@ from tinkergym.messages import observation_messages
 from tinkergym.registration.environments import make_environment, registered
 from tinkergym.rollout.executors import Executor, InlineExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.testing import (
@@ -282,8 +283,7 @@ def _plan(
         seed=seed,
         policy="p",
         environment=EnvironmentRef(id=environment),
-        sampling_seed=sampling_seed,
-        max_turn_tokens=16,
+        decoding=Decoding(max_turn_tokens=16, seed=sampling_seed),
         limits=Limits(max_turns=12),
         reasoning=reasoning,
     )

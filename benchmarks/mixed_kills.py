@@ -27,6 +27,7 @@ import tinkergym as tg
 from benchmarks.common import Figure, Service, service, write_result
 from benchmarks.determinism import PARTS
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.tasks import SequenceTasks
 
 KILLS = int(os.environ.get("TINKERGYM_BENCHMARK_KILLS", "60"))
@@ -192,7 +193,7 @@ def _own_loop(running: Service) -> dict[str, str]:
                 policy.forward_backward(learned, "ppo").result()
                 policy.optim_step(learning_rate=1e-2).result()
                 saved = policy.save().result()
-            job_id, version = policy.id, int(saved.rpartition("@")[2])
+            job_id, version = policy.job_id, PolicyRef.parse(saved).version
         found = client.job(job_id).checkpoints()
         return {"sha256": next(one.sha256 for one in found if one.policy_version == version)}
 

@@ -41,6 +41,7 @@ from tinkergym.messages import Message
 from tinkergym.registration.environments import make_environment
 from tinkergym.rollout.executors import Executor, InlineExecutor
 from tinkergym.rollout.player import EpisodePlayer
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, LoRA
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
@@ -205,8 +206,7 @@ def _play(player: EpisodePlayer, renderer: Renderer, version: int) -> int:
                 policy="bench",
                 policy_version=version,
                 environment=EnvironmentRef(id=ENVIRONMENT),
-                sampling_seed=1000 * number,
-                max_turn_tokens=MAX_TURN_TOKENS,
+                decoding=Decoding(max_turn_tokens=MAX_TURN_TOKENS, seed=1000 * number),
                 limits=Limits(max_turns=MAX_TURNS),
             ),
             renderer,

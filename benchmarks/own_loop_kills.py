@@ -66,7 +66,7 @@ def _train(faults: dict[int, tuple[str, str]]) -> tuple[str, list[float]]:
     with service() as running, tg.Client(running.url, running.api_key, patience_seconds=120) as client:
         policy = client.create_policy(seed=3, checkpoint_every=CHECKPOINT_EVERY)
         policy.close()  # its calls are sent manually here
-        caller = _Caller(running, policy.id)
+        caller = _Caller(running, policy.job_id)
         norms = []
         for update in range(UPDATES):
             moment, victim = faults.get(update, ("", ""))
@@ -89,7 +89,7 @@ def _train(faults: dict[int, tuple[str, str]]) -> tuple[str, list[float]]:
             strike(MOMENTS[3])
             caller.result(published)
         saved = caller.result(caller.send(Save()))
-        checkpoints = client.job(policy.id).checkpoints()
+        checkpoints = client.job(policy.job_id).checkpoints()
         policy.cancel()
         return next(one.sha256 for one in checkpoints if one.policy_version == saved.version), norms
 

@@ -16,7 +16,7 @@ def main(steps: int = STEPS) -> list[float]:
     draw = random.Random(0)
     rewards_by_step = []
     with tg.Client() as client, client.create_policy(model="nano-instruct") as policy:
-        print(f"{policy.id} is trained by this script")
+        print(f"{policy.job_id} is trained by this script")
         for step in range(steps):
             policy.publish()
             sequences, rewards = [], []

@@ -22,13 +22,13 @@ from backend.config import GatewayLimits, ServiceConfig
 from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, PayloadTooLargeError
 from tinkergym.schema.checks import with_group_rewards
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
-from tinkergym.schema.policy_refs import PolicyRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from backend.external.tokens import without_token
 from backend.external.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import External, FixedPlayer, Frozen, League, PlayedAs
-from tinkergym.schema.policy_refs import PolicyRef
 
 Seat = TypeVar("Seat")
 

@@ -13,12 +13,12 @@ from backend.admission.protocols import ModelCatalog
 from backend.store.policies import PolicyRecord
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.jobs.spec import JobSpec
-from tinkergym.schema.policy_refs import PolicyRef
 
 
 def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: JobSpec) -> JobSpec:

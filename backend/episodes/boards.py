@@ -27,6 +27,7 @@ from tinkergym.schema.episodes import (
     SubmitRequest,
 )
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import EpisodeId, JobRef
 
 Verdict = Literal["accepted", "duplicate", "stale"]
 Save = Callable[[int, Sequence[EpisodeResult]], object]
@@ -57,6 +58,8 @@ class BoardEntry:
     """Limits of the job's base model."""
     other_limits: Mapping[str, TokenLimits] = field(default_factory=dict)
     """Limits of further base models that play some seats, by name."""
+    job_id: str = ""
+    """The job, whichever of its boards this is."""
     state: JobState = JobState.RUNNING
     last_contact: float = field(default=0.0)
     """When a worker of this job was last heard from, on the boards' clock."""
@@ -147,7 +150,7 @@ class Boards:
         """Add a board of a job of `owner`, its tenant.
 
         Args:
-            job_id: The job; its additional boards are named `job_id/...`.
+            job_id: The job, or the name of another of its boards: the text of a `JobRef`.
             board: Its episodes.
             save: Makes results durable.
             for_server_workers: Whether workers that serve any job may play these.
@@ -164,6 +167,7 @@ class Boards:
                 for_server_workers,
                 limits,
                 dict(other_limits or {}),
+                job_id=JobRef.parse(job_id).job_id,
                 last_contact=self._clock(),
                 owner=owner,
                 tenant=owner,
@@ -269,9 +273,7 @@ class Boards:
         """Return, for every lease of an episode being played here, its job."""
         with self._changed:
             return {
-                lease_id: name.partition("/")[0]
-                for name, entry in self._entries.items()
-                for lease_id in entry.board.playing
+                lease_id: entry.job_id for entry in self._entries.values() for lease_id in entry.board.playing
             }
 
     def silent_seconds(self, job_id: str) -> float:
@@ -353,10 +355,10 @@ class Boards:
         verdicts: list[Verdict] = ["stale"] * len(request.results)
         batches: dict[str, list[int]] = {}
         for position, result in enumerate(request.results):
-            batches.setdefault(_job_of(result.episode_id), []).append(position)
+            found = EpisodeId.find(result.episode_id)
+            if found is not None and job_id in {"", found.job.job_id}:
+                batches.setdefault(str(found.job), []).append(position)
         for owner, positions in batches.items():
-            if job_id not in {"", owner.partition("/")[0]}:
-                continue
             batch = [request.results[position] for position in positions]
             for position, verdict in zip(positions, self._submit(owner, batch), strict=True):
                 verdicts[position] = verdict
@@ -390,7 +392,7 @@ class Boards:
             while len(self._dead) > _DEAD_REMEMBERED:
                 del self._dead[next(iter(self._dead))]
             total = 0
-            suspects = {_job_of(episode_id) for episode_id in in_calls}
+            suspects = {str(found.job) for one in in_calls if (found := EpisodeId.find(one))}
             for job_id, entry in self._entries.items():
                 lost = entry.board.forget_worker(worker_id)
                 total += lost
@@ -453,7 +455,7 @@ class Boards:
 
     def _asked(self, worker_id: str, job_id: str) -> dict[str, BoardEntry]:
         if job_id:
-            return {name: entry for name, entry in self._entries.items() if name.partition("/")[0] == job_id}
+            return {name: entry for name, entry in self._entries.items() if entry.job_id == job_id}
         return self._of_owner(self._owners[worker_id]) if worker_id in self._owners else {}
 
     def _of_owner(self, owner: str) -> dict[str, BoardEntry]:
@@ -568,10 +570,6 @@ class Boards:
         for result in claimed:
             entry.board.settle(result, stored=stored)
         self._changed.notify_all()
-
-
-def _job_of(episode_id: str) -> str:
-    return episode_id.split(":", 1)[0]
 
 
 def _other_seats(entry: BoardEntry, result: EpisodeResult) -> dict[str, TokenLimits]:

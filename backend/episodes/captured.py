@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from backend.engines.protocol import Deliver
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, lease_of_session
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
 
 _MOST_LEASES = 20_000
@@ -37,11 +37,7 @@ class CapturedTokens:
 
     def watching(self, deliver: Deliver, requests: Sequence[SampleRequest]) -> Deliver:
         """Return a `deliver` that also records completions for episodes."""
-        leases = {
-            request.request_id: lease
-            for request in requests
-            if (lease := lease_of_session(request.session_id))
-        }
+        leases = {request.request_id: lease for request in requests if (lease := request.seat.lease)}
         return _Watching(self, deliver, leases) if leases else deliver
 
     def note(self, answers: Sequence[Completion | SampleFailure], leases: Mapping[str, str]) -> None:

@@ -14,10 +14,10 @@ from backend.episodes.league_book import LeagueBook
 from backend.episodes.recorded_actions import RecordedActions
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
+from tinkergym.schema.ids import EpisodeId, JobRef, PolicyRef, policy_of
 from tinkergym.schema.jobs.parts import Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import Base, External, Frozen, PlayedAs, Replay, Scripted
-from tinkergym.schema.policy_refs import PolicyRef, policy_of
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 _SAMPLING = 1
@@ -26,11 +26,6 @@ _SAMPLING = 1
 
 SEAT_APART = 2**40
 """Distance between the sampling seeds of two seats."""
-
-
-def episode_id(job_id: str, step: int, index: int) -> str:
-    """Return the id under which this episode counts, however often it is issued."""
-    return f"{job_id}:{step}:{index}"
 
 
 def step_requests(
@@ -76,7 +71,7 @@ def group_requests(
             requests.append(
                 EpisodeRequest(
                     job_id=job_id,
-                    episode_id=episode_id(job_id, step, index),
+                    episode_id=str(EpisodeId(JobRef(job_id), step, index)),
                     step=step,
                     index=index,
                     group=group,
@@ -138,7 +133,7 @@ def seat_plan(job_id: str, spec: RLSpec, player: SeatPlayer, seed: int, *, step:
             policy, version = policy_of(job_id, agent), oldest_version(step, spec.max_staleness)
             own, tools = spec.for_agent(agent), spec.tools_of(agent)
         case Past(agent=agent, version=version):
-            policy = f"{policy_of(job_id, agent)}@{version}"
+            policy = policy_of(job_id, agent, version=version)
             own, tools = spec.for_agent(agent), spec.tools_of(agent)
         case Frozen(policy=policy, played_as=played):
             frozen_at = PolicyRef.parse(policy).version

@@ -11,6 +11,7 @@ from typing import Any
 
 from backend.episodes.binding import class_of
 from backend.episodes.played import Played
+from tinkergym.schema.ids import PolicyRef, agent_version
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import League
 
@@ -34,7 +35,7 @@ class Known:
 
     def beaten_share(self, agent: str, version: int) -> float:
         """Return the share of points scored against a version, pulled towards 0.5 while games are few."""
-        games, points = self.scores.get(f"{agent}@{version}", (0, 0.0))
+        games, points = self.scores.get(agent_version(agent, version), (0, 0.0))
         return (points + 1.0) / (games + 2.0)
 
 
@@ -75,7 +76,7 @@ class LeagueBook:
                     continue
                 for opponent, seat in request.seats.items():
                     if opponent != one.agent and class_of(seat.player) == "past":
-                        key = f"{seat.policy.rpartition('@')[0].rpartition('/')[2]}@{seat.policy_version}"
+                        key = agent_version(PolicyRef.parse(seat.policy).agent, seat.policy_version)
                         games, points = scores.get(key, (0, 0.0))
                         scores[key] = games + 1, points + _points(one.episode_return - returns[opponent])
         self._after[step] = scores

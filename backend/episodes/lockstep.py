@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from backend.engines.protocol import Deliver, SamplingEngine
 from tinkergym.errors import ConflictError, ServiceUnavailableError, TinkerGymError
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest, lease_of_session
+from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.25
@@ -93,7 +93,7 @@ class LockstepGate:
         Sampled again, it would join another turn's batch, which would then differ from that of an undisturbed
         run. Returns its completion if it is already known.
         """
-        lease_id = lease_of_session(request.session_id)
+        lease_id = request.seat.lease
         asked, answer = self._answered.get(lease_id, (None, None))
         if asked == request:
             return answer
@@ -170,10 +170,10 @@ class LockstepGate:
         together: dict[Deliver, list[Completion | SampleFailure]] = {}
         with self._changed:
             for pending in batch:
-                self._computed.pop(lease_of_session(pending.request.session_id), None)
+                self._computed.pop(pending.request.seat.lease, None)
             for pending, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Completion):
-                    lease_id = lease_of_session(pending.request.session_id)
+                    lease_id = pending.request.seat.lease
                     self._answered[lease_id] = pending.request, answer
                 for deliver in pending.delivers:
                     together.setdefault(deliver, []).append(answer)
@@ -183,10 +183,7 @@ class LockstepGate:
     def _together(self, requests: Sequence[SampleRequest]) -> Sequence[Completion | SampleFailure]:
         """Sample requests as one batch, until the gate closes."""
         if self._owner:
-            requests = [
-                request.model_copy(update={"session_id": f"{self._owner}/{request.session_id}"})
-                for request in requests
-            ]
+            requests = [request.owned_by(self._owner) for request in requests]
         receiver = _Receiver(lambda: self._closed)
         self._engine.submit_together(requests, receiver)
         answers = receiver.answers.result()

@@ -16,9 +16,9 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.remote.api import Api
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.transport import Connection
+from tinkergym.schema.decoding import Decoding, DecodingOptions
 from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.sampling import Cut
 
 _MOST_CONCURRENT = 64
 
@@ -38,11 +38,9 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
             model=wanted.model,
             chat_template=wanted.chat_template,
             version=wanted.policy_version,
-            max_turn_tokens=wanted.max_turn_tokens,
             limits=wanted.limits,
             system_prompt=wanted.system_prompt,
             reasoning=wanted.reasoning,
-            structured=wanted.structured,
         )
         episodes = {
             one.episode_id: PolicyEpisode(
@@ -55,8 +53,7 @@ def play(wanted: EvaluationRequest, url: str, key: str) -> Iterator[EvaluationLi
             wanted.environment,
             make_environment,
             episodes,
-            temperature=wanted.temperature,
-            cut=Cut(top_p=wanted.top_p, top_k=wanted.top_k),
+            Decoding(**wanted.model_dump(include=set(DecodingOptions.__annotations__))),
             max_concurrent=_MOST_CONCURRENT,
         ):
             shown = paths.hidden_in_trajectory(trajectory)

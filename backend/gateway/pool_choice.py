@@ -14,8 +14,8 @@ from tinkergym.errors import (
     UnknownModelError,
     from_wire,
 )
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.policy_refs import PolicyRef
 
 _REFUSAL_SECONDS = 60.0
 """After this long without another attempt, the reason why a pool did not start may be outdated."""

@@ -24,6 +24,7 @@ from backend.store.images import Images
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, ServiceUnavailableError
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.policy_calls import (
@@ -34,7 +35,6 @@ from tinkergym.schema.policy_calls import (
     images_in,
     most_images_in,
 )
-from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.views import PolicyView
 
 router = APIRouter(prefix="/v1/policies", route_class=FairRoute)

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Annotated
-from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
@@ -25,6 +24,7 @@ from backend.gateway.parts import parts_of
 from backend.gateway.pool_choice import pools_at_hand, want_pool
 from backend.lines_response import LinesResponse
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.sampling import SampleBatch, SampleRequest
 
 router = APIRouter(prefix="/v1", route_class=FairRoute)
@@ -80,7 +80,7 @@ def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
 
     Timing could reveal the contents of a shared cache, such as another tenant's prompt to the same model.
     """
-    return wanted.model_copy(update={"session_id": f"{quote(tenant_id, safe='')}/{wanted.session_id}"})
+    return wanted.model_copy(update={"session_id": str(SeatRef.owned(tenant_id, wanted.session_id))})
 
 
 def _batch_json(requests: list[SampleRequest], together: bool) -> bytes:

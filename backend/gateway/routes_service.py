@@ -23,8 +23,8 @@ from backend.store.store import TenantStore
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
 from tinkergym.registration.packs import find_packs
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, RendererBundle, WantedRenderer
 
 router = APIRouter(prefix="/v1", route_class=FairRoute)

@@ -11,6 +11,7 @@ from backend.policies.parity import Prompt
 from backend.policies.publishing import TakenWeights
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.facts import Fact
+from tinkergym.schema.ids import AgentMetric
 
 Taken = Mapping[str, TakenWeights]
 """By agent; the agent of a single policy is empty."""
@@ -115,7 +116,7 @@ def together(learned: Mapping[str, Learned]) -> Learned:
     for agent, one in learned.items():
         losses = {} if one.loss is None else {"loss": one.loss}
         of_one = {**losses, **one.metrics, "trained_tokens": float(one.trained_tokens)}
-        metrics |= {f"policy/{agent}/{name}": value for name, value in of_one.items()}
+        metrics |= {str(AgentMetric("policy", agent, name)): value for name, value in of_one.items()}
     tokens = sum(one.trained_tokens for one in learned.values())
     return Learned(loss=None, metrics=metrics, trained_tokens=tokens)
 

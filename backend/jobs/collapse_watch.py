@@ -15,8 +15,8 @@ from backend.episodes.binding import class_of
 from backend.episodes.played import Played, PlayedSeat, is_lost, trained_seats
 from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.events import WarningEvent
+from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.schema.policy_refs import policy_of
 
 _OWN = frozenset({"trained", "current", "past"})
 """Kinds of opponents that change with training; all others are anchors."""
@@ -60,16 +60,16 @@ class CollapseWatch:
         if self.guard.window == 1:
             self._seen = self._seen[-1:]
         wrong = self._wrong(step) if len(self._seen) >= self.guard.window else {}
-        new = {name: text for name, text in wrong.items() if name not in self._given}
-        self._given = set(wrong)
+        new = {key: text for key, text in wrong.items() if "".join(key) not in self._given}
+        self._given = {"".join(key) for key in wrong}
         warnings = [
             WarningEvent(
-                name=name.partition("/")[0],
+                name=name,
                 message=f"{text}, at step {step}. The last good version is {self._good_step}; continue "
                 f"from it with: {come_back(self._good_step)}",
                 step=step,
             )
-            for name, text in new.items()
+            for (name, _), text in new.items()
         ]
         if is_saved and not wrong and self._is_near_best():
             self._good_step = step
@@ -92,20 +92,21 @@ class CollapseWatch:
         }
         self._good_step, self._given = int(state["good_step"]), set(state["given"])
 
-    def _wrong(self, step: int) -> dict[str, str]:
-        guard, wrong = self.guard, dict[str, str]()
+    def _wrong(self, step: int) -> dict[tuple[str, str], str]:
+        """Return what each alarm says, by its name and the policy."""
+        guard, wrong = self.guard, dict[tuple[str, str], str]()
         for of in _policies(self.spec):
             wrong |= self._wrong_of(of, step)
         drawn, long = self._mean("drawn"), self._mean("long")
         if drawn is not None and drawn > guard.most_alike:
-            wrong["collapse_draws"] = f"{drawn:.0%} of the games are drawn"
+            wrong["collapse_draws", ""] = f"{drawn:.0%} of the games are drawn"
         if long is not None and long > guard.most_alike:
-            wrong["collapse_length"] = f"{long:.0%} of the games are as long as a limit allows"
+            wrong["collapse_length", ""] = f"{long:.0%} of the games are as long as a limit allows"
         return wrong
 
-    def _wrong_of(self, of: str, step: int) -> dict[str, str]:
+    def _wrong_of(self, of: str, step: int) -> dict[tuple[str, str], str]:
         """Check one policy; another one that does well does not hide it."""
-        guard, wrong, whose = self.guard, dict[str, str](), f" of {of[1:]}" if of else ""
+        guard, wrong, whose = self.guard, dict[tuple[str, str], str](), f" of {of[1:]}" if of else ""
         anchor, own = self._mean(f"anchor{of}"), self._mean(f"own{of}") or 0.0
         if anchor is not None:
             if of not in self._best or anchor >= self._best[of][0]:
@@ -113,14 +114,14 @@ class CollapseWatch:
             best, own_then, at = self._best[of]
             if anchor < best - guard.anchor_drop and own >= own_then - guard.anchor_drop:
                 others = f", while that of all other games went from {own_then:.3g} to {own:.3g}"
-                wrong[f"collapse_anchor_reward{of}"] = (
+                wrong["collapse_anchor_reward", of] = (
                     f"the return{whose} against anchors fell from {best:.3g} at step {at} to {anchor:.3g}"
                     # Every opponent of the policy may be fixed.
                     + (others if self._mean(f"own{of}") is not None else "")
                 )
         entropy = self._mean(f"entropy{of}")
         if entropy is not None and entropy < guard.least_entropy:
-            wrong[f"collapse_entropy{of}"] = (
+            wrong["collapse_entropy", of] = (
                 f"actions{whose} have an entropy of {entropy:.3g} nats per token, below "
                 f"{guard.least_entropy:g}"
             )
@@ -139,7 +140,7 @@ class CollapseWatch:
 def command_from(spec: RLSpec, job_id: str, version: int) -> str:
     """Return the command that starts a job from a version; `...` is for the job's other settings."""
     command, agents = f"tinkergym train {spec.environment.id} ...", spec.trained_agents
-    whose = {agent: f"{policy_of(job_id, agent)}@{version}" for agent in agents}
+    whose = {agent: policy_of(job_id, agent, version=version) for agent in agents}
     if not version:
         return command
     if len(agents) == 1:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from backend.episodes.played import Played, PlayedSeat, trained_seats
 from tinkergym.schema.events import StepEvent, WarningEvent
+from tinkergym.schema.ids import AgentMetric
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Turn
 
@@ -39,7 +40,7 @@ def completion_metrics(played: Played) -> dict[str, float]:
     if len(by_agent) < 2:
         return _completions_of(seats)
     return _completions_of(seats) | {
-        f"seat/{agent}/{name}": value
+        str(AgentMetric("seat", agent, name)): value
         for agent, own in by_agent.items()
         for name, value in _completions_of(own).items()
     }

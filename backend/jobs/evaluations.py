@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from backend.episodes.episode_board import EpisodeBoard
-from backend.episodes.episode_requests import SEAT_APART, episode_id, sampling_seed, seat_plan
+from backend.episodes.episode_requests import SEAT_APART, sampling_seed, seat_plan
 from backend.episodes.played import Played
 from backend.jobs.job_context import JobContext
 from backend.jobs.step_report import environment_metrics
@@ -21,11 +21,11 @@ from tinkergym.evaluation.statistics import clustered_interval, finite_ends, gam
 from tinkergym.schema.episodes import MOST_SEATS, EpisodeRequest, SeatPlan
 from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
 from tinkergym.schema.events import EvaluationEvent, WarningEvent
+from tinkergym.schema.ids import EpisodeId, JobRef, policy_of
 from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import Base
-from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Trajectory
 
@@ -49,7 +49,8 @@ class Evaluations:
         self._played = context.spec if isinstance(context.spec, PlayedSpec) else None
         """How the job's own episodes are played; these are played the same way."""
         self._by_client = context.spec.client_plays_evaluations
-        self._board = f"{context.job_id}/evaluate"
+        self._job = JobRef(context.job_id, "evaluate")
+        self._board = str(self._job)
         self._pending: dict[int, list[int]] = {}
         """By step, its running evaluations, in order."""
         self._recorded: dict[str, list[EvaluationEvent]] = {}
@@ -225,7 +226,7 @@ class Evaluations:
         return [
             EpisodeRequest(
                 job_id=context.job_id,
-                episode_id=episode_id(self._board, step, number * _APART + index),
+                episode_id=str(EpisodeId(self._job, step, number * _APART + index)),
                 step=step,
                 index=index,
                 group=number,

@@ -26,8 +26,8 @@ from backend.learner.value_loss import ValueLoss
 from backend.policies.parity import parity, prompt_of
 from backend.policies.trained_policy import PolicyPart, forward_backward_together
 from tinkergym.schema.algorithms import PPO, PolicyGradient
+from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.schema.policy_refs import policy_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from tinkergym.errors import (
     NotFoundError,
 )
 from tinkergym.schema.events import ErrorView, JobState
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.policy_calls import (
     CallResult,
@@ -41,7 +42,6 @@ from tinkergym.schema.policy_calls import (
     Save,
     TokenSequence,
 )
-from tinkergym.schema.policy_refs import PolicyRef
 
 _LOOK_SECONDS = 1.0
 """If the bell was missed because the gateway found no pool, a call is found after this time."""

@@ -43,8 +43,8 @@ from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.schema.algorithms import RunningBaseline
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState, StepEvent, WarningEvent, metric_by_policy
+from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.schema.policy_refs import policy_of
 from tinkergym.trajectory.trajectory import StopReason, reason_line
 
 _LOOK_SECONDS = 0.5

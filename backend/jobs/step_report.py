@@ -12,6 +12,7 @@ import numpy as np
 
 from backend.episodes.played import Played, is_lost, trained_seats
 from tinkergym.schema.events import MOST_METRICS_OF_STEP, EpisodeEvent, StepEvent, WarningEvent
+from tinkergym.schema.ids import AgentMetric
 from tinkergym.trajectory.trajectory import (
     REASON_COMES_FIRST,
     StopReason,
@@ -99,7 +100,11 @@ def _seat_metrics(
         "turns": sum(len(trajectory.turns) for trajectory in trajectories),
         "sampled_tokens": sum(trajectory.sampled_tokens for trajectory in trajectories),
     }
-    return {f"seat/{agent}/{name}": float(value) for name, value in counted.items() if value is not None}
+    return {
+        str(AgentMetric("seat", agent, name)): float(value)
+        for name, value in counted.items()
+        if value is not None
+    }
 
 
 def environment_metrics(completed: Iterable[Trajectory]) -> dict[str, float]:
@@ -140,12 +145,11 @@ def within_limit(metrics: Mapping[str, float], most: int = MOST_METRICS_OF_LOOP)
 
 
 def _rank(name: str) -> int:
-    kind, _, rest = name.partition("/")
-    if kind in {"policy", "seat"}:
+    if AgentMetric.parse(name).kind:
         return 1
-    if kind == "environment":
-        return 3 if "/env/" in rest else 2
-    return 4 if kind == "env" else 0
+    if name.startswith("environment/"):
+        return 3 if "/env/" in name else 2
+    return 4 if name.startswith("env/") else 0
 
 
 def failure_warnings(played: Played, step: int) -> list[WarningEvent]:

@@ -15,9 +15,9 @@ from backend.store.checkpoint_files import folder_of
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
 from tinkergym.schema.algorithms import PPO
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, WarningEvent
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.schema.policy_refs import PolicyRef
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class PolicyCheckpoints:
 
     @property
     def _beginning_id(self) -> str:
-        return f"{self._id}@0"
+        return str(PolicyRef(owner=self._id, version=0))
 
     @property
     def _has_value_head(self) -> bool:

@@ -17,6 +17,7 @@ from tinkergym.errors import (
     PolicyVersionGoneError,
     ServiceUnavailableError,
 )
+from tinkergym.schema.ids import PolicyRef, policy_of
 from tinkergym.schema.sampling import SampleRequest
 
 _TRIES = 3
@@ -91,7 +92,7 @@ class PolicyDirectory:
                 copy that outlives it.
         """
         with self._lock:
-            self._ids[policy_id] = self._ids[f"{job_id}/{agent}" if agent else job_id] = policy_id
+            self._ids[policy_id] = self._ids[policy_of(job_id, agent)] = policy_id
             self._jobs[policy_id] = job_id
             if not from_base:
                 self._not_from_base.add(policy_id)
@@ -99,7 +100,7 @@ class PolicyDirectory:
                 self._called.add(policy_id)
             self._idle.pop(policy_id, None)
             # Versions that the job makes again may differ from the loaded ones.
-            for name in [name for name in self._idle if name.startswith(f"{policy_id}@")]:
+            for name in [name for name in self._idle if PolicyRef.parse(name).owner == policy_id]:
                 self._idle.pop(name)
                 self._engine.retire(name)
 
@@ -162,8 +163,9 @@ class PolicyDirectory:
                     field="policy_version",
                 )
             return request.model_copy(update={"policy": BASE_POLICY, "policy_version": 0})
-        if "@" in request.policy:
-            return self._definite(request)
+        ref = PolicyRef.find(request.policy)
+        if ref is not None and ref.version is not None:
+            return self._definite(request, ref.whose, ref.version)
         policy_id = self._ids.get(request.policy) or self._look_up(request.policy).policy_id
         newest, wanted = self._engine.loaded().get(policy_id), request.policy_version
         if (awaited := self._awaited.get(policy_id)) is not None and wanted in (None, awaited):
@@ -211,13 +213,11 @@ class PolicyDirectory:
             # Other requests evicted it since it was resolved.
         return resolved
 
-    def _definite(self, request: SampleRequest) -> SampleRequest:
+    def _definite(self, request: SampleRequest, whose: str, version: int) -> SampleRequest:
         """Resolve a name with a version, `job-ID/AGENT@40`: an opponent in a game.
 
         However far training has advanced, this is that version, from its checkpoint.
         """
-        whose, _, number = request.policy.rpartition("@")
-        version = int(number)
         policy_id = self._ids.get(whose) or self._look_up(whose).policy_id
         if version == 0 and policy_id not in self._not_from_base:
             return request.model_copy(update={"policy": BASE_POLICY, "policy_version": 0})
@@ -243,7 +243,7 @@ class PolicyDirectory:
 
         None if the version has no checkpoint.
         """
-        name = f"{policy_id}@{version}"
+        name = str(PolicyRef(owner=policy_id, version=version))
         with self._lock:
             if name not in self._engine.loaded():
                 stored = self._find(policy)
@@ -284,7 +284,7 @@ class PolicyDirectory:
                     field="policy_version",
                 )
             is_newest = newest is None and policy_id not in self._jobs and version == stored.versions[-1]
-            name = policy_id if is_newest else f"{policy_id}@{version}"
+            name = policy_id if is_newest else str(PolicyRef(owner=policy_id, version=version))
             if name not in loaded:
                 self._engine.publish(name, version, stored.read(version))
             self._became_idle(name)

@@ -9,7 +9,7 @@ from backend.policies.bound import Bound
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.store.references import ReferredPolicy
 from tinkergym.errors import NotFoundError
-from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.ids import PolicyRef
 
 _TEACHER = "teacher"
 

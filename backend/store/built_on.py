@@ -6,10 +6,10 @@ from sqlalchemy import Connection, or_, select
 
 from backend.store.records import FINAL_STATES
 from backend.store.tables import job_policies, jobs
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
-from tinkergym.schema.policy_refs import PolicyRef
 
 
 def references_of(spec: JobSpec) -> list[PolicyRef]:

@@ -18,7 +18,7 @@ from backend.store.records import job_row
 from backend.store.tables import job_policies
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.ids import PolicyRef, policy_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +90,10 @@ def find_policy(
         NotFoundError: There is no such policy, or it is another tenant's.
         InvalidRequestError: The job trains several policies, and the reference does not say which.
     """
-    job_id, agent = (
-        _of_policy(connection, ref.owner) if ref.owner.startswith("policy-") else (ref.owner, ref.agent)
-    )
+    job_id, agent = _of_policy(connection, ref.owner) if ref.names_policy else (ref.owner, ref.agent)
     job = job_row(connection, job_id) if job_id else None
     if job is None or tenant_id not in (None, job.tenant_id):
-        if ref.owner.startswith("policy-"):
+        if ref.names_policy:
             raise NotFoundError(
                 f"there is no policy {ref.owner!r}",
                 hint="`client.find_policy(JOB_ID)` returns the id of a job's policy",
@@ -139,7 +137,7 @@ def _of_policy(connection: Connection, policy_id: str) -> tuple[str, str]:
 
 
 def _which(ref: PolicyRef, agents: list[str], field: str) -> InvalidRequestError | NotFoundError:
-    written = ", ".join(f"{ref.owner}/{agent}" if agent else ref.owner for agent in agents)
+    written = ", ".join(policy_of(ref.owner, agent) for agent in agents)
     if not ref.agent:
         return InvalidRequestError(
             f"{ref.owner} trains several policies", hint=f"name one of {written}", field=field

@@ -28,7 +28,7 @@ from backend.store.references import ReferredPolicy, find_policy
 from backend.store.schema_version import require_current_schema
 from backend.store.tables import events
 from backend.store.tenant import TenantStore
-from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.ids import PolicyRef
 
 __all__ = ["HeldJob", "JobLease", "PoolRecord", "QueuedJob", "ServiceStore", "Store", "TenantStore"]
 

@@ -28,12 +28,12 @@ from backend.store.records import FINAL_STATES, append, enter_state, event_view,
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.tables import episodes, events, facts, jobs, policy_calls
 from backend.store.tenant_runs import TenantRuns
-from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
+from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.events import CheckpointView, EvaluationEvent, Event, JobState, StateEvent
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.view import INSTALLED_PACKS, InstalledPack, JobView
-from tinkergym.schema.policy_refs import PolicyRef
 
 _PAGE_CHARACTERS = 4 * 2**20
 """Size limit for the specs of jobs listed together, which need several times that while being sent."""
@@ -351,11 +351,8 @@ class TenantStore(TenantRuns):
         )
 
     def _model_and_worker(self, policy: str) -> tuple[str, str | None] | None:
-        try:
-            ref = PolicyRef.parse(policy)
-        except InvalidRequestError:
-            return None
-        if policy not in (ref.whose, f"{ref.whose}@{ref.version}"):
+        ref = PolicyRef.find(policy)
+        if ref is None or (ref.has_version and ref.version is None):
             return None
         with self._db.read() as connection:
             try:

@@ -15,6 +15,7 @@ from backend.engines.protocol import SamplingEngine
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import PoolLearner
+from tinkergym.schema.ids import PolicyRef
 
 _log = logging.getLogger(__name__)
 
@@ -80,9 +81,10 @@ class GuestModels:
 
     def of_policy(self, policy: str) -> ServedModel | None:
         """Return the guest that samples a policy, by any of the policy's names; None if there is none."""
+        ref = PolicyRef.find(policy)
+        whose = policy if ref is None else ref.whose
         for guest in self._guests.values():
-            whose, at, _ = policy.rpartition("@")
-            if policy == guest.model or guest.directory.trained_by(whose if at else policy) is not None:
+            if policy == guest.model or guest.directory.trained_by(whose) is not None:
                 return guest
         return None
 

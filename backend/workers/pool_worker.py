@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 import torch
 from pydantic import JsonValue
@@ -65,11 +64,11 @@ from tinkergym.errors import InternalServiceError, InvalidRequestError, NotFound
 from tinkergym.rollout.call_register import episodes_in_calls
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import ErrorView
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.images import ImageKept, ImageNames
 from tinkergym.schema.jobs.common import PlayedSpec, TrainingSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.policy_refs import PolicyRef
-from tinkergym.schema.sampling import SampleFailure, SampleRequest, lease_of_session
+from tinkergym.schema.sampling import SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 
 _MOST_BUNDLES = 16
@@ -246,7 +245,7 @@ class PoolWorker:
         owners = cache(self._boards.jobs_by_lease)
         for request in requests:
             # The gateway puts the tenant before the session; the rest identifies the episode.
-            lease_id = lease_of_session(request.session_id)
+            lease_id = request.seat.lease
             # An opponent in a job's game may be of another job, or the model itself.
             job_id = served.directory.trained_by(request.policy) or owners().get(lease_id, request.policy)
             try:
@@ -266,8 +265,7 @@ class PoolWorker:
                 continue
             gate = self._gates.get(job_id)
             if gate is not None and lease_id in in_step.get(job_id, ()):
-                session_id = request.session_id.rpartition("/")[2]
-                gate.submit([resolved.model_copy(update={"session_id": session_id})], deliver)
+                gate.submit([resolved.owned_by("")], deliver)
             else:
                 owned = self._with_owner(resolved, job_id)
                 if not served.early.keep(owned, deliver):
@@ -285,12 +283,11 @@ class PoolWorker:
 
     def _tenant_of(self, request: SampleRequest, job_id: str) -> str:
         """Return the requesting tenant: set by the gateway, or found from an environment worker's episode."""
-        owner, slash, _ = request.session_id.partition("/")
-        if slash:
-            return unquote(owner)
-        lease_id = lease_of_session(request.session_id)
+        seat = request.seat
+        if seat.owner:
+            return seat.owner
         for playing, pulse in list(self._pulses.items()):
-            if playing == job_id or lease_id in self._boards.playing(playing):
+            if playing == job_id or seat.lease in self._boards.playing(playing):
                 return pulse.lease.tenant_id
         return ""
 
@@ -301,15 +298,12 @@ class PoolWorker:
 
     def _with_owner(self, request: SampleRequest, job_id: str) -> SampleRequest:
         """Put the job's tenant before the session, as the gateway does for external requests."""
-        pulse = None if "/" in request.session_id else self._pulses.get(job_id)
-        if pulse is None:
-            return request
-        owner = quote(pulse.lease.tenant_id, safe="")
-        return request.model_copy(update={"session_id": f"{owner}/{request.session_id}"})
+        pulse = None if request.seat.owner else self._pulses.get(job_id)
+        return request if pulse is None else request.owned_by(pulse.lease.tenant_id)
 
     def _is_training(self, request: SampleRequest, job_id: str) -> bool:
         """Whether the request is for an episode that the job trains on."""
-        return lease_of_session(request.session_id) in self._boards.playing(job_id)
+        return request.seat.lease in self._boards.playing(job_id)
 
     def _refuse_part_of_the_distribution_in_training(self, request: SampleRequest, job_id: str) -> None:
         if request.structured is None and not request.is_cut:
@@ -445,7 +439,7 @@ class PoolWorker:
             self._gates[job_id] = LockstepGate(
                 self._engine,
                 lambda: self._boards.playing(job_id),
-                owner=quote(lease.tenant_id, safe=""),
+                owner=lease.tenant_id,
                 one_by_one=spec.rollout == "script",
             )
         policies = self._policies_of(lease)

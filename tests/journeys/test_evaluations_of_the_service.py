@@ -13,9 +13,9 @@ from tinkergym.errors import (
     InvalidRequestError,
     UnknownEnvironmentError,
 )
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.evaluation import EvaluationEpisode
 from tinkergym.schema.jobs.parts import EnvironmentRef
-from tinkergym.schema.sampling import Cut
 
 pytestmark = pytest.mark.service
 
@@ -62,5 +62,5 @@ def test_the_service_connects_to_no_server_for_an_evaluation(client):
     episode = EvaluationEpisode(episode_id="e", seed=0, sampling_seed=0)
     reference = EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": "ws://127.0.0.1:1"})
     with pytest.raises(InvalidRequestError) as refused:
-        list(policy.play_there(reference, [episode], temperature=0.0, cut=Cut()))
+        list(policy.play_there(reference, [episode], Decoding(temperature=0.0)))
     assert refused.value.field == "environment"

@@ -17,7 +17,7 @@ from tinkergym.errors import (
     UnknownModelError,
 )
 from tinkergym.schema.events import JobState
-from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.ids import PolicyRef
 
 pytestmark = pytest.mark.service
 
@@ -228,7 +228,7 @@ def test_an_idle_policy_gives_up_its_place_and_comes_back_as_it_was(client):
     with client.create_policy(idle_seconds=0.5) as policy:
         train(policy, range(2))
         known = policy.logprobs([sequence()]).result()
-        for event in client.job(policy.id).events():
+        for event in client.job(policy.job_id).events():
             if getattr(event.body, "state", None) is JobState.WAITING_FOR_CLIENT:
                 break
         assert policy.logprobs([sequence()]).result() == known
@@ -241,18 +241,18 @@ def test_another_script_opens_a_policy_again_and_goes_on_with_what_was_published
         known = policy.logprobs([sequence()]).result()
         samples = policy.sample("hello", n=2, max_tokens=8)
         train(policy, range(2, 3))
-    found = client.find_policy(policy.id)
-    for name in (policy.id, found.policy_id):
+    found = client.find_policy(policy.job_id)
+    for name in (policy.job_id, found.policy_id):
         with client.training_policy(name) as again:
-            assert again.id == policy.id
+            assert again.job_id == policy.job_id
             assert {one.policy_version for one in again.sample("hello", n=2, max_tokens=8)} == {version}
-    with client.training_policy(policy.id) as again:
+    with client.training_policy(policy.job_id) as again:
         assert [one.token_ids for one in again.sample("hello", n=2, max_tokens=8)] == [
             one.token_ids for one in samples
         ]
         assert again.logprobs([sequence()]).result() != known
         with pytest.raises(NotFoundError):
-            again.load(f"{policy.id}@999").result()
+            again.load(f"{policy.job_id}@999").result()
         assert again.publish().result() > version
         again.cancel()
 
@@ -310,13 +310,13 @@ def test_what_was_saved_last_is_the_newest_version_of_an_ended_policy(client):
         assert version > published
         before = client.policy(saved, **sampling).act("hello")
         policy.cancel()
-    job = client.job(policy.id)
+    job = client.job(policy.job_id)
     with pytest.raises(JobFailedError, match="cancelled"):
         job.wait()
     assert job.view().policy_version == version
     for named in (
         client.policy(saved, **sampling),
-        named_policy(client, policy.id, sampling),
+        named_policy(client, policy.job_id, sampling),
         job.policy(**sampling),
     ):
         assert named.act("hello") == before

@@ -384,21 +384,22 @@ class AgentLoop:
         turn = len(self._turns)
         self._request_id = self._plan.request_id(turn)
         self._state = AgentState.GENERATING
+        decoding = self._plan.decoding
         # Built from checked parts; validated where it is sent.
         return SampleRequest.model_construct(
             request_id=self._request_id,
             policy=self._plan.policy,
             policy_version=self._plan.policy_version,
             prompt_ids=prompt_ids,
-            max_tokens=min(self._plan.max_turn_tokens, room),
-            temperature=self._plan.temperature,
-            top_p=self._plan.top_p,
-            top_k=self._plan.top_k,
-            seed=self._plan.sampling_seed + turn,
+            max_tokens=min(decoding.max_turn_tokens, room),
+            temperature=decoding.temperature,
+            top_p=decoding.top_p,
+            top_k=decoding.top_k,
+            seed=decoding.seed + turn,
             stop_ids=self._renderer.stop_ids,
             session_id=self._plan.session_id,
             images=self._ledger.context_images(self._images),
-            structured=self._plan.structured,
+            structured=decoding.structured,
         )
 
     def _earned_early(self, reward: object) -> bool:

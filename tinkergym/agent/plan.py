@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Protocol, Self
 
+from tinkergym.schema.decoding import AS_THE_MODEL, Decoding
 from tinkergym.schema.episodes import EpisodeRequest, TablePlayer
+from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.jobs.parts import EnvironmentRef, ExecutorName, Limits, Reasoning
-from tinkergym.schema.sampling import seat_session
 from tinkergym.schema.seat_tools import SeatTools
-from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.trajectory import ONLY_AGENT
+
+
+class PlayedPolicy(Protocol):
+    """A policy, as the plan of its episodes needs it."""
+
+    name: str
+    model: str
+    version: int | None
+    limits: Limits
+    system_prompt: str | None
+    reasoning: Reasoning
+    decoding: Decoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,19 +41,10 @@ class EpisodePlan:
     environment: EnvironmentRef | None = None
     """None where the caller holds the environment itself."""
     task_index: int | None = None
-    sampling_seed: int = 0
-    """Turn k samples with seed `sampling_seed + k`."""
     policy_version: int | None = None
     """None takes the newest."""
-    temperature: float = 1.0
-    """0 takes the likeliest token."""
-    max_turn_tokens: int = 64
-    top_p: float = 1.0
-    """See `Cut`; in training 1."""
-    top_k: int = 0
-    """See `Cut`; in training 0."""
-    structured: Structured | None = None
-    """What each answer must look like; in training there is none."""
+    decoding: Decoding = AS_THE_MODEL
+    """How its completions are sampled; in training from the whole distribution."""
     limits: Limits = field(default_factory=Limits)
     system_prompt: str | None = None
     """None leaves it to the environment's own."""
@@ -77,7 +80,7 @@ class EpisodePlan:
     @property
     def session_id(self) -> str:
         """The session of the seat's sampling requests: its lease, so that two attempts never mix."""
-        return seat_session(self.lease_id or self.episode_id, self.seat)
+        return str(SeatRef(self.lease_id or self.episode_id, self.seat))
 
     @property
     def seats(self) -> tuple[Self, ...]:
@@ -93,6 +96,19 @@ class EpisodePlan:
         """Return the plan of the next attempt at this episode."""
         others = tuple([other.again() for other in self.others])
         return replace(self, attempt=self.attempt + 1, others=others)
+
+    @classmethod
+    def for_policy(cls, policy: PlayedPolicy, decoding: Decoding, **episode: Any) -> Self:
+        """Return the plan of an episode that a policy plays; `episode` has all that is not the policy's."""
+        own: dict[str, Any] = {
+            "policy": policy.name,
+            "model": policy.model,
+            "policy_version": policy.version,
+            "limits": policy.limits,
+            "system_prompt": policy.system_prompt,
+            "reasoning": policy.reasoning,
+        }
+        return cls(decoding=decoding, **own | episode)
 
     @classmethod
     def from_request(cls, request: EpisodeRequest) -> Self:
@@ -117,10 +133,13 @@ class EpisodePlan:
             model=seat.model,
             environment=request.environment,
             task_index=request.task_index,
-            sampling_seed=seat.sampling_seed,
             policy_version=None if request.max_staleness and seat.is_newest else seat.policy_version,
-            temperature=seat.sampling.temperature if seat.temperature is None else seat.temperature,
-            max_turn_tokens=seat.sampling.max_turn_tokens,
+            # Built from checked parts, for each of many episodes.
+            decoding=Decoding.model_construct(
+                temperature=seat.sampling.temperature if seat.temperature is None else seat.temperature,
+                max_turn_tokens=seat.sampling.max_turn_tokens,
+                seed=seat.sampling_seed,
+            ),
             limits=request.limits,
             system_prompt=seat.system_prompt,
             tools=seat.tools,

@@ -16,6 +16,7 @@ from tinkergym.agent.reasoning import without_reasoning
 from tinkergym.agent.renderer import TURNS_TRIED, Renderer
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, assistant, system, user
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import Limits, Reasoning
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.views import RendererBundle
@@ -122,7 +123,7 @@ def play_conversation(
         seed=0,
         policy="p",
         limits=Limits(max_turns=len(replies) + 1),
-        max_turn_tokens=_NO_LIMIT,
+        decoding=Decoding(max_turn_tokens=_NO_LIMIT),
         reasoning=reasoning,
     )
     loop, history = AgentLoop(renderer, plan), list(opening)

@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from tinkergym.certificates.page import page
 from tinkergym.certificates.sealing import certify
 from tinkergym.schema.certificate import BundledFile, Certificate, SignedFacts
 from tinkergym.schema.events import Event
+from tinkergym.schema.ids import EpisodeId
 
 CERTIFICATE, PAGE = "certificate.json", "certificate.html"
 EVENTS, EVENT_HASHES, LEDGER = "events.jsonl", "events.sha256", "ledger.jsonl"
@@ -103,8 +103,8 @@ def checkpoint_folder(agent: str, step: int) -> str:
 
 def step_of_episode(episode_id: str) -> int:
     """Return the step in an episode's id; -1 if it has none."""
-    found = re.search(r":([0-9]{1,12}):[^:]*$", episode_id)
-    return int(found[1]) if found else -1
+    found = EpisodeId.find(episode_id)
+    return -1 if found is None else found.step
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:

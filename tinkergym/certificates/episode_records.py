@@ -15,6 +15,7 @@ from tinkergym.certificates.event_log import EventLog
 from tinkergym.schema.certificate import EpisodeFate, RunFacts, StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import EpisodeEvent
+from tinkergym.schema.ids import EpisodeId, JobRef
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.trajectory.trajectory import Trajectory
 
@@ -88,10 +89,8 @@ def counted(ledger: StepLedger) -> StepFacts:
 
 def _fate(facts: RunFacts, ledger: StepLedger, fate: EpisodeFate) -> Iterator[str]:
     named = f"episode {fate.episode_id}"
-    if (
-        fate.episode_id.partition(":")[0] != facts.job.job_id
-        or step_of_episode(fate.episode_id) != ledger.step
-    ):
+    found = EpisodeId.find(fate.episode_id)
+    if found is None or (found.job, found.step) != (JobRef(facts.job.job_id), ledger.step):
         yield f"{named} is not one of step {ledger.step}"
     if not fate.matched_tokens <= fate.trained_tokens <= fate.sampled_tokens >= fate.captured_tokens:
         yield f"the tokens of {named} do not add up"

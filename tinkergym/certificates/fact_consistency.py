@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from tinkergym.certificates.wording import some
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import AdapterFacts, AgreementFacts, EpisodeFate, PublishFacts, RunFacts
+from tinkergym.schema.ids import EpisodeId, JobRef, agent_version
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.steering import settings_now
@@ -66,7 +67,7 @@ def _publishes(facts: RunFacts) -> Iterator[str]:
         yield f"{some([repr(agent) for agent in others])} is not an agent whose policy is trained"
     for what, found in (("compared", facts.agreements), ("measured", facts.adapters)):
         if lost := sorted(set(_keys(found)) - set(keys)):
-            versions = some([_named(agent, version) for agent, version, _ in lost])
+            versions = some([agent_version(agent, version) for agent, version, _ in lost])
             yield f"version {versions} was {what}, but not published in that attempt"
 
 
@@ -87,7 +88,7 @@ def _agreements(facts: RunFacts) -> Iterator[str]:
             if count > sampled.get(version + 1, count):
                 yield f"version {version} was compared on more tokens than it sampled"
     for one in facts.agreements:
-        named = _named(one.agent, one.version)
+        named = agent_version(one.agent, one.version)
         if not 0 <= one.mean <= one.largest:
             yield f"version {named} was compared with a mean difference above the largest"
         if one.tokens < 0:
@@ -98,7 +99,7 @@ def _adapters(facts: RunFacts) -> Iterator[str]:
     yield from _twice("adapter", _keys(facts.adapters))
     compared = dict(zip(_keys(facts.agreements), facts.agreements, strict=True))
     for key, one in zip(_keys(facts.adapters), facts.adapters, strict=True):
-        named = _named(one.agent, one.version)
+        named = agent_version(one.agent, one.version)
         if one.version < 1 or not 1 <= one.nonzero_tensors <= one.tensors or one.norm <= 0:
             yield f"the adapter of version {named} is recorded as non-zero, and is not"
         if (one.engine_shift is None) != (one.learner_shift is None) or (one.engine_shift is None) != (
@@ -133,9 +134,9 @@ def _steps(facts: RunFacts) -> Iterator[str]:
     recorded = {one.step for one in facts.steps}
     for fate in facts.not_learned:
         plain = EpisodeFate(episode_id=fate.episode_id, fate="not_learned", sha256=fate.sha256)
-        job_id, _, rest = fate.episode_id.partition(":")
-        step = rest.partition(":")[0]
-        if fate != plain or not fate.sha256 or job_id != facts.job.job_id or step in map(str, recorded):
+        found = EpisodeId.find(fate.episode_id)
+        other = found is None or found.job != JobRef(facts.job.job_id) or found.step in recorded
+        if fate != plain or not fate.sha256 or other:
             yield f"episode {fate.episode_id} is not one of a step that was not trained"
     yield from _twice("episode", [fate.episode_id for fate in facts.not_learned])
 
@@ -149,10 +150,6 @@ def _checkpoints(facts: RunFacts) -> Iterator[str]:
 
 def _keys(found: Iterable[PublishFacts | AgreementFacts | AdapterFacts]) -> list[Key]:
     return [(one.agent, one.version, one.attempt) for one in found]
-
-
-def _named(agent: str, version: int) -> str:
-    return f"{agent}@{version}" if agent else str(version)
 
 
 def _twice(what: str, keys: Iterable[Hashable]) -> Iterator[str]:

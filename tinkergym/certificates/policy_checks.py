@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from tinkergym.certificates.wording import some
 from tinkergym.schema.certificate import AdapterFacts, Check, RunFacts
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import agent_version
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
@@ -127,7 +128,7 @@ def _agreed(facts: RunFacts) -> Check:
         f"mean differences of at most {worst.mean:.3g} nats, {worst.allowed:.3g} allowed"
     )
     if missing:
-        named = [f"{agent}@{version}" if agent else str(version) for agent, version in missing]
+        named = [agent_version(*one) for one in missing]
         text += f"; not compared: version {some(named)}"
         return Check(name=name, verdict="not_shown", text=text)
     if len(known) < len(published):

@@ -13,7 +13,7 @@ from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.game_options import GameOptions, names_in, require_several
 from tinkergym.cli.json_output import emit
 from tinkergym.errors import InvalidRequestError, MissingExtraError, ServiceUnreachableError
-from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.ids import PolicyRef
 
 if TYPE_CHECKING:
     from tinkergym.evaluation.crossplay import CrossPlay
@@ -73,7 +73,8 @@ def _players(
         return players, others
     api = stack.enter_context(_client(game, (*names, *fill)))._api
     others = [find_player(api, name, game, temperature=temperature) for name in fill]
-    if len(names) == 1 and PolicyRef.is_meant(names[0]) and "@" not in names[0]:
+    ref = PolicyRef.find(names[0]) if len(names) == 1 else None
+    if ref is not None and not ref.has_version:
         versions = versions_named(api, names[0], temperature=temperature)
         scripts = [Player(name=name, plays=name) for name in ("random",) if is_offered(game, name)]
         return [*versions, *scripts], others

@@ -13,8 +13,7 @@ from tinkergym.evaluation.baselines import POLICIES
 from tinkergym.evaluation.evaluate import make_once
 from tinkergym.evaluation.sampled_runs import Wanted, play_with_model, play_with_text
 from tinkergym.rollout.local_environment import Environment
-from tinkergym.schema.policy_refs import PolicyRef
-from tinkergym.schema.sampling import Cut
+from tinkergym.schema.ids import PolicyRef
 
 if TYPE_CHECKING:
     from tinkergym.evaluation.records import EpisodeRecord
@@ -88,19 +87,17 @@ def _of_service(
     if make_env is not None:
         make_once(make_env, environment.ref)
     return PolicySource(
-        name=policy.name if policy.version is None else f"{policy.name}@{policy.version}",
+        name=policy.reference,
         settings={
             "policy": policy.name if PolicyRef.is_meant(name) else name,
             "policy_version": policy.version,
             "model": policy.model,
-            "temperature": policy.temperature,
+            "temperature": policy.decoding.temperature,
             # Defaults are left out, as in files written before these options existed.
-            **Cut(top_p=policy.top_p, top_k=policy.top_k).model_dump(exclude_defaults=True),
-            "max_turn_tokens": policy.max_turn_tokens,
+            **policy.decoding.model_dump(include={"top_p", "top_k"}, exclude_defaults=True),
+            "max_turn_tokens": policy.decoding.max_turn_tokens,
             "limits": policy.limits.model_dump(mode="json"),
             "system_prompt": policy.system_prompt,
         },
-        play=lambda wanted: play_with_model(
-            policy, environment.ref, make_env, wanted, temperature=policy.temperature
-        ),
+        play=lambda wanted: play_with_model(policy, environment.ref, make_env, wanted, policy.decoding),
     )

@@ -37,7 +37,7 @@ def export(
     Example: tinkergym export job-74e0b0387b33b183@40 my-policy --merge
     """
     from tinkergym.remote.client import Client
-    from tinkergym.schema.policy_refs import PolicyRef
+    from tinkergym.schema.ids import PolicyRef
 
     reference = PolicyRef.parse(policy)
     if base and not merge:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinkergym.errors import InvalidRequestError, NotFoundError, PolicyVersionGoneError, UnknownModelError
-from tinkergym.schema.policy_refs import PolicyRef
+from tinkergym.schema.ids import PolicyRef
 
 if TYPE_CHECKING:
     from tinkergym.remote.client import Client

@@ -15,6 +15,7 @@ from tinkergym.display.tables import frame, with_metrics
 from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.messages import Message, assistant, system, user
 from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.ids import EpisodeId
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
@@ -290,14 +291,14 @@ def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) 
     group_size = spec.algorithm.group_size if isinstance(spec, RLSpec) else 1
     for record in records:
         result = EpisodeResult.model_validate_json(record)
-        _, step, index = result.episode_id.rsplit(":", 2)
-        group = int(index) // group_size
-        environment = spec.environment_at(int(step), group)
+        own = EpisodeId.parse(result.episode_id)
+        group = own.index // group_size
+        environment = spec.environment_at(own.step, group)
         found += [
             StoredEpisode(
                 episode_id=result.episode_id,
-                step=int(step),
-                index=int(index),
+                step=own.step,
+                index=own.index,
                 group=group,
                 environment=environment,
                 system_prompt=prompt_of(spec, trajectory.agent),

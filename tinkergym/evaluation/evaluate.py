@@ -11,12 +11,12 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import gymnasium as gym
 import numpy as np
 
-from tinkergym.agent.plan import EpisodePlan
+from tinkergym.agent.plan import EpisodePlan, PlayedPolicy
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.display.episode_progress import episodes_shown
@@ -37,10 +37,10 @@ from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import describe_for_one
 from tinkergym.rollout.play import play
 from tinkergym.rollout.table_tools import with_seat_tools
-from tinkergym.schema.checks import require_cut, require_temperature
+from tinkergym.schema.decoding import Decoding, DecodingOptions
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine
-from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
-from tinkergym.schema.sampling import Cut
+from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import Trajectory
 
 _SAMPLING = 2
@@ -49,15 +49,11 @@ _SAMPLING = 2
 EnvironmentSource = str | Callable[..., gym.Env[Any, Any]]
 
 
-class EvaluablePolicy(Protocol):
-    """What evaluation needs from a policy: its name, and how to sample from it."""
+class EvaluablePolicy(PlayedPolicy, Protocol):
+    """What evaluation needs from a policy: its settings, and how to sample from it."""
 
-    name: str
-    model: str
-    version: int | None
-    max_turn_tokens: int
-    limits: Limits
-    system_prompt: str | None
+    tools: SeatTools | None
+    """Tools that it calls before it answers."""
 
     @property
     def renderer(self) -> Renderer:
@@ -244,13 +240,11 @@ def evaluate(
     *,
     episodes: int = 200,
     seed: int = 0,
-    temperature: float = 0.0,
-    top_p: float | None = None,
-    top_k: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     max_concurrent: int = 64,
     on_episode: Callable[[Trajectory], None] | None = None,
     progress: bool | None = None,
+    **decoding: Unpack[DecodingOptions],
 ) -> Evaluation:
     """Let a policy play episodes and return the results.
 
@@ -260,14 +254,12 @@ def evaluate(
             known here is played by the policy's service.
         episodes: How many.
         seed: The episodes have the seeds `seed`, `seed + 1`, ...
-        temperature: 0 takes the likeliest token.
-        top_p: Above temperature 0, sample only from the smallest set of likeliest tokens with this total
-            probability; None uses the policy's.
-        top_k: Before that, keep only this many of the likeliest tokens, 0 keeps all; None uses the policy's.
         env_kwargs: Arguments of the environment.
         max_concurrent: Episodes played at once.
         on_episode: Called with each as it ends.
         progress: Show on stderr how many have ended; None does so on a terminal if there is no `on_episode`.
+        **decoding: Fields of `Decoding` in place of the policy's: temperature, which is 0 if left out, top_p,
+            top_k, max_turn_tokens, structured.
 
     Raises:
         InvalidRequestError: An argument is out of range; its name is in `field`.
@@ -278,8 +270,8 @@ def evaluate(
     if episodes < 1:
         raise InvalidRequestError("there must be at least one episode", field="episodes")
     reference, make_env = resolved(environment, dict(env_kwargs or {}))
-    cut = cut_of(policy, top_p, top_k)
-    require_temperature(temperature)
+    options: DecodingOptions = {"temperature": 0.0, **decoding}
+    chosen = policy.decoding.with_options(**options)
     is_game = make_env is not None and make_once(make_env, reference)
     run = f"evaluate-{uuid.uuid4().hex[:12]}"
     episodes_wanted = {
@@ -289,15 +281,7 @@ def evaluate(
     ended: dict[str, Trajectory] = {}
     if on_episode is not None and progress is None:
         progress = False
-    lines = played(
-        policy,
-        reference,
-        make_env,
-        episodes_wanted,
-        temperature=temperature,
-        cut=cut,
-        max_concurrent=max_concurrent,
-    )
+    lines = played(policy, reference, make_env, episodes_wanted, chosen, max_concurrent=max_concurrent)
     with episodes_shown(episodes, progress=progress) as one_more:
         for line in lines:
             assert line.trajectory is not None
@@ -332,23 +316,14 @@ def played(
     reference: EnvironmentRef,
     make_env: MakeEnv | None,
     episodes: Mapping[str, PolicyEpisode],
+    decoding: Decoding,
     *,
-    temperature: float,
-    cut: Cut,
     max_concurrent: int,
 ) -> Iterator[EvaluationLine]:
     """Let a policy play episodes, here or, if `make_env` is None, in its service; yields each as it ends."""
     if make_env is None:
-        return play_there(policy, reference, episodes, temperature=temperature, cut=cut)
-    here = play_policy(
-        policy,
-        reference,
-        make_env,
-        episodes,
-        temperature=temperature,
-        cut=cut,
-        max_concurrent=max_concurrent,
-    )
+        return play_there(policy, reference, episodes, decoding)
+    here = play_policy(policy, reference, make_env, episodes, decoding, max_concurrent=max_concurrent)
     return (EvaluationLine.model_construct(episode_id=episode_id, trajectory=one) for episode_id, one in here)
 
 
@@ -356,9 +331,7 @@ def play_there(
     policy: EvaluablePolicy,
     reference: EnvironmentRef,
     episodes: Mapping[str, PolicyEpisode],
-    *,
-    temperature: float,
-    cut: Cut,
+    decoding: Decoding,
 ) -> Iterator[EvaluationLine]:
     """Let the policy's service play episodes in an environment that is not known here.
 
@@ -378,7 +351,7 @@ def play_there(
         )
         for episode_id, episode in episodes.items()
     ]
-    lines: Iterator[EvaluationLine] = ask(reference, wanted, temperature=temperature, cut=cut)
+    lines: Iterator[EvaluationLine] = ask(reference, wanted, decoding)
     return lines
 
 
@@ -387,37 +360,24 @@ def play_policy(
     reference: EnvironmentRef,
     make_env: MakeEnv,
     episodes: Mapping[str, PolicyEpisode],
+    decoding: Decoding,
     *,
-    temperature: float,
-    cut: Cut,
     max_concurrent: int,
 ) -> Iterator[tuple[str, Trajectory]]:
     """Let a policy play many episodes concurrently; each is yielded under its id as it ends."""
     plans = [
-        EpisodePlan(
+        EpisodePlan.for_policy(
+            policy,
+            decoding.model_copy(update={"seed": episode.sampling_seed}),
             episode_id=episode_id,
             seed=episode.seed,
-            policy=policy.name,
-            model=policy.model,
             environment=reference,
             task_index=episode.task_index,
-            sampling_seed=episode.sampling_seed,
-            policy_version=policy.version,
-            temperature=temperature,
-            top_p=cut.top_p,
-            top_k=cut.top_k,
-            max_turn_tokens=policy.max_turn_tokens,
-            limits=policy.limits,
-            system_prompt=policy.system_prompt,
-            # By default reasoning is kept.
-            reasoning=getattr(policy, "reasoning", "keep"),
-            structured=getattr(policy, "structured", None),
         )
         for episode_id, episode in episodes.items()
     ]
-    tools = getattr(policy, "tools", None)
-    if tools is not None:
-        make_env = with_seat_tools(make_env, tools)
+    if policy.tools is not None:
+        make_env = with_seat_tools(make_env, policy.tools)
     sampler = policy.sampler()
     try:
         for result in play(
@@ -430,23 +390,6 @@ def play_policy(
             yield result.episode_id, result.trajectory
     finally:
         sampler.close()
-
-
-def cut_of(policy: EvaluablePolicy, top_p: float | None = None, top_k: int | None = None) -> Cut:
-    """Return a policy's truncation (`top_p`, `top_k`); by default none.
-
-    Args:
-        policy: The policy.
-        top_p: Overrides the policy's.
-        top_k: Overrides the policy's.
-
-    Raises:
-        InvalidRequestError: One of them is out of range; its name is in `field`.
-    """
-    return require_cut(
-        getattr(policy, "top_p", 1.0) if top_p is None else top_p,
-        getattr(policy, "top_k", 0) if top_k is None else top_k,
-    )
 
 
 def sampling_seed(*entropy: int) -> int:

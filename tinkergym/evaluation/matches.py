@@ -14,7 +14,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.sampler import Deliver, Sampler
 from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.errors import InvalidRequestError
-from tinkergym.evaluation.evaluate import EvaluablePolicy, cut_of, sampling_seed
+from tinkergym.evaluation.evaluate import EvaluablePolicy, sampling_seed
 from tinkergym.evaluation.shared_table import GameAccount, SharedTable
 from tinkergym.games.against_opponent import TextPlayer
 from tinkergym.registration.games import make_playable
@@ -263,24 +263,18 @@ class _Room:
         policy = player.policy
         assert policy is not None
         self.policies[policy.name, policy.version] = policy
-        cut = cut_of(policy)
-        return EpisodePlan(
+        sampling = {
+            "temperature": player.temperature,
+            "seed": sampling_seed(match.seed, self.agents.index(agent), _SAMPLING),
+        }
+        return EpisodePlan.for_policy(
+            policy,
+            policy.decoding.model_copy(update=sampling),
             episode_id=episode_id,
             seed=match.seed,
-            policy=policy.name,
             model=str((policy.name, policy.version)),
             environment=ref,
-            sampling_seed=sampling_seed(match.seed, self.agents.index(agent), _SAMPLING),
-            policy_version=policy.version,
-            temperature=player.temperature,
-            top_p=cut.top_p,
-            top_k=cut.top_k,
-            max_turn_tokens=policy.max_turn_tokens,
-            limits=policy.limits,
-            system_prompt=policy.system_prompt,
-            reasoning=getattr(policy, "reasoning", "keep"),
-            structured=getattr(policy, "structured", None),
-            tools=getattr(policy, "tools", None),
+            tools=policy.tools,
             agent=agent,
             seat=number,
             is_game=True,

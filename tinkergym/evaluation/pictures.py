@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tinkergym.errors import MissingExtraError
+from tinkergym.schema.ids import PolicyRef
 
 _BLUE = "#1f6feb"
 
@@ -67,8 +68,8 @@ def draw_ratings(path: Path, ratings: Sequence[_Rating], versions: Sequence[_Rat
     if len({one.step for one in versions}) < 2:
         return _draw_bars(ratings, edges, anchor, path)
     figure, axes = _figure(6.4, 4.0)
-    for policy in dict.fromkeys(one.name.partition("@")[0] for one in versions):
-        own = [one for one in versions if one.name.partition("@")[0] == policy]
+    for policy in dict.fromkeys(_policy(one.name) for one in versions):
+        own = [one for one in versions if _policy(one.name) == policy]
         steps = [one.step for one in own]
         [line] = axes.plot(steps, [one.rating for one in own], marker="o", label=policy)
         lows, highs = zip(*(_drawn(one, edges) for one in own), strict=True)
@@ -122,6 +123,12 @@ def draw_bars(path: Path, values: Mapping[str, float], *, label: str, title: str
     axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.3)
     return _saved(figure, path)
+
+
+def _policy(name: str) -> str:
+    """Return a policy's name without the version."""
+    ref = PolicyRef.find(name)
+    return name if ref is None else ref.whose
 
 
 def _edges(ratings: Sequence[_Rating]) -> tuple[float, float]:

@@ -102,7 +102,7 @@ def _logprobs(
     policy: EvaluablePolicy, situations: Mapping[int, Situation], environment_prompt: str | None
 ) -> dict[tuple[int, str], float]:
     renderer = policy.renderer
-    environment_prompt = with_offer(environment_prompt, getattr(policy, "tools", None))
+    environment_prompt = with_offer(environment_prompt, policy.tools)
     requests: list[SampleRequest] = []
     lengths: dict[str, tuple[int, str, int]] = {}
     for number, situation in situations.items():
@@ -134,16 +134,7 @@ def _prompt(
     policy: EvaluablePolicy, renderer: Renderer, situation: Situation, environment_prompt: str | None
 ) -> list[int]:
     """Return the token ids before the next completion, as the agent loop would have them."""
-    plan = EpisodePlan(
-        episode_id="score",
-        seed=0,
-        policy=policy.name,
-        model=policy.model,
-        max_turn_tokens=policy.max_turn_tokens,
-        limits=policy.limits,
-        system_prompt=policy.system_prompt,
-        reasoning=getattr(policy, "reasoning", "keep"),
-    )
+    plan = EpisodePlan.for_policy(policy, policy.decoding, episode_id="score", seed=0)
     loop = AgentLoop(renderer, plan)
     request = loop.begin(situation.observations[0], environment_prompt=environment_prompt)
     for action, observation in zip(situation.actions, situation.observations[1:], strict=True):

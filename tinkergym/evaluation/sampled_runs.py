@@ -9,9 +9,10 @@ from typing import Any
 import gymnasium as gym
 
 from tinkergym.evaluation.baselines import TextPolicy, play_episode
-from tinkergym.evaluation.evaluate import EvaluablePolicy, PolicyEpisode, cut_of, played, sampling_seed
+from tinkergym.evaluation.evaluate import EvaluablePolicy, PolicyEpisode, played, sampling_seed
 from tinkergym.evaluation.records import EpisodeRecord
 from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef
 
 _STREAM = 3
@@ -82,8 +83,8 @@ def play_with_model(
     reference: EnvironmentRef,
     make_env: MakeEnv | None,
     wanted: Sequence[Wanted],
+    decoding: Decoding,
     *,
-    temperature: float,
     max_concurrent: int = 64,
 ) -> Iterator[EpisodeRecord]:
     """Play episodes with a policy of the service, many at once; yields each as it ends.
@@ -96,15 +97,7 @@ def play_with_model(
         episode_id: PolicyEpisode(seed=item.seed, sampling_seed=_seed_of(item), task_index=item.task_index)
         for episode_id, item in by_id.items()
     }
-    for line in played(
-        policy,
-        reference,
-        make_env,
-        episodes,
-        temperature=temperature,
-        cut=cut_of(policy),
-        max_concurrent=max_concurrent,
-    ):
+    for line in played(policy, reference, make_env, episodes, decoding, max_concurrent=max_concurrent):
         episode_id, trajectory = line.episode_id, line.trajectory
         assert trajectory is not None
         item = by_id[episode_id]

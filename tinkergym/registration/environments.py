@@ -23,6 +23,7 @@ from tinkergym.registration.known_games import registered_games
 from tinkergym.registration.pack_metadata import ENVIRONMENTS
 from tinkergym.registration.pack_output import output_to_stderr
 from tinkergym.registration.packs import Pack, claim_of, find_packs, ids_of, load, refuse_interrupt
+from tinkergym.schema.ids import environment_namespace
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.user_code.quoting import raised
 
@@ -177,7 +178,7 @@ def _name(entry_point: object) -> str:
 
 def _suggestion(id: str) -> str:  # noqa: A002 - as above
     known = registered()
-    namespace = id.partition("/")[0].lower() + "/"
+    namespace = environment_namespace(id).lower() + "/"
     # Also those of the script's own that it registered with Gymnasium under this namespace.
     beside = [name for name in {*known, *gym.registry} if name.lower().startswith(namespace)]
     close = difflib.get_close_matches(id, sorted({*known, *beside}), n=3, cutoff=0.6)
@@ -191,8 +192,8 @@ def _suggestion(id: str) -> str:  # noqa: A002 - as above
         ]
     elif "/" in id and not beside:
         hints = [
-            f"no pack with environments {id.partition('/')[0]}/... is installed where it would be created; "
-            "install it there (tinkergym's own: `pip install ./envs/NAME` in a checkout)",
+            f"no pack with environments {environment_namespace(id)}/... is installed where it would be "
+            "created; install it there (tinkergym's own: `pip install ./envs/NAME` in a checkout)",
             *([f"or did you mean {', '.join(close)}?"] if close else []),
         ]
     elif close:

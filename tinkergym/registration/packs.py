@@ -28,6 +28,7 @@ from tinkergym.registration.pack_metadata import (
     normalized,
 )
 from tinkergym.registration.pack_output import output_to_stderr
+from tinkergym.schema.ids import environment_namespace
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.user_code.quoting import raised
 
@@ -201,7 +202,7 @@ def _why_refused(distribution: ListedDistribution, name: str, value: str, instal
         return f"{claims} it is not an id such as {namespace_of(distribution.name)}/Name-v0."
     if not _TARGET.fullmatch(value):
         return f"{claims} {value!r:.210} is not of the form module:class or module:function."
-    namespace = normalized(name.partition("/")[0])
+    namespace = normalized(environment_namespace(name))
     owner = _RESERVED.get(namespace, f"{_PREFIX}{namespace}")
     mine = normalized(distribution.name)
     # `tinkergym-board` takes precedence over a distribution named `board`.

@@ -21,9 +21,9 @@ from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.data import DataManifest, DataView
 from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
 from tinkergym.schema.events import CheckpointView, EvaluationEvent
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import CLIENT_PACKS_HEADER, DeletedJob, InstalledPack, JobView
-from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.updates import UpdateRequest
 from tinkergym.schema.views import (
     EnvironmentView,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import Overlong
@@ -46,6 +46,8 @@ from tinkergym.rollout.local_environment import (
 )
 from tinkergym.schema.algorithms import GRPO, PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt, with_group_rewards
+from tinkergym.schema.decoding import Decoding, SeededOptions
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec, PreferenceLoss, PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
@@ -55,9 +57,7 @@ from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.parsing import parse_spec
-from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import Completion, SampleRequest
-from tinkergym.schema.structured import Structured
 from tinkergym.schema.version import __version__
 from tinkergym.schema.versions import require_same_version
 from tinkergym.schema.views import EnvironmentView, HealthView, ModelView, PolicyView, TrainedWith
@@ -510,16 +510,11 @@ class Client:
         self,
         model: str = "nano",
         *,
-        temperature: float | None = None,
-        max_turn_tokens: int | None = None,
-        seed: int = 0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        structured: Structured | None = None,
         system_prompt: str | None = None,
         env: EnvSource | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
         chat_template: str | Path = "",
+        **decoding: Unpack[SeededOptions],
     ) -> Policy:
         """Return a policy to act with: a trained one, or an untrained model.
 
@@ -527,13 +522,6 @@ class Client:
             model: `job-...`, `job-.../AGENT` or `policy-...` for a trained policy, with `@40`, `@step:40`,
                 `@best` or `@latest` for a version; or a model name of the service, a model directory on its
                 machine, or a Hugging Face hub id.
-            temperature: Sampling temperature; 0 always takes the likeliest token. None is as in training, or
-                1.0 for a model.
-            max_turn_tokens: The longest completion; None is as in training, or 64 for a model.
-            seed: Makes its actions repeatable.
-            top_p: As in `Job.policy`.
-            top_k: As in `Job.policy`.
-            structured: As in `Job.policy`.
             system_prompt: Precedes the first observation, instead of the environment's own. None is the
                 prompt used in training, also for an exported folder (`job.export(..., merge=True)`).
             env: The environment in which you call `act`, as in `train`. Its system prompt is read here,
@@ -541,6 +529,9 @@ class Client:
             env_kwargs: Arguments of `env`.
             chat_template: For an untrained model, instead of its own: Jinja text, the path of a file, or
                 "plain". A trained policy always uses its training template.
+            **decoding: Fields of `Decoding`: temperature and max_turn_tokens, which are as in training if
+                left out, or 1.0 and 64 for a model, top_p, top_k, structured, and seed, which makes its
+                actions repeatable.
 
         Raises:
             UnknownModelError: The service has no such model.
@@ -548,7 +539,6 @@ class Client:
             PolicyVersionGoneError: The version is not stored.
             InvalidRequestError: A setting is out of range, or a reference is malformed.
         """
-        sampling: dict[str, Any] = {"seed": seed, "top_p": top_p, "top_k": top_k, "structured": structured}
         environment_prompt = None if env is None else _prompt_of(describe(env, env_kwargs))
         template = read_template(chat_template)
         if PolicyRef.is_meant(model):
@@ -559,14 +549,13 @@ class Client:
                     field="chat_template",
                 )
             job_id, version, agent = self._api.trained_policy(PolicyRef.parse(model, field="model"))
-            policy = self.job(job_id).policy(
-                version, temperature=temperature, max_turn_tokens=max_turn_tokens, agent=agent, **sampling
-            )
+            policy = self.job(job_id).policy(version, agent=agent, **decoding)
             if system_prompt is not None:
                 policy.system_prompt = system_prompt
             if environment_prompt is not None:
                 policy.environment_prompt = environment_prompt
             return policy
+        chosen = Decoding().with_options(**decoding)
         try:
             bundle = self._api.renderer(model, template)
         except UnknownModelError as error:
@@ -579,9 +568,7 @@ class Client:
             self._api,
             bundle.model,  # Use one name for a folder, however the path is written here.
             renderer=Renderer.from_bundle(bundle),
-            temperature=1.0 if temperature is None else temperature,
-            max_turn_tokens=64 if max_turn_tokens is None else max_turn_tokens,
-            **sampling,
+            decoding=chosen,
             system_prompt=trained_with.system_prompt if system_prompt is None else system_prompt,
             reasoning=trained_with.reasoning,
             tools=trained_with.tools,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
 from tinkergym.evaluation.matches import Player
 from tinkergym.registration.games import is_game
 from tinkergym.remote.api import Api
+from tinkergym.schema.decoding import Decoding
+from tinkergym.schema.ids import PolicyRef, policy_of
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith
-from tinkergym.schema.policy_refs import PolicyRef, policy_of
 
 if TYPE_CHECKING:
     from tinkergym.evaluation.exploitability_curve import Lineup
@@ -62,9 +64,9 @@ def find_seats(
         InvalidRequestError: As `find_player`, or the job has no policy for one of the seats.
         NotFoundError: There is no such policy of yours.
     """
-    whose, at, version = reference.partition("@")
-    if whose.startswith("job-") and "/" not in whose:
-        view = api.job(whose)
+    ref = PolicyRef.find(reference)
+    if ref is not None and ref.all_of_job:
+        view = api.job(ref.owner)
         spec = view.spec
         if isinstance(spec, RLSpec) and "" not in spec.trained_agents:
             found: dict[str, Player] = {}
@@ -72,11 +74,11 @@ def find_seats(
             for agent in agents:
                 if agent not in spec.learning_seats:
                     raise InvalidRequestError(
-                        f"{whose} trained {', '.join(spec.learning_seats)}, not {agent}",
+                        f"{ref.owner} trained {', '.join(spec.learning_seats)}, not {agent}",
                         hint=f"name who plays {agent}",
                         field="players",
                     )
-                own = f"{policy_of(whose, spec.policy_at(agent))}{at}{version}"
+                own = str(replace(ref, agent=spec.policy_at(agent)))
                 if own not in players:  # Seats may share a policy.
                     players[own] = _policy_player(api, own, temperature, view)
                 found[agent] = players[own]
@@ -104,13 +106,12 @@ def version_player(
     from tinkergym.remote.policy import Policy
 
     policy = Policy.of_job(api, view, version=version, temperature=temperature, agent=agent)
-    name = f"{policy_of(view.job_id, agent)}@{version}"
     return Player(
-        name=name,
+        name=policy_of(view.job_id, agent, version=version),
         plays=policy,
         seats=_seats_of(view, agent),
         step=version,
-        temperature=policy.temperature,
+        temperature=policy.decoding.temperature,
     )
 
 
@@ -182,7 +183,7 @@ def version_lineups(
                 hint="a best response needs one for each seat",
                 field="agents",
             )
-        lineups.append(Lineup(name=f"{view.job_id}@{version}", policies=policies, step=version))
+        lineups.append(Lineup(name=policy_of(view.job_id, version=version), policies=policies, step=version))
     return lineups
 
 
@@ -219,7 +220,7 @@ def versions_named(api: Api, reference: str, *, temperature: float | None = None
         NotFoundError: There is no such job or policy of yours.
     """
     ref = PolicyRef.parse(reference, field="players")
-    if ref.owner.startswith("job-") and not ref.agent:
+    if ref.all_of_job:
         return version_players(api, api.job(ref.owner), temperature=temperature)
     found = api.find_policy(ref.whose)
     return version_players(api, api.job(found.job_id), agents=(found.agent,), temperature=temperature)
@@ -274,9 +275,9 @@ def _model_player(api: Api, model: str, temperature: float | None) -> Player:
             hint="write random, a name that the game offers, job-ID@40, or the name of a model",
             field="players",
         ) from None
-    settings = {} if temperature is None else {"temperature": temperature}
-    policy = Policy.of_model(api, bundle.model, renderer=Renderer.from_bundle(bundle), **settings)
-    return Player(name=bundle.model, plays=policy, temperature=policy.temperature)
+    decoding = Decoding().with_options(temperature=temperature)
+    policy = Policy.of_model(api, bundle.model, renderer=Renderer.from_bundle(bundle), decoding=decoding)
+    return Player(name=bundle.model, plays=policy, temperature=decoding.temperature)
 
 
 def _gone(policy: str, version: int, there: Sequence[int]) -> NotFoundError:

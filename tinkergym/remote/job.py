@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from tinkergym.display.html import card, curve
 from tinkergym.display.progress import update_words
@@ -33,6 +33,7 @@ from tinkergym.remote.watching import watched
 from tinkergym.reporting.callbacks import Callback
 from tinkergym.reporting.reporter import Reporter
 from tinkergym.reporting.trackers import callbacks_of
+from tinkergym.schema.decoding import SeededOptions
 from tinkergym.schema.events import (
     CheckpointView,
     EpisodeEvent,
@@ -49,7 +50,6 @@ from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import update_request
 from tinkergym.schema.steering import settings_now
-from tinkergym.schema.structured import Structured
 
 if TYPE_CHECKING:
     from tinkergym.datasets.stored_episodes import StoredEpisodes
@@ -353,13 +353,8 @@ class Job:
         /,
         *,
         version: int | None = None,
-        temperature: float | None = None,
-        max_turn_tokens: int | None = None,
-        seed: int = 0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        structured: Structured | None = None,
         agent: str = "",
+        **decoding: Unpack[SeededOptions],
     ) -> Policy:
         """Return the job's policy.
 
@@ -367,14 +362,9 @@ class Job:
             which: Short for `agent` if it is text, as in `job.policy("black")`, otherwise for `version`.
             version: None uses the newest for every action, also while the job trains; 0 is the model before
                 training. Other versions need a checkpoint.
-            temperature: Sampling temperature; None uses the job's, 0 always takes the likeliest token.
-            max_turn_tokens: The longest completion; None uses the job's.
-            seed: Makes its actions repeatable.
-            top_p: Above temperature 0, sample only from the smallest set of likeliest tokens with this total
-                probability.
-            top_k: Before that, keep only this many of the likeliest tokens; 0 keeps all.
-            structured: Constrains every completion; needs a service with `engine=vllm`.
             agent: Whose policy, if the job trains the agents of a game.
+            **decoding: Fields of `Decoding`: temperature and max_turn_tokens, which are the job's if left
+                out, top_p, top_k, structured, and seed, which makes its actions repeatable.
 
         Raises:
             InvalidRequestError: A sampling setting is out of range, `version` is not a number, the job has no
@@ -402,18 +392,7 @@ class Job:
                     hint=f"versions with a checkpoint: {there}; see checkpoint_every and keep_checkpoints",
                     field="version",
                 )
-        return Policy.of_job(
-            self._api,
-            self._view,
-            version=version,
-            temperature=temperature,
-            max_turn_tokens=max_turn_tokens,
-            seed=seed,
-            top_p=top_p,
-            top_k=top_k,
-            structured=structured,
-            agent=agent,
-        )
+        return Policy.of_job(self._api, self._view, version=version, agent=agent, **decoding)
 
     def crossplay(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -29,17 +29,16 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.ask import SAMPLE_PATH, ask
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.rollout.table_tools import SeatToolbox
-from tinkergym.schema.checks import require_count, require_cut, require_temperature
+from tinkergym.schema.decoding import Decoding, DecodingOptions, SeededOptions
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
+from tinkergym.schema.ids import PolicyRef, policy_of
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.policy_refs import policy_of
-from tinkergym.schema.sampling import Cut, SampleRequest
+from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.seat_tools import SeatTools
-from tinkergym.schema.structured import Structured, require_structured
 from tinkergym.trajectory.trajectory import StopReason
 
 
@@ -69,16 +68,11 @@ class Policy:
         name: str,
         model: str,
         version: int | None = None,
-        temperature: float = 1.0,
-        max_turn_tokens: int = 64,
+        decoding: Decoding | None = None,
         limits: Limits | None = None,
         system_prompt: str | None = None,
         reasoning: Reasoning = "keep",
         environment_prompt: str | None = None,
-        seed: int = 0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        structured: Structured | None = None,
         renderer: Renderer | None = None,
         chat_template: str = "",
         tools: SeatTools | None = None,
@@ -90,36 +84,21 @@ class Policy:
             name: A job's id or a model's name.
             model: Whose renderer turns text into token ids.
             version: None uses the newest for every action.
-            temperature: 0 takes the likeliest token.
-            max_turn_tokens: The longest completion.
+            decoding: How its completions are sampled; None is as a model without an adapter is.
             limits: Limits of an episode.
             system_prompt: Precedes the first observation; None uses the environment's own.
             reasoning: Whether later turns see the `<think>...</think>` of earlier completions.
             environment_prompt: The environment's own system prompt, which `act` cannot see.
-            seed: Makes the actions repeatable.
-            top_p: Above temperature 0, sample only from the smallest set of likeliest tokens with this total
-                probability.
-            top_k: Before that, keep only this many of the likeliest tokens; 0 keeps all.
-            structured: A `Regex` or `JsonSchema` of `tinkergym.schema` that constrains every completion;
-                needs a service with `engine=vllm`.
             renderer: The model's renderer, if already loaded.
             chat_template: Replaces the model's own.
             tools: Tools that it calls before it answers; see `act`.
-
-        Raises:
-            InvalidRequestError: `temperature`, `top_p` or `top_k` is out of range, or `structured` is
-                invalid; see `field`.
         """
-        require_temperature(temperature)
-        require_count(max_turn_tokens, "max_turn_tokens")
         self._api = api
         self.name, self.model, self.version = name, model, version
-        self.temperature, self.max_turn_tokens, self.seed = temperature, max_turn_tokens, seed
+        self.decoding = decoding or Decoding()
         self.limits = limits or Limits()
         self.system_prompt, self.environment_prompt = system_prompt, environment_prompt
-        self.reasoning, self.structured = reasoning, require_structured(structured)
-        cut = require_cut(top_p, top_k)
-        self.top_p, self.top_k = cut.top_p, cut.top_k
+        self.reasoning = reasoning
         self._renderer, self.chat_template = renderer, chat_template
         self.tools = tools
         self._own_toolbox: SeatToolbox | None = None
@@ -138,20 +117,18 @@ class Policy:
         view: JobView,
         *,
         version: int | None,
-        temperature: float | None,
-        max_turn_tokens: int | None = None,
         agent: str = "",
-        **sampling: Any,
+        **decoding: Unpack[SeededOptions],
     ) -> Self:
-        """Return the policy that a job trains. It acts as in training, except for `sampling`.
+        """Return the policy that a job trains. It acts as in training, except for `decoding`.
 
         Raises:
             InvalidRequestError: `agent` is not a trained seat of the job, or is missing for a job that trains
-                several policies.
+                several policies; or one of `decoding` is out of range.
         """
         trained = _trained_at(view, agent)
         spec = view.spec.for_agent(trained)
-        temperature = spec.sampling.temperature if temperature is None else temperature
+        as_trained = Decoding(**spec.sampling.model_dump())
         played: dict[str, Any] = {}
         if isinstance(spec, PlayedSpec):
             played = {
@@ -167,28 +144,30 @@ class Policy:
             model=spec.model,
             chat_template=spec.chat_template,
             version=version,
-            temperature=temperature,
-            max_turn_tokens=spec.sampling.max_turn_tokens if max_turn_tokens is None else max_turn_tokens,
-            **sampling,
+            decoding=as_trained.with_options(**decoding),
             **played,
         )
 
     @classmethod
-    def of_model(cls, api: Api, model: str, **sampling: Any) -> Self:
-        """Return a model without an adapter; `sampling` as in `__init__`."""
-        return cls(api, name=model, model=model, **sampling)
+    def of_model(cls, api: Api, model: str, **settings: Any) -> Self:
+        """Return a model without an adapter; `settings` as in `__init__`."""
+        return cls(api, name=model, model=model, **settings)
+
+    @property
+    def reference(self) -> str:
+        """The name of this version, such as `job-ID@40`; `name` if it is the newest, or a model."""
+        return self.name if self.version is None else str(PolicyRef.parse(self.name).at(self.version))
 
     def __repr__(self) -> str:
-        version = "newest" if self.version is None else self.version
-        return f"<Policy {self.name}@{version} of {self.model}, temperature {self.temperature:g}>"
+        return f"<Policy {self.reference} of {self.model}, temperature {self.decoding.temperature:g}>"
 
     def _repr_html_(self) -> str:
         """Show in a notebook who answers, and how."""
         rows = {
             "version": "newest" if self.version is None else self.version,
             "model": self.model,
-            "temperature": f"{self.temperature:g}",
-            "tokens of an answer": f"up to {self.max_turn_tokens}",
+            "temperature": f"{self.decoding.temperature:g}",
+            "tokens of an answer": f"up to {self.decoding.max_turn_tokens}",
             "system prompt": self.environment_prompt if self.system_prompt is None else self.system_prompt,
         }
         return card(f"Policy {self.name}", {name: value for name, value in rows.items() if value is not None})
@@ -200,16 +179,11 @@ class Policy:
             name=self.name,
             model=self.model,
             version=self.version,
-            temperature=self.temperature,
-            max_turn_tokens=self.max_turn_tokens,
+            decoding=self.decoding,
             limits=self.limits,
             system_prompt=self.system_prompt,
             reasoning=self.reasoning,
             environment_prompt=self.environment_prompt,
-            seed=self.seed,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            structured=self.structured,
             renderer=self._renderer,
             chat_template=self.chat_template,
             tools=self.tools,
@@ -230,9 +204,7 @@ class Policy:
         self,
         environment: EnvironmentRef,
         episodes: Sequence[EvaluationEpisode],
-        *,
-        temperature: float,
-        cut: Cut,
+        decoding: Decoding,
     ) -> Iterator[EvaluationLine]:
         """Let the service play episodes in an environment that is installed there; see `evaluate`.
 
@@ -252,13 +224,10 @@ class Policy:
             model=self.model,
             chat_template=self.chat_template,
             policy_version=self.version,
-            temperature=temperature,
-            **cut.model_dump(),
-            max_turn_tokens=self.max_turn_tokens,
+            **decoding.model_dump(exclude={"seed"}),
             limits=self.limits,
             system_prompt=self.system_prompt,
             reasoning=self.reasoning,
-            structured=self.structured,
             episodes=list(episodes),
         )
         for line in self._api.evaluate(wanted):
@@ -320,11 +289,9 @@ class Policy:
         *,
         episodes: int = 200,
         seed: int = 0,
-        temperature: float = 0.0,
-        top_p: float | None = None,
-        top_k: int | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
         progress: bool | None = None,
+        **decoding: Unpack[DecodingOptions],
     ) -> Evaluation:
         """Play held-out episodes and return wins, draws, losses and intervals.
 
@@ -333,25 +300,16 @@ class Policy:
                 here is played by the service.
             episodes: How many.
             seed: The episodes have the seeds `seed`, `seed + 1`, ...
-            temperature: 0 takes the likeliest token.
-            top_p: Above temperature 0, as in `Job.policy`; None uses the policy's own.
-            top_k: As in `Job.policy`.
             env_kwargs: Arguments of the environment.
             progress: Show on stderr how many episodes have ended; None does so only on a terminal.
+            **decoding: As for `tinkergym.evaluate`: temperature, which is 0 if left out, top_p, top_k,
+                max_turn_tokens, structured.
 
         Raises:
             TinkerGymError: As for `tinkergym.evaluate`.
         """
         return evaluate(
-            self,
-            env,
-            episodes=episodes,
-            seed=seed,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            env_kwargs=env_kwargs,
-            progress=progress,
+            self, env, episodes=episodes, seed=seed, env_kwargs=env_kwargs, progress=progress, **decoding
         )
 
     def _hear(self, observation: Observation) -> SampleRequest:
@@ -388,23 +346,9 @@ class Policy:
     def _plan(self) -> EpisodePlan:
         # The 1 separates given seeds from counted ones.
         episode = [self._episodes] if self._episode_seed is None else [self._episode_seed, 1]
-        seed = int(np.random.SeedSequence([self.seed, *episode]).generate_state(1, np.uint64)[0])
-        return EpisodePlan(
-            episode_id=f"act-{self._id}-{self._episodes}",
-            seed=0,
-            policy=self.name,
-            model=self.model,
-            sampling_seed=seed >> 1,  # Room for later turns.
-            policy_version=self.version,
-            temperature=self.temperature,
-            max_turn_tokens=self.max_turn_tokens,
-            limits=self.limits,
-            system_prompt=self.system_prompt,
-            reasoning=self.reasoning,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            structured=self.structured,
-        )
+        seed = int(np.random.SeedSequence([self.decoding.seed, *episode]).generate_state(1, np.uint64)[0])
+        decoding = self.decoding.model_copy(update={"seed": seed >> 1})  # Room for later turns.
+        return EpisodePlan.for_policy(self, decoding, episode_id=f"act-{self._id}-{self._episodes}", seed=0)
 
 
 def _trained_at(view: JobView, agent: str) -> str:

@@ -10,10 +10,10 @@ from tinkergym.evaluation.rescore import Rescored
 from tinkergym.remote.api import Api
 from tinkergym.remote.datasets import written_job
 from tinkergym.schema.data import DataKind
+from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
-from tinkergym.schema.policy_refs import policy_of
 
 Started = TypeVar("Started")
 """A started job, such as `tinkergym.Job`."""

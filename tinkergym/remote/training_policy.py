@@ -22,6 +22,7 @@ from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.schema.checks import require_count
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.policy_calls import (
@@ -36,7 +37,6 @@ from tinkergym.schema.policy_calls import (
     TokenSequence,
     images_in,
 )
-from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.parts import ImageSpan
 
@@ -56,12 +56,12 @@ class TrainingPolicy:
     """
 
     def __init__(self, api: Api, view: JobView, renderer: Renderer) -> None:
-        self.id = view.job_id
-        """The policy's id; with `@version` the name for other jobs."""
+        self.job_id = view.job_id
+        """The id of the job that trains it; `job_id@version` names a version, for other jobs too."""
         self.renderer = renderer
         """Turns messages into token ids and back."""
         self._api, self._view = api, view
-        self._calls = CallQueue(api, self.id)
+        self._calls = CallQueue(api, self.job_id)
         self._lock = threading.Lock()
         self._published: Future[int] | None = None
         self._saved: Future[str] | None = None
@@ -70,7 +70,7 @@ class TrainingPolicy:
         self._images = ImageUpload(api.connection, "/v1/images")
 
     def __repr__(self) -> str:
-        return f"<TrainingPolicy {self.id}>"
+        return f"<TrainingPolicy {self.job_id}>"
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +143,7 @@ class TrainingPolicy:
         return published
 
     def save(self) -> Future[str]:
-        """Write a checkpoint with optimizer state; returns its name, `policy-id@version`."""
+        """Write a checkpoint with optimizer state; returns its name, `job-ID@version`."""
         saved = self._add(Save(), lambda result: result.policy)
         self._saved = saved
         return saved
@@ -258,7 +258,7 @@ class TrainingPolicy:
             self._sampled_calls += 1
             call = self._sampled_calls
         wanted = {
-            "policy": self.id,
+            "policy": self.job_id,
             # After a restart the newest version may be an older one for a moment.
             "policy_version": version,
             "max_tokens": max_tokens,
@@ -318,7 +318,7 @@ class TrainingPolicy:
 
         Calls that are not done fail with `JobFailedError`; wait for their futures first if they matter.
         """
-        self._api.cancel(self.id)
+        self._api.cancel(self.job_id)
         self.close()
 
     def delete(self) -> int:
@@ -330,7 +330,7 @@ class TrainingPolicy:
         self.cancel()
         while not self.state.final:
             time.sleep(_PAUSE_SECONDS)
-        return self._api.delete(self.id).bytes
+        return self._api.delete(self.job_id).bytes
 
     # --- inside ---
 
@@ -375,7 +375,7 @@ class TrainingPolicy:
     @property
     def state(self) -> JobState:
         """State of the policy: queued, running, waiting for a call, or ended."""
-        return self._api.job(self.id).state
+        return self._api.job(self.job_id).state
 
     def _completions(self, requests: list[SampleRequest], *, together: bool) -> list[Completion]:
         found = self._sampled_together(requests) if together else self._sampled(requests)

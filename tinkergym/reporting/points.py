@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent, UpdateEvent
+from tinkergym.schema.ids import AgentMetric
 
 _NAMES = {
     "clip_fraction": "clip_ratio/region_mean",
@@ -53,8 +54,8 @@ def point_of(step: StepEvent, time: float) -> Point:
     silent = step.by_policy("zero_variance_groups")
     for agent, compared in step.by_policy("compared_groups").items():
         if compared and agent in silent:
-            whose = f"policy/{agent}/" if agent else ""
-            found[f"{whose}frac_reward_zero_std"] = silent[agent] / compared
+            name = AgentMetric("policy" if agent else "", agent, "frac_reward_zero_std")
+            found[str(name)] = silent[agent] / compared
     found |= {_renamed(name): value for name, value in step.metrics.items()}
     values = {name: float(value) for name, value in found.items() if value is not None}
     return Point(step=step.step, time=time, values=values)
@@ -62,10 +63,8 @@ def point_of(step: StepEvent, time: float) -> Point:
 
 def _renamed(name: str) -> str:
     """Return a metric's name for trackers, the same for each policy."""
-    if not name.startswith("policy/"):
-        return _NAMES.get(name, name)
-    policy, agent, own = name.split("/", 2)
-    return f"{policy}/{agent}/{_NAMES.get(own, own)}"
+    own = AgentMetric.parse(name)
+    return name if own.kind == "seat" else str(replace(own, name=_NAMES.get(own.name, own.name)))
 
 
 class Happenings:

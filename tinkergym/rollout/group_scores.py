@@ -34,8 +34,8 @@ class WaitingGroup:
 
     plan: EpisodePlan
     """The plan of one of them: seed, task and environment are the same for all."""
-    results: dict[str, EpisodeResult] = field(default_factory=dict)
-    """By episode id."""
+    results: dict[int, EpisodeResult] = field(default_factory=dict)
+    """By the episode's index in the step."""
 
     @property
     def whole(self) -> bool:
@@ -44,8 +44,8 @@ class WaitingGroup:
 
     @property
     def in_order(self) -> list[EpisodeResult]:
-        """The results, by their episodes' numbers."""
-        return [self.results[name] for name in sorted(self.results, key=_number)]
+        """The results, by index."""
+        return [self.results[index] for index in sorted(self.results)]
 
     @property
     def members(self) -> list[GroupMember]:
@@ -125,17 +125,6 @@ def refuse_group_rewards(env: AnyEnv, why: str) -> None:
             hint="train it with client.train, by its class or as an installed pack",
             field="environment",
         )
-
-
-def group_key(plan: EpisodePlan) -> str:
-    """Return what the episodes of a group have in common."""
-    job_and_step = plan.episode_id.rpartition(":")[0]
-    return f"{job_and_step}:{plan.group}"
-
-
-def _number(episode_id: str) -> tuple[int, str]:
-    last = episode_id.rpartition(":")[2]
-    return (int(last) if last.isdigit() else 0, episode_id)
 
 
 def _member(trajectory: Trajectory) -> GroupMember:

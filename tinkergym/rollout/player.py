@@ -25,11 +25,12 @@ from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.environment_host import AnyEnv, Host, Report
 from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
 from tinkergym.rollout.game_table import PLAYERS, TOOLS
-from tinkergym.rollout.group_scores import WaitingGroup, group_key
+from tinkergym.rollout.group_scores import WaitingGroup
 from tinkergym.rollout.hanging_calls import is_overdue, late_text, overdue_text
 from tinkergym.rollout.host_pool import HostPool
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView
+from tinkergym.schema.ids import EpisodeGroup, EpisodeId
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason, Trajectory
 from tinkergym.user_code.quoting import quoted, type_in_words
@@ -112,7 +113,7 @@ class EpisodePlayer:
         self._fresh_calls: set[int] = set()
         self._requests: list[SampleRequest] = []
         self._finished: list[EpisodeResult] = []
-        self._groups: dict[str, WaitingGroup] = {}
+        self._groups: dict[EpisodeGroup, WaitingGroup] = {}
         """Ended episodes that are scored together."""
         self._scoring: dict[int, _Scoring] = {}
         """By the call of the environment that is asked."""
@@ -408,10 +409,12 @@ class EpisodePlayer:
         if not plan.group_size:
             self._finished.append(result)
             return
-        group = self._groups.setdefault(group_key(plan), WaitingGroup(plan))
-        group.results[plan.episode_id] = result
+        own = EpisodeId.parse(plan.episode_id)
+        key = own.in_group(plan.group)
+        group = self._groups.setdefault(key, WaitingGroup(plan))
+        group.results[own.index] = result
         if group.whole:
-            del self._groups[group_key(plan)]
+            del self._groups[key]
             self._score(group, episode.hosts)
 
     def _score(self, group: WaitingGroup, hosts: HostPool) -> None:

@@ -23,6 +23,7 @@ from tinkergym.rollout.executors import Executor, MakeEnv
 from tinkergym.rollout.player import EpisodePlayer
 from tinkergym.schema.episodes import EpisodeResult, LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import EpisodeGroup, EpisodeId
 from tinkergym.schema.views import RendererBundle
 
 _log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class RolloutWorker:
         self._changed = threading.Condition()
         self._leases: set[str] = set()
         self._playing: set[str] = set()
-        self._groups: dict[str, str] = {}
+        self._groups: dict[str, EpisodeGroup] = {}
         """By lease, the group with which the episode is scored, if it is not scored separately."""
         self._renew_seconds = _LONGEST_WAIT_SECONDS
         self._replies: deque[tuple[LeaseReply, dict[str, Renderer]]] = deque()
@@ -257,7 +258,7 @@ class RolloutWorker:
             self._groups.pop(lease_id, None)
         for episode in reply.episodes:
             if episode.group_size:
-                key = f"{episode.episode_id.rpartition(':')[0]}:{episode.group}"
+                key = EpisodeId.parse(episode.episode_id).in_group(episode.group)
                 self._groups[episode.lease_id] = key
             # Three chances to renew before a lease expires.
             self._renew_seconds = min(self._renew_seconds, episode.lease_seconds / 3)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any, TypeVar
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
-from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import League, Scripted
-from tinkergym.schema.parsing import parse
-from tinkergym.schema.sampling import Cut
 
 Played = TypeVar("Played", bound=PlayedSpec)
 
@@ -67,18 +62,6 @@ def with_group_rewards(spec: Played, *, pays_groups: bool) -> Played:
     return spec.model_copy(update={"group_rewards": pays_groups})
 
 
-def require_cut(top_p: object, top_k: object) -> Cut:
-    """Check the `top_p` and `top_k` of a script.
-
-    Raises:
-        InvalidRequestError: One of them is out of range; its name is in `field`.
-    """
-    for name, value in (("top_p", top_p), ("top_k", top_k)):
-        if isinstance(value, bool | str):
-            raise InvalidRequestError(f"must be a number, not {value!r:.80}", field=name)
-    return parse(Cut, {"top_p": top_p, "top_k": top_k})
-
-
 def require_count(value: object, name: str) -> None:
     """Check a count given by a script, which must be above 0.
 
@@ -87,22 +70,6 @@ def require_count(value: object, name: str) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidRequestError(f"must be a whole number above 0, not {value!r:.80}", field=name)
-
-
-def require_temperature(temperature: object) -> None:
-    """Check the sampling temperature of a script.
-
-    Raises:
-        InvalidRequestError: It is not a valid temperature.
-    """
-    is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
-    value = float(temperature) if is_number else math.nan  # type: ignore[arg-type] # just looked at
-    if not (value == 0 or LEAST_TEMPERATURE <= value <= MOST_TEMPERATURE):
-        raise InvalidRequestError(
-            f"must be a number, {LEAST_TEMPERATURE} to {MOST_TEMPERATURE} or 0, not {temperature!r:.80}",
-            hint="0 takes the likeliest token",
-            field="temperature",
-        )
 
 
 def refuse_wide_context(spec: PlayedSpec, context_length: int) -> None:

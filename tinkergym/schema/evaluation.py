@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from tinkergym.schema.chat_templates import MOST_CHARACTERS
+from tinkergym.schema.decoding import Distribution
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import MOST_TEMPERATURE, EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.trajectory import Trajectory
 
 MOST_EPISODES = 10_000
@@ -27,7 +27,7 @@ class EvaluationEpisode(WireModel):
     task_index: int | None = Field(None, ge=0)
 
 
-class EvaluationRequest(WireModel):
+class EvaluationRequest(Distribution):
     """Play episodes with a policy in an environment that is installed with the service."""
 
     environment: EnvironmentRef
@@ -39,13 +39,10 @@ class EvaluationRequest(WireModel):
     """Replaces the model's own chat template."""
     policy_version: int | None = Field(None, ge=0)
     temperature: float = Field(0.0, ge=0, le=MOST_TEMPERATURE)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
     max_turn_tokens: int = Field(64, ge=1)
     limits: Limits = Limits()
     system_prompt: str | None = None
     reasoning: Reasoning = "keep"
-    structured: Structured | None = None
     episodes: Annotated[list[EvaluationEpisode], Field(min_length=1, max_length=MOST_EPISODES)]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tinkergym.schema.ids import AgentMetric
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.updates import SettingsUpdate
 from tinkergym.trajectory.trajectory import MOST_TURNS, ONLY_AGENT, AgentId, MetricValue
@@ -122,13 +123,8 @@ def metric_by_policy(metrics: Mapping[str, float], name: str) -> dict[str, float
 
 def _by_agent(metrics: Mapping[str, float], kind: str, name: str) -> dict[str, float]:
     """Return the values of the metrics `<kind>/<agent>/<name>`, by agent."""
-    found = {}
-    for whole, value in metrics.items():
-        start, _, rest = whole.partition("/")
-        agent, _, own = rest.partition("/")
-        if (start, own) == (kind, name):
-            found[agent] = value
-    return found
+    named = [(AgentMetric.parse(whole), value) for whole, value in metrics.items()]
+    return {one.agent: value for one, value in named if (one.kind, one.name) == (kind, name)}
 
 
 class EpisodeEvent(WireModel):

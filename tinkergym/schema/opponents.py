@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.model import Choice, WireModel
-from tinkergym.schema.policy_refs import POLICY_REF
 from tinkergym.schema.refusals import Refusal, no_effect
 from tinkergym.trajectory.trajectory import AgentId
 

@@ -8,9 +8,9 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from tinkergym.schema.algorithms import KLEstimator, LossName
 from tinkergym.schema.events import ErrorView, JobState
+from tinkergym.schema.ids import DEFINITE_POLICY_REF
 from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import UserSettings, WireModel
-from tinkergym.schema.policy_refs import DEFINITE_POLICY_REF
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import LARGEST_REWARD, MOST_TOKENS, Logprob, TokenId
 

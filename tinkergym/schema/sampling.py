@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from tinkergym.schema.decoding import Distribution
 from tinkergym.schema.events import ErrorView
-from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.refusals import Refusal
-from tinkergym.schema.structured import Structured
 from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan
 from tinkergym.trajectory.trajectory import MOST_TOKENS, Logprob, TokenId
 
@@ -23,39 +23,7 @@ Likeliest = Annotated[list[tuple[TokenId, Logprob]], Field(max_length=MOST_TOP_L
 StopString = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-def seat_session(lease_id: str, seat: int) -> str:
-    """Return the `session_id` of a seat's requests: with one seat, the id of the lease or the episode.
-
-    Prompts of different seats share nothing, so each has its own session.
-    """
-    return f"{lease_id}.{seat}" if seat else lease_id
-
-
-def lease_of_session(session_id: str) -> str:
-    """Return the lease that a request belongs to, for any seat."""
-    return session_id.rpartition("/")[2].partition(".")[0]
-
-
-class Cut(WireModel):
-    """From which part of its distribution a token is drawn; by default from all of it.
-
-    The distribution is the one at the request's temperature. `top_k` is applied first, then `top_p` to the
-    rest. Returned logprobs are those of the truncated distribution, so jobs never train on them.
-    """
-
-    top_p: float = Field(1.0, gt=0, le=1)
-    """Keep only the smallest set of likeliest tokens with this total probability; 1 keeps all."""
-    top_k: int = Field(0, ge=0)
-    """Keep only this many of the likeliest tokens; 0 keeps all. Of equally likely ones, lower ids come
-    first."""
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether some tokens are excluded."""
-        return self.top_p < 1 or self.top_k > 0
-
-
-class SampleRequest(Cut):
+class SampleRequest(Distribution):
     """Request tokens after a prompt of token ids."""
 
     request_id: str = Field(min_length=1, max_length=200)
@@ -65,9 +33,6 @@ class SampleRequest(Cut):
     """None uses the newest published version; 0 is the policy before training; others need a checkpoint."""
     prompt_ids: list[TokenId] = Field(min_length=1, max_length=MOST_TOKENS)
     max_tokens: int = Field(ge=1)
-    temperature: float = Field(1.0, ge=0, le=MOST_TEMPERATURE)
-    """0 takes the likeliest token, whatever `top_p` and `top_k`; its logprobs are then those of temperature
-    1, of the whole distribution. Otherwise at least 0.001."""
     seed: int = Field(0, ge=0, lt=2**64)
     stop_ids: list[TokenId] = Field([], max_length=1024)
     """Sampling ends with the first of these, which is part of the completion."""
@@ -83,21 +48,20 @@ class SampleRequest(Cut):
     images: list[ImageSpan] = Field([], max_length=MOST_PARTS)
     """Where images are in `prompt_ids`: spans of the model's placeholder token. Upload the files first with
     `PUT /v1/images/{sha256}`. Text-only models refuse images."""
-    structured: Structured | None = None
-    """Constrains the completion. Needs `engine="vllm"`, and is refused in training. See
-    `docs/operating/engines.md`."""
+
+    @property
+    def seat(self) -> SeatRef:
+        """Whose session it is, and the lease of the episode that it belongs to."""
+        return SeatRef.parse(self.session_id)
+
+    def owned_by(self, tenant: str) -> Self:
+        """Return the same request of this owner; empty removes the owner."""
+        return self.model_copy(update={"session_id": str(replace(self.seat, owner=tenant))})
 
     @property
     def extra_logprobs(self) -> int:
         """The most logprobs requested, besides those of the sampled tokens."""
         return self.top_logprobs * self.max_tokens + (len(self.prompt_ids) if self.prompt_logprobs else 0)
-
-    @model_validator(mode="after")
-    def _has_a_temperature_to_divide_by(self) -> Self:
-        if 0 < self.temperature < LEAST_TEMPERATURE:
-            hint = f"use 0 for the likeliest token, or at least {LEAST_TEMPERATURE}"
-            raise Refusal("temperature", "is too small to divide by", hint, "too_small").in_validator()
-        return self
 
 
 class Completion(WireModel):

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES, WHOSE_POLICY
+from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, WHOSE_POLICY
 from tinkergym.schema.refusals import Refusal
 
 MOST_SHOWN = 5
@@ -137,7 +137,7 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
             message = detail["msg"]
         case "string_pattern_mismatch" if WHOSE_POLICY in context["pattern"]:
             message, hint = f"{_SHORT.repr(got)} is not a valid policy reference", HOW_TO_WRITE_POLICIES
-        case "greater_than_equal" if path[-1:] == ["temperature"]:
+        case "greater_than_equal" if path[-1:] == ["temperature"] and context["ge"] > 0:
             hint = "policy.act and policy.evaluate take 0, for the likeliest token; training cannot"
         case "greater_than_equal" if 0 < context["ge"] < _VANISHING:
             message = f"Input should be greater than 0, at least {context['ge']:g}, got {_SHORT.repr(got)}"

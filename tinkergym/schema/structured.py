@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.model import Choice
 from tinkergym.schema.refusals import Refusal
-from tinkergym.user_code.quoting import quoted
 
 _LONGEST_SCHEMA = 65_536
 """Characters of JSON."""
@@ -41,18 +39,3 @@ class JsonSchema(Choice):
 
 
 Structured = Annotated[Regex | JsonSchema, Field(discriminator="kind")]
-
-
-def require_structured(value: object) -> Regex | JsonSchema | None:
-    """Check a script's `structured` and return it.
-
-    Raises:
-        InvalidRequestError: It is of another type.
-    """
-    if value is None or isinstance(value, Regex | JsonSchema):
-        return value
-    raise InvalidRequestError(
-        f"must be a Regex or a JsonSchema of tinkergym.schema, not {quoted(value)}",
-        hint='write Regex(pattern="[0-8]") or JsonSchema(json_schema={...})',
-        field="structured",
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tinkergym.schema.episodes import EpisodeResult
+from tinkergym.schema.ids import EpisodeId, JobRef
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Segment, StopReason, Trajectory, Turn
 
 
@@ -67,5 +68,7 @@ def stored_record(
     trajectory = once.model_copy(
         update={"turns": played, "segments": once.segments * turns, "task_index": task_index}
     )
-    result = EpisodeResult(episode_id=f"{job_id}:{step}:{index}", lease_id="lease", trajectories=[trajectory])
+    result = EpisodeResult(
+        episode_id=str(EpisodeId(JobRef(job_id), step, index)), lease_id="lease", trajectories=[trajectory]
+    )
     return result.model_dump_json().encode()

@@ -27,13 +27,13 @@ from tinkergym.schema.events import (
     StateEvent,
     UpdateEvent,
 )
+from tinkergym.schema.ids import EpisodeId, JobRef, policy_of
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import DeletedJob, InstalledPack, JobView
 from tinkergym.schema.opponents import Scripted
-from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.steering import changes_to, settings_now
 from tinkergym.schema.updates import SettingsUpdate
 from tinkergym.testing.scripted_steps import evaluation_event, failure_warnings, step_event, too_many_failures
@@ -241,7 +241,7 @@ class ScriptedJobs:
         job.waiting = [
             EpisodeRequest(
                 job_id=job.view.job_id,
-                episode_id=f"{job.view.job_id}:{step}:{index}",
+                episode_id=str(EpisodeId(JobRef(job.view.job_id), step, index)),
                 step=step,
                 index=index,
                 group=index // size,

@@ -29,9 +29,9 @@ from tinkergym.errors import (
 from tinkergym.schema.data import DataChunk, DataManifest, DataView
 from tinkergym.schema.episodes import LeaseRequest, SubmitRequest
 from tinkergym.schema.events import EvaluationEvent, JobState
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.view import CLIENT_PACKS_HEADER, INSTALLED_PACKS, JobView
 from tinkergym.schema.parsing import parse_spec
-from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.schema.sampling import SampleBatch, SampleRequest
 from tinkergym.schema.updates import UpdateRequest
 from tinkergym.schema.version import __version__

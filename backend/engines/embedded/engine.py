@@ -28,7 +28,6 @@ from backend.engines.embedded.slot_scheduler import SlotScheduler
 from backend.engines.embedded.slot_table import SlotLimits
 from backend.engines.failures import failure, sender_gone, version_gone
 from backend.engines.protocol import Deliver
-from backend.engines.sessions import split_session
 from backend.engines.stop_strings import stops_of, stops_refused
 from backend.engines.structured import structure_refused
 from backend.engines.text_only import images_refused
@@ -81,7 +80,7 @@ class _Batch:
     def owner(self) -> str:
         """The tenant; without one, the policy is used to identify its job."""
         request, _ = self.taken[0]
-        return split_session(request.session_id)[0] or f"/{request.policy}"
+        return request.seat.owner or f"/{request.policy}"
 
     @property
     def unwanted(self) -> bool:

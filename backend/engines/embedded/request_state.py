@@ -12,7 +12,6 @@ from backend.engines.embedded.loaded_policies import LoadedPolicy
 from backend.engines.embedded.slot_table import PromptKey, Slot
 from backend.engines.failures import failure
 from backend.engines.protocol import Deliver
-from backend.engines.sessions import split_session
 from tinkergym.agent.stop_strings import StopStrings, stopped_text
 from tinkergym.errors import (
     InternalServiceError,
@@ -70,7 +69,7 @@ class RequestState:
             self.path = object()
         self.stops = frozenset(self.request.stop_ids)
         self.cut = self.request.is_cut
-        self.owner = split_session(self.request.session_id)[0] or f"/{self.policy.name}"
+        self.owner = self.request.seat.owner or f"/{self.policy.name}"
 
     @property
     def place(self) -> Slot:

@@ -13,7 +13,7 @@ import torch
 from backend.engines.counters import Counters
 from backend.engines.embedded.loaded_policies import LoadedPolicy
 from backend.engines.embedded.slot_cache import SlotCache
-from backend.engines.sessions import split_session
+from tinkergym.schema.ids import SeatRef
 
 _LENGTH_STEP = 64
 
@@ -31,7 +31,7 @@ class Slot:
     cached: int = 0
     """How many of `tokens`, from the start, have keys and values here."""
     policy: LoadedPolicy | None = None
-    session: tuple[str, str] | None = None
+    session: tuple[str, SeatRef] | None = None
     owner: str = ""
     prompt: PromptKey | None = None
     busy: bool = False
@@ -75,7 +75,7 @@ class SlotTable:
         first_slots = max(1, min(limits.first_slots, limits.slots, self._token_limit // first_length))
         self.cache = SlotCache(slots=first_slots, length=first_length, device=device, dtype=dtype)
         self.slots = [Slot(index) for index in range(first_slots)]
-        self._sessions: dict[tuple[str, str], Slot] = {}
+        self._sessions: dict[tuple[str, SeatRef], Slot] = {}
         self._prompts: dict[PromptKey, Slot] = {}
         self._clock = 0
         self._busy = 0
@@ -92,8 +92,8 @@ class SlotTable:
         Returns:
             The slot, or None if all are busy.
         """
-        owner, session_id = split_session(session_id)
-        session = (policy.name, f"{owner}/{session_id}") if session_id else None
+        seat = SeatRef.parse(session_id)
+        session = (policy.name, seat) if seat.lease else None
         slot = self._session_slot(session, policy)
         if parked is not None and not parked.busy and parked.tokens is tokens and parked.policy is policy:
             slot = parked
@@ -117,7 +117,7 @@ class SlotTable:
                 self._sessions[session] = slot
         self._clock += 1
         slot.last_used = self._clock
-        slot.tokens, slot.policy, slot.owner = tokens, policy, owner
+        slot.tokens, slot.policy, slot.owner = tokens, policy, seat.owner
         self._set_busy(slot, busy=True)
         return slot
 
@@ -177,7 +177,7 @@ class SlotTable:
             return True
         return self._lengthen(tokens, at_least=self._busy)
 
-    def _session_slot(self, session: tuple[str, str] | None, policy: LoadedPolicy) -> Slot | None:
+    def _session_slot(self, session: tuple[str, SeatRef] | None, policy: LoadedPolicy) -> Slot | None:
         slot = self._sessions.get(session) if session is not None else None
         if slot is None or slot.busy:
             return None

@@ -29,7 +29,6 @@ from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, 
 from backend.config import VLLM_LEAST_TEMPERATURE, DType, VllmSettings
 from backend.engines.failures import failure, sender_gone, version_gone
 from backend.engines.protocol import BASE_POLICY, Deliver
-from backend.engines.sessions import split_session
 from backend.engines.stop_strings import stops_refused
 from backend.engines.structured import structure_impossible, structure_unusable
 from backend.engines.text_only import images_refused
@@ -505,7 +504,7 @@ class VllmEngine:
             "top_logprobs": min(request.top_logprobs, self._facts.vocabulary_size),
             "prompt_logprobs": request.prompt_logprobs,
             # cache entries.
-            "salt": f"{key} {split_session(request.session_id)[0]}",
+            "salt": f"{key} {request.seat.owner}",
             "images": self._images.message(request.images) if self._images and request.images else [],
         }
 
@@ -927,7 +926,7 @@ def _refuse_device_weights(settings: VllmSettings, device: torch.device) -> None
 
 
 def _owner(request: SampleRequest) -> str:
-    return split_session(request.session_id)[0] or f"/{request.policy}"
+    return request.seat.owner or f"/{request.policy}"
 
 
 def _is_from_vllm(message: Message) -> bool:

@@ -14,6 +14,7 @@ from tinkergym.errors import InvalidRequestError, UnsupportedPartError
 from tinkergym.rollout.executors import InlineExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
 from tinkergym.schema.algorithms import GRPO, PPO
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView, JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
@@ -162,8 +163,7 @@ def played(name, kinds, limits, *, reasoning="keep", executor=None, seeds=(1,), 
             seed=seed,
             policy="p",
             environment=EnvironmentRef(id=kind),
-            sampling_seed=17 * seed,
-            max_turn_tokens=12,
+            decoding=Decoding(max_turn_tokens=12, seed=17 * seed),
             limits=limits,
             reasoning=reasoning,
         )

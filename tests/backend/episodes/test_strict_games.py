@@ -25,10 +25,10 @@ from tinkergym.rollout.executors import InlineExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import ErrorView
+from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
-from tinkergym.schema.policy_refs import policy_of
 from tinkergym.schema.sampling import SampleFailure
 from tinkergym.testing import byte_bundle
 from tinkergym.trajectory.trajectory import COMPLETED_REASONS

@@ -11,10 +11,10 @@ from backend.policies.trained_policy import TrainedPolicy
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import EnvironmentRef, LoRA, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.schema.policy_refs import PolicyRef
 
 FIRST, SECOND = "o", "x"
 GAME = {

@@ -13,11 +13,11 @@ from tinkergym.rollout.play import play
 from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Scripted
 from tinkergym.schema.parsing import parse_spec
-from tinkergym.schema.policy_refs import PolicyRef
 from tinkergym.trajectory.trajectory import StopReason
 
 FAST = GRPO(group_size=2, groups_per_step=2, learning_rate=0.02)

@@ -8,10 +8,10 @@ from sqlalchemy import insert
 from backend.store.tables import job_policies, policies
 from tinkergym.errors import ConflictError, InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Frozen, League
-from tinkergym.schema.policy_refs import PolicyRef
 
 
 @pytest.fixture

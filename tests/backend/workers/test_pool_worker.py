@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 
 from backend.config import PACKAGED_MODELS, GatewayLimits, ServiceConfig
 from backend.engines.embedded.engine import TransformersEngine
-from backend.engines.sessions import split_session
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import RankLostError, StartError
 from backend.policies.pool_learner import PoolLearner
@@ -22,6 +21,7 @@ from tests.backend.lab import TENANT
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError, UnknownModelError
 from tinkergym.schema.events import JobState
+from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.images import ImageNames
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import Regex
@@ -190,7 +190,7 @@ def test_what_a_deterministic_job_samples_together_is_its_tenants(lab, monkeypat
     job_id = lab.start(steps=1, deterministic=True)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
-    assert {split_session(one)[0] for one in sessions} == {TENANT}
+    assert {SeatRef.parse(one).owner for one in sessions} == {TENANT}
 
 
 def test_a_prompt_with_too_many_images_is_refused_and_the_others_of_its_batch_are_sampled(lab):

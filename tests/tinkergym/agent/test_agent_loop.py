@@ -12,6 +12,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InternalServiceError
 from tinkergym.messages import assistant, system, user
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.testing import byte_bundle
@@ -45,7 +46,9 @@ def one_turn(*step, **settings):
 
 
 def test_an_episode_passes_through_its_states_to_a_trajectory():
-    loop = agent(sampling_seed=10, policy_version=4, task_index=2, temperature=0.7, max_turn_tokens=9)
+    loop = agent(
+        decoding=Decoding(seed=10, temperature=0.7, max_turn_tokens=9), policy_version=4, task_index=2
+    )
     assert loop.state is AgentState.PENDING
     first = loop.begin("2+2?", {}, environment_prompt="Be brief.")
     assert loop.state is AgentState.GENERATING
@@ -88,7 +91,7 @@ def test_an_episode_passes_through_its_states_to_a_trajectory():
 
 @given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8), st.booleans()), min_size=1, max_size=5))
 def test_prompts_grow_token_by_token_and_sampled_ids_stand_unchanged(turns):
-    loop = agent(max_turn_tokens=100)
+    loop = agent(decoding=Decoding(max_turn_tokens=100))
     request, sampled, previous = loop.begin(turns[0][0]), [], []
     for number, (_, text, cut) in enumerate(turns, start=1):
         assert request.prompt_ids[: len(previous)] == previous

@@ -10,6 +10,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EpisodeProtocolError, InternalServiceError
 from tinkergym.registration.games import make_game, registered_games
 from tinkergym.rollout.game_table import GameTable
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.sampling import Completion
 from tinkergym.testing import byte_bundle
 from tinkergym.trajectory.trajectory import FAILED_REASONS, StopReason
@@ -19,7 +20,9 @@ RENDERER = Renderer.from_bundle(byte_bundle(context_length=10**6))
 
 def seats(*agents, **settings):
     plans = [
-        EpisodePlan(episode_id="e", seed=0, policy=agent, agent=agent, seat=n, max_turn_tokens=400)
+        EpisodePlan(
+            episode_id="e", seed=0, policy=agent, agent=agent, seat=n, decoding=Decoding(max_turn_tokens=400)
+        )
         for n, agent in enumerate(agents)
     ]
     return Coordinator({plan.agent: AgentLoop(RENDERER, plan) for plan in plans}, **settings)

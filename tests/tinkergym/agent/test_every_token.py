@@ -14,6 +14,7 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.registration.packs import find_packs
 from tinkergym.rollout.executors import InlineExecutor
 from tinkergym.rollout.play import play
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.schema.sampling import Completion
 from tinkergym.testing import RandomTokenSampler, RecordingSampler, family_bundle, ledger_violations
@@ -86,8 +87,7 @@ def test_a_thousand_episodes_of_random_tokens_leave_no_token_in_the_wrong_place(
                 seed=seed,
                 policy="p",
                 environment=EnvironmentRef(id=environment),
-                sampling_seed=1000 * seed,
-                max_turn_tokens=16,
+                decoding=Decoding(max_turn_tokens=16, seed=1000 * seed),
                 limits=Limits(max_turns=12, max_episode_tokens=100 if seed % 3 else None),
                 system_prompt="Be brief." if seed % 2 else None,
                 reasoning=reasoning,
@@ -110,8 +110,7 @@ def test_episodes_that_fail_keep_their_tokens_in_place(name):
             seed=seed,
             policy="p",
             environment=EnvironmentRef(id=kind),
-            sampling_seed=seed,
-            max_turn_tokens=16,
+            decoding=Decoding(max_turn_tokens=16, seed=seed),
             limits=Limits(max_turns=5),
         )
         for kind in kinds

@@ -46,7 +46,7 @@ def test_requests_for_tokens_are_named_by_lease_seat_attempt_and_turn():
 def test_another_attempt_has_the_same_seeds():
     plan = EpisodePlan.from_request(request({"x": seat(), "o": seat(sampling_seed=6)}))
     again = plan.again()
-    assert (again.seed, [one.sampling_seed for one in again.seats]) == (9, [5, 6])
+    assert (again.seed, [one.decoding.seed for one in again.seats]) == (9, [5, 6])
     assert [one.attempt for one in again.seats] == [1, 1]
 
 
@@ -72,4 +72,4 @@ def test_with_staleness_seats_of_the_newest_version_ask_for_the_newest():
 
 def test_a_seats_own_temperature_replaces_that_of_training():
     plan = EpisodePlan.from_request(request({"x": seat(), "o": seat(temperature=0.0)}))
-    assert [one.temperature for one in plan.seats] == [0.7, 0.0]
+    assert [one.decoding.temperature for one in plan.seats] == [0.7, 0.0]

@@ -7,6 +7,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import EnvironmentInfrastructureError, InvalidRewardError
 from tinkergym.rollout.play import play
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.trajectory.trajectory import StopReason
@@ -40,8 +41,7 @@ def test_an_episode_whose_step_raises_ends_with_a_reason_and_teaches_nothing(err
         seed=0,
         policy="p",
         environment=EnvironmentRef(id="failing"),
-        sampling_seed=0,
-        max_turn_tokens=8,
+        decoding=Decoding(max_turn_tokens=8, seed=0),
         limits=Limits(),
     )
     (result,) = play(

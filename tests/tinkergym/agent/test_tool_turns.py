@@ -12,6 +12,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.messages import system, user
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.sampling import Completion
 from tinkergym.testing import byte_bundle
 from tinkergym.trajectory.parts import ToolCallPart, ToolResultPart
@@ -39,7 +40,9 @@ class Talk:
     def __init__(self, bundle, *, prompt=None):
         self.bundle = bundle
         self.renderer = Renderer.from_bundle(bundle)
-        plan = EpisodePlan(episode_id="e", seed=0, policy="p", max_turn_tokens=999, system_prompt=prompt)
+        plan = EpisodePlan(
+            episode_id="e", seed=0, policy="p", decoding=Decoding(max_turn_tokens=999), system_prompt=prompt
+        )
         self.loop = AgentLoop(self.renderer, plan)
         self.messages = [system(prompt)] if prompt else []
         self.messages.append(user("1+2?"))

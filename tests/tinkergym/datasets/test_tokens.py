@@ -12,6 +12,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
 from tinkergym.errors import InvalidDataError
 from tinkergym.schema.data import DataChunk
+from tinkergym.schema.decoding import Decoding
 from tinkergym.testing.templates import FAMILIES, family_bundle
 
 TALK = {
@@ -57,7 +58,9 @@ def fault(renderer, row, kind="sft", **options):
 
 def played(renderer, messages):
     """What an episode that goes like this conversation leaves in its ledger."""
-    plan = EpisodePlan(episode_id="e", seed=0, policy="p", model="m", sampling_seed=0, max_turn_tokens=400)
+    plan = EpisodePlan(
+        episode_id="e", seed=0, policy="p", model="m", decoding=Decoding(max_turn_tokens=400, seed=0)
+    )
     loop, place, begun = AgentLoop(renderer, plan), 0, False
     while place < len(messages):
         asked = []

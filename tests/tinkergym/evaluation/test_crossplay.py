@@ -8,6 +8,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.crossplay import CrossPlay, Encounter, crossplay
 from tinkergym.evaluation.matches import GameEnd, Match, MatchResult, Player, play_matches
 from tinkergym.evaluation.statistics import clustered_interval
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
@@ -20,8 +21,8 @@ class Says:
 
     version = None
     model = "scripted"
-    max_turn_tokens = 16
-    system_prompt = None
+    system_prompt, reasoning, tools = None, "keep", None
+    decoding = Decoding(max_turn_tokens=16)
 
     def __init__(self, name, answer, limits=None):
         self.name, self.answer, self.limits = name, answer, limits or Limits()

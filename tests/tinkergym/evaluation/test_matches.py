@@ -1,5 +1,6 @@
 from tinkergym.agent.renderer import Renderer
 from tinkergym.evaluation.matches import Match, Player, play_matches
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.samplers import ScriptedSampler
@@ -14,12 +15,13 @@ class Recorded:
     model = "scripted"
     limits = Limits()
 
-    def __init__(self, name, *, max_turn_tokens=16, system_prompt=None, **cut):
-        self.name, self.max_turn_tokens, self.system_prompt = name, max_turn_tokens, system_prompt
+    reasoning, tools = "keep", None
+
+    def __init__(self, name, *, system_prompt=None, **decoding):
+        self.name, self.system_prompt = name, system_prompt
+        self.decoding = Decoding(**{"max_turn_tokens": 16, **decoding})
         self.renderer = Renderer.from_bundle(byte_bundle())
         self.requests = []
-        for setting, value in cut.items():
-            setattr(self, setting, value)
 
     def sampler(self):
         policy = self

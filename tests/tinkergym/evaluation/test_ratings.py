@@ -129,7 +129,7 @@ def test_draws_an_open_end_unlike_a_known_one(tmp_path, steps):
     pictures = []
     for high in (300.0, math.inf):
         found = [
-            Rating(name=f"p@{n}", rating=300.0 * n, low=-100.0, high=high, pairs=9, step=step)
+            Rating(name=f"job-p@{n}", rating=300.0 * n, low=-100.0, high=high, pairs=9, step=step)
             for n, step in enumerate(steps)
         ]
         ratings = Ratings(ratings=tuple(found), anchor="", left_out={})

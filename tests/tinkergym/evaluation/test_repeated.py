@@ -4,6 +4,7 @@ import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.repeated import evaluate_repeatedly
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 
@@ -23,7 +24,8 @@ class Parity(tg.SingleTurnEnv):
 class Scripted:
     """Answers in turn, whoever asks."""
 
-    name, model, version, max_turn_tokens, limits, system_prompt = "p", "bytes", None, 16, Limits(), None
+    name, model, version, limits = "p", "bytes", None, Limits()
+    system_prompt, reasoning, tools, decoding = None, "keep", None, Decoding(max_turn_tokens=16)
 
     def __init__(self, *answers):
         self.renderer = Renderer.from_bundle(byte_bundle())

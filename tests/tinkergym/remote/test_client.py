@@ -254,9 +254,9 @@ def test_only_versions_that_are_kept_can_be_played(service, client):
 def test_a_policy_of_a_job_plays_as_in_training_unless_it_is_told_otherwise(client):
     job = client.train(Echo, steps=3, algorithm=SMALL, sampling={"temperature": 0.7, "max_turn_tokens": 9})
     policy = client.policy(job.id)
-    assert (policy.temperature, policy.max_turn_tokens) == (0.7, 9)
+    assert (policy.decoding.temperature, policy.decoding.max_turn_tokens) == (0.7, 9)
     policy = client.policy(f"{job.id}@0", temperature=0.2, system_prompt="Be brief.")
-    assert (policy.temperature, policy.system_prompt, policy.version) == (0.2, "Be brief.", 0)
+    assert (policy.decoding.temperature, policy.system_prompt, policy.version) == (0.2, "Be brief.", 0)
 
 
 def test_numbers_of_versions_are_numbers(client):

@@ -7,10 +7,10 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.remote.api import Api
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
-from tinkergym.schema.policy_refs import PolicyRef
 
 
 class StubApi(Api):

@@ -13,6 +13,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.executors import ProcessExecutor
 from tinkergym.rollout.play import play
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.testing.faults import Sound, make_fault
@@ -35,8 +36,7 @@ def plans(environment, seeds, *, limits=None, **settings):
             seed=seed,
             policy="p",
             environment=EnvironmentRef(id=environment),
-            sampling_seed=1000 * number,
-            max_turn_tokens=8,
+            decoding=Decoding(max_turn_tokens=8, seed=1000 * number),
             limits=limits or Limits(step_timeout_seconds=PATIENCE_SECONDS, max_turns=20),
             **settings,
         )

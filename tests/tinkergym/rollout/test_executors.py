@@ -14,6 +14,7 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.rollout import executors
 from tinkergym.rollout.executors import InlineExecutor, InlineHost, ProcessExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import RandomTokenSampler, ScriptedSampler, byte_bundle
 from tinkergym.testing.faults import HangsInStep, Sound, make_fault
@@ -60,8 +61,7 @@ def plans(environment, seeds, *, limits=None, **settings):
             seed=seed,
             policy="p",
             environment=EnvironmentRef(id=environment),
-            sampling_seed=1000 * number,
-            max_turn_tokens=8,
+            decoding=Decoding(max_turn_tokens=8, seed=1000 * number),
             limits=limits or Limits(step_timeout_seconds=PATIENCE_SECONDS, max_turns=20),
             **settings,
         )

@@ -15,6 +15,7 @@ from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadE
 from tinkergym.rollout.group_scores import WaitingGroup
 from tinkergym.rollout.play import RolloutWorker, play
 from tinkergym.rubrics import Rubric, score_members
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler
@@ -82,7 +83,7 @@ def plans(environment="longest", seed=3, step_timeout_seconds=60.0):
             seed=seed,
             policy="p",
             environment=EnvironmentRef(id=environment),
-            sampling_seed=number,
+            decoding=Decoding(seed=number),
             group_size=SIZE,
             limits=limits,
         )
@@ -183,7 +184,7 @@ def waiting(numbers, *, task_index=None, failed=(), early=0.0):
         ]
         update = {"turns": turns, "segments": once.segments * 2, "early_reward": early}
         episode_id = f"j:1:{number}"
-        group.results[episode_id] = EpisodeResult(
+        group.results[number] = EpisodeResult(
             episode_id=episode_id, lease_id="lease", trajectories=[once.model_copy(update=update)]
         )
     return group

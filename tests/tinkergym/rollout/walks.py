@@ -4,6 +4,7 @@ import tinkergym as tg
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.play import play
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 
@@ -32,8 +33,7 @@ def plans(count, environment="walk", *, limits=None, **settings):
             seed=i,
             policy="p",
             environment=EnvironmentRef(id=environment),
-            sampling_seed=1000 * i,
-            max_turn_tokens=8,
+            decoding=Decoding(max_turn_tokens=8, seed=1000 * i),
             limits=limits or Limits(),
             **settings,
         )

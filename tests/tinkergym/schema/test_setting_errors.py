@@ -6,9 +6,9 @@ import pytest
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.algorithms import GRPO
+from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES
 from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
 from tinkergym.schema.parsing import parse, parse_spec
-from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.structured import JsonSchema
 

@@ -20,7 +20,7 @@ def test_no_leased_episode_can_have_a_structure_or_leave_tokens_out():
         EpisodeRequest.model_fields.keys() | SeatPlan.model_fields.keys()
     )
     plan = EpisodePlan(episode_id="e", seed=0, policy="p")
-    assert (plan.structured, plan.top_p, plan.top_k) == (None, 1.0, 0)
+    assert (plan.decoding.structured, plan.decoding.is_cut) == (None, False)
 
 
 def test_a_schema_has_a_largest_size():

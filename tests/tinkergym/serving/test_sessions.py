@@ -11,6 +11,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.environments import make_environment
 from tinkergym.rollout.executors import ProcessExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.testing.environment_server import TOKEN
@@ -30,7 +31,7 @@ def reasons(url, executor, *, limits):
             episode_id=f"e{seed}",
             seed=seed,
             policy="p",
-            max_turn_tokens=8,
+            decoding=Decoding(max_turn_tokens=8),
             environment=EnvironmentRef(id="tinkergym/Remote-v0", kwargs=choices),
             limits=limits,
         )

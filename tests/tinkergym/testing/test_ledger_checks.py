@@ -4,6 +4,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.executors import InlineExecutor
 from tinkergym.rollout.play import play
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.testing import RandomTokenSampler, RecordingSampler, byte_bundle, ledger_violations
 from tinkergym.testing.faults import make_fault
@@ -14,7 +15,11 @@ RENDERER = Renderer.from_bundle(byte_bundle())
 @pytest.fixture(scope="module")
 def episode():
     plan = EpisodePlan(
-        episode_id="e", seed=0, policy="p", environment=EnvironmentRef(id="Sound"), max_turn_tokens=4
+        episode_id="e",
+        seed=0,
+        policy="p",
+        environment=EnvironmentRef(id="Sound"),
+        decoding=Decoding(max_turn_tokens=4),
     )
     sampler = RecordingSampler(RandomTokenSampler(RENDERER.vocab_size))
     (result,) = play(

@@ -19,6 +19,7 @@ from tinkergym.errors import (
 from tinkergym.images.files import image_file
 from tinkergym.messages import observation_messages
 from tinkergym.rollout.play import play
+from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.serving.values import pack, unpack
 from tinkergym.spaces import Chat, Image, Text
@@ -212,8 +213,7 @@ def test_an_infrastructure_failure_is_an_outcome_of_the_episode():
         seed=0,
         policy="p",
         environment=EnvironmentRef(id="shop"),
-        sampling_seed=0,
-        max_turn_tokens=200,
+        decoding=Decoding(max_turn_tokens=200, seed=0),
         limits=Limits(),
     )
     (result,) = play(
@@ -416,7 +416,7 @@ def test_a_policy_calls_native_tools_in_its_models_own_form():
         policy="p",
         environment=EnvironmentRef(id="shop"),
         limits=Limits(max_turns=4),
-        max_turn_tokens=99,
+        decoding=Decoding(max_turn_tokens=99),
     )
     (result,) = play(
         [plan],

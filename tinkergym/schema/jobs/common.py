@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from tinkergym.schema.budget import Budget
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
 from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
+from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.jobs.parts import (
     LONGEST_SECONDS,
     Adapter,
@@ -26,7 +27,6 @@ from tinkergym.schema.jobs.rules import Rule, refusal_of
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import UserSettings
 from tinkergym.schema.optimizer import AdamW
-from tinkergym.schema.policy_refs import POLICY_REF
 from tinkergym.schema.refusals import Refusal
 
 

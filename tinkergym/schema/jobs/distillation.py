@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, POLICY_REF, PolicyRef
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import Schedule
 from tinkergym.schema.jobs.rules import RULES
-from tinkergym.schema.policy_refs import HOW_TO_WRITE_POLICIES, POLICY_REF, PolicyRef
 from tinkergym.schema.refusals import Refusal
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from tinkergym.schema.algorithms import Algorithm
+from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.jobs.parts import Adapter, Sampling
 from tinkergym.schema.model import Choice
 from tinkergym.schema.opponents import Base, External, Frozen, League, Replay, Scripted
-from tinkergym.schema.policy_refs import POLICY_REF
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import AgentId
 

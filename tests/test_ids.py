@@ -1,0 +1,89 @@
+"""Ids are taken apart in one module only: `tinkergym/schema/ids.py`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SPLITS = {"split", "rsplit", "partition", "rpartition"}
+ID_NAMES = re.compile(r"(job|policy|episode|lease|session|tenant)_id|owner|agent|policy|version")
+"""What is an id or part of one, by the last name of an f-string's expression."""
+
+NOT_IDS = {
+    # Python's `module:name`.
+    "backend/admission/seat_tools.py": 1,
+    "tinkergym/bridges/verifiers_worker.py": 1,
+    "tinkergym/cli/settings.py": 2,  # and `ENV:WEIGHT`
+    "tinkergym/registration/games.py": 1,
+    "tinkergym/registration/packs.py": 2,
+    "tinkergym/schema/seat_tools.py": 1,
+    "tinkergym/tools/definition.py": 1,
+    "tinkergym/wrappers/wording.py": 1,
+    # A host's port, a device's number, a path in a URL or a JSON schema.
+    "backend/engines/vllm/settings.py": 1,
+    "backend/gateway/host_check.py": 1,
+    "tinkergym/testing/scripted_service.py": 1,
+    "tinkergym/tools/signature.py": 1,
+    # A setting with a number or a name: `retry:2`, `only:black`.
+    "tinkergym/schema/jobs/common.py": 1,
+    "tinkergym/schema/jobs/rl.py": 1,
+    "tinkergym/schema/jobs/rules.py": 1,
+    "tinkergym/wrappers/verbalize.py": 1,
+}
+"""How often each module splits something else than an id."""
+
+NOT_TAKEN_APART = {
+    # The id of a request: any text that is unique.
+    "backend/policies/parity.py": 1,
+    "tinkergym/agent/plan.py": 1,
+    # A folder, a path of the gateway, and what vLLM's log calls a policy.
+    "backend/engines/vllm/engine.py": 1,
+    "backend/gateway/routes_runs.py": 1,
+}
+"""How often each module joins ids to a text that is only compared or shown."""
+
+
+def modules():
+    for package in ("tinkergym", "backend"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if name != "tinkergym/schema/ids.py":
+                yield name, ast.parse(path.read_text("utf-8"))
+
+
+def is_split(node):
+    """Whether a call takes a text apart at a separator of ids."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+        return False
+    first = node.args[0]
+    return node.func.attr in SPLITS and isinstance(first, ast.Constant) and first.value in ("/", ":", "@")
+
+
+def joins_id(node):
+    """Whether an f-string joins two values at a separator, one of which is named like an id."""
+    if not isinstance(node, ast.JoinedStr):
+        return False
+    parts = node.values
+    for before, between, after in zip(parts, parts[1:], parts[2:], strict=False):
+        if isinstance(between, ast.Constant) and between.value in ("/", ":", "@"):
+            names = [
+                ast.unparse(part.value).rpartition(".")[2]
+                for part in (before, after)
+                if isinstance(part, ast.FormattedValue)
+            ]
+            if between.value == "@" or any(ID_NAMES.fullmatch(name) for name in names):
+                return True
+    return False
+
+
+def test_splits_no_id_outside_one_module():
+    found = Counter(name for name, tree in modules() for node in ast.walk(tree) if is_split(node))
+    assert found == NOT_IDS
+
+
+def test_joins_no_id_outside_one_module():
+    found = Counter(name for name, tree in modules() for node in ast.walk(tree) if joins_id(node))
+    assert found == NOT_TAKEN_APART
