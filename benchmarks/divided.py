@@ -15,8 +15,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.learner.data_parallel import DataParallelLearner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from benchmarks.common import Figure, write_result
 from tinkergym.schema.jobs.parts import FullParameters
 
@@ -69,7 +69,7 @@ def _train(model: Path, divide_from: int) -> dict[str, Any]:
         seconds, norms = [], []
         for _ in range(STEPS):
             began = time.perf_counter()
-            group.forward_backward("policy", batch, LossConfig())
+            group.forward_backward("policy", batch, policy_loss())
             norms.append(group.optim_step("policy", learning_rate=1e-5).grad_norm)
             seconds.append(time.perf_counter() - began)
         return {

@@ -23,8 +23,8 @@ from backend.config import PACKAGED_MODELS
 from backend.engines.embedded.engine import TransformersEngine
 from backend.engines.vllm.engine import VllmEngine
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from backend.vision.pixels import ImageReader
 from backend.vision.shared import SharedImages
 from backend.vision.tower import ImageTower
@@ -101,7 +101,7 @@ class _Player:
             advantage = 1.0 if len(sequences) % 2 else -1.0
             sequences.append(TrainSequence.from_segment(segment, advantage=advantage))
             sampled.append(np.asarray(answer.sampling_logprobs))
-        learned = self.learner.forward_backward(policy, sequences, LossConfig()).learner_logprobs
+        learned = self.learner.forward_backward(policy, sequences, policy_loss()).learner_logprobs
         self.learner.optim_step(policy, learning_rate=2e-3)
         self.engine.publish(policy, number + 1, self.learner.weights(policy))
         return float(np.abs(np.concatenate(learned) - np.concatenate(sampled)).mean())

@@ -19,8 +19,8 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from benchmarks.common import Figure, write_result
 from benchmarks.step_work import model_directory
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
@@ -107,7 +107,7 @@ def _learner(model_dir: Path, adapter: LoRA | FullParameters) -> Callable[[], No
     ]
 
     def run() -> None:
-        learner.forward_backward("bench", sequences, LossConfig())
+        learner.forward_backward("bench", sequences, policy_loss())
         learner.optim_step("bench", learning_rate=1e-6)
 
     return run

@@ -12,8 +12,8 @@ import time
 import torch
 
 from backend.learner.learner import Learner, PolicyBatch
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from benchmarks.common import Figure, paired_ratio, write_result
 from benchmarks.step_work import model_directory
 from tinkergym.schema.jobs.parts import LoRA
@@ -36,7 +36,7 @@ def measure() -> list[Figure]:
         for size in SIZES:
             parts = {f"rank-{rank}": _batch(size, seed=rank) for rank in RANKS}
             whole = [sequence for part in parts.values() for sequence in part.sequences]
-            alone = {"rank-8": PolicyBatch(sequences=whole, loss=LossConfig())}
+            alone = {"rank-8": PolicyBatch(sequences=whole, loss=policy_loss())}
             times = seconds[str(size)] = {"several": [], "one": []}
             for number in range(ROUNDS + 1):
                 for what, work in (("several", parts), ("one", alone)):
@@ -76,4 +76,4 @@ def _batch(size: int, *, seed: int) -> PolicyBatch:
                 advantage=float(number % 4) - 1.5,
             )
         )
-    return PolicyBatch(sequences=sequences, loss=LossConfig())
+    return PolicyBatch(sequences=sequences, loss=policy_loss())

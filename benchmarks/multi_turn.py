@@ -27,7 +27,7 @@ from backend.engines.embedded.engine import TransformersEngine
 from backend.jobs.dataset import train_sequence, written
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
-from backend.learner.sft_loss import LikelihoodLoss
+from backend.learner.token_loss import likelihood_loss
 from backend.workers.pool_worker import SWITCH_SECONDS
 from benchmarks.bench_engine import NANO
 from benchmarks.common import Figure, paired_ratio, write_result
@@ -171,7 +171,7 @@ def _taught(renderer: Renderer) -> PolicyWeights:
     learner.create_policy("bench", LoRA(rank=16), seed=0)
     games = [_random_game(renderer, seed) for seed in range(LESSON_GAMES)]
     for epoch in range(LESSONS):
-        learner.forward_backward("bench", games, LikelihoodLoss())
+        learner.forward_backward("bench", games, likelihood_loss())
         learner.optim_step("bench", learning_rate=LESSON_RATE * (1 - epoch / LESSONS))
     send_helpers_home()  # otherwise this thread's load would slow down the engine
     return learner.weights("bench")

@@ -11,8 +11,8 @@ import torch
 
 from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from benchmarks.common import Figure, write_result
 from benchmarks.step_work import model_directory
 from tinkergym.errors import from_wire
@@ -58,7 +58,7 @@ def _rounds(model: Path, dtype: torch.dtype) -> list[tuple[float, float]]:
     for version in range(UPDATES + 1):
         engine.publish("bench", version, learner.weights("bench"))
         sequences = _sampled(engine, version)
-        learned = learner.forward_backward("bench", sequences, LossConfig()).learner_logprobs
+        learned = learner.forward_backward("bench", sequences, policy_loss()).learner_logprobs
         sampled = [
             np.asarray(sequence.sampling_logprobs, dtype=np.float64)[np.asarray(sequence.loss_mask)]
             for sequence in sequences

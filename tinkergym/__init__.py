@@ -19,6 +19,7 @@ from tinkergym.schema.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tinkergym import algorithms, errors, losses, opponents, spaces, tasks, wrappers
+    from tinkergym.algorithms import GRPO
     from tinkergym.core import SingleTurnEnv, TextEnv
     from tinkergym.errors import TinkerGymError
     from tinkergym.evaluation.evaluate import Evaluation, evaluate
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
     from tinkergym.rubrics.rubric import Rubric
-    from tinkergym.schema.algorithms import GRPO
     from tinkergym.schema.budget import Budget
     from tinkergym.schema.evaluate_every import EvaluateEvery
     from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
@@ -77,7 +77,7 @@ _HOMES = {
     "EvaluateEvery": "tinkergym.schema.evaluate_every",
     "Evaluation": "tinkergym.evaluation.evaluate",
     "FullParameters": "tinkergym.schema.jobs.parts",
-    "GRPO": "tinkergym.schema.algorithms",
+    "GRPO": "tinkergym.algorithms",
     "Job": "tinkergym.remote.job",
     "Limits": "tinkergym.schema.jobs.parts",
     "LoRA": "tinkergym.schema.jobs.parts",

@@ -15,16 +15,16 @@ from backend.jobs.schedule import learning_rate
 from backend.jobs.turn_rewards import counts
 from backend.jobs.update import update
 from backend.learner.distillation_loss import distillation_advantages
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
+from backend.learner.token_loss import policy_loss
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.policies.parity import parity
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.jobs.common import PlayedSpec, TrainingSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.rl import RLSpec
 
-_LOSS = LossConfig(name="importance_sampling", aggregation="token")
+_LOSS = policy_loss(loss="importance_sampling")
 
 
 class DistillationJob(RLJob):

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
-from backend.learner.shaping import returns_to_go
-from tinkergym.evaluation.advantages import group_advantages, turn_advantages
+from tinkergym.outcomes import Outcome
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.trajectory.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ def follow(spec: RLSpec, played: Played) -> Rounds:
         results[seat.request.group].append(seat)
     places = list(range(spec.algorithm.groups_per_step))
     unused = len(places)
-    for _ in range(spec.algorithm.dynamic_sampling_rounds):
+    for _ in range(spec.algorithm.replacement_rounds):
         silent = [place for place, group in enumerate(places) if _is_silent(spec, results[group])]
         new = list(range(unused, unused + len(silent)))
         if any(group not in results for group in new):
@@ -63,7 +61,7 @@ def follow(spec: RLSpec, played: Played) -> Rounds:
 
 def learned_from(spec: RLSpec, played: Played) -> tuple[Played, int]:
     """Return the episodes of the remaining groups, by place, and how many groups were replaced."""
-    if not spec.algorithm.dynamic_sampling_rounds:
+    if not spec.algorithm.replacement_rounds:
         return played, 0
     rounds = follow(spec, played)
     by_group = defaultdict(list)
@@ -74,22 +72,11 @@ def learned_from(spec: RLSpec, played: Played) -> tuple[Played, int]:
 
 def _is_silent(spec: RLSpec, seats: Sequence[PlayedSeat]) -> bool:
     """Whether a group has zero variance at every seat."""
-    by_seat: dict[int, list[Trajectory]] = defaultdict(list)
+    by_seat: dict[int, list[Outcome]] = defaultdict(list)
     for seat in seats:
-        by_seat[seat.group].append(seat.trajectory)
-    return all(_are_silent(spec, trajectories) for trajectories in by_seat.values())
-
-
-def _are_silent(spec: RLSpec, played: Sequence[Trajectory]) -> bool:
-    """Whether some trajectories have zero variance, or too few of them count."""
-    trajectories = [trajectory for trajectory in played if counts(spec, trajectory)]
-    if len(trajectories) < 2:
-        return True
-    rewards = [shaped_rewards(spec, trajectory) for trajectory in trajectories]
-    if spec.algorithm.credit != "turn":
-        returns = [compared_return(*pair) for pair in zip(trajectories, rewards, strict=True)]
-        return not group_advantages(returns, [0] * len(returns), [True] * len(returns)).values.any()
-    # Not the rewards themselves: episodes of different length can also have equal advantages.
-    to_go = [returns_to_go(some, discount=spec.algorithm.discount) for some in rewards]
-    advantages, _ = turn_advantages(to_go, [0] * len(to_go), [True] * len(to_go))
-    return not any(turns.any() for turns in advantages)
+        valid = by_seat[seat.group]
+        if counts(spec, seat.trajectory):
+            rewards = shaped_rewards(spec, seat.trajectory)
+            earned = compared_return(seat.trajectory, rewards)
+            valid.append(Outcome(trajectory=seat.trajectory, rewards=rewards, earned=earned))
+    return all(spec.algorithm.has_zero_variance(group) for group in by_seat.values())

@@ -13,13 +13,13 @@ from backend.episodes.boards import Boards
 from backend.episodes.captured import CapturedTokens
 from backend.jobs.job_control import JobControl
 from backend.jobs.run_facts import RunNotes
-from backend.jobs.running_baselines import RunningBaselines
 from backend.jobs.step_clock import StepClock
 from backend.learner.sequences import TokenLimits
 from backend.policies.call_bell import CallBell
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.blobs import Blobs
 from backend.store.store import JobLease, ServiceStore
+from tinkergym.outcomes import Memory
 from tinkergym.schema.jobs.common import PlayedSpec, TrainingSpec
 
 _PARITY_THRESHOLDS: dict[DType, float] = {"float32": 1e-3, "bfloat16": 2e-2}
@@ -57,8 +57,8 @@ class JobContext(Generic[SpecT_co]):
     """Without its client for this long, the job gives up its place."""
     dtype: DType = "float32"
     """Number format of the pool."""
-    baselines: RunningBaselines = field(default_factory=RunningBaselines)
-    """Running baselines at each seat; the loop updates them."""
+    memory: Memory = field(default_factory=dict)
+    """What the job's algorithms remember from step to step; the loop updates it."""
     sleep_while_learning: bool = False
     """Whether the engine frees its memory while the job learns."""
     captured: CapturedTokens = field(default_factory=CapturedTokens)

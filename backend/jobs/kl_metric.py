@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from backend.jobs.job_context import JobContext
-from backend.learner.kl import kl_estimates
 from backend.learner.sequences import TrainSequence
+from tinkergym.policy_losses import kl_estimates
 from tinkergym.schema.jobs.rl import RLSpec
 
 _SHARE, _MOST = 8, 32

@@ -18,14 +18,12 @@ from backend.jobs.kl_metric import kl_from_the_start
 from backend.jobs.schedule import learning_rate
 from backend.jobs.train_batch import train_batch
 from backend.jobs.update import Batch, Updated, alone, updating
-from backend.learner.importance import ImportanceCorrection
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
+from backend.learner.token_loss import TokenLoss, algorithm_loss
 from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
-from backend.learner.value_loss import ValueLoss
 from backend.policies.parity import parity, prompt_of
 from backend.policies.trained_policy import PolicyPart, forward_backward_together
-from tinkergym.schema.algorithms import PPO, PolicyGradient
+from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.rl import RLSpec
 
@@ -99,7 +97,7 @@ def learning(
             reference=lambda asked: _reference(context, asked),
             values=context.policy.values,
             policy=policy_of(context.job_id, *context.policies),
-            baselines=context.baselines,
+            memory=context.memory,
         )
     sequences, metrics = batch.sequences, batch.metrics
     rate = learning_rate(algorithm, step, spec.steps)
@@ -109,10 +107,10 @@ def learning(
     with context.clock.work("certificate"):
         context.notes.trained(batch.sources, sequences)
     metrics |= kl_from_the_start(context, step, sequences)
-    config = loss_config(spec, context.policy.context_length)
+    loss = loss_of(spec, context.policy.context_length)
     cuts = _minibatches(batch.groups, algorithm.minibatches)
     current, compared = [versions == step - 1 for versions in batch.versions], False
-    if config.correction is not None and len(cuts) > 1:
+    if loss.corrects and len(cuts) > 1:
         # Each part's ratio is relative to the step's first policy; of one part, the first update has it.
         with context.clock.part("proximal"):
             begun_with = context.policy.logprobs(sequences)
@@ -129,7 +127,7 @@ def learning(
             part = yield from updating(
                 context,
                 sequences[cut],
-                config,
+                loss,
                 algorithm,
                 learning_rate=rate,
                 value_learning_rate=_value_rate(algorithm, rate),
@@ -142,7 +140,7 @@ def learning(
         skipped += sum(part.skipped for part in parts)
         if number == 0:
             losses, trained_tokens = [part.loss for part in parts], sum(part.tokens for part in parts)
-            if config.correction is not None and len(cuts) == 1 and algorithm.updates_per_step > 1:
+            if loss.corrects and len(cuts) == 1 and algorithm.updates_per_step > 1:
                 sequences = _with_proximal(sequences, parts[0].learner_logprobs)
         metrics |= _metrics_of(parts)
     metrics["skipped_updates"] = float(skipped)
@@ -261,39 +259,10 @@ def _parity_without_sequences(context: JobContext[RLSpec], step: int, played: Pl
     )
 
 
-def loss_config(spec: RLSpec, context_length: int) -> LossConfig:
-    """Return the job's loss; `context_length` is the model's."""
-    algorithm = spec.algorithm
-    correction = None
-    if algorithm.importance_correction != "none":
-        correction = ImportanceCorrection(
-            kind=algorithm.importance_correction,
-            cap=algorithm.importance_cap,
-            level=algorithm.importance_level,
-        )
-    return LossConfig(
-        name=algorithm.loss,
-        clip_low=algorithm.clip_low,
-        clip_high=algorithm.clip_high,
-        dual_clip=algorithm.dual_clip,
-        dro_beta=algorithm.dro_beta,
-        aggregation=algorithm.aggregation,
-        entropy_coefficient=algorithm.entropy_coefficient,
-        constant_tokens=_most_tokens(spec, context_length),
-        kl_coefficient=algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0,
-        kl_estimator=algorithm.kl_estimator,
-        correction=correction,
-        value=ValueLoss(coefficient=algorithm.value_coefficient, clip=algorithm.value_clip)
-        if isinstance(algorithm, PPO)
-        else None,
-    )
-
-
 def _value_rate(algorithm: PolicyGradient, rate: float) -> float | None:
     """Return the value head's learning rate when the policy's is `rate`: both follow one schedule."""
-    if not isinstance(algorithm, PPO):
-        return None
-    return algorithm.value_learning_rate * (rate / algorithm.learning_rate)
+    own = algorithm.head_learning_rate
+    return None if own is None else own * (rate / algorithm.learning_rate)
 
 
 def _reference(context: JobContext[RLSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:
@@ -302,7 +271,8 @@ def _reference(context: JobContext[RLSpec], sequences: Sequence[TrainSequence]) 
         return begun_with.logprobs(sequences)
 
 
-def _most_tokens(spec: RLSpec, context_length: int) -> int:
+def loss_of(spec: RLSpec, context_length: int) -> TokenLoss:
+    """Return the job's loss; `context_length` is the model's."""
     limits, most = spec.limits, spec.limits.max_turns * spec.sampling.max_turn_tokens
     context_length = min(context_length, limits.max_context_tokens or context_length)
-    return min(most, limits.max_episode_tokens or most, context_length)
+    return algorithm_loss(spec.algorithm, min(most, limits.max_episode_tokens or most, context_length))

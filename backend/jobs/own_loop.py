@@ -14,10 +14,8 @@ from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError, PausedError
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.own_loop_parity import PublishCheck
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals, TokenLimits, TrainSequence, left_out_image
-from backend.learner.sft_loss import LikelihoodLoss
-from backend.learner.token_loss import TokenLoss
+from backend.learner.token_loss import TokenLoss, likelihood_loss, policy_loss
 from backend.store.policy_calls import StoredCall
 from tinkergym.errors import (
     CheckpointCorruptError,
@@ -319,9 +317,9 @@ def _sequence(own: TokenSequence) -> TrainSequence:
 
 def _loss(call: ForwardBackward) -> TokenLoss:
     if call.loss == "linear":
-        return LikelihoodLoss(aggregation="constant", constant_tokens=1)
+        return likelihood_loss("constant")
     if call.loss == "cross_entropy":
-        return LikelihoodLoss(aggregation=call.aggregation, constant_tokens=call.constant_tokens)
+        return likelihood_loss(call.aggregation, call.constant_tokens)
     for number, own in enumerate(call.sequences):
         if own.sampling_logprobs is None:
             raise InvalidRequestError(
@@ -336,8 +334,8 @@ def _loss(call: ForwardBackward) -> TokenLoss:
                 hint="get them from another policy's logprobs(), or set kl_coefficient to 0",
                 field="sequences.reference_logprobs",
             )
-    return LossConfig(
-        name=call.loss,
+    return policy_loss(
+        loss=call.loss,
         clip_low=call.clip_low,
         clip_high=call.clip_high,
         aggregation=call.aggregation,

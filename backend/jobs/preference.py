@@ -23,8 +23,8 @@ from backend.learner.preference_loss import (
     sums,
 )
 from backend.learner.sequences import BatchTotals
-from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.spikes import LEAST_LOSS, SpikeWatch
+from backend.learner.token_loss import likelihood_loss
 from tinkergym.errors import NonFiniteLossError
 from tinkergym.schema.jobs.dataset import PreferenceSpec
 
@@ -71,7 +71,7 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
             for pair, both in zip(pairs, weights, strict=True)
             for answer, weight in zip(pair, both, strict=True)
         ]
-        passed = context.policy.forward_backward(sequences, LikelihoodLoss(aggregation="token"), totals=_SUM)
+        passed = context.policy.forward_backward(sequences, likelihood_loss(), totals=_SUM)
         shared = {"shared_fraction": passed.metrics["shared_fraction"]}
         # The learner only sees a sum with the loss's gradient.
         spike = self._losses.look(result.loss, name="loss_spike", least=LEAST_LOSS)

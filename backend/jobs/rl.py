@@ -34,13 +34,12 @@ from backend.jobs.step_report import (
     statistics,
     within_limit,
 )
-from backend.jobs.train_batch import earned_by_seat
+from backend.jobs.train_batch import outcomes_of
 from backend.jobs.turn_rewards import refuse_large_rewards
 from backend.jobs.zero_variance import nothing_to_compare, policy_collapsed
 from backend.policies.parity import Prompt, prompt_of
 from backend.store.facts import Fact
 from tinkergym.errors import TooManyFailedEpisodesError
-from tinkergym.schema.algorithms import RunningBaseline
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState, StepEvent, WarningEvent, metric_by_policy
 from tinkergym.schema.ids import policy_of
@@ -49,6 +48,9 @@ from tinkergym.trajectory.trajectory import StopReason, reason_line
 
 _LOOK_SECONDS = 0.5
 """How often a job that waits for its evaluations checks whether it should end."""
+
+_MEMORY = "baselines"
+"""Name of the algorithms' memory in the notes of a checkpoint."""
 
 _EARLY_SHARE = 0.02
 """The part of an episode's time limit that an early episode may spend waiting for its policy."""
@@ -334,12 +336,14 @@ class RLJob(JobLoop[RLSpec]):
         self._evaluations.collect()
 
     def _take_up_notes(self) -> None:
-        """Restore the checkpoint's state of opponents, baselines and the collapse guard."""
+        """Restore the checkpoint's state of opponents, algorithms and the collapse guard."""
         notes = self._policies.notes
         for name, part in self._noting.items():
             state = notes.get(name)
             if isinstance(state, dict):
                 part.restore(state)
+        memory = notes.get(_MEMORY)
+        self._context.memory.update(memory if isinstance(memory, dict) else {})
         self._keep_versions(free=True)
 
     def _take_notes(self, step: int, played: Played) -> None:
@@ -352,9 +356,8 @@ class RLJob(JobLoop[RLSpec]):
         steered = self._settings_at(step)
         for agent in steered.updated_at(step) if isinstance(steered, RLSpec) else ():
             own = spec.for_agent(agent)
-            if isinstance(own.algorithm, RunningBaseline):
-                earned = earned_by_seat(own, played, policy_of(context.job_id, agent))
-                context.baselines.add(earned, own.algorithm.decay)
+            seats = trained_seats(played, policy_of(context.job_id, agent))
+            own.algorithm.remember(outcomes_of(own, seats), context.memory)
         if self._watch is not None:
             warnings = self._watch.look(
                 step,
@@ -363,19 +366,16 @@ class RLJob(JobLoop[RLSpec]):
                 come_back=lambda version: command_from(spec, context.job_id, version),
             )
             context.store.append_events(context.lease, [*warnings])
-        self._policies.note({name: part.state() for name, part in self._noting.items()})
+        memory = {_MEMORY: dict(context.memory)} if context.memory else {}
+        self._policies.note({**memory, **{name: part.state() for name, part in self._noting.items()}})
         self._keep_versions(free=False)
 
     @property
     def _noting(self) -> Mapping[str, _Noting]:
         """The state saved with the checkpoints, by name; only what the job uses."""
-        context, spec = self._context, self._context.spec
-        algorithms = [spec.for_agent(agent).algorithm for agent in spec.trained_agents]
         parts: dict[str, _Noting] = {}
-        if spec.leagues:
+        if self._context.spec.leagues:
             parts["league"] = self._league
-        if any(isinstance(one, RunningBaseline) for one in algorithms):
-            parts["baselines"] = context.baselines
         if self._watch is not None:
             parts["guard"] = self._watch
         return parts

@@ -72,7 +72,7 @@ class RolloutPhase:
     def _replacements(self, step: int, played: Played) -> list[EpisodeRequest]:
         """Return the requests of the groups that replace zero-variance ones, if any."""
         context = self._context
-        if not context.spec.algorithm.dynamic_sampling_rounds:
+        if not context.spec.algorithm.replacement_rounds:
             return []
         wanted = follow(context.spec, played).wanted
         return group_requests(context.job_id, context.spec, step, wanted, self._league.known(step))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from backend.jobs.dataset import Record, train_sequence
 from backend.jobs.dataset_loop import Update, WrittenDataJob
-from backend.learner.sft_loss import LikelihoodLoss
+from backend.learner.token_loss import likelihood_loss
 from tinkergym.schema.jobs.dataset import SFTSpec
 
 _PASSED_ON = ("shared_fraction", "loss_spike")
@@ -21,7 +21,7 @@ class SFTJob(WrittenDataJob[SFTSpec]):
     def _learn(self, numbers: Sequence[int]) -> Update:
         context = self._context
         sequences = [train_sequence(self._data.train[number][0]) for number in numbers]
-        loss = LikelihoodLoss(aggregation=context.spec.aggregation)
+        loss = likelihood_loss(context.spec.aggregation)
         result = context.policy.forward_backward(sequences, loss)
         # Sums of logprobs per token, whatever the aggregation: the usual loss of a language model.
         return Update(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backend.episodes.played import Played, trained_seats
-from backend.learner.shaping import overlong_penalty
 from tinkergym.errors import InvalidRewardError
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Trajectory
@@ -69,3 +68,26 @@ def shaped_rewards(spec: RLSpec, trajectory: Trajectory) -> list[float]:
         )
         for turn in trajectory.turns
     ]
+
+
+def overlong_penalty(answer_tokens: int, *, most_tokens: int, buffer_tokens: int, penalty: float) -> float:
+    """Return the penalty for a completion close to its length limit.
+
+    0 up to `most_tokens - buffer_tokens`; from there it grows linearly to `penalty` at `most_tokens`.
+
+    Args:
+        answer_tokens: Sampled tokens of the completion.
+        most_tokens: `sampling.max_turn_tokens`.
+        buffer_tokens: Number of tokens over which the penalty grows; 0 means no penalty.
+        penalty: The maximum, in units of reward.
+
+    Returns:
+        From 0 to `penalty`, to be subtracted.
+
+    Source:
+        DAPO's soft overlong punishment, arXiv:2503.14476, with a penalty of 1.
+    """
+    if buffer_tokens < 1:
+        return 0.0
+    over = answer_tokens - (most_tokens - buffer_tokens)
+    return penalty * min(max(over, 0), buffer_tokens) / buffer_tokens

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from backend.jobs.job_context import JobContext
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import FloatArray, TrainSequence
+from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult
 from tinkergym.schema.jobs.common import TrainingSpec
 
@@ -53,7 +53,7 @@ class Batch:
     """A policy's request to its learner: the gradient of a loss over sequences."""
 
     sequences: list[TrainSequence]
-    loss: LossConfig
+    loss: TokenLoss
 
 
 Updating = Generator[Batch, ForwardBackwardResult, Updated]
@@ -64,7 +64,7 @@ once."""
 def updating(
     context: JobContext[TrainingSpec],
     sequences: list[TrainSequence],
-    config: LossConfig,
+    config: TokenLoss,
     settings: StepSettings,
     *,
     learning_rate: float,
@@ -113,7 +113,7 @@ def updating(
 def update(
     context: JobContext[TrainingSpec],
     sequences: list[TrainSequence],
-    config: LossConfig,
+    config: TokenLoss,
     settings: StepSettings,
     *,
     learning_rate: float,

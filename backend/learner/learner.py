@@ -222,7 +222,7 @@ class Learner:
             policy_id: A new name.
             adapter: Which parameters are trained.
             seed: Seed for the adapter's initial weights.
-            value_head: Whether it has a value head (initially 0), for losses with `LossConfig.value`.
+            value_head: Whether it has a value head (initially 0).
             optimizer: Settings of the optimizer.
 
         Raises:

@@ -1,79 +1,86 @@
-"""A training pass's interface to a loss: its inputs per token, and how tokens are aggregated."""
+"""A training pass's interface to a loss: what it computes per token, and how tokens are aggregated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from backend.learner.aggregation import Aggregation
+from tinkergym.algorithms import GRPO
+from tinkergym.policy_losses import LossTokens, TokenLosses
+from tinkergym.schema.algorithms import PolicyGradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossTokens:
-    """Inputs of a loss for some trained tokens of a batch; all [P] float32."""
+class TokenLoss:
+    """A loss with its settings."""
 
-    learner_logprobs: torch.Tensor
-    """With gradient; from the policy being trained."""
-    sampling_logprobs: torch.Tensor
-    advantages: torch.Tensor
-    proximal_logprobs: torch.Tensor | None = None
-    """From the policy at the step's first update; None in that update itself, where it is the learner's."""
-    reference_logprobs: torch.Tensor | None = None
-    values: torch.Tensor | None = None
-    """With gradient; from the policy's value head, if it has one and the batch has targets for it."""
-    value_targets: torch.Tensor | None = None
-    old_values: torch.Tensor | None = None
-    sequence_gaps: torch.Tensor | None = None
-    """Mean of (learner - anchor) over the token's whole sequence, where the anchor is the policy in the
-    ratio's denominator; only if `reads_sequences`."""
-    sequence_log_ratios: torch.Tensor | None = None
-    """Sum of (proximal - sampling) over the token's whole sequence; only if `reads_sequences`."""
+    token_losses: Callable[[LossTokens], TokenLosses]
+    """Returns each token's loss, and metrics. Ranks receive it pickled."""
+    aggregation: Aggregation = "token"
+    """How the tokens' losses are combined."""
+    constant_tokens: int = 1
+    """The divisor of a sequence's sum with `aggregation="constant"`."""
+    entropy_coefficient: float = 0.0
+    """Factor on `token_entropies`, which are subtracted from the loss; 0 computes none."""
+    corrects: bool = False
+    """See `PolicyGradient`, as the next two."""
+    reads_sequences: bool = False
+    silent_without_advantage: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLosses:
-    """A loss's results for some tokens."""
+def algorithm_loss(algorithm: PolicyGradient, constant_tokens: int = 1) -> TokenLoss:
+    """Return the loss of an algorithm."""
+    return TokenLoss(
+        token_losses=algorithm.token_losses,
+        aggregation=algorithm.aggregation,
+        constant_tokens=constant_tokens,
+        entropy_coefficient=algorithm.entropy_coefficient,
+        corrects=algorithm.corrects,
+        reads_sequences=algorithm.reads_sequences,
+        silent_without_advantage=algorithm.silent_without_advantage,
+    )
 
-    losses: torch.Tensor
-    """[P], with gradient."""
-    shares: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Metrics by name, [P] bool or float: reported as their mean over all sampled tokens of the batch, or for
-    `importance_...` over the tokens whose loss was computed."""
-    largest: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Metrics by name, [P] float: reported as their maximum."""
+
+def policy_loss(*, constant_tokens: int = 1, **settings: Any) -> TokenLoss:
+    """Return the loss that an algorithm has with these settings, which the caller has checked."""
+    return algorithm_loss(GRPO.model_construct(**settings), constant_tokens)
 
 
-class TokenLoss(Protocol):
-    """A loss with its settings, for `TrainPass`."""
+def likelihood_loss(aggregation: Aggregation = "token", constant_tokens: int = 1) -> TokenLoss:
+    """Return the loss of supervised and preference training: minus each logprob times its weight.
 
-    @property
-    def aggregation(self) -> Aggregation:
-        """How the tokens' losses are combined."""
-        ...
+    Supervised fine-tuning gives every trained token the weight 1. A preference loss is a function of whole
+    sequences' logprobs; its gradient with respect to each of them becomes the weight of that sequence's
+    tokens. There is no importance ratio, because the tokens were not sampled by a policy.
+    """
+    return TokenLoss(
+        token_losses=weighted_likelihood, aggregation=aggregation, constant_tokens=constant_tokens
+    )
 
-    @property
-    def constant_tokens(self) -> int:
-        """The divisor of a sequence's sum with `aggregation="constant"`."""
-        ...
 
-    @property
-    def entropy_coefficient(self) -> float:
-        """Factor on the entropy bonus; 0 computes none."""
-        ...
+def weighted_likelihood(tokens: LossTokens) -> TokenLosses:
+    """Return minus each token's logprob times the weight in its `advantages`.
 
-    @property
-    def reads_sequences(self) -> bool:
-        """Whether a token's loss depends on its whole sequence, which runs the output head twice."""
-        ...
+    With weights of 1 this is the cross-entropy of a language model (teacher forcing, Williams & Zipser 1989).
+    """
+    return TokenLosses(losses=-tokens.advantages * tokens.learner_logprobs)
 
-    @property
-    def silent_without_advantage(self) -> bool:
-        """Whether a sequence with advantage 0 everywhere has gradient 0, so it need not be computed."""
-        ...
 
-    def token_losses(self, tokens: LossTokens) -> TokenLosses:
-        """Return each token's loss, and metrics."""
-        ...
+def token_entropies(logprobs: torch.Tensor) -> torch.Tensor:
+    """Return the policy's entropy for each next token, in nats.
+
+    Args:
+        logprobs: [P, V] float32, of the whole vocabulary at the sampling temperature; each row's exponentials
+            sum to 1.
+
+    Returns:
+        [P] float32, from 0 to log V.
+
+    Source:
+        As a bonus against premature convergence: A3C, arXiv:1602.01783.
+    """
+    return -(logprobs.exp() * logprobs).sum(-1)

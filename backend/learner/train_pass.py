@@ -14,10 +14,10 @@ import torch
 
 from backend.learner.batching import MicroBatch
 from backend.learner.causal_lm import CausalLM, sampled_logprobs
-from backend.learner.losses import token_entropies
 from backend.learner.sequences import FloatArray, SampledTokens
-from backend.learner.token_loss import LossTokens, TokenLoss, TokenLosses
+from backend.learner.token_loss import TokenLoss, token_entropies
 from backend.learner.value_head import ValueHead
+from tinkergym.policy_losses import LossTokens, TokenLosses
 
 _HEAD_ELEMENTS = 2**22
 """Limit for logits in memory at once, so memory does not grow with the vocabulary."""
@@ -293,7 +293,7 @@ class TrainPass:
         learner = self._learner_logprobs[slots].astype(np.float64)
         sampling = tokens.sampling_logprobs[slots].astype(np.float64)
         proximal = learner if tokens.proximal_logprobs is None else tokens.proximal_logprobs[slots]
-        corrected = getattr(self._loss_config, "correction", None) is not None
+        corrected = self._loss_config is not None and self._loss_config.corrects
         gaps = np.bincount(inverse, learner - (proximal if corrected else sampling)) / tokens.counts[own]
         ratios = np.bincount(inverse, proximal - sampling)
         for name, values in (("sequence_gaps", gaps), ("sequence_log_ratios", ratios)):

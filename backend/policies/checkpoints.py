@@ -13,7 +13,6 @@ from backend.policies.bound import Bound
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.store.checkpoint_files import folder_of
 from tinkergym.errors import CheckpointCorruptError, NotFoundError
-from tinkergym.schema.algorithms import PPO
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, WarningEvent
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import LoRA
@@ -42,7 +41,7 @@ class PolicyCheckpoints:
 
     @property
     def _has_value_head(self) -> bool:
-        return isinstance(self._spec, RLSpec) and isinstance(self._spec.algorithm, PPO)
+        return isinstance(self._spec, RLSpec) and self._spec.algorithm.head_learning_rate is not None
 
     def restore(self, at_most: int | None = None) -> int:
         """Create the policy, from the newest usable checkpoint or untrained; returns its step.

@@ -20,12 +20,12 @@ from backend.store.uploads import Uploads
 from backend.worker_url import new_url
 from backend.workers.pool_worker import PoolWorker
 from tinkergym.agent.renderer import Renderer
+from tinkergym.algorithms import GRPO
 from tinkergym.datasets.prepare import prepare
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
 from tinkergym.rollout.play import RolloutWorker, play
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.data import DataKind
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseReply, LeaseRequest, SubmitRequest
 from tinkergym.schema.events import Event, JobState

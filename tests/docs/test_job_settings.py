@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tinkergym.schema.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus, RunningBaseline
+from tinkergym.algorithms import GRPO, PPO, RLOO, DrGRPO, ReinforcePlusPlus, RunningBaseline
 from tinkergym.schema.jobs.parts import Limits, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 

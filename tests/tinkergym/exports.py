@@ -4,8 +4,8 @@ import dataclasses
 
 from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.jobs.parts import LoRA
 
@@ -41,7 +41,7 @@ def learn(adapter, dtype, folder):
     for _ in range(25):  # until the answer is likely: float32 knows logprobs near 0 to 1e-7
         known = [None] * 3 + learner.logprobs("p", [SEQUENCE])[0].tolist()
         sequence = dataclasses.replace(SEQUENCE, sampling_logprobs=known)
-        learner.forward_backward("p", [sequence], LossConfig())
+        learner.forward_backward("p", [sequence], policy_loss())
         learner.optim_step("p", learning_rate=1e-2)
     manifest = learner.save("p", folder, step=2, policy_version=2)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -24,14 +24,14 @@ from transformers import (
 from backend.compute.weights import weights_sha256
 from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import Completion, SampleRequest
 
 VOCABULARY = 64
 ADAPTER = LoRA(rank=4, alpha=12.0)
-UNCLIPPED = LossConfig(clip_low=1.0, clip_high=1e6)
+UNCLIPPED = policy_loss(clip_low=1.0, clip_high=1e6)
 
 
 def _lively(model):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState
 from tinkergym.trajectory.trajectory import StopReason

@@ -10,11 +10,10 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner, PolicyBatch
-from backend.learner.losses import LossConfig
 from backend.learner.merging import merge_adapter
 from backend.learner.sequences import BatchTotals
-from backend.learner.sft_loss import LikelihoodLoss
 from backend.learner.shards import shards
+from backend.learner.token_loss import likelihood_loss, policy_loss
 from tinkergym.errors import ConflictError, NonFiniteLossError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
@@ -100,7 +99,7 @@ def test_a_sequence_is_the_same_alone_and_packed_beside_others(model_dirs, bench
     learner, batch = Learner(model_dirs[family]), bench.batch(3, sequences=8)
     learner.create_policy("p", bench.ADAPTER, seed=1)
     bench.train(learner, "p", batch)
-    loss = LossConfig(aggregation=aggregation, clip_low=1.0, clip_high=1e6)
+    loss = policy_loss(aggregation=aggregation, clip_low=1.0, clip_high=1e6)
     together, whole_loss = bench.gradient(learner, "p", batch, loss)
     known = learner.logprobs("p", batch)
     totals = BatchTotals.of(batch)
@@ -128,7 +127,7 @@ def test_ranks_divide_by_the_whole_batch(learner, bench, aggregation, ranks):
     batch = bench.batch(5, sequences=7)
     learner.create_policy("p", bench.ADAPTER, seed=1)
     bench.train(learner, "p", batch)
-    loss = LossConfig(aggregation=aggregation, constant_tokens=5, clip_low=1.0, clip_high=1e6)
+    loss = policy_loss(aggregation=aggregation, constant_tokens=5, clip_low=1.0, clip_high=1e6)
     whole, _ = bench.gradient(learner, "p", batch, loss)
     totals = BatchTotals.of(batch)
     parts = shards(batch, ranks)
@@ -197,9 +196,9 @@ def _work(bench):
     """RL with different losses, and texts that somebody wrote."""
     batches = {name: bench.batch(seed, sequences=4 + seed) for seed, name in enumerate(TENANTS)}
     batches["written"] = [replace(s, advantage=1.0) for s in batches["written"]]
-    losses = {name: LossConfig() for name in TENANTS}
-    losses["written"] = LikelihoodLoss()
-    losses["wide"] = LossConfig(aggregation="sequence", entropy_coefficient=0.01)
+    losses = {name: policy_loss() for name in TENANTS}
+    losses["written"] = likelihood_loss()
+    losses["wide"] = policy_loss(aggregation="sequence", entropy_coefficient=0.01)
     return {name: PolicyBatch(sequences=batches[name], loss=losses[name]) for name in TENANTS}
 
 
@@ -239,7 +238,7 @@ def test_one_tenants_bad_batch_leaves_no_gradient_of_anybody(model_dir, bench):
     exploding = replace(
         first, sampling_logprobs=[-1e30 if m else None for m in first.loss_mask], advantage=-1.0
     )
-    bad = PolicyBatch(sequences=[exploding, *rest], loss=LossConfig())
+    bad = PolicyBatch(sequences=[exploding, *rest], loss=policy_loss())
     for refused in (False, True):
         learner = Learner(model_dir)
         for name in ("small", "written"):

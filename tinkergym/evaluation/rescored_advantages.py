@@ -6,13 +6,13 @@ Where an algorithm needs more than one reward per episode, `what_is_missing` say
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
-from tinkergym.evaluation.advantages import FloatArray, group_advantages
-from tinkergym.schema.algorithms import PPO, PolicyGradient, RunningBaseline
+from tinkergym.outcomes import FloatArray, Outcome, StepOutcomes
+from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 
@@ -34,22 +34,17 @@ def _needed(spec: RLSpec, agent: str, episodes: StoredEpisodes) -> str:
     algorithm = spec.for_agent(_policy_at(spec, agent)).algorithm
     own = [one for one in episodes if one.agent == agent]
     several_turns = any(len(one.trajectory.turns) > 1 for one in own if one.completed)
-    if isinstance(algorithm, PPO):
-        return "PPO's advantages need its value head"
-    if isinstance(algorithm, RunningBaseline):
-        return "RunningBaseline's advantages need the means that the job kept for each kind of opponent"
+    if algorithm.needs_beyond_returns:
+        return algorithm.needs_beyond_returns
     reasons = {
         "credit='turn' needs a reward for each turn, and the new reward is for the whole episode": (
-            algorithm.credit == "turn" and several_turns
+            algorithm.credited == "turn" and several_turns
         ),
         "the job's penalties (overlong_tokens, kl_in='reward') are not part of the stored rewards": (
             algorithm.overlong_tokens or (algorithm.kl_coefficient and algorithm.kl_in == "reward")
         ),
         "on_failure='keep' compared episodes that failed, and these have no new reward": (
             spec.on_failure == "keep" and _compared_failures(own, algorithm.group_size)
-        ),
-        "dynamic_sampling_rounds replaced groups, which are not part of the step's deviation": (
-            algorithm.dynamic_sampling_rounds and algorithm.comparison[1] == "batch_std"
         ),
         "shuffle_rewards trains on permuted rewards": spec.shuffle_rewards,
     }
@@ -87,16 +82,22 @@ def advantages(
 
 def _compared(algorithm: PolicyGradient, episodes: Sequence[StoredEpisode], earned: FloatArray) -> FloatArray:
     """Return the advantages of the episodes at one seat."""
-    baseline, normalize = algorithm.comparison
-    return group_advantages(
-        earned.tolist(),
-        _numbered(one.group_key for one in episodes),
-        [True] * len(episodes),
-        baseline=baseline,
-        normalize=normalize,
-        # Rewards of different environments are never compared.
-        strata=_numbered((one.step, one.environment.model_dump_json()) for one in episodes),
-    ).values
+    groups = _numbered(one.group_key for one in episodes)
+    # Rewards of different environments are never compared.
+    kinds = _numbered((one.step, one.environment.model_dump_json()) for one in episodes)
+    outcomes = [
+        Outcome(
+            trajectory=one.trajectory,
+            # For `credit="turn"`, where each episode has one turn.
+            rewards=[0.0] * (len(one.trajectory.turns) - 1) + [value],
+            earned=value,
+            group=group,
+            kind=kind,
+        )
+        for one, value, group, kind in zip(episodes, earned.tolist(), groups, kinds, strict=True)
+    ]
+    credited = algorithm.credits(StepOutcomes(outcomes)).of
+    return np.asarray([0.0 if one is None or isinstance(one, Mapping) else np.sum(one) for one in credited])
 
 
 def _numbered(keys: Iterable[object]) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 from tinkergym.agent.renderer import Renderer
+from tinkergym.algorithms import GRPO
 from tinkergym.datasets.prepare import Overlong
 from tinkergym.datasets.rows import DataSource
 from tinkergym.datasets.tokens import Answers
@@ -44,7 +45,7 @@ from tinkergym.rollout.local_environment import (
     installed_packs,
     without_token,
 )
-from tinkergym.schema.algorithms import GRPO, PolicyGradient
+from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt, with_group_rewards
 from tinkergym.schema.decoding import Decoding, SeededOptions
 from tinkergym.schema.ids import PolicyRef

@@ -1,26 +1,40 @@
-"""How an RL job's policy learns from its episodes: one class per algorithm, told apart by `name`.
+"""What all algorithms share: the settings of the batch, the loss, the penalties and the optimizer.
 
-The classes differ in what an episode is compared with. `PolicyGradient` has what they share: the batch, the
-loss, the penalties and the optimizer. A setting that could not take effect is refused when it is set.
+An algorithm is one file with a subclass that has a `name` of its own, in `tinkergym/algorithms/` or in an
+installed pack; see `algorithm_registry`. A setting that could not take effect is refused when it is set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from tinkergym.errors import InvalidRequestError
+from tinkergym.outcomes import Credits, Memory, Outcome, StepOutcomes
+from tinkergym.policy_losses import (
+    KLEstimator,
+    LossName,
+    LossTokens,
+    Tensor,
+    TokenLosses,
+    cispo_loss,
+    clipped_policy_loss,
+    dro_loss,
+    gspo_loss,
+    importance_ratios,
+    importance_sampling_loss,
+    importance_weights,
+    kl_estimates,
+    reinforce_loss,
+)
 from tinkergym.schema.model import Choice
 from tinkergym.schema.refusals import Refusal
 
-_LARGEST = 1e6
+LARGEST = 1e6
 """Larger weights and bounds are mistakes, and their products would exceed float32."""
 _CLIPPED = ("ppo", "cispo", "gspo")
-
-
-LossName = Literal["ppo", "reinforce", "importance_sampling", "cispo", "gspo", "dro"]
-KLEstimator = Literal["k1", "k2", "k3"]
 
 
 class PolicyGradient(Choice):
@@ -42,17 +56,17 @@ class PolicyGradient(Choice):
     """Mean over all sampled tokens of the step or minibatch; mean over sequences of their token means; or the
     sum divided by a constant."""
     clip_low: float = Field(0.2, gt=0, le=1)
-    clip_high: float = Field(0.2, gt=0, le=_LARGEST)
+    clip_high: float = Field(0.2, gt=0, le=LARGEST)
     """The importance ratio is clipped to [1 - clip_low, 1 + clip_high]."""
-    dual_clip: float | None = Field(None, gt=1, le=_LARGEST)
+    dual_clip: float | None = Field(None, gt=1, le=LARGEST)
     """Upper bound of the ratio for tokens with a negative advantage (arXiv:1912.09729); None means no
     bound."""
-    dro_beta: float = Field(0.1, gt=0, le=_LARGEST)
+    dro_beta: float = Field(0.1, gt=0, le=LARGEST)
     """Strength of the penalty of `loss="dro"` for leaving the policy that sampled."""
-    entropy_coefficient: float = Field(0.0, ge=0, le=_LARGEST)
+    entropy_coefficient: float = Field(0.0, ge=0, le=LARGEST)
     """Weight of the entropy bonus, per token in nats. It keeps a policy that wins often from repeating one
     way of winning."""
-    kl_coefficient: float = Field(0.0, ge=0, le=_LARGEST)
+    kl_coefficient: float = Field(0.0, ge=0, le=LARGEST)
     """Weight of the KL penalty towards the initial policy, per nat. 0 skips the computation."""
     kl_estimator: KLEstimator = "k3"
     """The estimator of the divergence per token; `k1` only with `kl_in="reward"`."""
@@ -62,12 +76,12 @@ class PolicyGradient(Choice):
     """For tokens to which learner and engine give different probabilities. `none` leaves it to the loss's
     ratio; `truncated` (TIS) weighs them by at most `importance_cap`; `masked` (MIS) excludes those beyond it.
     The loss's ratio then starts at 1 in each step."""
-    importance_cap: float = Field(2.0, ge=1, le=_LARGEST)
+    importance_cap: float = Field(2.0, ge=1, le=LARGEST)
     importance_level: Literal["token", "sequence"] = "token"
     """Whether each token has its own weight, or the product over its sequence."""
     overlong_tokens: int = Field(0, ge=0)
     """The length of the window before `sampling.max_turn_tokens` in which a completion's reward decreases."""
-    overlong_penalty: float = Field(1.0, gt=0, le=_LARGEST)
+    overlong_penalty: float = Field(1.0, gt=0, le=LARGEST)
     """The penalty at the limit, in units of reward."""
     mask_truncated: bool = False
     """Exclude completions that a limit cut off from the loss. Their rewards still count."""
@@ -80,16 +94,63 @@ class PolicyGradient(Choice):
     loss with a ratio corrects for that. With `importance_correction` this costs one more forward pass.
     """
     max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0, le=_LARGEST)
+    weight_decay: float = Field(0.0, ge=0, le=LARGEST)
     skip_zero_gradient: bool = True
     """Skip an update whose gradient is exactly zero. With False, AdamW's momentum and weight decay still move
     the policy."""
 
+    @classmethod
+    def own_name(cls) -> str:
+        """Return the name by which a job asks for this class; empty for a base class."""
+        return getattr(cls.model_fields.get("name"), "default", "")
+
+    @classmethod
+    def _is_installed(cls, base: type) -> bool:
+        return "name" in vars(base).get("__annotations__", ())
+
+    permutes_returns: ClassVar[bool] = False
+    """Whether `credits` does the control experiment `shuffle_rewards` itself, with `StepOutcomes.shuffle`. If
+    not, the rewards of the turns are permuted before."""
+
     @property
-    def comparison(
-        self,
-    ) -> tuple[Literal["group", "leave_one_out", "batch"], Literal["none", "std", "batch_std"]]:
-        """What an episode's return is compared with, and what the difference is divided by."""
+    def needs_beyond_returns(self) -> str:
+        """Why advantages cannot be computed from returns alone, as of stored episodes; empty if they can."""
+        return ""
+
+    @property
+    def compares_siblings(self) -> bool:
+        """Whether the episodes of a group must start equal, because they are compared with each other."""
+        return False
+
+    @property
+    def credited(self) -> Literal["episode", "turn", "token"]:
+        """What has an advantage of its own."""
+        return "episode"
+
+    @property
+    def replacement_rounds(self) -> int:
+        """How often per step zero-variance groups are replaced with new ones."""
+        return 0
+
+    @property
+    def head_learning_rate(self) -> float | None:
+        """The learning rate of the policy's value head; None without one."""
+        return None
+
+    def credits(self, step: StepOutcomes) -> Credits:
+        """Return how much better each seat of a step did than expected. Pure."""
+        raise NotImplementedError
+
+    def remember(self, seats: Sequence[Outcome], memory: Memory) -> None:
+        """Add a step's outcomes to the memory, after they were trained on and before the step's checkpoint.
+
+        Args:
+            seats: As for `credits`, but in the order of the episodes and without the KL penalty.
+            memory: Changed in place.
+        """
+
+    def has_zero_variance(self, group: Sequence[Outcome]) -> bool:
+        """Whether the outcomes of a group teach nothing; asked if there are `replacement_rounds`."""
         raise NotImplementedError
 
     @property
@@ -98,14 +159,98 @@ class PolicyGradient(Choice):
         return self.updates_per_step == self.minibatches == 1
 
     @property
-    def compares_siblings(self) -> bool:
-        """Whether the episodes of a group must start equal."""
-        return self.comparison[0] != "batch"
+    def corrects(self) -> bool:
+        """Whether there is an importance correction, and so ratios to the step's first policy."""
+        return self.importance_correction != "none"
+
+    @property
+    def reads_sequences(self) -> bool:
+        """Whether a token's loss depends on its whole sequence, which runs the output head twice."""
+        return self.loss == "gspo" or (self.corrects and self.importance_level == "sequence")
+
+    @property
+    def silent_without_advantage(self) -> bool:
+        """Whether a sequence with advantage 0 everywhere has gradient 0, so it need not be computed."""
+        return not (self.entropy_coefficient or self._kl_of_the_loss or self.loss == "dro")
+
+    @property
+    def _kl_of_the_loss(self) -> float:
+        return self.kl_coefficient if self.kl_in == "loss" else 0.0
+
+    def policy_losses(self, tokens: LossTokens, anchor: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return each token's loss before correction and penalties, and where it is clipped (None: nowhere).
+
+        Args:
+            tokens: The tokens.
+            anchor: [P], the logprobs that ratios are relative to: of the policy that sampled, or with an
+                importance correction of the policy that the step began with.
+        """
+        learner, advantages = tokens.learner_logprobs, tokens.advantages
+        bounds = {"clip_low": self.clip_low, "clip_high": self.clip_high}
+        match self.loss:
+            case "ppo":
+                return clipped_policy_loss(learner, anchor, advantages, **bounds, dual_clip=self.dual_clip)
+            case "gspo":
+                gaps = tokens.sequence_gaps
+                return gspo_loss(learner, gaps, advantages, **bounds, dual_clip=self.dual_clip)
+            case "cispo":
+                return cispo_loss(learner, anchor, advantages, **bounds)
+            case "reinforce":
+                return reinforce_loss(learner, advantages), None
+            case "importance_sampling":
+                return importance_sampling_loss(learner, anchor, advantages), None
+            case "dro":
+                return dro_loss(learner, anchor, advantages, beta=self.dro_beta), None
+
+    def token_losses(self, tokens: LossTokens) -> TokenLosses:
+        """Return each token's loss, with correction and KL penalty, and metrics. Pure; uses tensors' methods.
+
+        Raises:
+            InvalidRequestError: There is a KL penalty but no reference.
+        """
+        anchor = tokens.sampling_logprobs
+        if self.corrects:
+            first = tokens.proximal_logprobs
+            anchor = tokens.learner_logprobs.detach() if first is None else first
+        losses, clipped = self.policy_losses(tokens, anchor)
+        if clipped is None:
+            clipped = losses.new_zeros(losses.shape, dtype=bool)
+        # Other losses use token ratios even if the correction uses sequences.
+        gaps: Tensor = (
+            tokens.sequence_gaps if self.loss == "gspo" else tokens.learner_logprobs.detach() - anchor
+        )
+        above = gaps > 0
+        shares = {
+            "clip_fraction": clipped,
+            "clip_low_fraction": clipped & ~above,
+            "clip_high_fraction": clipped & above,
+        }
+        largest: dict[str, Tensor] = {}
+        if self.importance_correction != "none":
+            ratios = importance_ratios(anchor, tokens.sampling_logprobs)
+            if self.importance_level == "sequence" and tokens.sequence_log_ratios is not None:
+                ratios = importance_ratios(tokens.sequence_log_ratios, 0.0)
+            weights = importance_weights(ratios, kind=self.importance_correction, cap=self.importance_cap)
+            losses = losses * weights
+            shares["importance_changed_fraction"] = weights != ratios
+            shares["importance_weight_mean"] = weights
+            largest = {"importance_ratio_max": ratios, "importance_weight_max": weights}
+        if self._kl_of_the_loss:
+            if tokens.reference_logprobs is None:
+                raise InvalidRequestError(
+                    "a KL penalty needs the reference's logprobs, which the sequences lack",
+                    hint="get them from Learner.logprobs, or set kl_coefficient to 0",
+                    field="reference_logprobs",
+                )
+            kl = kl_estimates(tokens.learner_logprobs, tokens.reference_logprobs, self.kl_estimator)
+            losses = losses + self.kl_coefficient * kl
+            shares["kl"] = kl.detach()
+        return TokenLosses(losses=losses, shares=shares, largest=largest)
 
     @model_validator(mode="after")
     def _every_setting_takes_effect(self) -> Self:
         clipped = self.loss in _CLIPPED
-        corrected = self.importance_correction != "none"
+        corrected = self.corrects
         for name in ("clip_low", "clip_high", "dual_clip", "dro_beta"):
             # The ratio is then relative to the policy at the start of the only update.
             more = "updates_per_step or minibatches above 1 with an importance_correction"
@@ -129,183 +274,8 @@ class PolicyGradient(Choice):
         return self
 
     @model_validator(mode="after")
-    def _there_is_something_to_compare(self) -> Self:
-        if self.compares_siblings and self.group_size < 2:
-            also = " or choose baseline='batch'" if "baseline" in type(self).model_fields else ""
-            reason = (
-                "must be at least 2 if episodes are compared with their group: a single episode has "
-                "advantage 0, so nothing would be learned"
-            )
-            raise Refusal("group_size", reason, f"raise group_size{also}", "no_siblings").in_validator()
-        if self.group_size * self.groups_per_step < 2:
-            reason = "* groups_per_step must be at least 2: a single episode has no baseline"
-            raise Refusal("group_size", reason, code="no_baseline").in_validator()
-        return self
-
-    @model_validator(mode="after")
     def _minibatches_have_groups(self) -> Self:
         if self.minibatches > self.groups_per_step:
             reason = f"must be at most groups_per_step = {self.groups_per_step}, or some have no group"
             raise Refusal("minibatches", reason, "lower it", "empty_minibatches").in_validator()
         return self
-
-
-class _WithCredit(PolicyGradient):
-    """Algorithms that compare the returns of whole episodes or from each turn on."""
-
-    credit: Literal["episode", "turn"] = "episode"
-    """Credit every completion of an episode with the whole return, or with the return from its turn on,
-    compared with the same turn of the other episodes."""
-    discount: float = Field(1.0, gt=0, le=1)
-    """Discount per turn, with `credit="turn"`."""
-    dynamic_sampling_rounds: int = Field(0, ge=0, le=32)
-    """How often per step zero-variance groups are replaced with new ones (DAPO, arXiv:2503.14476)."""
-
-    @model_validator(mode="after")
-    def _turns_and_rounds_take_effect(self) -> Self:
-        self._refuse_idle("discount", self.credit == "episode", "credit='turn'")
-        self._refuse_idle(
-            "dynamic_sampling_rounds",
-            not self.compares_siblings,
-            "an algorithm that compares episodes with their group",
-        )
-        return self
-
-
-class GRPO(_WithCredit):
-    """Group relative policy optimization (arXiv:2402.03300): each episode is compared with its group."""
-
-    name: Literal["grpo"] = "grpo"
-    baseline: Literal["group", "batch"] = "group"
-    """The baseline of an episode: its own group, or all episodes of the step."""
-    normalize: Literal["std", "none"] = "none"
-    """`std` divides by the standard deviation, as in the paper; `none` does not, as in Dr. GRPO
-    (arXiv:2503.20783)."""
-
-    @property
-    def comparison(self) -> tuple[Literal["group", "batch"], Literal["std", "none"]]:
-        """As set by `baseline` and `normalize`."""
-        return self.baseline, self.normalize
-
-
-class DrGRPO(_WithCredit):
-    """GRPO done right (arXiv:2503.20783): no division by standard deviation or completion length."""
-
-    name: Literal["dr_grpo"] = "dr_grpo"
-    aggregation: Literal["token", "sequence", "constant"] = "constant"
-
-    @property
-    def comparison(self) -> tuple[Literal["group"], Literal["none"]]:
-        """The group's mean."""
-        return "group", "none"
-
-
-class RLOO(_WithCredit):
-    """REINFORCE leave-one-out (arXiv:2402.14740): each episode is compared with the mean of the others."""
-
-    name: Literal["rloo"] = "rloo"
-
-    @property
-    def comparison(self) -> tuple[Literal["leave_one_out"], Literal["none"]]:
-        """The mean of the group's other episodes."""
-        return "leave_one_out", "none"
-
-
-class ReinforcePlusPlus(_WithCredit):
-    """REINFORCE++ (arXiv:2501.03262): advantages are scaled to standard deviation 1 over the whole step."""
-
-    name: Literal["reinforce++"] = "reinforce++"
-    group_size: int = Field(1, ge=1)
-    groups_per_step: int = Field(128, ge=1)
-    baseline: Literal["batch", "group"] = "batch"
-    """What is subtracted first: the mean of the step, or of the group (the paper's REINFORCE++-baseline)."""
-
-    @property
-    def comparison(self) -> tuple[Literal["batch", "group"], Literal["batch_std"]]:
-        """The chosen baseline, and the step's standard deviation."""
-        return self.baseline, "batch_std"
-
-
-class RunningBaseline(PolicyGradient):
-    """REINFORCE with a running mean per seat and kind of opponent as the baseline.
-
-    For games: seats do not share a mean, and neither do games against different kinds of opponents. An
-    episode is added to the mean after it was compared. The means are part of each checkpoint.
-
-    Source:
-        Role-conditioned advantage estimation, SPIRAL, arXiv:2506.24119.
-    """
-
-    name: Literal["running_baseline"] = "running_baseline"
-    group_size: int = Field(1, ge=1)
-    groups_per_step: int = Field(128, ge=1)
-    decay: float = Field(0.95, ge=0, lt=1)
-    """Factor by which each new episode reduces the weight of earlier ones."""
-
-    credit: ClassVar[Literal["episode"]] = "episode"
-    dynamic_sampling_rounds: ClassVar[int] = 0
-
-    @property
-    def compares_siblings(self) -> bool:
-        """False: the baseline comes from earlier episodes."""
-        return False
-
-    @model_validator(mode="after")
-    def _there_is_something_to_compare(self) -> Self:
-        return self  # One episode is enough.
-
-
-class PPO(PolicyGradient):
-    """Proximal policy optimization (arXiv:1707.06347): tokens are compared with a value head's estimates.
-
-    The value head is a linear function of the policy's last hidden state. It learns with the policy, in the
-    same pass, from generalized advantage estimates (GAE, arXiv:1506.02438). No groups are needed.
-    """
-
-    name: Literal["ppo"] = "ppo"
-    group_size: int = Field(1, ge=1)
-    groups_per_step: int = Field(128, ge=1)
-    gamma: float = Field(1.0, gt=0, le=1)
-    """Discount per sampled token."""
-    gae_lambda: float = Field(1.0, ge=0, le=1)
-    """λ of generalized advantage estimation: 1 uses only the rewards, 0 only the value head's estimates."""
-    whiten_advantages: bool = True
-    """Normalize advantages to mean 0 and standard deviation 1 over the step's tokens."""
-    value_coefficient: float = Field(0.1, gt=0, le=_LARGEST)
-    """Weight of the value loss, half the squared error, next to the policy's loss."""
-    value_clip: float | None = Field(None, gt=0, le=_LARGEST)
-    """How far a value may move within a step, in units of return; None means no bound."""
-    value_learning_rate: float = Field(0.05, gt=0, le=10)
-    """Learning rate of the value head, with the same schedule: roughly how far an update moves a value, in
-    units of return."""
-
-    credit: ClassVar[Literal["token"]] = "token"
-    dynamic_sampling_rounds: ClassVar[int] = 0
-
-    @property
-    def compares_siblings(self) -> bool:
-        """False: the value head is the baseline."""
-        return False
-
-    @model_validator(mode="after")
-    def _there_is_something_to_compare(self) -> Self:
-        return self  # One episode is enough.
-
-    @model_validator(mode="after")
-    def _values_move_within_a_step(self) -> Self:
-        self._refuse_idle("value_clip", self._learns_once, "updates_per_step or minibatches above 1")
-        return self
-
-
-def _grpo_unless_named(settings: Any) -> Any:
-    if isinstance(settings, Mapping) and "name" not in settings:
-        return {"name": "grpo", **settings}
-    return settings
-
-
-Algorithm = Annotated[
-    GRPO | DrGRPO | RLOO | ReinforcePlusPlus | RunningBaseline | PPO,
-    Field(discriminator="name"),
-    BeforeValidator(_grpo_unless_named),
-]
-"""Settings without a name are GRPO's."""

@@ -80,13 +80,20 @@ class Choice(UserSettings):
             explained.field = f"{type(self).__name__}.{explained.field}".rstrip(".")
             raise explained from None
 
+    @classmethod
+    def _is_installed(cls, base: type) -> bool:
+        """Whether the service has the code of a foreign class, or refuses its settings by name."""
+        return False
+
     # As pydantic's own: it is not called for nested settings, whose errors keep their location.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Refuse a user's subclass that has methods: settings are sent to the service, code is not."""
-        for base in filter(_is_foreign, cls.__mro__):
+        for base in cls.__mro__:
+            if not _is_foreign(base) or cls._is_installed(base):
+                continue
             for name, value in vars(base).items():
                 if isinstance(value, _METHODS) and not _takes_effect(cls, name):
                     whose = "" if base is cls else f" of {base.__name__}"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from tinkergym.schema.algorithms import KLEstimator, LossName
+from tinkergym.policy_losses import KLEstimator, LossName
 from tinkergym.schema.events import ErrorView, JobState
 from tinkergym.schema.ids import DEFINITE_POLICY_REF
 from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE

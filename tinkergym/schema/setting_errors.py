@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.algorithm_registry import BUILT_IN, INSTALL_PACK, known_algorithms
 from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, WHOSE_POLICY
 from tinkergym.schema.refusals import Refusal
 
@@ -152,6 +153,8 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
             message = f"{_SHORT.repr(context['tag'])} is not one of {context['expected_tags']}"
             path.append(str(context["discriminator"]).strip("'"))
             hint = _nearest_tag(path, str(context["tag"]), models, str(context["expected_tags"]))
+            if not hint and path[-2:] == ["algorithm", "name"]:
+                hint = INSTALL_PACK
         case "value_error":  # Raised outside this package, such as by a type that pydantic knows.
             message = str(context["error"])
         case _ if isinstance(refusal := context.get("refusal"), Refusal):
@@ -162,7 +165,9 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
 
 def models_in(model: type[BaseModel], field: str) -> list[type[BaseModel]]:
     """Return the models that a field can hold; several for a union."""
-    return list(_models(model.model_fields[field].annotation))
+    found = list(_models(model.model_fields[field].annotation))
+    # Those of packs are known once they are imported.
+    return list(dict.fromkeys([*found, *known_algorithms()])) if set(found) >= {*BUILT_IN.values()} else found
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:

@@ -15,6 +15,7 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 
 from tinkergym.agent.renderer import Renderer
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError, PolicyVersionGoneError
 from tinkergym.messages import Observation
 from tinkergym.remote.client import Client
@@ -24,7 +25,7 @@ from tinkergym.remote.script_job import ScriptJob
 from tinkergym.remote.template_file import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.group_scores import refuse_group_rewards
-from tinkergym.schema.algorithms import GRPO, PolicyGradient
+from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import Adapter, LoRA

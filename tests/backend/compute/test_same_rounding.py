@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from tests.backend.engines.conftest import NANO
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import SampleRequest
@@ -36,7 +36,7 @@ def test_engine_and_learner_agree_to_the_bit_over_turns_of_games():
         for version in range(3):
             engine.publish("p", version, learner.weights("p"))
             sequences = played(engine, version)
-            learned = learner.forward_backward("p", sequences, LossConfig()).learner_logprobs
+            learned = learner.forward_backward("p", sequences, policy_loss()).learner_logprobs
             for sequence, logprobs in zip(sequences, learned, strict=True):
                 sampled = [p for p in sequence.sampling_logprobs if p is not None]
                 np.testing.assert_array_equal(np.float32(sampled), logprobs)

@@ -11,13 +11,13 @@ from backend.episodes.episode_requests import step_requests
 from backend.errors import LeaseLostError
 from backend.learner.sequences import TokenLimits
 from tests.backend.seats import result_of, two_seats
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import (
     EnvironmentCrashedError,
     InvalidRequestError,
     ServiceUnavailableError,
     StorageFullError,
 )
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec

@@ -9,8 +9,8 @@ import pytest
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.episode_requests import step_requests
 from tests.backend.seats import result_of, two_seats
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec

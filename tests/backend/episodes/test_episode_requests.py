@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.episodes.episode_requests import environment_seed, sampling_seed, step_requests
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import ONLY_AGENT

@@ -5,7 +5,7 @@ import pytest
 from backend.episodes.episode_requests import step_requests
 from backend.episodes.league_book import Known, LeagueBook, snapshots
 from tests.backend.seats import result_of
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train

@@ -10,10 +10,10 @@ from backend.episodes.record_check import require_sound
 from backend.learner.sequences import TokenLimits
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
+from tinkergym.algorithms import GRPO, PPO
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError
 from tinkergym.rollout.executors import InlineExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
-from tinkergym.schema.algorithms import GRPO, PPO
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView, JobState

@@ -8,8 +8,8 @@ from backend.episodes.episode_requests import step_requests
 from backend.episodes.recorded_actions import RecordedActions, record
 from backend.store.blobs import LocalBlobs
 from tests.backend.seats import result_of
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import NotFoundError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train

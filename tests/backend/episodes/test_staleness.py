@@ -16,9 +16,9 @@ from backend.jobs.turn_rewards import counts
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from tests.backend.seats import result_of, two_seats
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
 from tinkergym.registration.environments import register
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult, LeaseRequest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, LoRA

@@ -20,10 +20,10 @@ from backend.episodes.episode_requests import step_requests
 from backend.episodes.played import is_lost
 from tests.tinkergym.rollout.random_games import RandomGame
 from tinkergym.agent.renderer import Renderer
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.rollout.executors import InlineExecutor, ThreadExecutor
 from tinkergym.rollout.play import play
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling

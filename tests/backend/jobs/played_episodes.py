@@ -6,7 +6,7 @@ import numpy as np
 
 from backend.episodes.episode_requests import step_requests
 from backend.jobs.train_batch import train_batch
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec

@@ -8,8 +8,8 @@ from backend.episodes.episode_requests import step_requests
 from backend.errors import LeaseLostError
 from backend.learner.learner import Learner
 from backend.policies.trained_policy import TrainedPolicy
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import NotFoundError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import EnvironmentRef, LoRA, Sampling

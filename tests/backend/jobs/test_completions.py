@@ -5,7 +5,7 @@ import pytest
 from backend.episodes.episode_requests import step_requests
 from backend.jobs.completions import completion_metrics, waste_warnings
 from tests.backend.seats import result_of
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec

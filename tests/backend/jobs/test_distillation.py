@@ -5,8 +5,8 @@ import pytest
 from backend.compute.weights import weights_sha256
 from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.spikes import SpikeWatch
+from backend.learner.token_loss import policy_loss
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA
 from tinkergym.schema.parsing import parse_spec
@@ -88,7 +88,7 @@ def test_the_updates_of_a_step_weigh_what_was_sampled_by_how_likely_it_still_is(
     by_hand = Learner(PACKAGED_MODELS["nano"], cpu_threads=1)
     by_hand.create_policy("p", adapter, seed=5)
     for sequences in learned_from:
-        by_hand.forward_backward("p", sequences, LossConfig(name="importance_sampling", aggregation="token"))
+        by_hand.forward_backward("p", sequences, policy_loss(loss="importance_sampling", aggregation="token"))
         by_hand.optim_step("p", learning_rate=rate)
     assert weights_sha256(by_hand.weights("p")) == lab.weights(student, 1)
 

@@ -7,7 +7,7 @@ from backend.episodes.episode_requests import group_requests, step_requests
 from backend.jobs.dynamic_sampling import follow, learned_from
 from backend.jobs.train_batch import train_batch
 from tests.backend.seats import result_of, two_seats
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling

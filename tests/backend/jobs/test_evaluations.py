@@ -8,9 +8,9 @@ import pytest
 
 from tests.backend.lab import Fickle
 from tinkergym.agent.renderer import Renderer
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
 from tinkergym.rollout.play import play
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef

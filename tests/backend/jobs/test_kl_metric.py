@@ -6,7 +6,7 @@ import pytest
 
 from backend.learner.learner import Learner
 from tests.backend.lab import job_spec
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import FullParameters
 

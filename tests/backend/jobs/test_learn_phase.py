@@ -9,8 +9,8 @@ import pytest
 
 from backend.jobs.job_control import JobControl
 from backend.learner.learner import Learner
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.parsing import parse_spec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend.policies.trained_policy import TrainedPolicy
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.budget import Budget
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.own_loop import PolicySpec

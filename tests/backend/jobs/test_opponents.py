@@ -6,9 +6,8 @@ import pytest
 
 from backend.admission.opponents import definite_opponents
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
-from tinkergym.algorithms import RunningBaseline
+from tinkergym.algorithms import GRPO, RunningBaseline
 from tinkergym.datasets.stored_episodes import stored_episodes
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling

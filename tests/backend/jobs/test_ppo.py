@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from backend.learner.learner import Learner
-from tinkergym.schema.algorithms import GRPO, PPO
+from tinkergym.algorithms import GRPO, PPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA, Sampling
 

@@ -11,7 +11,7 @@ from backend.engines.embedded.engine import TransformersEngine
 from backend.errors import LeaseLostError
 from backend.learner.checkpoints import Checkpoint
 from tinkergym.agent import agent_loop
-from tinkergym.schema.algorithms import GRPO, RLOO, ReinforcePlusPlus
+from tinkergym.algorithms import GRPO, RLOO, ReinforcePlusPlus
 from tinkergym.schema.episodes import LeaseRequest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA

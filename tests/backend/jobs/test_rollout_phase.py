@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.trajectory.trajectory import StopReason

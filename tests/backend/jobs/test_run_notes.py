@@ -12,7 +12,7 @@ from backend.episodes.played import PlayedSeat
 from backend.jobs.run_facts import RunNotes, Source, captured_by_turn
 from backend.learner.sequences import TrainSequence
 from backend.store.episodes import StoredEpisode
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.certificate import StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from backend.jobs.schedule import learning_rate
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 
 
 def rates(steps: int, **settings: object) -> list[float]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from backend.episodes.episode_requests import step_requests
-from backend.episodes.played import is_lost
+from backend.episodes.played import is_lost, trained_seats
 from backend.jobs.run_facts import RunNotes
 from backend.jobs.step_report import failure_warnings, statistics
-from backend.jobs.train_batch import earned_by_seat, train_batch
+from backend.jobs.train_batch import outcomes_of, train_batch
 from tests.backend.jobs.played_episodes import episode, job, never
 from tests.backend.seats import result_of, two_seats
-from tinkergym.schema.algorithms import GRPO, PPO, RLOO, RunningBaseline
+from tinkergym.algorithms import GRPO, PPO, RLOO, RunningBaseline
 from tinkergym.trajectory.trajectory import StopReason
 
 MOVED = episode((1.0, 2, "stop"))
@@ -64,7 +64,9 @@ def test_trains_value_head_without_seat_without_turns():
 
 def test_adds_reward_without_turns_to_running_baseline():
     spec, episodes = played(unmoved(3.0), algorithm=lambda **_: RunningBaseline(groups_per_step=1))
-    assert [reward for _, reward in earned_by_seat(spec, episodes, "job-1")] == [3.0]
+    memory = {}
+    spec.algorithm.remember(outcomes_of(spec, trained_seats(episodes, "job-1")), memory)
+    assert [spec.algorithm.mean(memory, key) for key in memory] == [pytest.approx(3.0)]
 
 
 def test_certifies_episode_without_turns_as_dropped():

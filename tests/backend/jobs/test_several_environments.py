@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.events import MOST_METRICS_OF_STEP, JobState
 

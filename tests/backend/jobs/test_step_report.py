@@ -13,7 +13,7 @@ from backend.jobs.step_report import (
 )
 from backend.jobs.zero_variance import nothing_to_compare
 from tests.backend.seats import result_of, two_seats
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import StepEvent
 from tinkergym.schema.jobs.parts import EnvironmentRef

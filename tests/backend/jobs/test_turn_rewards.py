@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from backend.jobs.turn_rewards import overlong_penalty
 from tests.backend.jobs.played_episodes import batch, episode, half
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 
 GOOD, BAD = episode((1.0, 2, "stop"), (3.0, 1, "stop")), episode((0.0, 2, "stop"), (0.0, 2, "stop"))
 
@@ -36,3 +38,26 @@ def test_kl_in_the_reward_of_each_turn_is_that_of_its_own_answer():
     found = batch(GOOD, BAD, algorithm=algorithm, reference=half)
     last = (3.0 - 0.1 * np.log(2)) - (0.0 - 0.2 * np.log(2))
     np.testing.assert_allclose(found.sequences[0].advantage[-1], last / 2)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(0, 0), (12, 0), (13, 0.5), (14, 1.0), (16, 2.0), (20, 2.0)]
+)
+def test_the_penalty_grows_over_the_buffer_and_no_further(tokens, expected):
+    assert overlong_penalty(tokens, most_tokens=16, buffer_tokens=4, penalty=2.0) == expected
+
+
+def test_it_is_dapos_soft_overlong_punishment():
+    """The paper's three cases, with L_max = 20 and L_cache = 8."""
+    for length in range(30):
+        if length <= 12:
+            paper = 0.0
+        elif length <= 20:
+            paper = (12 - length) / 8
+        else:
+            paper = -1.0
+        assert -overlong_penalty(length, most_tokens=20, buffer_tokens=8, penalty=1.0) == paper
+
+
+def test_without_a_buffer_there_is_no_penalty():
+    assert overlong_penalty(100, most_tokens=10, buffer_tokens=0, penalty=1.0) == 0.0

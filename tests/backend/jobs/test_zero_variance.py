@@ -8,7 +8,7 @@ from backend.episodes.episode_requests import step_requests
 from backend.jobs.zero_variance import nothing_to_compare, policy_collapsed
 from tests.backend.jobs.played_episodes import episode, job
 from tests.backend.seats import result_of, two_seats
-from tinkergym.schema.algorithms import GRPO
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.events import StepEvent
 
 

@@ -3,7 +3,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from backend.learner import activations
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
+from backend.learner.token_loss import policy_loss
 from tests.backend.learner.tiny import _tiny, assert_close, trained
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
@@ -15,7 +15,7 @@ KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
 
 def gradients(learner, policy_id, batch, loss=None, **kwargs):
     """The gradient that waits, read off what one step of plain weight difference would be."""
-    learner.forward_backward(policy_id, batch, loss or LossConfig(), **kwargs)
+    learner.forward_backward(policy_id, batch, loss or policy_loss(), **kwargs)
     return pending(learner, policy_id)
 
 
@@ -42,7 +42,7 @@ def most_kept(learner, batch):
         return tensor
 
     with saved_tensors_hooks(keep, give):
-        learner.forward_backward("p", batch, LossConfig())
+        learner.forward_backward("p", batch, policy_loss())
     pending(learner, "p")
     return most
 

@@ -1,13 +1,13 @@
 import torch
 
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
+from backend.learner.token_loss import policy_loss
 from tinkergym.schema.jobs.parts import LoRA
 
 
 def gradients(learner, policy_id, batch, loss=None, **kwargs):
     """The gradient that waits, read off what one step of plain weight difference would be."""
-    learner.forward_backward(policy_id, batch, loss or LossConfig(), **kwargs)
+    learner.forward_backward(policy_id, batch, loss or policy_loss(), **kwargs)
     return pending(learner, policy_id)
 
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
+from backend.learner.token_loss import policy_loss
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import LoRA
 
@@ -61,7 +61,7 @@ def test_adapters_of_different_layers_on_one_base_leave_each_other_alone(model_d
         return trained(learner, name)
 
     def trained(learner, name):
-        learner.forward_backward(name, batch, LossConfig())
+        learner.forward_backward(name, batch, policy_loss())
         learner.optim_step(name, learning_rate=2e-2)
         return learner.logprobs(name, batch)
 
@@ -89,7 +89,7 @@ def test_its_learner_computes_as_one_of_the_alpha_that_comes_to_the_same(model_d
     learner.create_policy("plain", LoRA(rank=9, alpha=2.0 * math.sqrt(9)), seed=1)
     found = {}
     for name in ("stable", "plain"):
-        learner.forward_backward(name, batch, LossConfig())
+        learner.forward_backward(name, batch, policy_loss())
         learner.optim_step(name, learning_rate=2e-2)
         found[name] = learner.logprobs(name, batch)
     for stable, plain in zip(found["stable"], found["plain"], strict=True):
@@ -100,7 +100,7 @@ def test_peft_loads_a_checkpoint_and_computes_the_same(model_dir, batch, tmp_pat
     learner = Learner(model_dir)
     adapter = LoRA(rank=4, alpha=6.0, rslora=True, target_modules=["q_proj", "layers.1.mlp.*"])
     learner.create_policy("p", adapter, seed=3)
-    learner.forward_backward("p", batch, LossConfig())
+    learner.forward_backward("p", batch, policy_loss())
     learner.optim_step("p", learning_rate=2e-2)
     learner.save("p", tmp_path / "saved", step=1, policy_version=1)
     base = AutoModelForCausalLM.from_pretrained(model_dir)

@@ -10,8 +10,8 @@ import pytest
 import backend
 from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from tinkergym.errors import CheckpointCorruptError, ConflictError, StorageFullError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
@@ -26,7 +26,7 @@ KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
 
 def train(learner, batch, *, steps):
     for _ in range(steps):
-        learner.forward_backward("p", batch, LossConfig())
+        learner.forward_backward("p", batch, policy_loss())
         learner.optim_step("p", learning_rate=1e-2, weight_decay=0.01)
 
 
@@ -96,7 +96,7 @@ def test_an_untrained_policy_can_be_saved_and_loaded(model_dir, batch, adapter, 
     learner.drop("p")
     learner.load("p", tmp_path / "step-0", adapter)
     train(learner, batch, steps=1)
-    learner.forward_backward("other", batch, LossConfig())
+    learner.forward_backward("other", batch, policy_loss())
     learner.optim_step("other", learning_rate=1e-2, weight_decay=0.01)
     assert weights_sha256(learner.weights("p")) == weights_sha256(learner.weights("other"))
 
@@ -234,6 +234,6 @@ def test_what_a_killed_writer_had_replaced_is_removed_by_the_next(learner, saved
 
 
 def test_a_gradient_that_waits_is_not_lost_in_a_checkpoint(learner, saved, batch):
-    learner.forward_backward("p", batch, LossConfig())
+    learner.forward_backward("p", batch, policy_loss())
     with pytest.raises(ConflictError, match="optim_step"):
         learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)

@@ -14,11 +14,9 @@ import torch
 from backend.compute.weights import weights_sha256
 from backend.errors import RankLostError
 from backend.learner.data_parallel import DataParallelLearner
-from backend.learner.importance import ImportanceCorrection
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
-from backend.learner.sft_loss import LikelihoodLoss
-from backend.learner.value_loss import ValueLoss
+from backend.learner.token_loss import algorithm_loss, likelihood_loss, policy_loss
+from tinkergym.algorithms import PPO
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteGradientError, NonFiniteLossError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
@@ -38,7 +36,7 @@ def both(group, learner, batch, tmp_path):
     """The group and a single learner with the same policies, after an update, in both."""
     for name, adapter in ADAPTERS.items():
         learner.create_policy(name, adapter, seed=3)
-        learner.forward_backward(name, batch, LossConfig())  # so that no factor is 0 any more
+        learner.forward_backward(name, batch, policy_loss())  # so that no factor is 0 any more
         learner.optim_step(name, learning_rate=2e-2)
         learner.save(name, tmp_path / name / "step-1", step=1, policy_version=1)
         group.load(name, tmp_path / name / "step-1", adapter)
@@ -60,14 +58,14 @@ def assert_close(found, expected, tolerance=1e-6):
 @pytest.mark.parametrize("kind", ADAPTERS)
 def test_a_policy_takes_anothers_place_on_every_rank(both, batch, kind, tmp_path):
     group, learner = both
-    group.forward_backward(kind, batch, LossConfig())
+    group.forward_backward(kind, batch, policy_loss())
     group.optim_step(kind, learning_rate=2e-2)
     group.load("aside", tmp_path / kind / "step-1", ADAPTERS[kind])
     group.replace(kind, "aside")
     assert "aside" not in group.policy_ids
     assert weights_sha256(group.weights(kind)) == weights_sha256(learner.weights(kind))
     for one in (group, learner):
-        one.forward_backward(kind, batch, LossConfig())
+        one.forward_backward(kind, batch, policy_loss())
     assert_close(group.gradient(kind), learner.gradient(kind))
 
 
@@ -80,7 +78,7 @@ def test_two_ranks_have_the_gradient_of_one_also_if_a_rank_has_nothing(
     group, single = both
     part, loss = (
         batch[:sequences],
-        LossConfig(aggregation=aggregation, constant_tokens=10, clip_low=1.0, clip_high=100.0),
+        policy_loss(aggregation=aggregation, constant_tokens=10, clip_low=1.0, clip_high=100.0),
     )
     expected = single.forward_backward(kind, part, loss)
     found = group.forward_backward(kind, part, loss)
@@ -110,7 +108,7 @@ def assert_same_policy(left, right, name):
 )
 def test_two_ranks_decay_and_clip_as_one(both, batch, kind, settings):
     for each in both:
-        each.forward_backward(kind, batch, LossConfig())
+        each.forward_backward(kind, batch, policy_loss())
         stepped = each.optim_step(kind, learning_rate=1e-2, **settings)
         assert stepped.grad_norm > 0.01  # so that there is something to clip
     assert_same_policy(*both, kind)
@@ -122,7 +120,7 @@ def test_two_ranks_skip_a_gradient_of_exactly_zero_as_one(both, batch, kind):
     before = weights_sha256(both[0].weights(kind))
     for skip in (True, False):
         for each in both:
-            each.forward_backward(kind, silent, LossConfig())
+            each.forward_backward(kind, silent, policy_loss())
             stepped = each.optim_step(kind, learning_rate=1e-2, skip_zero_gradient=skip)
             assert (stepped.skipped, stepped.optimizer_step) == (skip, 1 if skip else 2)
         assert (weights_sha256(both[0].weights(kind)) == before) == skip
@@ -134,7 +132,7 @@ def test_two_ranks_begin_another_training_without_the_moments_of_the_first(both,
     name = f"another-{kind}"
     for each in both:
         each.load(name, tmp_path / kind / "step-1", ADAPTERS[kind], fresh_optimiser=True)
-        each.forward_backward(name, batch, LossConfig())
+        each.forward_backward(name, batch, policy_loss())
         assert each.optim_step(name, learning_rate=1e-3).optimizer_step == 1
     assert_same_policy(*both, name)
     both[0].drop(name)
@@ -144,8 +142,8 @@ def test_two_ranks_begin_another_training_without_the_moments_of_the_first(both,
 @pytest.mark.parametrize(
     ("loss", "counted"),
     [
-        (LossConfig(clip_low=1e-6, clip_high=1e-6), "clip_fraction"),
-        (LossConfig(correction=ImportanceCorrection(kind="truncated")), "importance_weight_mean"),
+        (policy_loss(clip_low=1e-6, clip_high=1e-6), "clip_fraction"),
+        (policy_loss(importance_correction="truncated"), "importance_weight_mean"),
     ],
 )
 def test_metrics_are_those_of_one_also_if_a_rank_has_nothing_to_learn(both, batch, silent, loss, counted):
@@ -162,7 +160,7 @@ def test_two_ranks_have_the_values_and_the_value_gradient_of_one(group, learner,
     rng, adapter, loss = (
         np.random.default_rng(0),
         ADAPTERS["lora"],
-        LossConfig(value=ValueLoss(coefficient=0.5)),
+        algorithm_loss(PPO(value_coefficient=0.5)),
     )
     batch = [
         dataclasses.replace(sequence, value_targets=rng.normal(0, 1, sum(sequence.loss_mask)))
@@ -189,17 +187,17 @@ def test_two_ranks_have_the_values_and_the_value_gradient_of_one(group, learner,
 def test_parts_of_a_batch_in_two_calls_add_up_as_in_one(both, batch):
     group, single = both
     totals = BatchTotals.of(batch)
-    single.forward_backward("full", batch, LossConfig())
+    single.forward_backward("full", batch, policy_loss())
     for part in (batch[:2], batch[2:]):
-        group.forward_backward("full", part, LossConfig(), totals=totals)
+        group.forward_backward("full", part, policy_loss(), totals=totals)
     assert_close(group.gradient("full"), single.gradient("full"))
 
 
 TENANTS = {
-    "played": (LoRA(rank=2), LossConfig()),
-    "written": (LoRA(rank=5, alpha=3.0), LikelihoodLoss(aggregation="sequence")),
-    "whole": (FullParameters(), LossConfig(name="cispo", entropy_coefficient=0.01)),
-    "valued": (LoRA(rank=3), LossConfig(value=ValueLoss(coefficient=0.5))),
+    "played": (LoRA(rank=2), policy_loss()),
+    "written": (LoRA(rank=5, alpha=3.0), likelihood_loss(aggregation="sequence")),
+    "whole": (FullParameters(), policy_loss(loss="cispo", entropy_coefficient=0.01)),
+    "valued": (LoRA(rank=3), algorithm_loss(PPO(value_coefficient=0.5))),
 }
 
 
@@ -258,7 +256,7 @@ def test_tenants_that_train_in_turns_get_the_bits_of_training_alone(group, alone
     for number, _ in enumerate(itertools.zip_longest(*tenants.values())):
         group.logprobs(None, batch)
         group.create_policy("guest", LoRA(rank=4), seed=number)
-        group.forward_backward("guest", batch, LossConfig())
+        group.forward_backward("guest", batch, policy_loss())
         group.drop("guest")
     assert taken_out(group) == alone
 
@@ -274,7 +272,7 @@ def test_tenants_with_a_thread_each_get_the_bits_of_training_alone(group, alone,
 
 def test_a_checkpoint_of_the_group_goes_on_in_one_process_and_back(both, batch, tmp_path):
     group, single = both
-    group.forward_backward("lora", batch, LossConfig())
+    group.forward_backward("lora", batch, policy_loss())
     group.optim_step("lora", learning_rate=2e-2)
     manifest = group.save("lora", tmp_path / "step-1", step=1, policy_version=1)
     single.load("again", tmp_path / "step-1", ADAPTERS["lora"])
@@ -295,14 +293,14 @@ def test_an_error_in_one_rank_is_the_groups_and_leaves_no_half_gradient(both, ba
         )
     ]
     with pytest.raises(NonFiniteLossError):
-        group.forward_backward("lora", [*spoiled, *batch[1:]], LossConfig())
+        group.forward_backward("lora", [*spoiled, *batch[1:]], policy_loss())
     with pytest.raises(ConflictError, match="forward_backward"):
         group.optim_step("lora", learning_rate=1e-2)
     with pytest.raises(InvalidRequestError, match="no sampled token"):
         group.forward_backward(
             "lora",
             [dataclasses.replace(s, loss_mask=[False] * len(s.token_ids)) for s in batch],
-            LossConfig(),
+            policy_loss(),
         )
 
 
@@ -311,7 +309,7 @@ def test_a_gradient_that_is_refused_leaves_every_rank_as_it_was(both, batch):
     for name in ADAPTERS:
         before = weights_sha256(group.weights(name))
         # So small a batch has finite losses, and gradients that are not.
-        group.forward_backward(name, [dataclasses.replace(s, advantage=1e38) for s in batch], LossConfig())
+        group.forward_backward(name, [dataclasses.replace(s, advantage=1e38) for s in batch], policy_loss())
         with pytest.raises(NonFiniteGradientError):
             group.optim_step(name, learning_rate=1e-2)
         assert weights_sha256(group.weights(name)) == before
@@ -341,7 +339,7 @@ def test_a_gradient_that_not_every_rank_refuses_is_no_refusal(group, monkeypatch
 def test_a_gradient_that_waits_is_forgotten_on_every_rank(both, batch, tmp_path):
     group, _ = both
     for name in ADAPTERS:
-        group.forward_backward(name, batch, LossConfig())
+        group.forward_backward(name, batch, policy_loss())
         with pytest.raises(ConflictError, match="would lose"):
             group.save(name, tmp_path / "of-the-group" / name / "step-1", step=1, policy_version=1)
         group.forget_gradient(name)
@@ -351,13 +349,13 @@ def test_a_gradient_that_waits_is_forgotten_on_every_rank(both, batch, tmp_path)
 def test_a_rank_that_dies_is_a_named_error_and_not_a_hang(both, batch):
     """The last test of this file, as it ends the group."""
     group, _ = both
-    group.forward_backward("lora", batch, LossConfig())
+    group.forward_backward("lora", batch, policy_loss())
     os.kill(group.process_ids[1], signal.SIGKILL)
     with pytest.raises(RankLostError, match=r"rank 1 ended with code -9.*from its last checkpoint"):
         group.optim_step("lora", learning_rate=1e-2)
     with pytest.raises(RankLostError):
         group.logprobs("lora", batch)
     group.close()  # as is done by whoever replaces it, while others still call it
-    for call in (group.logprobs, lambda *given: group.forward_backward(*given, LossConfig())):
+    for call in (group.logprobs, lambda *given: group.forward_backward(*given, policy_loss())):
         with pytest.raises(RankLostError):
             call("lora", batch)

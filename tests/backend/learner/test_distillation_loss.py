@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from backend.learner.distillation_loss import distillation_advantages
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
-from backend.learner.token_loss import LossTokens
+from backend.learner.token_loss import policy_loss
 from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.policy_losses import LossTokens
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
-LOSS = LossConfig(name="importance_sampling")
+LOSS = policy_loss(loss="importance_sampling")
 """With which distillation jobs train."""
 STUDENT, TEACHER = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.3, 0.2, 0.4])
 """What both say of the next token, of which there are four."""

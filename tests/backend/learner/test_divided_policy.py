@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from backend.compute.weights import weights_sha256
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
-from backend.learner.value_loss import ValueLoss
+from backend.learner.token_loss import algorithm_loss, policy_loss
+from tinkergym.algorithms import PPO
 from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
@@ -23,7 +23,7 @@ from tinkergym.errors import (
 from tinkergym.schema.jobs.parts import FullParameters
 
 FULL = FullParameters()
-UNCLIPPED = LossConfig(clip_low=1.0, clip_high=100.0)
+UNCLIPPED = policy_loss(clip_low=1.0, clip_high=100.0)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_value_head_beside_it_learns_as_in_one_process(group, learner, batch):
     for each in (group, learner):
         each.create_policy("valued", FULL, seed=0, value_head=True)
         for _ in range(2):
-            each.forward_backward("valued", batch, LossConfig(value=ValueLoss(coefficient=0.5)))
+            each.forward_backward("valued", batch, algorithm_loss(PPO(value_coefficient=0.5)))
             each.optim_step("valued", learning_rate=1e-4, value_learning_rate=0.1)
     for part in (batch, batch[:1]):
         for one, other in zip(group.values("valued", part), learner.values("valued", part), strict=True):
@@ -166,7 +166,7 @@ def test_what_is_refused_leaves_no_rank_waiting(group, batch, policy):
         group.forward_backward(
             policy,
             [*batch, dataclasses.replace(batch[0], token_ids=[10**6] * len(batch[0].token_ids))],
-            LossConfig(),
+            policy_loss(),
         )
     with pytest.raises(ConflictError, match="no value head"):
         group.values(policy, batch[:1])
@@ -177,7 +177,7 @@ def test_what_is_refused_leaves_no_rank_waiting(group, batch, policy):
     with pytest.raises(NonFiniteGradientError):
         group.optim_step(policy, learning_rate=1e-3)
     with pytest.raises(ConflictError, match="an accumulated gradient, which a checkpoint would lose"):
-        group.forward_backward(policy, batch, LossConfig())
+        group.forward_backward(policy, batch, policy_loss())
         group.save(policy, "nowhere", step=1, policy_version=1)
     assert weights_sha256(group.weights(policy)) == before
 

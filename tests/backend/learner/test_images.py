@@ -8,9 +8,9 @@ from PIL import Image
 
 from backend.learner.image_numbers import ImageNumbers
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.merging import merge_adapter
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from tests.backend.vlm import NANO_VL, Pictures, look, picture
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
@@ -57,7 +57,7 @@ def test_what_is_learned_and_saved_answers_the_same_in_plain_libraries(learner, 
     learner.create_policy("p", adapter, seed=0)
     batch = [sequence(1), sequence(1, answer=[30, 2], advantage=-1.0), sequence(2), sequence(1, 2)]
     for _ in range(4):
-        learner.forward_backward("p", batch, LossConfig(name="reinforce"))
+        learner.forward_backward("p", batch, policy_loss(loss="reinforce"))
         learner.optim_step("p", learning_rate=1e-2)
     learned = learner.logprobs("p", batch)
     learner.save("p", tmp_path / "c", step=4, policy_version=4)
@@ -79,7 +79,7 @@ def test_what_is_learned_and_saved_answers_the_same_in_plain_libraries(learner, 
 def test_gradients_reach_what_sees_only_where_it_is_trained(learner):
     for name, adapter in (("words", KINDS[0]), ("eyes", KINDS[1])):
         learner.create_policy(name, adapter, seed=0)
-        learner.forward_backward(name, [sequence(1), sequence(2)], LossConfig())
+        learner.forward_backward(name, [sequence(1), sequence(2)], policy_loss())
     # B is 0 at first, so the gradient of A is too.
     eyes = {name: g for name, g in learner.gradient("eyes").items() if "lora_B" in name and "vision" in name}
     assert eyes and all(float(gradient.abs().max()) > 0 for gradient in eyes.values())
@@ -112,7 +112,7 @@ def test_what_has_no_eyes_refuses_images_and_adapters_for_them(learner, tmp_path
     assert caught.value.field == "adapter.vision"
     blind.create_policy("p", KINDS[0], seed=0)
     with pytest.raises(UnsupportedPartError, match="only text"):
-        blind.forward_backward("p", [sequence(1)], LossConfig())
+        blind.forward_backward("p", [sequence(1)], policy_loss())
 
 
 def test_numbers_of_images_come_back_as_parts():

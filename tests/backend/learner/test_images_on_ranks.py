@@ -4,7 +4,7 @@ import pytest
 
 from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
+from backend.learner.token_loss import policy_loss
 from tests.backend.learner.test_images import sequence
 from tests.backend.vlm import NANO_VL, Pictures
 from tinkergym.errors import InvalidRequestError
@@ -19,7 +19,7 @@ def test_ranks_train_on_images_as_one_learner_does_and_divide_no_model_that_sees
         for one in (alone, ranks):
             one.create_policy("p", LoRA(rank=4, vision=True), seed=0)
             for _ in range(3):
-                one.forward_backward("p", batch, LossConfig(name="reinforce"))
+                one.forward_backward("p", batch, policy_loss(loss="reinforce"))
                 one.optim_step("p", learning_rate=1e-2)
         for found, expected in zip(ranks.logprobs("p", batch), alone.logprobs("p", batch), strict=True):
             assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-4)

@@ -4,8 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.learner.importance import ImportanceCorrection, importance_ratios, importance_weights
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
+from tinkergym.policy_losses import importance_ratios, importance_weights
 
 RATIOS = torch.tensor([0.1, 0.5, 1.0, 2.0, 7.0])
 
@@ -34,5 +35,6 @@ def test_no_weight_is_above_the_cap_and_agreement_is_never_corrected(ratios, cap
 
 
 def test_a_cap_below_one_is_refused():
-    with pytest.raises(InvalidRequestError, match="usually 2"):
-        ImportanceCorrection(kind="truncated", cap=0.5)
+    with pytest.raises(InvalidRequestError) as refused:
+        GRPO(importance_correction="truncated", importance_cap=0.5)
+    assert refused.value.field == "GRPO.importance_cap"

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.learner.kl import kl_estimates
+from tinkergym.policy_losses import kl_estimates
 
 POLICY, REFERENCE = np.array([-1.0, -0.2, -3.0]), np.array([-1.5, -0.2, -1.0])
 

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals, TrainSequence
+from backend.learner.token_loss import policy_loss
 from tests.backend.learner.tiny import _tiny, assert_close, trained
 from tinkergym.errors import (
     ConflictError,
@@ -62,7 +62,7 @@ def plain_loss(model, batch):
 
 def gradients(learner, policy_id, batch, loss=None, **kwargs):
     """The gradient that waits, read off what one step of plain weight difference would be."""
-    learner.forward_backward(policy_id, batch, loss or LossConfig(), **kwargs)
+    learner.forward_backward(policy_id, batch, loss or policy_loss(), **kwargs)
     return pending(learner, policy_id)
 
 
@@ -81,7 +81,7 @@ def test_logprobs_are_those_of_plain_transformers_on_each_sequence_alone(
     batch = make_batch(seed=1, temperature=temperature)
     trained(learner, adapter, batch)
     model = plain_model(learner, tmp_path / "step-1")
-    result = learner.forward_backward("p", batch, LossConfig())
+    result = learner.forward_backward("p", batch, policy_loss())
     with torch.no_grad():
         for sequence, found in zip(batch, result.learner_logprobs, strict=True):
             np.testing.assert_allclose(found, plain_logprobs(model, sequence), atol=5e-5)
@@ -96,7 +96,7 @@ def test_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(learner
     expected = {
         name.replace(".default", ""): p.grad for name, p in model.named_parameters() if p.grad is not None
     }
-    result = learner.forward_backward("p", batch, LossConfig())
+    result = learner.forward_backward("p", batch, policy_loss())
     assert result.loss == pytest.approx(float(loss.detach()), abs=1e-5)
     assert result.metrics["clip_fraction"] > 0
     assert_close(pending(learner, "p"), expected, tolerance=1e-5)
@@ -113,7 +113,7 @@ def test_a_sequence_alone_is_the_same_as_in_a_batch(learner, make_batch):
 @KINDS
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
 def test_micro_batches_do_not_change_the_gradient(model_dir, batch, adapter, aggregation):
-    loss = LossConfig(aggregation=aggregation, constant_tokens=10)
+    loss = policy_loss(aggregation=aggregation, constant_tokens=10)
     found = []
     for tokens in (7, 31, 4096):
         learner = Learner(model_dir, micro_batch_tokens=tokens)
@@ -127,7 +127,7 @@ def test_two_calls_with_halves_add_up_to_the_whole(learner, batch):
     trained(learner, ADAPTERS[0], batch)
     whole = gradients(learner, "p", batch)
     totals = BatchTotals.of(batch)
-    learner.forward_backward("p", batch[:4], LossConfig(), totals=totals)
+    learner.forward_backward("p", batch[:4], policy_loss(), totals=totals)
     assert_close(gradients(learner, "p", batch[4:], totals=totals), whole)
 
 
@@ -159,7 +159,7 @@ def test_rewarded_tokens_become_likely(learner, adapter):
         on_policy = dataclasses.replace(
             canary, sampling_logprobs=[None] * 3 + logprobs.tolist(), advantage=1.0
         )
-        learner.forward_backward("p", [on_policy], LossConfig())
+        learner.forward_backward("p", [on_policy], policy_loss())
         learner.optim_step("p", learning_rate=3e-2)
     assert np.exp(learner.logprobs("p", [canary])[0]).min() > 0.8
     np.testing.assert_allclose(  # the base model is as it was
@@ -173,7 +173,7 @@ def test_advantage_zero_gives_exactly_zero_gradient_and_logprobs_all_the_same(le
     trained(learner, ADAPTERS[0], batch)
     expected = learner.logprobs("p", batch)
     silent = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
-    result = learner.forward_backward("p", silent, LossConfig())
+    result = learner.forward_backward("p", silent, policy_loss())
     assert result.loss == 0.0
     for found, wanted in zip(result.learner_logprobs, expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
@@ -208,13 +208,13 @@ def test_the_logprobs_of_the_policy_that_sampled_are_used(learner, batch):
     corrupted = [
         dataclasses.replace(s, sampling_logprobs=[p and p - 0.05 for p in s.sampling_logprobs]) for s in batch
     ]
-    loss = learner.forward_backward("p", batch, LossConfig(clip_high=100.0)).loss
-    assert learner.forward_backward("p", corrupted, LossConfig(clip_high=100.0)).loss != pytest.approx(loss)
+    loss = learner.forward_backward("p", batch, policy_loss(clip_high=100.0)).loss
+    assert learner.forward_backward("p", corrupted, policy_loss(clip_high=100.0)).loss != pytest.approx(loss)
 
 
 def test_metrics_compare_the_learner_with_the_sampling_policy(learner, batch):
     learner.create_policy("p", ADAPTERS[0], seed=1)
-    result = learner.forward_backward("p", batch, LossConfig())
+    result = learner.forward_backward("p", batch, policy_loss())
     sampling = [[p for p in s.sampling_logprobs if p is not None] for s in batch]
     gap = np.abs(np.concatenate(result.learner_logprobs) - np.concatenate(sampling))
     assert result.metrics["logprob_gap_max"] == pytest.approx(gap.max(), rel=1e-5)
@@ -270,7 +270,7 @@ def test_a_step_is_adamw_on_the_clipped_gradient(learner, batch, adapter):
 
 
 def _step(learner, batch, **kwargs):
-    learner.forward_backward("p", batch, LossConfig())
+    learner.forward_backward("p", batch, policy_loss())
     return learner.optim_step("p", **kwargs)
 
 
@@ -282,12 +282,12 @@ def test_a_gradient_that_is_not_finite_is_refused_and_changes_nothing(learner, b
         dataclasses.replace(s, sampling_logprobs=[p and -1e30 for p in s.sampling_logprobs], advantage=-1.0)
         for s in batch
     ]
-    learner.forward_backward("p", batch, LossConfig())  # waits, and must not be applied without the rest
+    learner.forward_backward("p", batch, policy_loss())  # waits, and must not be applied without the rest
     with pytest.raises(NonFiniteLossError, match="ratios overflow"):
-        learner.forward_backward("p", exploding, LossConfig())
+        learner.forward_backward("p", exploding, policy_loss())
     with pytest.raises(ConflictError, match="no gradient"):
         learner.optim_step("p", learning_rate=1e-2)
-    learner.forward_backward("p", batch, LossConfig())
+    learner.forward_backward("p", batch, policy_loss())
     next(iter(learner.gradient("p").values())).view(-1)[0] = math.nan
     with pytest.raises(NonFiniteGradientError, match="learning_rate"):
         learner.optim_step("p", learning_rate=1e-2)
@@ -325,7 +325,7 @@ def test_updates_too_small_for_bfloat16_add_up_and_survive_a_checkpoint(model_di
     begin = short.weights("p").tensors
 
     def step(policy_id):
-        short.forward_backward(policy_id, batch, LossConfig(clip_low=1.0, clip_high=100.0))
+        short.forward_backward(policy_id, batch, policy_loss(clip_low=1.0, clip_high=100.0))
         short.optim_step(policy_id, learning_rate=1e-6)
 
     for _ in range(3):
@@ -347,7 +347,7 @@ def test_an_entropy_bonus_alone_makes_the_policy_less_certain(learner, batch):
     """With every advantage 0 nothing but the bonus moves the policy."""
     indifferent = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
     learner.create_policy("p", FullParameters(), seed=0)
-    before = learner.forward_backward("p", indifferent, LossConfig(entropy_coefficient=1.0)).loss
+    before = learner.forward_backward("p", indifferent, policy_loss(entropy_coefficient=1.0)).loss
     learner.optim_step("p", learning_rate=1e-3)
-    after = learner.forward_backward("p", indifferent, LossConfig(entropy_coefficient=1.0)).loss
+    after = learner.forward_backward("p", indifferent, policy_loss(entropy_coefficient=1.0)).loss
     assert after < before < 0

@@ -2,7 +2,7 @@ import pytest
 
 from backend.compute.weights import FullWeights, weights_sha256
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
+from backend.learner.token_loss import policy_loss
 from tests.backend.learner.tiny import trained
 from tinkergym.errors import (
     ConflictError,
@@ -30,7 +30,7 @@ def test_policies_that_train_in_turns_are_bit_equal_to_training_alone(model_dir,
         shared.create_policy(name, adapter, seed=3)
     for _ in range(2):
         for name, (_, data) in settings.items():
-            shared.forward_backward(name, data, LossConfig())
+            shared.forward_backward(name, data, policy_loss())
         for name in reversed(settings):
             shared.optim_step(name, learning_rate=2e-2)
     shared.create_policy("passing", LoRA(rank=3), seed=9)
@@ -39,7 +39,7 @@ def test_policies_that_train_in_turns_are_bit_equal_to_training_alone(model_dir,
 
 
 def _step(learner, batch, **kwargs):
-    learner.forward_backward("p", batch, LossConfig())
+    learner.forward_backward("p", batch, policy_loss())
     return learner.optim_step("p", **kwargs)
 
 
@@ -49,7 +49,7 @@ def test_a_policy_is_known_by_its_id_only_while_it_exists(learner, batch):
         learner.create_policy("p", ADAPTERS[0], seed=1)
     learner.drop("p")
     with pytest.raises(NotFoundError, match="create or load"):
-        learner.forward_backward("p", batch, LossConfig())
+        learner.forward_backward("p", batch, policy_loss())
     learner.create_policy("p", ADAPTERS[0], seed=1)
     assert learner.policy_ids == ["p"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from backend.compute.weights import weights_sha256
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
+from backend.learner.token_loss import policy_loss
 from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
@@ -16,7 +16,7 @@ KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
 
 def train(learner, batch, *, steps):
     for _ in range(steps):
-        learner.forward_backward("p", batch, LossConfig())
+        learner.forward_backward("p", batch, policy_loss())
         learner.optim_step("p", learning_rate=1e-2, weight_decay=0.01)
 
 
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_another_adapter_is_refused(learner, saved, adapter):
 
 def test_a_checkpoint_of_another_base_model_is_refused(learner, saved, batch, tmp_path):
     learner.create_policy("full", FullParameters(), seed=1)
-    learner.forward_backward("full", batch, LossConfig())
+    learner.forward_backward("full", batch, policy_loss())
     learner.optim_step("full", learning_rate=1e-3)
     learner.save("full", tmp_path / "elsewhere" / "model", step=1, policy_version=1)
     with pytest.raises(ConflictError, match="a different base model"):

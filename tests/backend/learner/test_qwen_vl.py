@@ -10,8 +10,8 @@ from PIL import Image
 from backend.catalog.models import load_renderer_bundle
 from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from backend.vision.shared import SharedImages
 from tests.backend.tiny_qwen_vl import make_qwen_vl
 from tinkergym.agent.renderer import Renderer
@@ -129,7 +129,7 @@ def test_updates_reach_the_engine_and_a_checkpoint_loads_in_plain_libraries(
             TrainSequence.sampled(*pair, advantage=(-1.0) ** n)
             for n, pair in enumerate(zip(requests, answers, strict=True))
         ]
-        learned = learner.forward_backward("p", batch, LossConfig(name="reinforce")).learner_logprobs
+        learned = learner.forward_backward("p", batch, policy_loss(loss="reinforce")).learner_logprobs
         sampled = np.concatenate([answer.sampling_logprobs for answer in answers])
         assert np.abs(np.concatenate(learned) - sampled).mean() <= 1e-5
         learner.optim_step("p", learning_rate=2e-3)

@@ -4,32 +4,12 @@ import math
 import numpy as np
 import pytest
 
-from backend.learner.importance import ImportanceCorrection
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
-TOKEN = ImportanceCorrection(kind="truncated", cap=1.5)
-
-
-CONFIGS = {
-    "reinforce": LossConfig(name="reinforce", aggregation="sequence"),
-    "importance_sampling": LossConfig(name="importance_sampling"),
-    "cispo": LossConfig(name="cispo"),
-    "gspo": LossConfig(name="gspo", aggregation="sequence", clip_low=0.05, clip_high=0.05),
-    "dro": LossConfig(name="dro", dro_beta=0.3),
-    "dual_clip": LossConfig(dual_clip=1.3),
-    "kl_k2": LossConfig(kl_coefficient=0.3, kl_estimator="k2"),
-    "kl_k3": LossConfig(kl_coefficient=0.3, aggregation="constant", constant_tokens=10),
-    "entropy": LossConfig(entropy_coefficient=0.2, aggregation="sequence"),
-    "truncated": LossConfig(correction=TOKEN),
-    "masked": LossConfig(correction=ImportanceCorrection(kind="masked", cap=1.5)),
-    "truncated_sequence": LossConfig(correction=dataclasses.replace(TOKEN, level="sequence")),
-    "gspo_masked": LossConfig(
-        name="gspo", correction=ImportanceCorrection(kind="masked", cap=8.0, level="sequence")
-    ),
-}
+PENALIZED = policy_loss(kl_coefficient=0.3, aggregation="constant", constant_tokens=10)
 
 
 @pytest.fixture
@@ -40,7 +20,7 @@ def ready(learner, batch):
 
 def prepared(learner, batch):
     learner.create_policy("p", FullParameters(), seed=3)
-    learner.forward_backward("p", batch, LossConfig())
+    learner.forward_backward("p", batch, policy_loss())
     learner.optim_step("p", learning_rate=5e-3)
     reference, own = learner.logprobs(None, batch), learner.logprobs("p", batch)
     rng, sequences = np.random.default_rng(0), []
@@ -60,13 +40,13 @@ def test_optional_numbers_are_wanted_of_every_sequence_and_in_the_right_number(r
     learner, batch = ready
     with pytest.raises(InvalidRequestError, match="for every sequence, or for none"):
         learner.forward_backward(
-            "p", [batch[0], dataclasses.replace(batch[1], reference_logprobs=None)], LossConfig()
+            "p", [batch[0], dataclasses.replace(batch[1], reference_logprobs=None)], policy_loss()
         )
     with pytest.raises(InvalidRequestError, match="pass one per such token"):
         dataclasses.replace(batch[0], reference_logprobs=[0.0])
     without = [dataclasses.replace(s, reference_logprobs=None) for s in batch]
     with pytest.raises(InvalidRequestError) as caught:
-        learner.forward_backward("p", without, CONFIGS["kl_k3"])
+        learner.forward_backward("p", without, PENALIZED)
     assert caught.value.field == "reference_logprobs"
 
 
@@ -101,8 +81,8 @@ def test_a_sequence_that_cannot_be_learned_from_is_refused_with_the_field(learne
         "sampling_logprobs": [None, None, -1.0],
         "advantage": 1.0,
     }
-    learner.forward_backward("p", [TrainSequence(**good)], LossConfig())
+    learner.forward_backward("p", [TrainSequence(**good)], policy_loss())
     with pytest.raises(InvalidRequestError) as caught:
-        learner.forward_backward("p", [TrainSequence(**good | change)], LossConfig())
+        learner.forward_backward("p", [TrainSequence(**good | change)], policy_loss())
     assert caught.value.field == field
     assert caught.value.hint

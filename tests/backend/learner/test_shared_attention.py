@@ -11,7 +11,7 @@ from transformers import (
 from backend.config import PACKAGED_MODELS
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
+from backend.learner.token_loss import policy_loss
 from tinkergym.schema.jobs.parts import LoRA
 
 CPU = torch.device("cpu")
@@ -93,4 +93,4 @@ def test_a_model_that_fails_on_shared_prompts_is_computed_once_per_sequence(capl
 def test_a_prompt_is_computed_once_in_bfloat16(batch, model_dir):
     short = Learner(model_dir, dtype=torch.bfloat16)
     short.create_policy("p", LoRA(rank=2), seed=0)
-    assert short.forward_backward("p", batch, LossConfig()).metrics["shared_fraction"] > 0
+    assert short.forward_backward("p", batch, policy_loss()).metrics["shared_fraction"] > 0

@@ -8,33 +8,42 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from backend.learner import train_pass
-from backend.learner.importance import ImportanceCorrection
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
+from backend.learner.token_loss import algorithm_loss, policy_loss
 from backend.learner.train_pass import BatchPart, metrics_over_parts
+from tinkergym.algorithms import GRPO
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
-TOKEN = ImportanceCorrection(kind="truncated", cap=1.5)
-
-
-CONFIGS = {
-    "reinforce": LossConfig(name="reinforce", aggregation="sequence"),
-    "importance_sampling": LossConfig(name="importance_sampling"),
-    "cispo": LossConfig(name="cispo"),
-    "gspo": LossConfig(name="gspo", aggregation="sequence", clip_low=0.05, clip_high=0.05),
-    "dro": LossConfig(name="dro", dro_beta=0.3),
-    "dual_clip": LossConfig(dual_clip=1.3),
-    "kl_k2": LossConfig(kl_coefficient=0.3, kl_estimator="k2"),
-    "kl_k3": LossConfig(kl_coefficient=0.3, aggregation="constant", constant_tokens=10),
-    "entropy": LossConfig(entropy_coefficient=0.2, aggregation="sequence"),
-    "truncated": LossConfig(correction=TOKEN),
-    "masked": LossConfig(correction=ImportanceCorrection(kind="masked", cap=1.5)),
-    "truncated_sequence": LossConfig(correction=dataclasses.replace(TOKEN, level="sequence")),
-    "gspo_masked": LossConfig(
-        name="gspo", correction=ImportanceCorrection(kind="masked", cap=8.0, level="sequence")
-    ),
+CONSTANT = 10
+ALGORITHMS = {
+    name: GRPO.model_construct(**settings)
+    for name, settings in {
+        "reinforce": {"loss": "reinforce", "aggregation": "sequence"},
+        "importance_sampling": {"loss": "importance_sampling"},
+        "cispo": {"loss": "cispo"},
+        "gspo": {"loss": "gspo", "aggregation": "sequence", "clip_low": 0.05, "clip_high": 0.05},
+        "dro": {"loss": "dro", "dro_beta": 0.3},
+        "dual_clip": {"dual_clip": 1.3},
+        "kl_k2": {"kl_coefficient": 0.3, "kl_estimator": "k2"},
+        "kl_k3": {"kl_coefficient": 0.3, "aggregation": "constant"},
+        "entropy": {"entropy_coefficient": 0.2, "aggregation": "sequence"},
+        "truncated": {"importance_correction": "truncated", "importance_cap": 1.5},
+        "masked": {"importance_correction": "masked", "importance_cap": 1.5},
+        "truncated_sequence": {
+            "importance_correction": "truncated",
+            "importance_cap": 1.5,
+            "importance_level": "sequence",
+        },
+        "gspo_masked": {
+            "loss": "gspo",
+            "importance_correction": "masked",
+            "importance_cap": 8.0,
+            "importance_level": "sequence",
+        },
+    }.items()
 }
+CONFIGS = {name: algorithm_loss(algorithm, CONSTANT) for name, algorithm in ALGORITHMS.items()}
 
 
 EVERY = pytest.mark.parametrize("name", CONFIGS)
@@ -48,7 +57,7 @@ def ready(learner, batch):
 
 def prepared(learner, batch):
     learner.create_policy("p", FullParameters(), seed=3)
-    learner.forward_backward("p", batch, LossConfig())
+    learner.forward_backward("p", batch, policy_loss())
     learner.optim_step("p", learning_rate=5e-3)
     reference, own = learner.logprobs(None, batch), learner.logprobs("p", batch)
     rng, sequences = np.random.default_rng(0), []
@@ -86,9 +95,9 @@ def plain(model, batch, config):
         learner = torch.stack([logits[i - 1, s.token_ids[i]] for i, m in enumerate(s.loss_mask) if m])
         sampling = torch.tensor([p for p in s.sampling_logprobs if p is not None])
         begun = learner.detach() if s.proximal_logprobs is None else torch.as_tensor(s.proximal_logprobs)
-        anchor = begun if config.correction else sampling
+        anchor = begun if config.corrects else sampling
         ratio, a = (learner - anchor).exp(), s.advantage
-        if config.name == "gspo":
+        if config.loss == "gspo":
             ratio = (learner - anchor).mean().exp().expand(len(learner))
         inside = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
         losses = {
@@ -96,15 +105,15 @@ def plain(model, batch, config):
             "importance_sampling": -a * ratio,
             "cispo": -a * inside.detach() * learner,
             "dro": -(a * (learner - anchor) - config.dro_beta / 2 * (learner - anchor) ** 2),
-        }.get(config.name, -torch.minimum(a * ratio, a * inside))
+        }.get(config.loss, -torch.minimum(a * ratio, a * inside))
         if config.dual_clip and a < 0:
             losses = torch.minimum(losses, torch.tensor(-a * config.dual_clip))
-        if config.correction:
+        if config.corrects:
             gap = begun - sampling
-            weight = (gap.sum().expand(len(gap)) if config.correction.level == "sequence" else gap).exp()
-            cap = config.correction.cap
+            weight = (gap.sum().expand(len(gap)) if config.importance_level == "sequence" else gap).exp()
+            cap = config.importance_cap
             cut = weight.clamp(max=cap)
-            if config.correction.kind == "masked":
+            if config.importance_correction == "masked":
                 cut = weight * ((weight <= cap) & (weight >= 1 / cap))
             losses = losses * cut
         if config.kl_coefficient:
@@ -118,7 +127,7 @@ def plain(model, batch, config):
         sequence = {
             "token": losses.sum() / tokens,
             "sequence": losses.mean() / len(batch),
-            "constant": losses.sum() / config.constant_tokens / len(batch),
+            "constant": losses.sum() / CONSTANT / len(batch),
         }
         total = total + sequence[config.aggregation]
     return total
@@ -129,14 +138,14 @@ def test_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(ready, 
     learner, batch = ready
     learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1", attn_implementation="eager").eval()
-    loss = plain(model, batch, CONFIGS[name])
+    loss = plain(model, batch, ALGORITHMS[name])
     loss.backward()
     found, result = gradient(learner, batch, CONFIGS[name])
     assert result.loss == pytest.approx(float(loss.detach()), abs=1e-5)
     assert_close(found, {n: p.grad for n, p in model.named_parameters()}, tolerance=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if config.correction])
+@pytest.mark.parametrize("name", [name for name, algorithm in ALGORITHMS.items() if algorithm.corrects])
 def test_in_later_updates_weights_are_those_of_the_policy_that_the_step_began_with(ready, name, tmp_path):
     learner, batch = ready
     rng, own = np.random.default_rng(1), learner.logprobs("p", batch)
@@ -146,7 +155,7 @@ def test_in_later_updates_weights_are_those_of_the_policy_that_the_step_began_wi
     ]
     learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1", attn_implementation="eager").eval()
-    loss = plain(model, batch, CONFIGS[name])
+    loss = plain(model, batch, ALGORITHMS[name])
     loss.backward()
     found, result = gradient(learner, batch, CONFIGS[name])
     assert result.loss == pytest.approx(float(loss.detach()), abs=1e-5)

@@ -16,11 +16,10 @@ from transformers import (
 )
 
 from backend.compute.weights import weights_sha256
-from backend.learner.importance import ImportanceCorrection
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import BatchTotals
-from backend.learner.value_loss import ValueLoss
+from backend.learner.token_loss import algorithm_loss, policy_loss
+from tinkergym.algorithms import PPO
 from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
@@ -31,7 +30,8 @@ from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
-VALUED = LossConfig(value=ValueLoss(coefficient=0.3, clip=0.5))
+LEARNER = PPO(value_coefficient=0.3, value_clip=0.5, updates_per_step=2)
+VALUED = algorithm_loss(LEARNER)
 FILE = "value_head.safetensors"
 
 
@@ -131,9 +131,15 @@ def test_values_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(
     "loss",
     [
         VALUED,
-        dataclasses.replace(VALUED, name="gspo", aggregation="sequence"),
-        dataclasses.replace(
-            VALUED, correction=ImportanceCorrection(kind="truncated", cap=1.5, level="sequence")
+        algorithm_loss(LEARNER.model_copy(update={"loss": "gspo", "aggregation": "sequence"})),
+        algorithm_loss(
+            LEARNER.model_copy(
+                update={
+                    "importance_correction": "truncated",
+                    "importance_cap": 1.5,
+                    "importance_level": "sequence",
+                }
+            )
         ),
     ],
     ids=["ppo", "gspo", "corrected"],
@@ -185,7 +191,7 @@ def test_models_whose_logits_are_more_than_a_matrix_times_the_state_have_values_
         expected, _ = plain_values(model, head, sequence)
         np.testing.assert_allclose(values, expected.detach(), atol=2e-5)
     quiet = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
-    found, _ = gradient(learner, quiet, LossConfig(value=ValueLoss(coefficient=1.0)))
+    found, _ = gradient(learner, quiet, algorithm_loss(PPO(value_coefficient=1.0)))
     for sequence in batch:
         values, _ = plain_values(model, head, sequence)
         targets = torch.tensor(sequence.value_targets, dtype=torch.float32)
@@ -200,7 +206,7 @@ def test_a_head_that_no_loss_asks_for_leaves_the_policys_bits_alone(model_dir, b
     for value_head in (False, True):
         learner = Learner(model_dir)
         learner.create_policy("p", adapter, seed=1, value_head=value_head)
-        train(learner, batch, LossConfig(), steps=2)
+        train(learner, batch, policy_loss(), steps=2)
         found.append(weights_sha256(learner.weights("p")))
     assert found[0] == found[1]
 
@@ -213,7 +219,7 @@ def test_a_policy_beside_one_with_a_head_learns_the_bits_of_training_alone(model
         for _ in range(2):
             if learner is beside:
                 train(learner, judged(batch), policy="valued")
-            train(learner, batch, LossConfig())
+            train(learner, batch, policy_loss())
     assert weights_sha256(alone.weights("p")) == weights_sha256(beside.weights("p"))
 
 
@@ -285,7 +291,7 @@ def test_the_head_is_no_part_of_the_weights_that_are_published(learner, saved):
 def test_its_gradient_is_clipped_by_itself_and_its_rate_is_its_own(learner, batch):
     batch = judged(batch)
     learner.create_policy("p", ADAPTERS[0], seed=1, value_head=True)
-    loud = LossConfig(value=ValueLoss(coefficient=1e6))
+    loud = algorithm_loss(PPO(value_coefficient=1e6))
     learner.forward_backward("p", batch, loud)
     stepped = learner.optim_step("p", learning_rate=1e-3, max_grad_norm=0.1, value_learning_rate=0.25)
     assert stepped.metrics["value_grad_norm"] > 100
@@ -322,7 +328,7 @@ def test_targets_are_wanted_of_every_sampled_token(batch):
 def test_values_come_to_what_they_are_told(learner, batch, adapter):
     learner.create_policy("p", adapter, seed=1, value_head=True)
     quiet = [dataclasses.replace(s, advantage=0.0) for s in judged(batch)]
-    loss = LossConfig(value=ValueLoss(coefficient=1.0))
+    loss = algorithm_loss(PPO(value_coefficient=1.0))
     first = learner.forward_backward("p", quiet, loss).metrics["value_loss"]
     learner.forget_gradient("p")
     for _ in range(40):

@@ -1,10 +1,11 @@
 import pytest
 import torch
 
-from backend.learner.losses import LossConfig
-from backend.learner.token_loss import LossTokens
-from backend.learner.value_loss import ValueLoss, value_losses
+from backend.learner.token_loss import algorithm_loss, policy_loss
+from tinkergym.algorithms import PPO
+from tinkergym.algorithms.ppo import value_losses
 from tinkergym.errors import InvalidRequestError
+from tinkergym.policy_losses import LossTokens
 
 
 def of(value, target, old, clip=None):
@@ -45,7 +46,7 @@ def tokens(**settings):
 
 
 def test_it_counts_beside_the_policys_loss_by_its_coefficient():
-    config = LossConfig(value=ValueLoss(coefficient=0.5))
+    config = algorithm_loss(PPO(value_coefficient=0.5))
     found = config.token_losses(
         tokens(values=torch.tensor([0.0, 1.0]), value_targets=torch.tensor([2.0, 1.0]))
     )
@@ -55,11 +56,11 @@ def test_it_counts_beside_the_policys_loss_by_its_coefficient():
 
 
 def test_with_a_value_loss_no_sequence_is_silent():
-    assert LossConfig().silent_without_advantage
-    assert not LossConfig(value=ValueLoss(coefficient=0.5)).silent_without_advantage
+    assert policy_loss().silent_without_advantage
+    assert not algorithm_loss(PPO(value_coefficient=0.5)).silent_without_advantage
 
 
 def test_without_a_head_or_targets_it_is_refused():
-    config = LossConfig(value=ValueLoss(coefficient=0.5))
+    config = algorithm_loss(PPO(value_coefficient=0.5))
     with pytest.raises(InvalidRequestError, match="value_head=True"):
         config.token_losses(tokens())

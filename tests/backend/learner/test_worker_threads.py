@@ -13,22 +13,22 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from backend.learner import train_pass
 from backend.learner.causal_lm import CausalLM
 from backend.learner.learner import Learner, PolicyBatch
-from backend.learner.losses import LossConfig
+from backend.learner.token_loss import algorithm_loss, policy_loss
 from backend.learner.train_pass import Found
-from backend.learner.value_loss import ValueLoss
 from backend.learner.worker_threads import WorkerThreads
+from tinkergym.algorithms import PPO
 from tinkergym.errors import NonFiniteLossError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 KINDS = pytest.mark.parametrize("adapter", ADAPTERS, ids=["lora", "full"])
 PATIENCE_SECONDS = 120.0
-VALUED = LossConfig(value=ValueLoss(coefficient=0.3, clip=0.5))
+VALUED = algorithm_loss(PPO(value_coefficient=0.3, value_clip=0.5, updates_per_step=2))
 LOSSES = {
     "value": VALUED,
-    "ppo": LossConfig(),
-    "gspo": LossConfig(name="gspo", aggregation="sequence", clip_low=0.05, clip_high=0.05),
-    "entropy": LossConfig(entropy_coefficient=0.1, aggregation="sequence"),
+    "ppo": policy_loss(),
+    "gspo": policy_loss(loss="gspo", aggregation="sequence", clip_low=0.05, clip_high=0.05),
+    "entropy": policy_loss(entropy_coefficient=0.1, aggregation="sequence"),
 }
 
 
@@ -97,7 +97,7 @@ def test_a_gradient_that_is_kept_aside_is_the_sum_over_the_slices_of_the_head(
     model_dir, make_batch, monkeypatch, adapter, options
 ):
     batch = make_batch(seed=5, groups=6, size=4)
-    loss = LossConfig(name="importance_sampling")
+    loss = policy_loss(loss="importance_sampling")
 
     def gradient():
         learner = Learner(model_dir, micro_batch_tokens=240, **options)
@@ -121,7 +121,7 @@ def test_the_bits_do_not_depend_on_which_worker_is_done_first(
     model_dir, checkpoint, make_batch, adapter, monkeypatch
 ):
     batch = make_batch(seed=5, groups=6, size=4)
-    usual, expected = learned(model_dir, checkpoint, adapter, batch, LossConfig(), workers=3)
+    usual, expected = learned(model_dir, checkpoint, adapter, batch, policy_loss(), workers=3)
     run, threads = WorkerThreads.run, set()
 
     def last_first(workers, work, items, cores):
@@ -138,7 +138,7 @@ def test_the_bits_do_not_depend_on_which_worker_is_done_first(
         return run(workers, in_turn, list(enumerate(items)), cores)
 
     monkeypatch.setattr(WorkerThreads, "run", last_first)
-    found, gradient = learned(model_dir, checkpoint, adapter, batch, LossConfig(), workers=3)
+    found, gradient = learned(model_dir, checkpoint, adapter, batch, policy_loss(), workers=3)
     assert len(threads) == 3
     assert found.loss == usual.loss
     assert all(torch.equal(gradient[name], expected[name]) for name in expected)
@@ -152,9 +152,9 @@ def test_a_failing_worker_leaves_no_gradient_and_the_next_batch_is_learned(model
         batch[-1], sampling_logprobs=[None if p is None else -1e30 for p in batch[-1].sampling_logprobs]
     )
     with pytest.raises(NonFiniteLossError):
-        learner.forward_backward("p", [*batch[:-1], far], LossConfig(name="importance_sampling"))
+        learner.forward_backward("p", [*batch[:-1], far], policy_loss(loss="importance_sampling"))
     assert not learner.has_gradient("p")
-    learner.forward_backward("p", batch, LossConfig())
+    learner.forward_backward("p", batch, policy_loss())
     assert learner.optim_step("p", learning_rate=1e-3).grad_norm > 0
 
 
@@ -221,7 +221,7 @@ def test_a_model_that_keeps_state_between_runs_has_one_worker(
 def test_gradients_are_laid_out_as_their_parameters_whatever_autograd_returns(model_dir, make_batch):
     learner = Learner(model_dir, cpu_threads=3, micro_batch_tokens=240)
     learner.create_policy("p", FullParameters(), seed=3)
-    train_pass = learner._begin("p", PolicyBatch(sequences=make_batch(seed=5), loss=LossConfig())).train_pass
+    train_pass = learner._begin("p", PolicyBatch(sequences=make_batch(seed=5), loss=policy_loss())).train_pass
     parameters = learner._entry("p").optimiser.parameters
     turned = [torch.ones_like(p.t()).t() if p.dim() == 2 else torch.ones_like(p) for p in parameters]
     found = Found(loss=0.0, shares={}, largest={}, input_tokens=1, computed_tokens=1, gradients=turned)

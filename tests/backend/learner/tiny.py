@@ -2,14 +2,14 @@
 
 import torch
 
-from backend.learner.losses import LossConfig
+from backend.learner.token_loss import policy_loss
 
 
 def trained(learner, adapter, batch, *, seed=3, steps=1, policy_id="p"):
     """A policy that is no longer equal to the base model."""
     learner.create_policy(policy_id, adapter, seed=seed)
     for _ in range(steps):
-        learner.forward_backward(policy_id, batch, LossConfig())
+        learner.forward_backward(policy_id, batch, policy_loss())
         learner.optim_step(policy_id, learning_rate=2e-2)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend.learner.learner import Learner
-from tinkergym.schema.algorithms import GRPO, PPO
+from tinkergym.algorithms import GRPO, PPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 

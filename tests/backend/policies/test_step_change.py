@@ -10,8 +10,8 @@ from backend.jobs.job_control import JobControl
 from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.policies.step_change import StepChange
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import NonFiniteGradientError, NonFiniteLossError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 

@@ -11,7 +11,7 @@ from backend.compute.weights import weights_sha256
 from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
-from backend.learner.sft_loss import LikelihoodLoss
+from backend.learner.token_loss import likelihood_loss
 from backend.policies.bound import Bound, PoolParts
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
@@ -97,7 +97,7 @@ def place(tmp_path):
 
 
 def learn(policy):
-    policy.forward_backward([SEQUENCE], LikelihoodLoss(aggregation="token"))
+    policy.forward_backward([SEQUENCE], likelihood_loss(aggregation="token"))
     policy.optim_step(**STEP)
 
 
@@ -120,7 +120,7 @@ def test_a_policy_is_named_by_its_own_id_and_goes_on_from_what_was_saved(place):
 def test_between_an_optimizer_step_and_the_end_of_its_step_the_policy_is_no_version(place):
     (policy,) = place.take(place.create()).values()
     policy.restore()
-    policy.forward_backward([SEQUENCE], LikelihoodLoss(aggregation="token"))
+    policy.forward_backward([SEQUENCE], likelihood_loss(aggregation="token"))
     assert (policy.is_changing, policy.has_gradient()) == (False, True)
     policy.optim_step(**STEP)
     assert (policy.is_changing, policy.has_gradient()) == (True, False)

@@ -19,8 +19,8 @@ from backend.store.store import Store
 from backend.store.uploads import Uploads
 from tests.leftovers import belonging_to_the_file
 from tinkergym.agent.renderer import Renderer
+from tinkergym.algorithms import GRPO
 from tinkergym.datasets.prepare import prepare
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec

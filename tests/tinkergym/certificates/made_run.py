@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tinkergym.algorithms import GRPO
 from tinkergym.certificates.bundle import writing_bundle
 from tinkergym.remote.certificates import known_to
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.certificate import (
     AdapterFacts,
     AgreementFacts,

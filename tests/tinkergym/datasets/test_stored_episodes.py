@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from tinkergym.algorithms import GRPO
 from tinkergym.datasets.conversations import comparison, conversation
 from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
 from tinkergym.errors import InvalidDataError, InvalidRequestError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec

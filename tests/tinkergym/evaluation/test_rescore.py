@@ -4,13 +4,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tinkergym.advantages import group_advantages
+from tinkergym.algorithms import GRPO, PPO, RLOO, ReinforcePlusPlus, RunningBaseline
 from tinkergym.core import SingleTurnEnv, TextEnv
 from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
-from tinkergym.evaluation.advantages import group_advantages
 from tinkergym.evaluation.rescore import rescore
 from tinkergym.rubrics import Rubric
-from tinkergym.schema.algorithms import GRPO, PPO, RLOO, ReinforcePlusPlus, RunningBaseline
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tinkergym import opponents
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.jobs.parts import LoRA, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train

@@ -5,7 +5,8 @@ import pytest
 import tinkergym as tg
 from tinkergym.algorithms import PPO, RLOO, DrGRPO, ReinforcePlusPlus
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithms import Algorithm, PolicyGradient
+from tinkergym.schema.algorithm_registry import Algorithm
+from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.parsing import parse_spec
 
@@ -138,6 +139,10 @@ def test_a_job_of_yesterday_reads_as_before():
         "weight_decay": 0.0,
     }
     assert parse_spec({**GOOD, "algorithm": stored}).algorithm == tg.GRPO()
+
+
+def test_divides_by_a_constant_only_in_dr_grpo():
+    assert (DrGRPO().aggregation, tg.GRPO().aggregation) == ("constant", "token")
 
 
 def test_what_all_share_is_no_algorithm_by_itself():

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithms import GRPO
 from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES
 from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
 from tinkergym.schema.parsing import parse, parse_spec

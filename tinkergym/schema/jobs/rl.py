@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator
 
-from tinkergym.schema.algorithms import GRPO, Algorithm
+from tinkergym.schema.algorithm_registry import Algorithm, default_algorithm
 from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import FullParameters
@@ -22,7 +22,7 @@ class RLSpec(PlayedSpec):
 
     rules = RULES["rl"]
     kind: Literal["rl"] = "rl"
-    algorithm: Algorithm = GRPO()
+    algorithm: Algorithm = Field(default_factory=default_algorithm)
     agents: dict[AgentName, SeatSettings] = Field({}, max_length=64)
     """Who plays each seat of a game, by agent id. Empty for an environment with one agent."""
     self_play: bool | League = False
@@ -222,7 +222,7 @@ class RLSpec(PlayedSpec):
     @property
     def most_episodes_per_step(self) -> int:
         """The most episodes of one train step, if each round of dynamic sampling replaces every group."""
-        return self.episodes_per_step * (1 + self.algorithm.dynamic_sampling_rounds)
+        return self.episodes_per_step * (1 + self.algorithm.replacement_rounds)
 
 
 def _with_anchors(league: League, offered: Sequence[str]) -> League:

@@ -416,7 +416,7 @@ GAME = (
     ),
     Rule(
         "replay_of_other_groups",
-        lambda job: job.replayed_jobs and job.algorithm.dynamic_sampling_rounds,
+        lambda job: job.replayed_jobs and job.algorithm.replacement_rounds,
         "algorithm.dynamic_sampling_rounds",
         "cannot be set with a Replay, whose groups are fixed",
         "leave it out",
@@ -464,7 +464,7 @@ def _unequal_groups(job: Any) -> _Wrong | None:
 
 def _unequal_replacements(job: Any, own: Any) -> Any:
     """Whether a group taught nothing is decided once, for all of its seats."""
-    if not job.algorithm.dynamic_sampling_rounds:
+    if not job.algorithm.replacement_rounds:
         return None
     names = ("credit", "discount", "overlong_tokens", "overlong_penalty")
     pairs = {name: [getattr(one.algorithm, name, None) for one in (own, job)] for name in names}
@@ -472,7 +472,7 @@ def _unequal_replacements(job: Any, own: Any) -> Any:
 
 
 def _unequal_turns(job: Any, own: Any) -> bool:
-    counted = job.algorithm.dynamic_sampling_rounds and own.algorithm.overlong_tokens
+    counted = job.algorithm.replacement_rounds and own.algorithm.overlong_tokens
     return bool(counted) and own.sampling.max_turn_tokens != job.sampling.max_turn_tokens
 
 
@@ -534,9 +534,7 @@ POLICIES = (
     ),
     Rule(
         "rounds_of_a_seat",
-        _of_a_policy(
-            lambda job, own: own.algorithm.dynamic_sampling_rounds != job.algorithm.dynamic_sampling_rounds
-        ),
+        _of_a_policy(lambda job, own: own.algorithm.replacement_rounds != job.algorithm.replacement_rounds),
         f"{_OF}dynamic_sampling_rounds",
         "differs from the job's",
         "set it in both, or in neither",

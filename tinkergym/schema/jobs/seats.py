@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from tinkergym.schema.algorithms import Algorithm
+from tinkergym.schema.algorithm_registry import Algorithm
 from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.jobs.parts import Adapter, Sampling
 from tinkergym.schema.model import Choice

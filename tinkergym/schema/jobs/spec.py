@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, WrapValidator
 
+from tinkergym.schema.algorithm_registry import as_stored
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
@@ -28,6 +29,14 @@ JOB_SPEC: TypeAdapter[RLSpec | SFTSpec | PreferenceSpec | DistillationSpec | Pol
 )
 
 
+StoredSpec = Annotated[JobSpec, WrapValidator(as_stored)]
+"""Settings that were accepted before: what is no longer installed here can still be shown."""
+
+_STORED_SPEC: TypeAdapter[RLSpec | SFTSpec | PreferenceSpec | DistillationSpec | PolicySpec] = TypeAdapter(
+    StoredSpec
+)
+
+
 def stored_spec(written: str) -> JobSpec:
     """Parse the stored JSON of a job's settings."""
-    return JOB_SPEC.validate_json(written)
+    return _STORED_SPEC.validate_json(written)

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from tinkergym.schema.events import ErrorView, JobState
-from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.jobs.spec import StoredSpec
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.updates import MOST_UPDATES, SettingsUpdate
 
@@ -39,7 +39,7 @@ class JobView(WireModel):
     """A job as the service shows it."""
 
     job_id: str
-    spec: JobSpec
+    spec: StoredSpec
     """The effective configuration, with defaults and `updates` filled in."""
     state: JobState
     reason: str = ""

@@ -22,8 +22,8 @@ from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.engines.asking import Asked
 from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import SampleRequest
@@ -273,7 +273,7 @@ def test_a_mixture_of_experts_samples_with_the_adapter_that_the_learner_trained(
         for token in range(4)
     ]
     for _ in range(3):
-        learner.forward_backward("p", written, LossConfig())
+        learner.forward_backward("p", written, policy_loss())
         learner.optim_step("p", learning_rate=1e-2)
     engine = VllmEngine(tmp_path, settings=VllmSettings(adapters_at_once=2))
     try:

@@ -13,8 +13,8 @@ import pytest
 from backend.config import VllmSettings
 from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
-from backend.learner.losses import LossConfig
 from backend.learner.sequences import TrainSequence
+from backend.learner.token_loss import policy_loss
 from backend.vision.shared import SharedImages
 from tests.backend.tiny_qwen_vl import make_qwen_vl
 from tests.backend.vlm import NANO_VL, Pictures, Seeing
@@ -88,7 +88,7 @@ def test_learner_and_vllm_agree_on_images_through_updates_of_every_kind_of_polic
             learned = np.concatenate(learner.logprobs(name or None, own))
             assert np.abs(learned - np.asarray(sampled, dtype=np.float32)).mean() <= 1e-5, (name, step)
             if name and step < 4:
-                learner.forward_backward(name, own, LossConfig(name="reinforce"))
+                learner.forward_backward(name, own, policy_loss(loss="reinforce"))
                 learner.optim_step(name, learning_rate=2e-3)
                 engine.publish(name, step + 1, learner.weights(name))
     for name in ADAPTERS:

@@ -7,20 +7,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.learner.importance import ImportanceCorrection
-from backend.learner.kl import kl_estimates
-from backend.learner.losses import (
-    LossConfig,
+from backend.learner.token_loss import policy_loss, token_entropies
+from tinkergym.policy_losses import (
     LossName,
+    LossTokens,
     cispo_loss,
     clipped_policy_loss,
     dro_loss,
     gspo_loss,
     importance_sampling_loss,
+    kl_estimates,
     reinforce_loss,
-    token_entropies,
 )
-from backend.learner.token_loss import LossTokens
 
 
 def loss_of(ratios, advantages, *, clip_low=0.2, clip_high=0.3):
@@ -234,10 +232,12 @@ BESIDE = {
     "nothing": {},
     "k2": {"kl_coefficient": 0.3, "kl_estimator": "k2"},
     "k3": {"kl_coefficient": 0.3, "kl_estimator": "k3"},
-    "truncated at the first update": {"correction": ImportanceCorrection(kind="truncated", cap=1.2)},
-    "masked at a later one": {"correction": ImportanceCorrection(kind="masked", cap=1.5)},
+    "truncated at the first update": {"importance_correction": "truncated", "importance_cap": 1.2},
+    "masked at a later one": {"importance_correction": "masked", "importance_cap": 1.5},
     "truncated by sequence": {
-        "correction": ImportanceCorrection(kind="truncated", cap=1.2, level="sequence")
+        "importance_correction": "truncated",
+        "importance_cap": 1.2,
+        "importance_level": "sequence",
     },
 }
 
@@ -276,7 +276,7 @@ def test_every_loss_of_a_job_has_the_gradient_of_finite_differences_of_what_it_s
         **({} if anchor is at else {"proximal_logprobs": proximal.reshape(-1)}),
         **{field: np.broadcast_to(value, shape).reshape(-1) for field, value in of_sequence.items()},
     )
-    gradient, _ = gradient_of(LossConfig(name=name, dro_beta=0.1, **BESIDE[beside]), tokens)
+    gradient, _ = gradient_of(policy_loss(loss=name, dro_beta=0.1, **BESIDE[beside]), tokens)
     np.testing.assert_allclose(gradient.reshape(shape), slopes(loss, at), atol=1e-7)
 
 
@@ -319,7 +319,7 @@ def test_on_the_policys_own_tokens_all_losses_have_the_gradient_of_reinforce(tok
             advantages=advantages,
             sequence_gaps=torch.zeros_like(sampling),
         )
-        LossConfig(name=name).token_losses(seen).losses.sum().backward()
+        policy_loss(loss=name).token_losses(seen).losses.sum().backward()
         torch.testing.assert_close(learner.grad, -advantages)
 
 
@@ -347,7 +347,7 @@ def gradient_of(config, tokens):
 def test_a_kl_penalty_is_added_to_each_tokens_loss():
     reference = SAMPLING - 0.5
     gradient, found = gradient_of(
-        LossConfig(name="reinforce", kl_coefficient=0.1, kl_estimator="k2"),
+        policy_loss(loss="reinforce", kl_coefficient=0.1, kl_estimator="k2"),
         seen(reference_logprobs=reference),
     )
     gap = LEARNER - reference
@@ -356,8 +356,8 @@ def test_a_kl_penalty_is_added_to_each_tokens_loss():
 
 
 def test_a_correction_weighs_by_the_step_before_and_the_ratio_begins_at_one():
-    correction = ImportanceCorrection(kind="truncated", cap=1.2)
-    gradient, found = gradient_of(LossConfig(correction=correction), seen())
+    correction = {"importance_correction": "truncated", "importance_cap": 1.2}
+    gradient, found = gradient_of(policy_loss(**correction), seen())
     # At the first update the learner itself is proximal: weights min(1.5, 1.2) and 0.5, ratio 1.
     np.testing.assert_allclose(gradient, [-2.0 * 1.2, 0.5])
     np.testing.assert_allclose(found.largest["importance_weight_max"].numpy(), [1.2, 0.5])
@@ -365,18 +365,18 @@ def test_a_correction_weighs_by_the_step_before_and_the_ratio_begins_at_one():
 
 
 def test_in_later_updates_the_ratio_is_taken_against_the_first():
-    correction = ImportanceCorrection(kind="masked", cap=4.0)
+    correction = {"importance_correction": "masked", "importance_cap": 4.0}
     proximal = SAMPLING + np.log([3.0, 0.2])  # 0.2 is below 1 / 4: left out
     gradient, found = gradient_of(
-        LossConfig(name="importance_sampling", correction=correction), seen(proximal_logprobs=proximal)
+        policy_loss(loss="importance_sampling", **correction), seen(proximal_logprobs=proximal)
     )
     np.testing.assert_allclose(gradient, [-2.0 * 3.0 * (1.5 / 3.0), 0.0])
     assert found.shares["importance_changed_fraction"].tolist() == [False, True]
 
 
 def test_a_sequences_correction_is_the_product_over_its_tokens():
-    correction = ImportanceCorrection(kind="truncated", cap=5.0, level="sequence")
-    config = LossConfig(name="reinforce", correction=correction)
+    correction = {"importance_correction": "truncated", "importance_cap": 5.0, "importance_level": "sequence"}
+    config = policy_loss(loss="reinforce", **correction)
     gradient, _ = gradient_of(
         config, seen(sequence_log_ratios=[math.log(0.75)] * 2, sequence_gaps=[0.0, 0.0])
     )
@@ -385,25 +385,23 @@ def test_a_sequences_correction_is_the_product_over_its_tokens():
 
 
 def test_clipped_tokens_are_counted_by_side():
-    found = LossConfig(clip_low=0.2, clip_high=0.2).token_losses(seen())
+    found = policy_loss(clip_low=0.2, clip_high=0.2).token_losses(seen())
     assert found.shares["clip_high_fraction"].tolist() == [True, False]
     assert found.shares["clip_low_fraction"].tolist() == [False, True]
 
 
 @pytest.mark.parametrize("name", ["ppo", "cispo"])
 def test_a_tokens_side_is_its_own_also_under_a_sequences_correction(name):
-    correction = ImportanceCorrection(kind="truncated", level="sequence")
+    correction = {"importance_correction": "truncated", "importance_level": "sequence"}
     # On the whole the sequence became less likely, though its first token became likelier.
     sequence = {"sequence_gaps": [-0.1, -0.1], "sequence_log_ratios": [0.0, 0.0]}
-    found = LossConfig(name=name, correction=correction).token_losses(
-        seen(proximal_logprobs=SAMPLING, **sequence)
-    )
+    found = policy_loss(loss=name, **correction).token_losses(seen(proximal_logprobs=SAMPLING, **sequence))
     assert found.shares["clip_high_fraction"].tolist() == [True, False]
     assert found.shares["clip_low_fraction"].tolist() == [False, True]
 
 
 def test_the_side_of_a_sequences_ratio_is_the_sequences():
-    config = LossConfig(name="gspo", clip_low=0.01, clip_high=0.01)
+    config = policy_loss(loss="gspo", clip_low=0.01, clip_high=0.01)
     found = config.token_losses(seen(sequence_gaps=[-0.1, -0.1]))
     assert found.shares["clip_low_fraction"].tolist() == [False, True]
     assert not found.shares["clip_high_fraction"].any()

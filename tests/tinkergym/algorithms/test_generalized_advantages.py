@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.learner.gae import explained_variance, generalised_advantages, whitened
+from tinkergym.algorithms.ppo import explained_variance, generalized_advantages, whitened
 from tinkergym.errors import InvalidRequestError
 
 finite = st.floats(-100, 100)
@@ -13,26 +13,26 @@ unit = st.floats(0, 1)
 
 def test_golden_values():
     # By hand: deltas 1 + 0.5 * 2 - 0.5 = 1.5, 0 + 0.5 * 4 - 2 = 0, 3 - 4 = -1; then A_t = d_t + 0.25 A_(t+1).
-    found = generalised_advantages([1.0, 0.0, 3.0], [0.5, 2.0, 4.0], gamma=0.5, gae_lambda=0.5)
+    found = generalized_advantages([1.0, 0.0, 3.0], [0.5, 2.0, 4.0], gamma=0.5, gae_lambda=0.5)
     np.testing.assert_allclose(found, [1.4375, -0.25, -1.0], rtol=1e-12)
 
 
 def test_golden_values_of_a_reward_at_the_end():
-    found = generalised_advantages([0.0, 0.0, 1.0], [0.1, 0.2, 0.6], gamma=1.0, gae_lambda=0.95)
+    found = generalized_advantages([0.0, 0.0, 1.0], [0.1, 0.2, 0.6], gamma=1.0, gae_lambda=0.95)
     np.testing.assert_allclose(found, [0.1 + 0.95 * 0.78, 0.4 + 0.95 * 0.4, 0.4], rtol=1e-12)
 
 
 @given(episodes)
 def test_without_discount_and_with_lambda_1_it_is_the_return_minus_the_value(steps):
     rewards, values = np.asarray(steps).T
-    found = generalised_advantages(rewards, values, gamma=1.0, gae_lambda=1.0)
+    found = generalized_advantages(rewards, values, gamma=1.0, gae_lambda=1.0)
     np.testing.assert_allclose(found, rewards[::-1].cumsum()[::-1] - values, atol=1e-9)
 
 
 @given(episodes, unit)
 def test_with_lambda_0_it_is_the_surprise_of_one_step(steps, gamma):
     rewards, values = np.asarray(steps).T
-    found = generalised_advantages(rewards, values, gamma=gamma, gae_lambda=0.0)
+    found = generalized_advantages(rewards, values, gamma=gamma, gae_lambda=0.0)
     np.testing.assert_allclose(found, rewards + gamma * np.append(values[1:], 0.0) - values, atol=1e-9)
 
 
@@ -40,7 +40,7 @@ def test_with_lambda_0_it_is_the_surprise_of_one_step(steps, gamma):
 def test_it_is_the_discounted_sum_of_all_surprises(steps, gamma, gae_lambda):
     rewards, values = np.asarray(steps).T
     surprises = rewards + gamma * np.append(values[1:], 0.0) - values
-    found = generalised_advantages(rewards, values, gamma=gamma, gae_lambda=gae_lambda)
+    found = generalized_advantages(rewards, values, gamma=gamma, gae_lambda=gae_lambda)
     for step in range(len(steps)):
         weights = (gamma * gae_lambda) ** np.arange(len(steps) - step)
         assert found[step] == pytest.approx(float(weights @ surprises[step:]), abs=1e-8)
@@ -52,18 +52,18 @@ def test_values_that_are_right_leave_no_advantage(steps, gamma, gae_lambda):
     values, ahead = np.zeros(len(rewards)), 0.0
     for step in reversed(range(len(rewards))):
         values[step] = ahead = rewards[step] + gamma * ahead
-    found = generalised_advantages(rewards, values, gamma=gamma, gae_lambda=gae_lambda)
+    found = generalized_advantages(rewards, values, gamma=gamma, gae_lambda=gae_lambda)
     np.testing.assert_allclose(found, 0.0, atol=1e-9)
 
 
 def test_an_episode_without_steps_has_no_advantages():
-    assert len(generalised_advantages([], [], gamma=1.0, gae_lambda=1.0)) == 0
+    assert len(generalized_advantages([], [], gamma=1.0, gae_lambda=1.0)) == 0
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, np.nan], [1.0, np.inf]])
 def test_a_value_that_is_missing_or_not_finite_is_refused(values):
     with pytest.raises(InvalidRequestError) as caught:
-        generalised_advantages([0.0, 1.0], values, gamma=1.0, gae_lambda=1.0)
+        generalized_advantages([0.0, 1.0], values, gamma=1.0, gae_lambda=1.0)
     assert caught.value.field == "values"
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tinkergym.advantages import group_advantages, returns_to_go, turn_advantages
 from tinkergym.errors import InvalidRequestError
-from tinkergym.evaluation.advantages import group_advantages, turn_advantages
 
 
 def test_the_group_mean_is_taken_off_each_return():
@@ -266,3 +266,15 @@ def test_returns_of_two_kinds_have_a_mean_and_a_deviation_each():
 def test_an_episode_that_is_alone_of_its_kind_has_nothing_to_be_compared_with():
     result = group_advantages([1, 3, 9], [0, 1, 2], [True] * 3, baseline="batch", strata=[0, 0, 1])
     assert (result.included.tolist(), result.broken_groups) == ([True, True, False], 1)
+
+
+def test_returns_to_go_by_hand():
+    assert returns_to_go([1.0, 0.0, 4.0], discount=0.5) == [2.0, 2.0, 4.0]
+    assert returns_to_go([], discount=0.5) == []
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.floats(0.1, 1.0))
+def test_the_first_return_to_go_is_the_discounted_sum(rewards, discount):
+    found = returns_to_go(rewards, discount=discount)
+    assert found[0] == pytest.approx(sum(r * discount**k for k, r in enumerate(rewards)), abs=1e-9)
+    assert found[-1] == rewards[-1]

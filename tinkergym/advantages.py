@@ -97,7 +97,7 @@ def group_advantages(
     return Advantages(
         values=values,
         included=included,
-        zero_variance_groups=_silent_groups(values, included, group_ids),
+        zero_variance_groups=_zero_variance_groups(values, included, group_ids),
         broken_groups=broken,
         failed_episodes=int((~done).sum()),
     )
@@ -171,7 +171,7 @@ def turn_advantages(
     episodes = Advantages(
         values=np.asarray([part[0] if len(part) else 0.0 for part in turns]),
         included=included,
-        zero_variance_groups=_silent_groups(
+        zero_variance_groups=_zero_variance_groups(
             np.asarray([float(np.abs(part).max(initial=0.0)) for part in turns]), included, group_ids
         ),
         broken_groups=broken,
@@ -246,8 +246,21 @@ def _normalize_batch(values: FloatArray, included: BoolArray, kinds: npt.NDArray
             values[members] /= values[members].std(ddof=1) + STD_EPSILON
 
 
-def _silent_groups(values: FloatArray, included: BoolArray, groups: npt.NDArray[np.int64]) -> int:
+def _zero_variance_groups(values: FloatArray, included: BoolArray, groups: npt.NDArray[np.int64]) -> int:
     return sum(
         bool(included[groups == group].any()) and not values[groups == group].any()
         for group in np.unique(groups)
     )
+
+
+def returns_to_go(rewards: Sequence[float], *, discount: float) -> list[float]:
+    """Return for each turn the return from it on: `R_k = r_k + discount * R_(k+1)`.
+
+    Source:
+        Sutton and Barto, "Reinforcement Learning", 2nd edition, equation 3.9.
+    """
+    earned, found = 0.0, []
+    for reward in reversed(rewards):
+        earned = reward + discount * earned
+        found.append(earned)
+    return found[::-1]

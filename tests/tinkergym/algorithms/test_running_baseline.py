@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from backend.episodes.episode_requests import step_requests
-from backend.jobs.running_baselines import RunningBaselines, key_of
-from backend.jobs.train_batch import earned_by_seat, train_batch
+from backend.episodes.played import trained_seats
+from backend.jobs.train_batch import outcomes_of, train_batch
 from tests.backend.seats import result_of
 from tinkergym.algorithms import RunningBaseline
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -32,35 +35,35 @@ def played(step=1):
     ]
 
 
-def test_each_seat_and_kind_of_opponent_has_a_mean_of_its_own():
-    seats = [seat for seat, _ in earned_by_seat(SPEC, played(), "job-1/x")]
-    keys = {key_of(seat).split("|", 1)[1] for seat in seats}
+def outcomes():
+    return outcomes_of(SPEC, trained_seats(played(), "job-1/x"))
+
+
+def test_keeps_a_mean_for_each_seat_and_kind_of_opponent():
+    keys = {one.key.split("|", 1)[1] for one in outcomes()}
     assert {"x|trained", "o|trained"} < keys
     assert keys & {"x|random", "o|random"}
 
 
-def test_an_episode_is_compared_with_what_was_earned_before_it():
-    baselines = RunningBaselines()
-    (first, *_) = earned_by_seat(SPEC, played(), "job-1/x")
-    assert baselines.value(first[0], 0.5) == 0
-    baselines.add([first], 0.5)
-    assert baselines.value(first[0], 0.5) == pytest.approx(first[1])
-    baselines.add([(first[0], 0.0)], 0.5)
-    assert baselines.value(first[0], 0.5) == pytest.approx(first[1] / 3)
-    again = RunningBaselines()
-    again.restore(baselines.state())
-    assert again.value(first[0], 0.5) == baselines.value(first[0], 0.5)
+def test_compares_an_episode_with_those_before_it():
+    algorithm, memory = SPEC.algorithm, {}
+    first, *_ = outcomes()
+    assert algorithm.mean(memory, first.key) == 0
+    algorithm.remember([first], memory)
+    assert algorithm.mean(memory, first.key) == pytest.approx(first.earned)
+    algorithm.remember([replace(first, earned=0.0)], memory)
+    algorithm.remember([replace(first, counts=False)], memory)
+    assert algorithm.mean(memory, first.key) == pytest.approx(first.earned / 3)
+    assert json.loads(json.dumps(memory)) == memory
 
 
-def test_advantages_are_what_is_above_the_seats_own_mean():
-    baselines = RunningBaselines()
+def test_subtracts_the_mean_of_the_seat_itself():
+    memory = {}
 
     def advantages():
-        batch = train_batch(
-            SPEC, 1, played(), reference=list, values=list, policy="job-1/x", baselines=baselines
-        )
+        batch = train_batch(SPEC, 1, played(), reference=list, values=list, policy="job-1/x", memory=memory)
         return sorted({sequence.advantage for sequence in batch.sequences})
 
     assert advantages() == [-1.0, 1.0]
-    baselines.add(earned_by_seat(SPEC, played(), "job-1/x"), 0.5)
+    SPEC.algorithm.remember(outcomes(), memory)
     assert advantages() == pytest.approx([0.0] * len(advantages()))

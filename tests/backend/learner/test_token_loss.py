@@ -8,9 +8,9 @@ import torch
 from backend.learner.learner import Learner
 from backend.learner.preference_loss import ComparedAnswers, preference_loss, sums
 from backend.learner.sequences import BatchTotals
-from backend.learner.sft_loss import LikelihoodLoss, weighted_likelihood
-from backend.learner.token_loss import LossTokens
+from backend.learner.token_loss import likelihood_loss
 from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.policy_losses import LossTokens
 from tinkergym.schema.jobs.dataset import DPO, ORPO, SimPO
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
@@ -30,7 +30,7 @@ def written(batch, weights=None):
     ]
 
 
-def gradient(learner, batch, loss=LikelihoodLoss(), **kwargs):  # noqa: B008 - frozen
+def gradient(learner, batch, loss=likelihood_loss(), **kwargs):  # noqa: B008 - frozen
     result = learner.forward_backward("p", batch, loss, **kwargs)
     found = {name: tensor.clone() for name, tensor in learner.gradient("p").items()}
     learner.forget_gradient("p")
@@ -45,6 +45,11 @@ def assert_close(found, expected):
 
 
 # --- the function ----------------------------------------------------------------------------------------
+
+
+def weighted_likelihood(logprobs, weights):
+    tokens = LossTokens(learner_logprobs=logprobs, sampling_logprobs=logprobs, advantages=weights)
+    return likelihood_loss().token_losses(tokens).losses
 
 
 def test_golden_values():
@@ -68,7 +73,7 @@ def test_the_weights_are_the_advantages_and_nobody_needs_to_have_sampled():
         sampling_logprobs=f64(math.nan, -math.inf),
         advantages=f64(2.0, -0.5),
     )
-    found = LikelihoodLoss().token_losses(tokens)
+    found = likelihood_loss().token_losses(tokens)
     assert found.losses.tolist() == [2.0, -1.5]
     assert not found.shares and not found.largest
 
@@ -83,7 +88,7 @@ def test_the_learners_gradient_is_that_of_finite_differences(
     batch = written(batch)
     learner = Learner(smooth_model_dir)
     learner.create_policy("p", FullParameters(), seed=0)
-    loss = LikelihoodLoss(aggregation=aggregation, constant_tokens=10)
+    loss = likelihood_loss(aggregation=aggregation, constant_tokens=10)
     found, result = gradient(learner, batch, loss)
 
     def cross_entropy(logprobs):
@@ -172,7 +177,7 @@ def test_the_cut_into_micro_batches_or_calls_does_not_change_the_gradient(
     model_dir, learner, batch, aggregation
 ):
     batch = written(batch, np.linspace(-1.0, 2.0, len(batch)).tolist())
-    loss = LikelihoodLoss(aggregation=aggregation, constant_tokens=10)
+    loss = likelihood_loss(aggregation=aggregation, constant_tokens=10)
     small = Learner(model_dir, micro_batch_tokens=7)
     for each in (learner, small):
         each.create_policy("p", FullParameters(), seed=0)
@@ -189,9 +194,9 @@ def test_the_cut_into_micro_batches_or_calls_does_not_change_the_gradient(
 @pytest.mark.parametrize(
     ("change", "loss", "field"),
     [
-        ({"advantage": math.nan}, LikelihoodLoss(), "advantage"),
-        ({"advantage": -math.inf}, LikelihoodLoss(), "advantage"),
-        ({}, LikelihoodLoss(aggregation="constant", constant_tokens=0), "constant_tokens"),
+        ({"advantage": math.nan}, likelihood_loss(), "advantage"),
+        ({"advantage": -math.inf}, likelihood_loss(), "advantage"),
+        ({}, likelihood_loss(aggregation="constant", constant_tokens=0), "constant_tokens"),
     ],
 )
 def test_a_weight_that_is_no_number_and_a_constant_of_zero_are_refused(learner, batch, change, loss, field):
@@ -208,5 +213,5 @@ def test_texts_without_a_trained_token_are_refused(learner, batch):
     learner.create_policy("p", LoRA(rank=4), seed=0)
     unmarked = [dataclasses.replace(s, loss_mask=[False] * len(s.loss_mask)) for s in written(batch)]
     with pytest.raises(InvalidRequestError, match="no sampled token") as caught:
-        learner.forward_backward("p", unmarked, LikelihoodLoss())
+        learner.forward_backward("p", unmarked, likelihood_loss())
     assert caught.value.field == "loss_mask"

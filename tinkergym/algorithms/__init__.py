@@ -1,0 +1,36 @@
+"""How a job learns from episodes: one file per RL algorithm, and the optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinkergym.algorithms.dr_grpo import DrGRPO
+from tinkergym.algorithms.grpo import GRPO
+from tinkergym.algorithms.ppo import PPO
+from tinkergym.algorithms.reinforce_plus_plus import ReinforcePlusPlus
+from tinkergym.algorithms.rloo import RLOO
+from tinkergym.algorithms.running_baseline import RunningBaseline
+from tinkergym.outcomes import Credits, Outcome, StepOutcomes
+from tinkergym.policy_losses import LossTokens
+from tinkergym.schema.algorithms import PolicyGradient
+from tinkergym.schema.optimizer import AdamW
+
+__all__ = [
+    "GRPO",
+    "PPO",
+    "RLOO",
+    "AdamW",
+    "Credits",
+    "DrGRPO",
+    "LossTokens",
+    "Outcome",
+    "PolicyGradient",
+    "ReinforcePlusPlus",
+    "RunningBaseline",
+    "StepOutcomes",
+]
+
+
+def __getattr__(name: str) -> Any:
+    moved = "; it is now tinkergym.losses." + name if name in ("DPO", "Hinge", "IPO", "ORPO", "SimPO") else ""
+    raise AttributeError(f"module 'tinkergym.algorithms' has no attribute {name!r}{moved}")
