@@ -23,7 +23,6 @@ from backend.store.tenant import TenantStore
 from tinkergym.errors import InvalidRequestError, PayloadTooLargeError
 from tinkergym.schema.checks import with_group_rewards
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.own_loop import PolicySpec
@@ -60,7 +59,7 @@ class Admission:
             most_images = config.limits.prompt_images
             datasets.check(catalog, config.uploads, config.images, tenant, spec, most_images=most_images)
             remote_environments.check_evaluations(spec, config)
-            if not spec.client_plays_evaluations:
+            if spec.played_by == "server":
                 self.job_check.check_evaluations(spec, tenant.tenant_id)
             return spec, {}
         found = self.job_check.check(remote_environments.allowed(spec, config), tenant.tenant_id)
@@ -77,14 +76,16 @@ def refuse_unplayed(spec: JobSpec, config: ServiceConfig) -> None:
     """Refuse jobs whose episodes the service would have to play, if it plays none."""
     if config.env_workers:
         return
-    if isinstance(spec, PlayedSpec) and spec.rollout == "server":
+    if spec.played_by != "server":
+        return
+    if spec.played:
         raise InvalidRequestError(
             "this service does not play episodes",
             hint="play them in your own process with rollout='client', or ask the operator to raise "
             "env_workers",
             field="rollout",
         )
-    if isinstance(spec, DatasetSpec) and spec.evaluate and not spec.client_plays_evaluations:
+    else:
         raise InvalidRequestError(
             "this service does not play episodes, so it cannot evaluate the job",
             hint="leave out evaluate, or ask the operator to raise env_workers",
@@ -96,25 +97,24 @@ def refuse_too_large(spec: JobSpec, limits: GatewayLimits) -> None:
     """Refuse jobs that would take memory or time from other tenants."""
     if len(spec.model_dump_json()) > limits.job_bytes:
         raise description_too_large(limits)
-    if isinstance(spec, DatasetSpec | PolicySpec):
+    played = spec.played
+    if played is None:
         return
-    most = spec.most_episodes_per_step if isinstance(spec, RLSpec) else spec.episodes_per_step
+    episodes, most = played.groups.episodes, played.groups.most_episodes
     if most > limits.episodes_per_step:
-        field = "episodes_per_step"
-        if isinstance(spec, RLSpec):
-            rounds = spec.episodes_per_step <= limits.episodes_per_step
-            field = f"algorithm.{'dynamic_sampling_rounds' if rounds else 'groups_per_step'}"
+        rounds = episodes <= limits.episodes_per_step
+        field = played.groups.fields[1 if rounds else 0]
         raise InvalidRequestError(
             f"{most} episodes per step (in RL jobs group_size * groups_per_step, and as many for each of "
             f"dynamic_sampling_rounds) exceed the service's limit of {limits.episodes_per_step}",
             hint="use fewer, or ask the operator to raise limits.episodes_per_step",
             field=field,
         )
-    if spec.deterministic and spec.rollout == "client" and spec.episodes_per_step > limits.samples_in_flight:
+    if played.deterministic and played.rollout == "client" and episodes > limits.samples_in_flight:
         # In lockstep nothing is answered before all requests have arrived, so the last ones would be refused
         # forever.
         raise InvalidRequestError(
-            f"the {spec.episodes_per_step} episodes of a step of a deterministic job are sampled together, "
+            f"the {episodes} episodes of a step of a deterministic job are sampled together, "
             f"but the service allows {limits.samples_in_flight} sampling requests of a tenant at a time",
             hint="use fewer episodes, let the service play them, or ask the operator to raise "
             "limits.samples_in_flight",

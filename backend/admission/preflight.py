@@ -34,7 +34,7 @@ from tinkergym.errors import (
 )
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
-from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context, scripted_players, shown_first
+from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context, shown_first
 from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
@@ -258,7 +258,7 @@ def _game_settings(spec: PlayedSpec) -> dict[str, Any]:
     """Return the part of the question about a game."""
     if not isinstance(spec, RLSpec):
         return {"self_play": False, "scripted": []}
-    return {"self_play": isinstance(spec.self_play, League), "scripted": scripted_players(spec)}
+    return {"self_play": isinstance(spec.self_play, League), "scripted": spec.scripted_players()}
 
 
 def _require_known(env_id: str) -> None:

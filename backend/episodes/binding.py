@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from tinkergym.schema.episodes import CURRENT
-from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Base, FixedPlayer, League, Replay
 
@@ -58,7 +58,7 @@ class LeagueView(Protocol):
         ...
 
 
-def bind(spec: RLSpec, step: int, group: int, view: LeagueView) -> dict[str, SeatPlayer]:
+def bind(spec: PlayedSpec, step: int, group: int, view: LeagueView) -> dict[str, SeatPlayer]:
     """Return who plays each agent in all episodes of a group.
 
     Args:
@@ -69,7 +69,7 @@ def bind(spec: RLSpec, step: int, group: int, view: LeagueView) -> dict[str, Sea
     """
     draw = _Draw(spec=spec, step=step, group=group, view=view)
     players: dict[str, SeatPlayer] = {}
-    for number, (agent, seat) in enumerate(spec.agents.items()):
+    for number, (agent, seat) in enumerate(spec.seats.items()):
         if isinstance(seat, Train | SharedWith):
             players[agent] = Current(agent=spec.policy_at(agent))
         elif isinstance(seat, League):
@@ -77,8 +77,8 @@ def bind(spec: RLSpec, step: int, group: int, view: LeagueView) -> dict[str, Sea
             players[agent] = draw.one(seat, share, seat.of or spec.trained_agents[0], draw.chance(number))
         else:
             players[agent] = seat
-    if isinstance(spec.self_play, League):
-        players.update(draw.opponents(spec.self_play))
+    if spec.own_league:
+        players.update(draw.opponents(spec.own_league))
     return players
 
 
@@ -86,7 +86,7 @@ def bind(spec: RLSpec, step: int, group: int, view: LeagueView) -> dict[str, Sea
 class _Draw:
     """Draws the opponents of one group."""
 
-    spec: RLSpec
+    spec: PlayedSpec
     step: int
     group: int
     view: LeagueView
@@ -130,7 +130,7 @@ def _difficulty(beaten_share: float) -> float:
     return (1.0 - beaten_share) ** 2 + 0.01
 
 
-def share_of(spec: RLSpec, league: League, step: int, group: int, *, number: int = 0) -> Share:
+def share_of(spec: PlayedSpec, league: League, step: int, group: int, *, number: int = 0) -> Share:
     """Return the league's share that a group belongs to.
 
     Groups are not drawn independently, so in every step the number of groups matches each share to within
@@ -143,7 +143,7 @@ def share_of(spec: RLSpec, league: League, step: int, group: int, *, number: int
         group: The group's number in the step.
         number: The seat's number, so that two leagues draw independently.
     """
-    count = spec.algorithm.groups_per_step
+    count = spec.groups.count
     if group >= count:
         place = float(np.random.default_rng([spec.seed, step, group, number, _STEP]).random())
     else:

@@ -15,8 +15,8 @@ from backend.episodes.recorded_actions import RecordedActions
 from backend.episodes.staleness import oldest_version
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
 from tinkergym.schema.ids import EpisodeId, JobRef, PolicyRef, policy_of
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import Sampling
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import Base, External, Frozen, PlayedAs, Replay, Scripted
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
@@ -30,20 +30,20 @@ SEAT_APART = 2**40
 
 def step_requests(
     job_id: str,
-    spec: RLSpec,
+    spec: PlayedSpec,
     step: int,
     league: LeagueView | None = None,
     *,
     recorded: RecordedActions | None = None,
 ) -> list[EpisodeRequest]:
     """Return the requests of train step `step` (the first is 1), in index order and not leased yet."""
-    groups = range(spec.algorithm.groups_per_step)
+    groups = range(spec.groups.count)
     return group_requests(job_id, spec, step, groups, league, recorded=recorded)
 
 
 def group_requests(
     job_id: str,
-    spec: RLSpec,
+    spec: PlayedSpec,
     step: int,
     groups: Iterable[int],
     league: LeagueView | None = None,
@@ -61,7 +61,7 @@ def group_requests(
         recorded: What other jobs' policies did, for seats that replay it.
     """
     requests: list[EpisodeRequest] = []
-    group_size = spec.algorithm.group_size
+    group_size = spec.groups.size
     known = LeagueBook(spec).known(step) if league is None else league
     for group in groups:
         players = bind(spec, step, group, known)
@@ -78,11 +78,11 @@ def group_requests(
                     environment=spec.environment_at(step, group),
                     seed=environment_seed(spec.seed, step, group),
                     seats=_replayed(_seats(job_id, spec, step, seed, players), step, index, recorded),
-                    max_staleness=spec.max_staleness,
+                    max_staleness=spec.versions_ahead,
                     limits=spec.limits,
                     executor=spec.executor,
                     retries=spec.retries,
-                    group_size=group_size if spec.group_rewards else 0,
+                    group_size=group_size if spec.scored_by_group else 0,
                     lease_id="",
                     lease_seconds=0.0,
                 )
@@ -104,7 +104,7 @@ def _replayed(
 
 
 def _seats(
-    job_id: str, spec: RLSpec, step: int, seed: int, players: Mapping[str, SeatPlayer]
+    job_id: str, spec: PlayedSpec, step: int, seed: int, players: Mapping[str, SeatPlayer]
 ) -> dict[str, SeatPlan]:
     """Return who plays each seat of an episode."""
     if not players:
@@ -116,7 +116,7 @@ def _seats(
     }
 
 
-def seat_plan(job_id: str, spec: RLSpec, player: SeatPlayer, seed: int, *, step: int) -> SeatPlan:
+def seat_plan(job_id: str, spec: PlayedSpec, player: SeatPlayer, seed: int, *, step: int) -> SeatPlan:
     """Return a seat of an episode with who plays it.
 
     Args:
@@ -130,7 +130,7 @@ def seat_plan(job_id: str, spec: RLSpec, player: SeatPlayer, seed: int, *, step:
     renderer = ""
     match player:
         case Current(agent=agent, trained=trained):
-            policy, version = policy_of(job_id, agent), oldest_version(step, spec.max_staleness)
+            policy, version = policy_of(job_id, agent), oldest_version(step, spec.versions_ahead)
             own, tools = spec.for_agent(agent), spec.tools_of(agent)
         case Past(agent=agent, version=version):
             policy = policy_of(job_id, agent, version=version)
@@ -166,7 +166,7 @@ def seat_plan(job_id: str, spec: RLSpec, player: SeatPlayer, seed: int, *, step:
     )
 
 
-def _as_trained(spec: RLSpec, played: PlayedAs) -> RLSpec:
+def _as_trained(spec: PlayedSpec, played: PlayedAs) -> PlayedSpec:
     """Return a job's settings for an opponent that plays as it was trained."""
     sampling = Sampling(temperature=played.temperature, max_turn_tokens=played.max_turn_tokens)
     own = {"sampling": sampling, "system_prompt": played.system_prompt, "reasoning": played.reasoning}

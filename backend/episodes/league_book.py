@@ -12,7 +12,7 @@ from typing import Any
 from backend.episodes.binding import class_of
 from backend.episodes.played import Played
 from tinkergym.schema.ids import PolicyRef, agent_version
-from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.opponents import League
 
 Scores = dict[str, tuple[int, float]]
@@ -50,14 +50,14 @@ def snapshots(league: League, newest: int) -> list[int]:
 class LeagueBook:
     """The results of one job's league games, and the state at each of the last steps."""
 
-    spec: RLSpec
+    spec: PlayedSpec
     _after: dict[int, Scores] = field(default_factory=lambda: {0: {}})
     """The scores after each step, for the steps that future requests depend on."""
 
     @property
     def lag(self) -> int:
         """How many steps ahead requests may be created: they cannot depend on what happens in between."""
-        return max(2, self.spec.max_staleness + 1)
+        return max(2, self.spec.versions_ahead + 1)
 
     def known(self, step: int) -> Known:
         """Return the state that the requests of a step may depend on."""

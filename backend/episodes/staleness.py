@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.episodes.played import Played, trained_seats
-from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.trajectory.trajectory import StopReason, Trajectory
 
 IntArray = npt.NDArray[np.int64]
@@ -22,13 +22,13 @@ def oldest_version(step: int, max_staleness: int) -> int:
     return max(0, step - 1 - max_staleness)
 
 
-def within_bound(spec: RLSpec, step: int, played: Played) -> Played:
+def within_bound(spec: PlayedSpec, step: int, played: Played) -> Played:
     """Return the step's episodes; seats with a token beyond `max_staleness` become `too_stale`.
 
     No such episode should get here: none is issued before a version within the bound exists, and none is
     accepted with another. But a guaranteed bound is checked where it matters.
     """
-    oldest = oldest_version(step, spec.max_staleness)
+    oldest = oldest_version(step, spec.versions_ahead)
 
     def outdated(trajectory: Trajectory) -> Trajectory:
         first = min((turn.policy_version for turn in trajectory.turns), default=oldest)
@@ -40,7 +40,7 @@ def within_bound(spec: RLSpec, step: int, played: Played) -> Played:
                 "terminated": False,
                 "truncated": False,
                 "error": f"version {first} sampled a part of it, but step {step} with "
-                f"max_staleness={spec.max_staleness} allows none before version {oldest}",
+                f"max_staleness={spec.versions_ahead} allows none before version {oldest}",
             }
         )
 

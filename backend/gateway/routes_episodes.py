@@ -24,8 +24,6 @@ from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.model import MOST_RESULTS
 from tinkergym.schema.parsing import parse_json
@@ -92,11 +90,9 @@ def _job_of_clients(
     parts: GatewayParts, tenant: TenantStore, job_id: str
 ) -> tuple[JobView, PoolRecord | None]:
     job, pool = job_and_pool(parts, tenant, job_id)
-    if isinstance(job.spec, DatasetSpec) and job.spec.client_plays_evaluations:
-        return job, pool
-    if not isinstance(job.spec, PlayedSpec):
+    if not job.spec.played and job.spec.played_by != "client":
         raise ConflictError(f"{job_id} trains on a dataset and does not play episodes")
-    if job.spec.rollout == "server":
+    if job.spec.played_by == "server":
         raise ConflictError(
             f"the episodes of {job_id} are played by the service", hint="submit it with rollout='client'"
         )

@@ -25,7 +25,6 @@ from backend.store.checkpoint_files import checkpoint_path
 from backend.store.job_folders import JobFolders
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.events import MOST_JOBS_LISTED, CheckpointView, EvaluationEvent
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import (
@@ -193,4 +192,4 @@ def _read_packs(header: str, spec: JobSpec) -> list[InstalledPack]:
             hint="leave out the header, or send a JSON list of name, distribution and version",
             field=CLIENT_PACKS_HEADER,
         ) from None
-    return packs if isinstance(spec, PlayedSpec) and spec.rollout != "server" else []
+    return packs if spec.played_by in ("client", "script") else []

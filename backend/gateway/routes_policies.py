@@ -25,7 +25,6 @@ from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, ServiceUnavailableError
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.policy_calls import (
     CallView,
@@ -133,7 +132,7 @@ def _policy(parts: GatewayParts, tenant: TenantStore, policy_id: str) -> tuple[J
         # Also a policy's own id names it, as in references.
         policy_id = tenant.find_policy(PolicyRef(owner=policy_id), field="policy_id").job_id
     job, pool = job_and_pool(parts, tenant, policy_id)
-    if not isinstance(job.spec, PolicySpec):
+    if not job.spec.by_calls:
         raise ConflictError(
             f"{policy_id} is trained by a job of kind {job.spec.kind!r}, which does not accept calls",
             hint="create your own policy, for example from a version of that job (initial_policy)",

@@ -28,7 +28,6 @@ from tinkergym.schema.certificate import (
     RunFacts,
     SignedFacts,
     StepFacts,
-    data_of,
 )
 
 router = APIRouter(prefix="/v1/jobs", route_class=FairRoute)
@@ -70,7 +69,7 @@ def show_facts(request: Request, tenant: Tenant, job_id: str) -> Response:
             read=partial(tenant.events_after, job_id),
             shown=shown.event,
         ),
-        data=data_of(job.spec),
+        data=job.spec.data_hashes,
     )
     # Serialized here, in a thread: those of a long run are megabytes.
     signed = SignedFacts(facts=found, signature=parts.operator_key.signature_of(found))

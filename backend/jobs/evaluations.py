@@ -22,9 +22,8 @@ from tinkergym.schema.episodes import MOST_SEATS, EpisodeRequest, SeatPlan
 from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
 from tinkergym.schema.events import EvaluationEvent, WarningEvent
 from tinkergym.schema.ids import EpisodeId, JobRef, policy_of
-from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
+from tinkergym.schema.jobs.common import EvaluatedSpec
 from tinkergym.schema.jobs.parts import Limits
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import Base
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Trajectory
@@ -46,9 +45,9 @@ class Evaluations:
     def __init__(self, context: JobContext[EvaluatedSpec]) -> None:
         self._context = context
         self._wanted = context.spec.evaluations
-        self._played = context.spec if isinstance(context.spec, PlayedSpec) else None
+        self._played = context.spec.played
         """How the job's own episodes are played; these are played the same way."""
-        self._by_client = context.spec.client_plays_evaluations
+        self._by_client = context.spec.played_by == "client" and self._played is None
         self._job = JobRef(context.job_id, "evaluate")
         self._board = str(self._job)
         self._pending: dict[int, list[int]] = {}
@@ -168,7 +167,7 @@ class Evaluations:
         sets = _whole_sets(trajectories, size=len(self._seats_of(wanted)))
         counted = [one for some in sets for one in some]
         returns = [one.episode_return for one in counted]
-        low, high = _interval(sets, game=isinstance(context.spec, RLSpec) and bool(context.spec.agents))
+        low, high = _interval(sets, game=bool(context.spec.seats))
         name = context.spec.name_of(wanted)
         before = self._recorded.get(name, [])
         event = EvaluationEvent(
@@ -246,7 +245,7 @@ class Evaluations:
     def _seats_of(self, wanted: EvaluateEvery) -> list[str]:
         """Return the agents that the evaluated policy plays in turn."""
         spec = self._context.spec
-        if not isinstance(spec, RLSpec) or not spec.agents:
+        if not spec.seats:
             return [ONLY_AGENT]
         own = spec.agent_of(wanted)
         return [agent for agent in spec.learning_seats if spec.policy_at(agent) == own]
@@ -256,10 +255,9 @@ class Evaluations:
         context, spec, wanted = self._context, self._context.spec, self._wanted[number]
         # The same at every step, so that only the versions differ.
         seed = sampling_seed(spec.seed, 0, number, index)
-        agents = dict(spec.agents) if isinstance(spec, RLSpec) else {}
-        if not agents:
+        if not spec.seats:
             return {ONLY_AGENT: self._own_seat(context.job_id, spec, step, seed, wanted.temperature)}
-        assert isinstance(spec, RLSpec)
+        assert self._played, "a game is played"
         own, seats = spec.agent_of(wanted), self._seats_of(wanted)
         taken = seats[index % len(seats)]
         policy = policy_of(context.job_id, own)
@@ -271,12 +269,12 @@ class Evaluations:
             if agent == taken
             else seat_plan(
                 context.job_id,
-                spec,
+                self._played,
                 wanted.against or Base(),
                 (seed + SEAT_APART * (place + 1)) % 2**63,
                 step=step,
             )
-            for place, agent in enumerate(agents)
+            for place, agent in enumerate(spec.seats)
         }
 
     def _own_seat(
@@ -289,7 +287,7 @@ class Evaluations:
         *,
         tools: SeatTools | None = None,
     ) -> SeatPlan:
-        played = spec if isinstance(spec, PlayedSpec) else None
+        played = spec.played
         return SeatPlan(
             policy=policy,
             policy_version=step,

@@ -20,7 +20,7 @@ from backend.policies.trained_policy import TrainedPolicy
 from backend.store.blobs import Blobs
 from backend.store.store import JobLease, ServiceStore
 from tinkergym.outcomes import Memory
-from tinkergym.schema.jobs.common import PlayedSpec, TrainingSpec
+from tinkergym.schema.jobs.common import TrainingSpec
 
 _PARITY_THRESHOLDS: dict[DType, float] = {"float32": 1e-3, "bfloat16": 2e-2}
 
@@ -94,12 +94,12 @@ class JobContext(Generic[SpecT_co]):
     @property
     def parity_threshold(self) -> float:
         """The allowed mean difference between learner's and engine's logprobs, in nats."""
-        asked = self.spec.parity_threshold if isinstance(self.spec, PlayedSpec) else None
+        asked = self.spec.played.parity_threshold if self.spec.played else None
         return _PARITY_THRESHOLDS[self.dtype] if asked is None else asked
 
     @property
     def in_lockstep(self) -> bool:
         """Whether a step's episodes are sampled in common batches, and so played by one worker together."""
         # A script plays one episode after the other, so there is nothing to synchronize.
-        spec = self.spec
-        return isinstance(spec, PlayedSpec) and spec.deterministic and spec.rollout != "script"
+        spec = self.spec.played
+        return spec is not None and spec.deterministic and spec.rollout != "script"

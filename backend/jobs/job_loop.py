@@ -26,7 +26,6 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.schema.events import ErrorView, JobState, WarningEvent
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.steering import settings_at
 
@@ -161,8 +160,8 @@ class JobLoop(ABC, Generic[SpecT_co]):
 
     def _keep_episodes(self, step: int) -> None:
         """Write the episodes up to a step into files, before they are deleted from the database."""
-        spec = self._context.spec
-        if not isinstance(spec, PlayedSpec) or spec.keep_episodes == 0:
+        spec = self._context.spec.played
+        if spec is None or spec.keep_episodes == 0:
             return
         kept = KeptEpisodes(self._context.files.below(EPISODES_FOLDER))
         for number, packed in self._context.store.packed_episodes(self._context.job_id, step):

@@ -27,7 +27,6 @@ from backend.policies.step_change import StepChange
 from backend.policies.teacher import open_teacher
 from backend.policies.witness import MOST_COMPARED, PolicyWitness
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.jobs.own_loop import PolicySpec
 
 
 class TrainedPolicy:
@@ -55,7 +54,7 @@ class TrainedPolicy:
             job_id=bound.lease.job_id,
             agent=bound.agent,
             from_base=not bound.lease.spec.for_agent(bound.agent).initial_policy,
-            by_calls=isinstance(bound.lease.spec, PolicySpec),
+            by_calls=bound.lease.spec.by_calls,
         )
         return self._checkpoints.restore(at_most)
 

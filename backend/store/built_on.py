@@ -7,17 +7,12 @@ from sqlalchemy import Connection, or_, select
 from backend.store.records import FINAL_STATES
 from backend.store.tables import job_policies, jobs
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 
 
 def references_of(spec: JobSpec) -> list[PolicyRef]:
     """Return the policies and jobs that a job depends on."""
-    named = [spec.initial_policy, spec.teacher if isinstance(spec, DistillationSpec) else ""]
-    if isinstance(spec, RLSpec):
-        named += [*spec.opponent_policies, *spec.beginnings.values(), *spec.replayed_jobs.values()]
-    return [PolicyRef.parse(text) for text in named if PolicyRef.is_meant(text)]
+    return [PolicyRef.parse(text) for text in dict.fromkeys(spec.references().values())]
 
 
 def versions_in_use(connection: Connection, job_id: str, agent: str) -> set[int]:

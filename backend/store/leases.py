@@ -28,7 +28,6 @@ from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import CheckpointEvent, ErrorView, JobState, StateEvent, StepEvent
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import stored_spec
 from tinkergym.schema.jobs.view import JobView
 
@@ -94,15 +93,12 @@ class LeaseStore:
         """
         with self._db.read() as connection:
             specs = connection.scalars(select(jobs.c.spec).where(jobs.c.state.not_in(FINAL_STATES))).all()
-        parsed = (stored_spec(spec) for spec in specs)
+        played = (stored_spec(spec).played for spec in specs)
         return [
             environment
-            for spec in parsed
-            if isinstance(spec, PlayedSpec)
-            for environment in (
-                *spec.own_environments.values(),
-                *_opponents_keys(spec),
-            )
+            for spec in played
+            if spec is not None
+            for environment in (*spec.own_environments.values(), *_opponents_keys(spec))
         ]
 
     def jobs_with_expired_lease(self, now: float) -> list[str]:
@@ -303,7 +299,7 @@ def _other_models(agents: str | None, model: str) -> tuple[str, ...]:
 
 def _opponents_keys(spec: PlayedSpec) -> list[EnvironmentRef]:
     """Return the names of the keys of external models, each in the place of a token's name."""
-    models = spec.external_models if isinstance(spec, RLSpec) else []
+    models = spec.external_models
     return [EnvironmentRef(id="opponent", kwargs={"token": one.api_key}) for one in models]
 
 

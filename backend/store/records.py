@@ -16,7 +16,6 @@ from backend.errors import LeaseLostError
 from backend.store.checkpoint_views import checkpoint_views
 from backend.store.tables import events, jobs
 from tinkergym.schema.events import ErrorView, Event, EventBody, JobState, StateEvent
-from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.view import INSTALLED_PACKS, JobView
 from tinkergym.schema.steering import settings_now
@@ -169,7 +168,7 @@ def enter_state(
     When a policy that its owner trained by calls ends, its newest version is that of its newest checkpoint:
     a version published earlier may have none.
     """
-    by_calls = body.state.final and isinstance(stored_spec(row.spec), PolicySpec)
+    by_calls = body.state.final and stored_spec(row.spec).by_calls
     if by_calls and (kept := checkpoint_views(connection, row.job_id)):
         columns["policy_version"] = kept[-1].policy_version
     connection.execute(

@@ -31,7 +31,6 @@ from backend.store.tenant_runs import TenantRuns
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.events import CheckpointView, EvaluationEvent, Event, JobState, StateEvent
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.view import INSTALLED_PACKS, InstalledPack, JobView
 
@@ -307,13 +306,7 @@ class TenantStore(TenantRuns):
         """Return the names of the data sets that unfinished jobs need."""
         with self._db.read() as connection:
             unfinished = self._unfinished(connection)
-        return {
-            data_id
-            for _, spec in unfinished
-            if isinstance(spec, DatasetSpec)
-            for data_id in (spec.data, spec.eval_data)
-            if data_id is not None
-        }
+        return {data_id for _, spec in unfinished for data_id in spec.datasets.values()}
 
     def unfinished_since(self) -> float | None:
         """Return when the oldest unfinished job was created, in Unix seconds; None if there is none."""

@@ -66,8 +66,7 @@ from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, Sub
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.images import ImageKept, ImageNames
-from tinkergym.schema.jobs.common import PlayedSpec, TrainingSpec
-from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.common import TrainingSpec
 from tinkergym.schema.sampling import SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 
@@ -434,13 +433,13 @@ class PoolWorker:
         Raises:
             RankLostError: The learner had lost a rank, and no new ranks could be started.
         """
-        job_id, spec = lease.job_id, lease.spec
-        if isinstance(spec, PlayedSpec) and spec.deterministic:
+        job_id, spec, played = lease.job_id, lease.spec, lease.spec.played
+        if played and played.deterministic:
             self._gates[job_id] = LockstepGate(
                 self._engine,
                 lambda: self._boards.playing(job_id),
                 owner=lease.tenant_id,
-                one_by_one=spec.rollout == "script",
+                one_by_one=played.rollout == "script",
             )
         policies = self._policies_of(lease)
         first = next(iter(policies.values()))
@@ -626,7 +625,7 @@ class PoolWorker:
         steps = {view.policy_version: view.step for view in found.kept}
         files = partial(checkpoint_path, self._config.job_files, found.job_id, found.agent)
         job = self._store.job(found.job_id)
-        repeats = isinstance(job.spec, PolicySpec) and not job.state.final
+        repeats = job.spec.by_calls and not job.state.final
         return StoredPolicy(
             policy_id=found.policy.policy_id,
             versions=tuple(steps),

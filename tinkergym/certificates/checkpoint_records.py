@@ -14,7 +14,6 @@ from tinkergym.certificates.bundle import UNPACKED, checkpoint_folder
 from tinkergym.certificates.document import refuse_repeated_names
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import BundledFile, CheckpointFacts, RunFacts
-from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.jobs.spec import JOB_SPEC, JobSpec
 from tinkergym.schema.steering import settings_before
@@ -92,7 +91,7 @@ def _of_manifest(facts: RunFacts, one: CheckpointFacts, manifest: _Manifest) -> 
         p.weights_sha256 for p in facts.publishes if (p.agent, p.version) == (one.agent, view.policy_version)
     }
     # A user's own loop may train on after a publish, and save.
-    if not isinstance(job.spec, PolicySpec) and manifest.weights_sha256 not in (same or published):
+    if not job.spec.by_calls and manifest.weights_sha256 not in (same or published):
         yield "its weights were never published"
 
 

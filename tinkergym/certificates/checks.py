@@ -6,22 +6,19 @@ from collections import Counter
 
 from tinkergym.certificates.policy_checks import policy_checks
 from tinkergym.certificates.wording import some
-from tinkergym.schema.certificate import Check, RunFacts, StepFacts, data_of
+from tinkergym.schema.certificate import Check, RunFacts, StepFacts
 from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.dataset import DatasetSpec
-from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.rl import RLSpec
 
 
 def checks_of(facts: RunFacts) -> list[Check]:
     """Check the facts of a run."""
     checks = [_ended(facts), *policy_checks(facts)]
     spec = facts.job.spec
-    if isinstance(spec, PlayedSpec):
-        checks += [_tokens(facts), _episodes(facts, spec)]
-        if spec.environment_data:
-            checks.append(_of_the_job(facts, _tasks(facts, spec)))
-    if isinstance(spec, DatasetSpec):
+    if played := spec.played:
+        checks += [_tokens(facts), _episodes(facts, played)]
+        if played.environment_data:
+            checks.append(_of_the_job(facts, _tasks(facts, played)))
+    if spec.datasets:
         checks.append(_of_the_job(facts, _data(facts)))
     return checks
 
@@ -29,7 +26,7 @@ def checks_of(facts: RunFacts) -> list[Check]:
 def _ended(facts: RunFacts) -> Check:
     job = facts.job
     name = "run_complete"
-    if isinstance(job.spec, PolicySpec):
+    if job.spec.by_calls:
         return Check(name=name, verdict="not_shown", text="the user's own loop decides when it is complete")
     recorded = Counter(one.step for one in facts.steps)
     missing = [step for step in range(1, job.step + 1) if not recorded[step]]
@@ -63,7 +60,7 @@ def _tokens(facts: RunFacts) -> Check:
 
 def _episodes(facts: RunFacts, spec: PlayedSpec) -> Check:
     name = "every_episode_accounted_for"
-    wanted = spec.episodes_per_step if isinstance(spec, RLSpec) else None
+    wanted = spec.groups.episodes
     wrong = [one.step for one in facts.steps if not _adds_up(one, wanted)]
     if wrong:
         return Check(name=name, verdict="fails", text=f"the episodes of steps {some(wrong)} do not add up")
@@ -112,7 +109,7 @@ def _data(facts: RunFacts) -> Check:
 
 def _of_the_job(facts: RunFacts, check: Check) -> Check:
     """Return the check of the data; it fails if the hashes are not those of the job."""
-    if facts.data == data_of(facts.job.spec):
+    if facts.data == facts.job.spec.data_hashes:
         return check
     text = f"the hashes of the data differ from those in the job's settings: {_hashes(facts) or 'none'}"
     return check.model_copy(update={"verdict": "fails", "text": text})

@@ -14,7 +14,6 @@ from tinkergym.certificates.fact_consistency import fact_problems
 from tinkergym.certificates.sealing import own_sha256
 from tinkergym.errors import InvalidDataError
 from tinkergym.schema.certificate import Certificate
-from tinkergym.schema.jobs.own_loop import PolicySpec
 
 MOST_OBJECTS = 150_000
 """The most objects in a certificate, about those of a run of 25,000 steps. Each wrong one costs memory."""
@@ -42,7 +41,7 @@ def read_certificate(body: bytes) -> Certificate:
         ) from None
     refuse_repeated_names(body, CERTIFICATE)
     # Checks look at each of its steps.
-    if not isinstance(certificate.facts.job.spec, PolicySpec) and certificate.facts.job.step > MOST_OBJECTS:
+    if not certificate.facts.job.spec.by_calls and certificate.facts.job.step > MOST_OBJECTS:
         raise unreadable(f"{CERTIFICATE} is of a job at step {certificate.facts.job.step:,}")
     return certificate
 

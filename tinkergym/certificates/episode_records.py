@@ -16,7 +16,6 @@ from tinkergym.schema.certificate import EpisodeFate, RunFacts, StepFacts, StepL
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import EpisodeEvent
 from tinkergym.schema.ids import EpisodeId, JobRef
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.trajectory.trajectory import Trajectory
 
 _MOST_NAMED = 20
@@ -121,8 +120,8 @@ def episode_problems(
 
 def _must_be_there(facts: RunFacts, step: int) -> bool:
     """Whether the service keeps the episodes of a step."""
-    spec = facts.job.spec
-    keep = spec.keep_episodes if isinstance(spec, PlayedSpec) else None
+    played = facts.job.spec.played
+    keep = played.keep_episodes if played else None
     newest = max((one.step for one in facts.steps), default=0)
     return keep is None or step > newest - keep
 

@@ -9,8 +9,6 @@ from tinkergym.certificates.wording import some
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import AdapterFacts, AgreementFacts, EpisodeFate, PublishFacts, RunFacts
 from tinkergym.schema.ids import EpisodeId, JobRef, agent_version
-from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.steering import settings_now
 
 ROUNDING = 1e-5
@@ -73,13 +71,14 @@ def _publishes(facts: RunFacts) -> Iterator[str]:
 
 def _agreements(facts: RunFacts) -> Iterator[str]:
     yield from _twice("comparison", _keys(facts.agreements))
-    asked = facts.job.spec.parity_threshold if isinstance(facts.job.spec, PlayedSpec) else None
+    played = facts.job.spec.played
+    asked = played.parity_threshold if played else None
     for attempt in sorted({one.attempt for one in facts.agreements}):
         allowed = {one.allowed for one in facts.agreements if one.attempt == attempt}
         if len(allowed) > 1 or (asked is not None and allowed != {asked}):
             yield f"the comparisons of attempt {attempt} do not have the job's threshold"
     sampled = {one.step: one.sampled_tokens for one in facts.steps}
-    if isinstance(facts.job.spec, PlayedSpec):
+    if played:
         tokens = Counter[tuple[int, int]]()
         for one in facts.agreements:
             tokens[one.attempt, one.version] += one.tokens if one.by == "episodes" else 0
@@ -122,14 +121,14 @@ def _adapters(facts: RunFacts) -> Iterator[str]:
 def _steps(facts: RunFacts) -> Iterator[str]:
     spec = facts.job.spec
     for one in facts.steps:
-        if not isinstance(spec, PolicySpec) and not 1 <= one.step <= spec.steps:
+        if not spec.by_calls and not 1 <= one.step <= spec.steps:
             yield f"step {one.step} is recorded of {spec.steps}"
         own = one.learning_rates if one.learning_rate is None else {"": one.learning_rate}
         if others := sorted(set(own) - set(spec.trained_agents)):
             yield f"step {one.step} has learning rates of {some(others)}"
-        if isinstance(spec, PlayedSpec) and (one.records or one.records_sha256):
+        if spec.played and (one.records or one.records_sha256):
             yield f"step {one.step} of a job that plays has records"
-        if not isinstance(spec, PlayedSpec) and (one.episodes or one.ledger_sha256 or one.sampled_tokens):
+        if not spec.played and (one.episodes or one.ledger_sha256 or one.sampled_tokens):
             yield f"step {one.step} of a job that does not play has episodes"
     recorded = {one.step for one in facts.steps}
     for fate in facts.not_learned:

@@ -8,10 +8,7 @@ from tinkergym.certificates.bundle import EVENTS
 from tinkergym.certificates.event_log import EventLog
 from tinkergym.schema.certificate import AgreementFacts, CheckpointFacts, RunFacts, StepFacts
 from tinkergym.schema.events import StepEvent, metric_by_policy
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
-from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 
@@ -43,7 +40,7 @@ def _found(facts: RunFacts, log: EventLog) -> Iterator[str]:
         return
     yield from _job(job, log)
     yield from _updates(job, log)
-    if not isinstance(job.spec, PolicySpec):
+    if not job.spec.by_calls:
         yield from _usage(job, log)
         yield from _steps(facts, log)
     for agreement in facts.agreements:
@@ -126,7 +123,7 @@ def _step_fault(facts: RunFacts, step: StepFacts, event: StepEvent) -> str:
         "learning rates": metric_by_policy(event.metrics, "learning_rate") != own,
         "numbers of steps": event.steps != spec.steps,
     }
-    if isinstance(spec, PlayedSpec):
+    if spec.played:
         differs |= {
             "versions": event.policy_version != event.step,
             "episodes": event.episodes != step.episodes,
@@ -145,10 +142,10 @@ def _step_fault(facts: RunFacts, step: StepFacts, event: StepEvent) -> str:
 def _agreement(facts: RunFacts, one: AgreementFacts, log: EventLog) -> Iterator[str]:
     """Compare with the step that compared learner and engine."""
     spec = facts.job.spec
-    if isinstance(spec, PolicySpec):
+    if spec.by_calls:
         return
-    if isinstance(spec, PlayedSpec):
-        if isinstance(spec, RLSpec) and spec.max_staleness:
+    if spec.played:
+        if spec.played.versions_ahead:
             return  # The step's metric includes tokens of earlier versions.
         where = one.version + 1
     else:

@@ -9,7 +9,6 @@ from html import escape
 
 from tinkergym.display.html import curve
 from tinkergym.schema.certificate import Certificate, RunFacts
-from tinkergym.schema.jobs.common import PlayedSpec
 
 _VERDICTS = {
     "holds": ("holds", "#1a7f37"),
@@ -77,7 +76,7 @@ def _agreement(facts: RunFacts) -> str:
 
 
 def _steps(facts: RunFacts) -> str:
-    played = isinstance(facts.job.spec, PlayedSpec)
+    played = facts.job.spec.played
     head = ["step", "attempt", "learning rate"]
     head += (
         ["episodes", "trained", "dropped", "retried", "issued again", "trained tokens", "of them sampled"]

@@ -12,9 +12,6 @@ from tinkergym.certificates.wording import some
 from tinkergym.schema.certificate import AdapterFacts, Check, RunFacts
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import agent_version
-from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.dataset import DatasetSpec
-from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.jobs.parts import LoRA
 
 
@@ -95,16 +92,16 @@ def _arrived(facts: RunFacts) -> Check:
 def _published_by(facts: RunFacts) -> list[int]:
     """Return the versions that every policy must have published."""
     job = facts.job
-    if isinstance(job.spec, PlayedSpec):
+    if job.spec.played:
         return list(range(job.step + 1))
     # Others publish before a checkpoint; the last step always has one.
-    whole = isinstance(job.spec, DatasetSpec) and job.state is JobState.COMPLETED
+    whole = not job.spec.by_calls and job.state is JobState.COMPLETED
     return [0, job.policy_version] if whole else []
 
 
 def _agreed(facts: RunFacts) -> Check:
     name = "engine_and_learner_agree"
-    if isinstance(facts.job.spec, PolicySpec) and not facts.agreements:
+    if facts.job.spec.by_calls and not facts.agreements:
         return Check(
             name=name,
             verdict="not_shown",

@@ -12,7 +12,6 @@ from tinkergym.display.progress import TrainingDisplay
 from tinkergym.remote.client import Client
 from tinkergym.remote.job import Job
 from tinkergym.reporting.report import play_command
-from tinkergym.schema.jobs.common import PlayedSpec
 
 
 def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = False) -> None:
@@ -45,7 +44,7 @@ def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = 
     )
     for checkpoint in job.checkpoints()[-1:]:
         out.print(f"checkpoint, on the service's machine: {checkpoint.path}", highlight=False, soft_wrap=True)
-    if isinstance(job.spec, PlayedSpec):
+    if job.spec.played:
         out.print(
             f"play it: {play_command(job, next(iter(_names(env)), None))}",
             markup=False,
@@ -66,12 +65,12 @@ def follow_or_detach(
         return
     if as_json:
         emit(job.view())
-        if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
+        if job.spec.played and job.spec.played_by == "client":
             job.close()
         return
     attach = attach_command(job, env)
     out.print(f"{job.id} has started; see it with: {attach}", highlight=False, soft_wrap=True)
-    if isinstance(job.spec, PlayedSpec) and job.spec.rollout == "client":
+    if job.spec.played and job.spec.played_by == "client":
         job.close()
         out.print("It waits for a client to play its episodes, which `attach` does.")
 
@@ -87,7 +86,7 @@ def attach_command(job: Job, env: str | Sequence[str] | None) -> str:
 
 
 def _say_how_to_go_on(job: Job, env: str | Sequence[str] | None) -> None:
-    ours = isinstance(job.spec, PlayedSpec) and job.spec.rollout != "server"
+    ours = job.spec.played and job.spec.played_by != "server"
     goes_on = "waits for a client to play its episodes" if ours else "goes on"
     out.print(
         f"\nThe job {goes_on}.\n"

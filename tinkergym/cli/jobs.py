@@ -13,8 +13,6 @@ from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, AsJsonLines, emit
 from tinkergym.cli.options import ReportTo
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
-from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.own_loop import PolicySpec
 
 app = typer.Typer(
     help="List jobs, follow them, pause, change, cancel and delete them, fetch their checkpoints."
@@ -62,8 +60,8 @@ def list_jobs(limit: Limit = 20, as_json: AsJson = False) -> None:
             [
                 view.job_id,
                 str(view.state),
-                "-" if isinstance(view.spec, PolicySpec) else f"{view.step}/{view.spec.steps}",
-                view.spec.played_in if isinstance(view.spec, PlayedSpec) else view.spec.kind,
+                "-" if view.spec.by_calls else f"{view.step}/{view.spec.steps}",
+                view.spec.played.played_in if view.spec.played else view.spec.kind,
                 view.spec.model,
                 f"{started:{_RECENTLY if started > a_while_ago else _LONG_AGO}}",
                 *([" ".join(view.spec.name.split())] if named else []),

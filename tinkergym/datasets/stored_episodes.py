@@ -18,7 +18,6 @@ from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.ids import EpisodeId
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.tasks.sequence import SequenceTasks
 from tinkergym.trajectory.parts import Content, TextPart, ToolCallPart, ToolResultPart, content_text
@@ -288,7 +287,7 @@ def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) 
         origin: A name for the episodes.
     """
     found: list[StoredEpisode] = []
-    group_size = spec.algorithm.group_size if isinstance(spec, RLSpec) else 1
+    group_size = spec.groups.size
     for record in records:
         result = EpisodeResult.model_validate_json(record)
         own = EpisodeId.parse(result.episode_id)
@@ -312,7 +311,7 @@ def stored_episodes(spec: PlayedSpec, records: Iterable[bytes], *, origin: str) 
 
 def prompt_of(spec: PlayedSpec, agent: str) -> str | None:
     """Return the system prompt of a seat of a job's episodes."""
-    seat = spec.agents.get(agent) if isinstance(spec, RLSpec) else None
+    seat = spec.seats.get(agent)
     own = seat.system_prompt if isinstance(seat, Train) else None
     return spec.effective_prompt if own is None else own
 

@@ -27,9 +27,6 @@ from tinkergym.schema.events import (
     UpdateEvent,
     WarningEvent,
 )
-from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.updates import SettingsUpdate
 
@@ -165,15 +162,15 @@ class TrainingDisplay:
         spec, adapter = self._spec, self._spec.adapter
         trained = f"LoRA rank {adapter.rank}" if adapter.kind == "lora" else "all parameters"
         name = f"{escape(spec.name)} · " if spec.name else ""
-        if isinstance(spec, RLSpec | DistillationSpec):
-            what = escape(spec.played_in)
-            steps = (
-                f"steps: {spec.steps} · episodes per step: {spec.episodes_per_step}, {PLAYED[spec.rollout]}"
-            )
-        elif isinstance(spec, PolicySpec):
+        if played := spec.played:
+            what = escape(played.played_in)
+            episodes = f"episodes per step: {played.groups.episodes}, {PLAYED[played.rollout]}"
+            steps = f"steps: {spec.steps} · {episodes}"
+        elif spec.by_calls:
             what, steps = spec.kind, "trained by its client"
         else:
-            what, steps = spec.kind, f"steps: {spec.steps} · records per step: {spec.batch_size}"
+            records = f"records per step: {getattr(spec, 'batch_size', '?')}"
+            what, steps = spec.kind, f"steps: {spec.steps} · {records}"
         return f"{name}[bold]{what}[/] · {escape(spec.model)} · {trained} · {steps} · {escape(self._job_id)}"
 
     def _picture(self) -> RenderableType:

@@ -50,7 +50,7 @@ from tinkergym.schema.checks import refuse_environment_prompt, with_group_reward
 from tinkergym.schema.decoding import Decoding, SeededOptions
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.dataset import DatasetSpec, PreferenceLoss, PreferenceSpec, SFTSpec
+from tinkergym.schema.jobs.dataset import PreferenceLoss, PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
@@ -413,7 +413,7 @@ class Client:
         """Start a job from a complete specification. The caller arranges who plays its episodes."""
         refuse_while_imported()
         # One key per call: if the response is lost and the request repeated, it is still one job.
-        packs = installed_packs() if isinstance(spec, PlayedSpec) and spec.rollout != "server" else []
+        packs = installed_packs() if spec.played_by in ("client", "script") else []
         return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex, packs=packs))
 
     def attach(
@@ -443,12 +443,13 @@ class Client:
     def _attached(self, job_id: str, env: EnvSources | Sequence[EnvSource] | None) -> Job:
         view = self._api.job(job_id)
         spec = view.spec
-        if isinstance(spec, DatasetSpec) and spec.client_plays_evaluations:
+        played = spec.played
+        if spec.played_by == "client" and not played:
             if env is None:  # Only to watch: the evaluations wait.
                 return Job(self._api, view)
             make_env = client_evaluations.maker_of(env if isinstance(env, list | tuple) else [env], spec)
             return Job(self._api, view) if view.state.final else self._play_here(view, make_env)
-        if not isinstance(spec, PlayedSpec) or spec.rollout != "client":
+        if not played or played.rollout != "client":
             if env is not None:
                 raise InvalidRequestError(
                     f"the episodes of {job_id} are not played by a client", hint="leave it out", field="env"
@@ -456,7 +457,7 @@ class Client:
             return Job(self._api, view)
         if view.state.final and env is None:
             return Job(self._api, view)
-        make_env = makers_of(env, spec)
+        make_env = makers_of(env, played)
         return Job(self._api, view) if view.state.final else self._play_here(view, make_env)
 
     def job(self, job_id: str) -> Job:
@@ -608,17 +609,18 @@ class Client:
             },
             arguments=("env_kwargs",),
         )
-        assert isinstance(spec, RLSpec | DistillationSpec)
-        _refuse_impossible(spec, environment)
-        if spec.rollout == "client":
-            return self._train_here(spec, environment)
+        played = spec.played
+        assert played
+        _refuse_impossible(played, environment)
+        if played.rollout == "client":
+            return self._train_here(played, environment)
         try:
             return self.submit(spec)
         except UnknownEnvironmentError as error:
             of_evaluation = error.field == "evaluate"
             if rollout is not None or environment.unknown_here or of_evaluation:
                 raise
-        return self._train_here(spec.model_copy(update={"rollout": "client"}), environment)
+        return self._train_here(played.model_copy(update={"rollout": "client"}), environment)
 
     def _train_here(self, spec: RLSpec | DistillationSpec, environment: EnvironmentMix) -> Job:
         if environment.unknown_here:
@@ -632,27 +634,21 @@ class Client:
         recorded = {"environment_prompt": seen.system_prompt, "environment_data": dict(seen.data)}
         spec = spec.model_copy(update=recorded)
         spec = with_group_rewards(spec, pays_groups=seen.pays_groups)
-        if isinstance(spec, RLSpec) and spec.plays_game:
-            spec = spec.seated(seen.agents, seen.offered)
+        spec = spec.seated(seen.agents, seen.offered)
         return self._play_here(self.submit(spec).view(), environment.make)
 
     def _train_written(self, spec: SFTSpec | PreferenceSpec, evaluate: object) -> Job:
-        if not spec.client_plays_evaluations:
+        if spec.played_by != "client":
             return self.submit(spec)
         make_env = client_evaluations.maker_of(client_evaluations.sources_in(evaluate), spec)
         client_evaluations.check(make_env, spec, self._api.renderer(spec.model, spec.chat_template))
         job = self.submit(spec)
-        view = job.view()
-        played = isinstance(view.spec, DatasetSpec) and view.spec.client_plays_evaluations
-        return self._play_here(view, make_env) if played else job
+        return self._play_here(job.view(), make_env)
 
     def _play_here(self, view: JobView, make_env: MakeEnv) -> Job:
         transport, spec = self.rollout_transport(view.job_id), view.spec
-        if isinstance(spec, DatasetSpec):
-            episodes = client_evaluations.most_at_once(spec)
-        else:
-            assert isinstance(spec, RLSpec | DistillationSpec)
-            episodes = spec.episodes_per_step
+        played = spec.played
+        episodes = played.groups.episodes if played else client_evaluations.most_at_once(spec)
         # One more than a step has, so a request for episodes is always open. When this process is killed, the
         # service sees it break and gives the episodes to the next client instead of waiting for the leases.
         at_once = min(MOST_EPISODES_AT_ONCE, episodes) + 1

@@ -14,9 +14,10 @@ from tinkergym.rollout.environment_mix import makers_from
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import describe
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.common import TrainingSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.names import LOCAL
 from tinkergym.schema.views import RendererBundle
 
 Source = Callable[..., Any]
@@ -28,7 +29,7 @@ def sources_in(evaluate: object) -> list[Source]:
     return [one.source for one in given if isinstance(one, EvaluateEvery) and one.source is not None]
 
 
-def maker_of(sources: Sequence[Any], spec: DatasetSpec) -> MakeEnv:
+def maker_of(sources: Sequence[Any], spec: TrainingSpec) -> MakeEnv:
     """Return how to create the environments of a job's evaluations.
 
     Args:
@@ -57,7 +58,7 @@ def maker_of(sources: Sequence[Any], spec: DatasetSpec) -> MakeEnv:
     )
 
 
-def check(make_env: MakeEnv, spec: DatasetSpec, bundle: RendererBundle) -> None:
+def check(make_env: MakeEnv, spec: TrainingSpec, bundle: RendererBundle) -> None:
     """Create and reset each environment once, before anything is started.
 
     Raises:
@@ -79,10 +80,10 @@ def check(make_env: MakeEnv, spec: DatasetSpec, bundle: RendererBundle) -> None:
             raise
 
 
-def most_at_once(spec: DatasetSpec) -> int:
+def most_at_once(spec: TrainingSpec) -> int:
     """Return the largest number of episodes of one evaluation."""
-    return max(one.episodes for one in spec.evaluate)
+    return max(one.episodes for one in spec.evaluations)
 
 
-def _played_here(spec: DatasetSpec) -> list[EnvironmentRef]:
-    return [spec.environment_of(one) for one in spec.evaluate if one.is_local]
+def _played_here(spec: TrainingSpec) -> list[EnvironmentRef]:
+    return [one for one in spec.environments_played() if one.id.startswith(LOCAL)]

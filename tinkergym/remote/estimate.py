@@ -17,7 +17,6 @@ from tinkergym.display.progress import duration
 from tinkergym.errors import JobFailedError, TinkerGymError
 from tinkergym.remote.job import Job
 from tinkergym.schema.events import Event, JobState, StateEvent, StepEvent
-from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SeatSettings, Train
@@ -61,7 +60,7 @@ def probe_of(spec: JobSpec) -> JobSpec:
         "budget": None,
         "name": f"probe: {spec.name}".removesuffix(": ")[:200],
     }
-    if isinstance(spec, EvaluatedSpec):
+    if spec.evaluations:
         changes |= {"evaluate": [], "best_by": ""}
     if isinstance(spec, RLSpec):
         changes["algorithm"] = spec.algorithm.model_copy(update={"warmup_steps": 0})
@@ -192,7 +191,7 @@ def _evaluated(spec: JobSpec, steps: Sequence[StepEvent]) -> float:
     Their episodes are taken to be as long as those of training.
     """
     episodes = sum(step.episodes for step in steps)
-    if not isinstance(spec, EvaluatedSpec) or not episodes:
+    if not episodes:
         return 0.0
     played = sum(
         sum(one.is_due(step, last=spec.steps) for step in range(spec.steps + 1)) * one.episodes
@@ -203,16 +202,16 @@ def _evaluated(spec: JobSpec, steps: Sequence[StepEvent]) -> float:
 
 def _left_out(spec: JobSpec, steps: Sequence[StepEvent]) -> str:
     """Return what an estimate does not cover: a job on a dataset plays nothing to measure evaluations by."""
-    unknown = isinstance(spec, EvaluatedSpec) and spec.evaluations and not any(one.episodes for one in steps)
+    unknown = spec.evaluations and not any(one.episodes for one in steps)
     return ", without the evaluations" if unknown else ""
 
 
 def _size(spec: JobSpec) -> tuple[object, ...]:
     """Return what steps of two jobs must have in common to take about the same time."""
     where: tuple[object, ...] = ()
-    if isinstance(spec, PlayedSpec):
-        where = (spec.played_in, spec.rollout, spec.deterministic, spec.sampling, spec.limits)
-    per_step = getattr(spec, "episodes_per_step", None) or getattr(spec, "batch_size", None)
+    if played := spec.played:
+        where = (played.played_in, played.rollout, played.deterministic, played.sampling, played.limits)
+    per_step = played.groups.episodes if played else getattr(spec, "batch_size", None)
     data = getattr(spec, "data", None)
     algorithm = getattr(spec, "algorithm", None)
     updates = getattr(algorithm or spec, "updates_per_step", 1)

@@ -34,7 +34,6 @@ from tinkergym.remote.target_files import writing_to
 from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.views import EXPORT_FILE, RendererBundle
 
 _MANIFEST = "manifest.json"
@@ -109,10 +108,10 @@ def export_policy(
             "policy_version": checkpoint.policy_version,
             "base_model": model,
         }
-        if isinstance(spec, PlayedSpec):
+        if played := spec.played:
             # Other programs need this to prompt the policy as in training.
-            prompt, tools, without_tools = _prompt_of(spec, checkpoint.agent)
-            origin |= {"system_prompt": prompt, "reasoning": spec.reasoning, **tools}
+            prompt, tools, without_tools = _prompt_of(played, checkpoint.agent)
+            origin |= {"system_prompt": prompt, "reasoning": played.reasoning, **tools}
         (folder / EXPORT_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         is_adapter = (folder / _ADAPTER_FILE).exists()
         size = sum(path.stat().st_size for path in folder.iterdir())
@@ -128,7 +127,7 @@ def export_policy(
 
 def _prompt_of(spec: PlayedSpec, agent: str) -> tuple[str | None, dict[str, Any], str]:
     """Return a policy's system prompt, the settings of its tools, and why the prompt lacks them."""
-    tools = spec.tools_of(agent) if isinstance(spec, RLSpec) else None
+    tools = spec.tools_of(agent)
     if tools is None:
         return spec.effective_prompt, {}, ""
     settings = {"tools": tools.model_dump(mode="json")}

@@ -12,10 +12,7 @@ from tinkergym.registration.games import is_game
 from tinkergym.remote.api import Api
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.ids import PolicyRef, policy_of
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
-from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.schema.jobs.seats import SharedWith
 
 if TYPE_CHECKING:
     from tinkergym.evaluation.exploitability_curve import Lineup
@@ -68,7 +65,7 @@ def find_seats(
     if ref is not None and ref.all_of_job:
         view = api.job(ref.owner)
         spec = view.spec
-        if isinstance(spec, RLSpec) and "" not in spec.trained_agents:
+        if "" not in spec.trained_agents:
             found: dict[str, Player] = {}
             players: dict[str, Player] = {}
             for agent in agents:
@@ -135,7 +132,7 @@ def version_players(
         temperature: Sampling temperature; None is as in training.
     """
     if agents is None:
-        agents = view.spec.trained_agents if isinstance(view.spec, RLSpec) else ("",)
+        agents = view.spec.trained_agents
     found: list[Player] = []
     for agent in agents:
         kept = api.find_policy(policy_of(view.job_id, agent)).kept
@@ -166,7 +163,7 @@ def version_lineups(
     """
     from tinkergym.evaluation.exploitability_curve import Lineup
 
-    trained = view.spec.trained_agents if isinstance(view.spec, RLSpec) else ("",)
+    trained = view.spec.trained_agents
     if versions is None:
         kept = [{0, *api.find_policy(policy_of(view.job_id, own)).kept} for own in trained]
         versions = sorted(set.intersection(*kept) | {view.policy_version})
@@ -232,8 +229,8 @@ def game_of(view: JobView, game: str | None = None) -> EnvironmentRef:
     Raises:
         InvalidRequestError: Its environment is not a game for several players.
     """
-    spec = view.spec
-    if not isinstance(spec, PlayedSpec):
+    spec = view.spec.played
+    if spec is None:
         raise InvalidRequestError(f"{view.job_id} does not play episodes", field="game")
     own = spec.environment
     name = own.id.replace("Vs-v", "-v") if game is None and not is_game(own.id) else game or own.id
@@ -289,13 +286,9 @@ def _gone(policy: str, version: int, there: Sequence[int]) -> NotFoundError:
 
 def _seats_of(view: JobView, agent: str) -> tuple[str, ...] | None:
     spec = view.spec
-    if not agent or not isinstance(spec, RLSpec):
+    if not agent or not spec.played:
         return None
-    return tuple(
-        name
-        for name, seat in spec.agents.items()
-        if name == agent or (isinstance(seat, SharedWith) and seat.agent == agent)
-    )
+    return tuple(name for name in spec.learning_seats if spec.policy_at(name) == agent)
 
 
 def _spread(there: Sequence[int], most: int) -> list[int]:

@@ -45,7 +45,6 @@ from tinkergym.schema.events import (
     UpdateEvent,
     WarningEvent,
 )
-from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import update_request
@@ -107,8 +106,8 @@ class Job:
             "step": f"{view.step} of {self.spec.steps}",
             "model": self.spec.model,
         }
-        if isinstance(self.spec, PlayedSpec):
-            rows["environment"] = self.spec.played_in
+        if self.spec.played:
+            rows["environment"] = self.spec.played.played_in
         if self._updates:
             rows["changed"] = "; ".join(f"from step {step}: {self._updates[step]}" for step in self._updates)
         return card(self.id, rows, picture="".join(map(self._drawn, self._curves)))
@@ -117,7 +116,7 @@ class Job:
         """Draw the curve of a seat."""
         values = self._curves[agent]
         steps = sorted(values)
-        name = "mean reward" if isinstance(self.spec, PlayedSpec) else "loss"
+        name = "mean reward" if self.spec.played else "loss"
         marks = {steps.index(step): words for step, words in self._updates.items() if step in values}
         whose = f"{name} of {agent}" if agent else name
         return curve([values[step] for step in steps], whose, marks)
@@ -587,13 +586,14 @@ class Job:
         """
         from tinkergym.datasets.stored_episodes import stored_episodes
 
-        if not isinstance(self.spec, PlayedSpec):
+        played = self.spec.played
+        if played is None:
             raise InvalidRequestError(
                 f"{self.id} is of kind {self.spec.kind!r}, which does not play episodes",
                 hint="use a job from client.train or client.distill",
             )
         records = self._api.stored_episodes(self.id, first_step=first_step, last_step=last_step)
-        return stored_episodes(self.spec, records, origin=self.id)
+        return stored_episodes(played, records, origin=self.id)
 
     def rescore(
         self,
@@ -620,8 +620,9 @@ class Job:
         from tinkergym.remote.rescored_job import RescoredJob
 
         episodes = self.episodes(first_step=first_step, last_step=last_step)
-        assert isinstance(self.spec, PlayedSpec), "`episodes` refuses other jobs"
-        found = rescore(self.spec, episodes, reward, tasks=tasks, origin=self.id)
+        played = self.spec.played
+        assert played, "`episodes` refuses other jobs"
+        found = rescore(played, episodes, reward, tasks=tasks, origin=self.id)
 
         def start(spec: JobSpec) -> Job:
             return Job(self._api, self._api.create_job(spec, idempotency_key=uuid.uuid4().hex))
@@ -687,7 +688,7 @@ class Job:
         """Keep warnings to show while waiting, each kind once, and the curve."""
         body = event.body
         if isinstance(body, StepEvent):
-            values = body.reward_means() if isinstance(self.spec, PlayedSpec) else body.losses()
+            values = body.reward_means() if self.spec.played else body.losses()
             for agent, value in values.items():
                 self._curves.setdefault(agent, {})[body.step] = value
         if isinstance(body, UpdateEvent) and body.from_step is not None:
@@ -768,14 +769,13 @@ def how_to_play_on(view: JobView) -> str:
     from tinkergym.schema.names import LOCAL
 
     spec = view.spec
-    if not isinstance(spec, EvaluatedSpec):
+    if spec.by_calls:
         return f"Client.training_policy({view.job_id!r})"
-    if isinstance(spec, PlayedSpec) and spec.rollout == "script":
+    if spec.played_by == "script":
         return f"its script, with TrainRemotely(env, job_id={view.job_id!r})"
-    played = list(spec.own_environments.values()) or [spec.environment_of(one) for one in spec.evaluate]
     own = "".join(
         f" --env MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}"
-        for env_id in dict.fromkeys(one.id for one in played)
+        for env_id in dict.fromkeys(one.id for one in spec.environments_played())
         if env_id.startswith(LOCAL)
     )
     return f"tinkergym jobs attach {view.job_id}{own}"

@@ -32,9 +32,7 @@ from tinkergym.rollout.table_tools import SeatToolbox
 from tinkergym.schema.decoding import Decoding, DecodingOptions, SeededOptions
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine, EvaluationRequest
 from tinkergym.schema.ids import PolicyRef, policy_of
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Reasoning
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.sampling import SampleRequest
@@ -130,13 +128,13 @@ class Policy:
         spec = view.spec.for_agent(trained)
         as_trained = Decoding(**spec.sampling.model_dump())
         played: dict[str, Any] = {}
-        if isinstance(spec, PlayedSpec):
+        if own := spec.played:
             played = {
-                "limits": spec.limits,
-                "system_prompt": spec.system_prompt,
-                "reasoning": spec.reasoning,
-                "environment_prompt": spec.environment_prompt,
-                "tools": spec.tools_of(trained) if isinstance(spec, RLSpec) else None,
+                "limits": own.limits,
+                "system_prompt": own.system_prompt,
+                "reasoning": own.reasoning,
+                "environment_prompt": own.environment_prompt,
+                "tools": own.tools_of(trained),
             }
         return cls(
             api,
@@ -354,7 +352,7 @@ class Policy:
 def _trained_at(view: JobView, agent: str) -> str:
     """Return the agent whose policy plays a seat; empty for a job's only one."""
     spec = view.spec
-    agents = spec.agents if isinstance(spec, RLSpec) else {}
+    agents = spec.seats
     if not agents and not agent:
         return ""
     trained_agents = spec.trained_agents

@@ -23,9 +23,8 @@ from tinkergym.rollout.seat_check import (
     players_offered,
 )
 from tinkergym.rubrics.group import score_group_of
-from tinkergym.schema.checks import refuse_long_prompt, scripted_players, shown_first
+from tinkergym.schema.checks import refuse_long_prompt, shown_first
 from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.views import RendererBundle
 from tinkergym.tasks.pinned import named_hash
 from tinkergym.trajectory.trajectory import StopReason
@@ -103,14 +102,12 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
 
 def _table_of(env: AnyEnv, spec: PlayedSpec) -> GameTable | None:
     """Return the game as a table with its seats checked; None for an environment with one agent."""
-    if not isinstance(spec, RLSpec):
-        return check_seats(env, [], spec.environment.id)
-    if spec.plays_game and not spec.agents:
+    if spec.plays_game and not spec.seats:
         table: GameTable | None = game_of(env, spec.environment.id)
     else:
-        table = check_seats(env, list(spec.agents), spec.environment.id)
+        table = check_seats(env, list(spec.seats), spec.environment.id)
     if table is not None:
-        check_players(table, scripted_players(spec))
+        check_players(table, spec.scripted_players())
     return table
 
 

@@ -11,7 +11,6 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.datasets import written_job
 from tinkergym.schema.data import DataKind
 from tinkergym.schema.ids import policy_of
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 
@@ -86,7 +85,7 @@ class RescoredJob(Rescored, Generic[Started]):
     def _agent(self) -> str:
         """Return whose policy played the episodes; empty outside games, and if several did."""
         spec = self._view.spec
-        if not isinstance(spec, RLSpec) or not spec.agents:
+        if not spec.seats:
             return ""
         played = {spec.policy_at(one.episode.agent) for one in self}
         return played.pop() if len(played) == 1 else ""

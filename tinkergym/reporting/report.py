@@ -19,7 +19,6 @@ from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.evaluation.statistics import interval_text, share_interval
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.names import LOCAL
 
@@ -67,7 +66,6 @@ def show(
         console: Where to print; None means standard output.
     """
     console = console or Console(emoji=False)
-    assert isinstance(job.spec, PlayedSpec)
     events = (event.body for event in job.events())
     steps = [body for body in events if isinstance(body, StepEvent) and not body.repeated]
     rewards = {agent: [value for _, value in means] for agent, means in reward_curves(steps).items()}
@@ -78,7 +76,9 @@ def show(
             console.print(line, style="green", markup=False, highlight=False)
     if picture is not None:
         console.print(
-            save_curve(rewards, Path(picture), title=job.spec.played_in), soft_wrap=True, highlight=False
+            save_curve(rewards, Path(picture), title=job.spec.played.played_in if job.spec.played else ""),
+            soft_wrap=True,
+            highlight=False,
         )
     console.print(f"\n[bold]Before and after, held-out seeds: {len(after.trajectories)}[/]", highlight=False)
     console.print(comparison(before, after))
@@ -106,12 +106,13 @@ def play_command(job: ReportedJob, env: str | None = None) -> str:
         job: The job.
         env: The environment's name on the command line, if known.
     """
-    assert isinstance(job.spec, PlayedSpec)
-    env_id = job.spec.environment.id
+    played = job.spec.played
+    assert played
+    env_id = played.environment.id
     # On the command line, a user's own class is named with its module.
     where = f"MODULE:{env_id.removeprefix(LOCAL).removesuffix('-v0')}" if env_id.startswith(LOCAL) else env_id
     named = env or where
-    kwargs = job.spec.environment.kwargs
+    kwargs = played.environment.kwargs
     if is_environment_url(named):
         # The address locates the environment, and the token is not stored with the job.
         kwargs = {**{key: value for key, value in kwargs.items() if key != "url"}, "token": "..."}

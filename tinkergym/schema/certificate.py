@@ -12,9 +12,6 @@ from typing import Annotated, Literal
 from pydantic import FailFast, Field, JsonValue
 
 from tinkergym.schema.events import CheckpointView, JobState
-from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.dataset import DatasetSpec
-from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.model import WireModel
 
@@ -242,13 +239,3 @@ class Certificate(WireModel):
     """Detects forgery, for those who know the operator's public key. None if it was removed."""
     sha256: str = ""
     """Hash of this document with this field empty. It detects damage, not forgery."""
-
-
-def data_of(spec: JobSpec) -> dict[str, str]:
-    """Return the hashes of a job's data: of its datasets, or of its environments' tasks."""
-    if isinstance(spec, DatasetSpec):
-        found = {"data": spec.data, "eval_data": spec.eval_data}
-        return {name: sha256 for name, sha256 in found.items() if sha256 is not None}
-    if isinstance(spec, PlayedSpec):
-        return {name: sha256 for name, sha256 in spec.environment_data.items() if sha256}
-    return {}

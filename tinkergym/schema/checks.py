@@ -9,7 +9,6 @@ from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.schema.opponents import League, Scripted
 
 Played = TypeVar("Played", bound=PlayedSpec)
 
@@ -124,26 +123,10 @@ def shown_first(spec: PlayedSpec) -> dict[str, PlayedSpec]:
 
     Each can then be checked for whether its first prompt and a completion fit. The job itself is under "".
     """
-    agents = spec.trained_agents if isinstance(spec, RLSpec) and spec.agents else ()
+    agents = spec.trained_agents if spec.seats else ()
     own = {agent: spec.for_agent(agent) for agent in agents}
     return {"": spec} | {
         agent: one
         for agent, one in own.items()
         if (one.system_prompt, one.sampling, one.model) != (spec.system_prompt, spec.sampling, spec.model)
     }
-
-
-def scripted_players(spec: RLSpec) -> list[tuple[str, str]]:
-    """Return every agent that a game's own player may play, with that player's name."""
-    found = [(agent, seat.name) for agent, seat in spec.agents.items() if isinstance(seat, Scripted)]
-    leagues = [(agent, seat) for agent, seat in spec.agents.items() if isinstance(seat, League)]
-    if isinstance(spec.self_play, League):
-        leagues.append(((*spec.learning_seats, "self_play")[0], spec.self_play))
-    first = (*spec.learning_seats, "evaluate")[0]
-    found += [(first, one.against.name) for one in spec.evaluate if isinstance(one.against, Scripted)]
-    return found + [
-        (agent, anchor.name)
-        for agent, league in leagues
-        for anchor in league.anchors or ()
-        if isinstance(anchor, Scripted)
-    ]

@@ -28,7 +28,6 @@ from tinkergym.schema.events import (
     UpdateEvent,
 )
 from tinkergym.schema.ids import EpisodeId, JobRef, policy_of
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
@@ -83,8 +82,9 @@ class ScriptedJobs:
         with self.changed:
             if idempotency_key in self._keys:
                 return self._jobs[self._keys[idempotency_key]].view
-            if isinstance(spec, PlayedSpec) and spec.rollout == "server":
-                for environment in spec.own_environments.values():
+            played = spec.played
+            if played and played.rollout == "server":
+                for environment in played.own_environments.values():
                     if environment.id not in self._environments:
                         raise UnknownEnvironmentError(
                             f"there is no environment {environment.id!r}", field="environment.id"
@@ -103,7 +103,7 @@ class ScriptedJobs:
             job = self._jobs[job_id] = ScriptedJob(view)
             self._keys[idempotency_key] = job_id
             self._enter(job, JobState.RUNNING)
-            if not isinstance(spec, PlayedSpec) or spec.rollout == "server":
+            if not played or played.rollout == "server":
                 for _ in range(spec.steps):
                     self._finish_step(job)
             else:
@@ -234,9 +234,8 @@ class ScriptedJobs:
         return "accepted"
 
     def _issue(self, job: ScriptedJob) -> None:
-        spec, step = job.view.spec, job.view.step + 1
-        assert isinstance(spec, RLSpec | DistillationSpec)
-        size = spec.algorithm.group_size if isinstance(spec, RLSpec) else 1
+        spec, step = job.view.spec.played, job.view.step + 1
+        assert spec
         job.results = []
         job.waiting = [
             EpisodeRequest(
@@ -244,15 +243,15 @@ class ScriptedJobs:
                 episode_id=str(EpisodeId(JobRef(job.view.job_id), step, index)),
                 step=step,
                 index=index,
-                group=index // size,
-                environment=spec.environment_at(step, index // size),
-                seed=1000 * step + index // size,
+                group=index // spec.groups.size,
+                environment=spec.environment_at(step, index // spec.groups.size),
+                seed=1000 * step + index // spec.groups.size,
                 seats=_seats(job.view, spec, index),
                 limits=spec.limits,
                 lease_id=self._new_lease_id(),
                 lease_seconds=30.0,
             )
-            for index in range(spec.episodes_per_step)
+            for index in range(spec.groups.episodes)
         ]
         self.changed.notify_all()
 
@@ -264,19 +263,20 @@ class ScriptedJobs:
         job.history.append(job.results)
         for warning in failure_warnings(job.results, step):
             self._emit(job, warning)
-        if isinstance(spec, PlayedSpec) and (failure := too_many_failures(spec, job.results, step)):
+        played = spec.played
+        if played and (failure := too_many_failures(played, job.results, step)):
             error = ErrorView.model_validate(failure.to_wire())
             self._enter(job, JobState.FAILED, reason=str(failure), error=error)
             return
         self._update(job, step=step, policy_version=step)
         self._emit(job, step_event(job.view, job.results))
-        if isinstance(spec, PlayedSpec):
-            for wanted in spec.evaluate:
+        if played:
+            for wanted in played.evaluate:
                 if wanted.is_due(step, last=spec.steps):
-                    self._emit(job, evaluation_event(job.view, spec.name_of(wanted)))
+                    self._emit(job, evaluation_event(job.view, played.name_of(wanted)))
         if step == job.view.spec.steps:
             self._enter(job, JobState.COMPLETED)
-        elif isinstance(job.view.spec, PlayedSpec) and job.view.spec.rollout != "server":
+        elif played and played.rollout != "server":
             self._issue(job)
 
     def _enter(
@@ -305,10 +305,10 @@ def _seats(view: JobView, spec: RLSpec | DistillationSpec, index: int) -> dict[s
         sampling=spec.sampling,
         system_prompt=spec.system_prompt,
     )
-    if not isinstance(spec, RLSpec) or not spec.agents:
+    if not spec.seats:
         return {ONLY_AGENT: seat}
     tables = {
-        agent: TablePlayer(name=one.name) for agent, one in spec.agents.items() if isinstance(one, Scripted)
+        agent: TablePlayer(name=one.name) for agent, one in spec.seats.items() if isinstance(one, Scripted)
     }
     policies = {agent: policy_of(view.job_id, spec.policy_at(agent)) for agent in spec.learning_seats}
     return {
@@ -320,5 +320,5 @@ def _seats(view: JobView, spec: RLSpec | DistillationSpec, index: int) -> dict[s
                 "tools": spec.tools_of(spec.policy_at(agent)) if agent in policies else None,
             }
         )
-        for agent in spec.agents
+        for agent in spec.seats
     }

@@ -23,7 +23,6 @@ from tinkergym.remote.script_job import ScriptJob
 from tinkergym.remote.template_file import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.seat_check import check_players, check_seats, players_offered
-from tinkergym.schema.checks import scripted_players
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import parse
@@ -109,7 +108,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
         agents = list(spec.agents) or list(self.env.possible_agents)
         table = check_seats(self.env, agents, spec.environment.id)
         assert table is not None, "it has seats"
-        check_players(table, scripted_players(spec))
+        check_players(table, spec.scripted_players())
         return spec.seated(table.agents, players_offered(table))
 
     @property

@@ -27,7 +27,6 @@ from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.checks import refuse_environment_prompt
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import LOCAL
@@ -350,7 +349,7 @@ def _spec_to_continue(job: Job) -> RLSpec:
     spec = job.spec
     if isinstance(spec, RLSpec) and spec.rollout == "script":
         return spec
-    how = f"has rollout={spec.rollout!r}" if isinstance(spec, PlayedSpec) else "plays no episodes"
+    how = f"has rollout={spec.played_by!r}" if spec.played else "plays no episodes"
     raise InvalidRequestError(
         f"{job.id} {how}, so a script's own loop cannot continue it",
         hint="use Client.attach",

@@ -12,7 +12,6 @@ from tinkergym.schema.certificate import (
     PublishFacts,
     RunFacts,
     StepFacts,
-    data_of,
 )
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.dataset import SFTSpec
@@ -177,7 +176,7 @@ def facts_of(spec, **changes):
     facts = {
         "steps": [step],
         "events": EventsFacts(count=0, head_sha256=""),
-        "data": data_of(spec),
+        "data": spec.data_hashes,
         **changes,
     }
     return RunFacts(job=job, service_version="0", made_at=0.0, **facts)
@@ -191,7 +190,7 @@ def pinned(facts):
 def test_the_data_of_a_run_is_named_with_its_hash(spec, name):
     found = pinned(facts_of(spec))
     assert found.verdict == "holds"
-    assert f"{name} {data_of(spec)[name][:12]}" in found.text
+    assert f"{name} {spec.data_hashes[name][:12]}" in found.text
 
 
 def test_a_job_without_data_says_nothing_of_it():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tinkergym.schema.budget import Budget
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
+from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
 from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.jobs.parts import (
@@ -17,6 +18,7 @@ from tinkergym.schema.jobs.parts import (
     Adapter,
     EnvironmentRef,
     ExecutorName,
+    Groups,
     Limits,
     LoRA,
     Reasoning,
@@ -24,10 +26,13 @@ from tinkergym.schema.jobs.parts import (
     WeightedEnvironment,
 )
 from tinkergym.schema.jobs.rules import Rule, refusal_of
+from tinkergym.schema.jobs.seats import SeatSettings
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import UserSettings
+from tinkergym.schema.opponents import External, League
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.refusals import Refusal
+from tinkergym.schema.seat_tools import SeatTools
 
 
 class TrainingSpec(UserSettings):
@@ -35,6 +40,8 @@ class TrainingSpec(UserSettings):
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     """What its settings must be to each other."""
+    by_calls: ClassVar[bool] = False
+    """Whether its client's calls train the policy, without train steps of its own."""
 
     model: str = Field("nano", min_length=1, max_length=500)
     """A model name of the service, a model directory on its machine, or a Hugging Face hub id."""
@@ -96,6 +103,68 @@ class TrainingSpec(UserSettings):
         """The base models besides the job's own, each with the first agent whose policy uses it."""
         return {}
 
+    @property
+    def played(self) -> PlayedSpec | None:
+        """These settings if the job learns from episodes that its policy plays, else None."""
+        return None
+
+    @property
+    def played_by(self) -> Literal["", "server", "client", "script"]:
+        """Who plays the job's episodes, or those of its evaluations if it has no others; empty for none."""
+        return ""
+
+    @property
+    def evaluations(self) -> list[EvaluateEvery]:
+        """The evaluations during training."""
+        return []
+
+    def environments_played(self) -> list[EnvironmentRef]:
+        """Return the environments of its episodes: its own, or those of its evaluations."""
+        return []
+
+    @property
+    def datasets(self) -> dict[str, str]:
+        """The uploaded datasets that it uses, by setting."""
+        return {}
+
+    @property
+    def data_hashes(self) -> dict[str, str]:
+        """The hashes of its data: of its datasets, or of its environments' tasks."""
+        return self.datasets
+
+    def references(self) -> dict[str, str]:
+        """Return the policies and jobs that it names, by setting."""
+        return {"initial_policy": self.initial_policy} if self.initial_policy else {}
+
+    @property
+    def seats(self) -> Mapping[str, SeatSettings]:
+        """Who plays each seat of a game, by agent; empty if it trains in no game."""
+        return {}
+
+    @property
+    def plays_game(self) -> bool:
+        """Whether the job trains the agents of a game, rather than in an environment with one agent."""
+        return False
+
+    @property
+    def learning_seats(self) -> tuple[str, ...]:
+        """The agents of a game whose seats are trained on: those with their own or a shared policy."""
+        return ()
+
+    def policy_at(self, agent: str) -> str:
+        """Return whose policy plays a trained seat."""
+        return agent
+
+    def tools_of(self, agent: str) -> SeatTools | None:
+        """Return the tools that the policy of one of the `trained_agents` may call before it moves."""
+        del agent
+        return None
+
+    @property
+    def external_models(self) -> list[External]:
+        """The external models that play seats."""
+        return []
+
 
 class EvaluatedSpec(TrainingSpec):
     """Settings of jobs that can evaluate during training: all but a user's own loop."""
@@ -135,9 +204,16 @@ class EvaluatedSpec(TrainingSpec):
         return given if isinstance(given, list | tuple) else [given]
 
     @property
-    def client_plays_evaluations(self) -> bool:
-        """Whether the job plays no episodes but those of its evaluations, and a client plays them."""
-        return not self.own_environments and any(one.is_local for one in self.evaluate)
+    def played_by(self) -> Literal["", "server", "client", "script"]:
+        """Who plays the episodes of its evaluations; empty if there are none."""
+        if not self.evaluate:
+            return ""
+        return "client" if any(one.is_local for one in self.evaluate) else "server"
+
+    def environments_played(self) -> list[EnvironmentRef]:
+        """Return the environments of its episodes: its own, or those of its evaluations."""
+        own = list(self.own_environments.values())
+        return own or [self.environment_of(one) for one in self.evaluate]
 
     def agent_of(self, evaluation: EvaluateEvery) -> str:
         """Return the agent whose policy an evaluation measures; empty if the job trains one policy."""
@@ -272,6 +348,70 @@ class PlayedSpec(EvaluatedSpec):
     def effective_prompt(self) -> str | None:
         """The system prompt that training uses."""
         return self.environment_prompt if self.system_prompt is None else self.system_prompt
+
+    @property
+    def played(self) -> Self:
+        """These settings, as the job learns from episodes that its policy plays."""
+        return self
+
+    @property
+    def played_by(self) -> Literal["", "server", "client", "script"]:
+        """Who plays the job's episodes."""
+        return self.rollout
+
+    @property
+    def data_hashes(self) -> dict[str, str]:
+        """The hashes of its environments' tasks, where known."""
+        return {name: sha256 for name, sha256 in self.environment_data.items() if sha256}
+
+    @property
+    def groups(self) -> Groups:
+        """The episodes of a train step."""
+        raise NotImplementedError
+
+    @property
+    def versions_ahead(self) -> int:
+        """How many versions may lie between the policy that samples a token and the one that learns."""
+        return 0
+
+    @property
+    def scored_by_group(self) -> bool:
+        """Whether the environment scores the episodes of a group together."""
+        return False
+
+    @property
+    def own_league(self) -> League | None:
+        """The league from which self-play draws the opponents of the job's own policies."""
+        return None
+
+    @property
+    def leagues(self) -> list[League]:
+        """All leagues that the job draws opponents from."""
+        return []
+
+    @property
+    def guard(self) -> CollapseGuard | None:
+        """What watches its games for signs of collapse; None if nothing does."""
+        return None
+
+    def updated_at(self, step: int) -> tuple[str, ...]:
+        """Return the agents whose policies learn in a train step."""
+        del step
+        return self.trained_agents
+
+    def scripted_players(self) -> list[tuple[str, str]]:
+        """Return every agent that a game's own player may play, with that player's name."""
+        return []
+
+    def seated(self, agents: Sequence[str], offered: Sequence[str]) -> Self:
+        """Return the job with what depends on its game: its agents in self-play, and default anchors.
+
+        Args:
+            agents: All agents of the game.
+            offered: The names of the players that it offers.
+        """
+        del agents, offered
+        return self
 
     @property
     def retries(self) -> int:

@@ -40,6 +40,15 @@ class DatasetSpec(EvaluatedSpec):
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0, le=1e6)
 
+    @property
+    def played(self) -> None:
+        """None: it learns from its dataset."""
+
+    @property
+    def datasets(self) -> dict[str, str]:
+        """The uploaded datasets that it uses, by setting."""
+        return {"data": self.data} | ({} if self.eval_data is None else {"eval_data": self.eval_data})
+
     def held_out_records(self, records: int) -> int:
         """Return how many of `records` are held out for evaluation."""
         return max(1, round(self.held_out * records)) if self.held_out else 0

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, POLICY_REF, PolicyRef
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import Schedule
+from tinkergym.schema.jobs.parts import Groups
 from tinkergym.schema.jobs.rules import RULES
 from tinkergym.schema.refusals import Refusal
 
@@ -34,6 +35,16 @@ class DistillationSpec(PlayedSpec):
     """Optimizer steps per batch of episodes."""
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0, le=1e6)
+
+    @property
+    def groups(self) -> Groups:
+        """The episodes of a train step, each with a start of its own."""
+        return Groups(self.episodes_per_step, fields=("episodes_per_step", ""))
+
+    def references(self) -> dict[str, str]:
+        """Return the policies and jobs that it names, by setting."""
+        teacher = {"teacher": self.teacher} if PolicyRef.is_meant(self.teacher) else {}
+        return super().references() | teacher
 
     @field_validator("teacher")
     @classmethod

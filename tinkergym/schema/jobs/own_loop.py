@@ -13,6 +13,7 @@ from tinkergym.schema.jobs.parts import LONGEST_SECONDS
 class PolicySpec(TrainingSpec):
     """A policy without a built-in loop: the client trains it with calls."""
 
+    by_calls = True
     kind: Literal["policy"] = "policy"
     steps: Literal[1] = 1
     """Not used: the client decides when to end."""
@@ -22,3 +23,7 @@ class PolicySpec(TrainingSpec):
     checkpoint_every: int = Field(50, ge=1, le=1000)
     """Calls between automatic checkpoints; large calls and publishes may need one earlier. When a worker
     dies, calls after the newest checkpoint are repeated."""
+
+    @property
+    def played(self) -> None:
+        """None: its episodes, if any, are its client's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
@@ -107,3 +108,27 @@ class WeightedEnvironment(EnvironmentRef):
     def ref(self) -> EnvironmentRef:
         """The environment without its weight."""
         return EnvironmentRef(id=self.id, kwargs=self.kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The episodes of a train step, in groups that play the same task."""
+
+    count: int
+    """Groups per step."""
+    size: int = 1
+    """Episodes per group."""
+    rounds: int = 0
+    """How often a step may replace groups by new ones."""
+    fields: tuple[str, str] = ("algorithm.groups_per_step", "algorithm.dynamic_sampling_rounds")
+    """The settings of `count` and `rounds`."""
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes one train step asks for."""
+        return self.count * self.size
+
+    @property
+    def most_episodes(self) -> int:
+        """The most episodes of one train step, if each round replaces every group."""
+        return self.episodes * (1 + self.rounds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from tinkergym.schema.algorithm_registry import Algorithm, default_algorithm
 from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.parts import FullParameters
+from tinkergym.schema.jobs.parts import FullParameters, Groups
 from tinkergym.schema.jobs.rules import GROUPS, RULES
 from tinkergym.schema.jobs.seats import AgentName, SeatSettings, SharedWith, Train
 from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, League, Replay, Scripted
@@ -125,16 +125,13 @@ class RLSpec(PlayedSpec):
     @property
     def leagues(self) -> list[League]:
         """All leagues that the job draws opponents from."""
-        own = [self.self_play] if isinstance(self.self_play, League) else []
+        own = [self.own_league] if self.own_league else []
         return own + [seat for seat in self.agents.values() if isinstance(seat, League)]
 
     def seated(self, agents: Sequence[str], offered: Sequence[str]) -> Self:
-        """Return the job with game-dependent settings: its agents in self-play, and default anchors.
-
-        Args:
-            agents: All agents of the game.
-            offered: The names of the players that it offers.
-        """
+        """Return the job with what depends on its game: its agents in self-play, and default anchors."""
+        if not self.plays_game:
+            return self
         changes: dict[str, Any] = {}
         if isinstance(self.self_play, League):
             changes["self_play"] = _with_anchors(self.self_play, offered)
@@ -179,11 +176,6 @@ class RLSpec(PlayedSpec):
         return {agent: seat.job for agent, seat in self.agents.items() if isinstance(seat, Replay)}
 
     @property
-    def opponent_policies(self) -> list[str]:
-        """References to the policies of other jobs that play seats."""
-        return list(dict.fromkeys(one.policy for one in self._fixed_players if isinstance(one, Frozen)))
-
-    @property
     def external_models(self) -> list[External]:
         """The external models that play seats."""
         return [one for one in self._fixed_players if isinstance(one, External)]
@@ -215,14 +207,50 @@ class RLSpec(PlayedSpec):
         return self.model_copy(update=changes) if changes else self
 
     @property
-    def episodes_per_step(self) -> int:
-        """How many episodes one train step asks for."""
-        return self.algorithm.group_size * self.algorithm.groups_per_step
+    def groups(self) -> Groups:
+        """The episodes of a train step."""
+        algorithm = self.algorithm
+        return Groups(algorithm.groups_per_step, algorithm.group_size, algorithm.replacement_rounds)
 
     @property
-    def most_episodes_per_step(self) -> int:
-        """The most episodes of one train step, if each round of dynamic sampling replaces every group."""
-        return self.episodes_per_step * (1 + self.algorithm.replacement_rounds)
+    def versions_ahead(self) -> int:
+        """As `max_staleness`."""
+        return self.max_staleness
+
+    @property
+    def scored_by_group(self) -> bool:
+        """As `group_rewards`."""
+        return self.group_rewards
+
+    @property
+    def seats(self) -> Mapping[str, SeatSettings]:
+        """As `agents`."""
+        return self.agents
+
+    @property
+    def own_league(self) -> League | None:
+        """As `self_play`."""
+        return self.self_play if isinstance(self.self_play, League) else None
+
+    def references(self) -> dict[str, str]:
+        """Return the policies and jobs that it names, by setting."""
+        named = super().references()
+        named |= {
+            f"agents.{agent}.initial_policy": policy for agent, policy in self.beginnings.items() if agent
+        }
+        named |= {f"agents.{agent}.job": job for agent, job in self.replayed_jobs.items()}
+        frozen = dict.fromkeys(one.policy for one in self._fixed_players if isinstance(one, Frozen))
+        return named | {f"opponents.{number}": policy for number, policy in enumerate(frozen)}
+
+    def scripted_players(self) -> list[tuple[str, str]]:
+        """Return every agent that a game's own player may play, with that player's name."""
+        first = next(iter(self.learning_seats), None)
+        drawn = [(agent, seat) for agent, seat in self.agents.items() if isinstance(seat, League)]
+        drawn += [(first or "self_play", self.own_league)] if self.own_league else []
+        players: list[tuple[str, object]] = list(self.agents.items())
+        players += [(first or "evaluate", one.against) for one in self.evaluate]
+        players += [(agent, anchor) for agent, league in drawn for anchor in league.anchors or ()]
+        return [(agent, one.name) for agent, one in players if isinstance(one, Scripted)]
 
 
 def _with_anchors(league: League, offered: Sequence[str]) -> League:
