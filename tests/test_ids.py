@@ -16,7 +16,7 @@ NOT_IDS = {
     # Python's `module:name`.
     "backend/admission/seat_tools.py": 1,
     "tinkergym/bridges/verifiers_worker.py": 1,
-    "tinkergym/cli/settings.py": 2,  # and `ENV:WEIGHT`
+    "tinkergym/cli/named_environment.py": 2,  # and `ENV:WEIGHT`
     "tinkergym/registration/games.py": 1,
     "tinkergym/registration/packs.py": 2,
     "tinkergym/schema/seat_tools.py": 1,

@@ -35,7 +35,8 @@ def check(
 
     Example: tinkergym check board/TicTacToeVs-v0 --env-set opponent=heuristic
     """
-    from tinkergym.cli.settings import environment_maker, parse_settings
+    from tinkergym.cli.named_environment import environment_maker
+    from tinkergym.cli.settings import parse_settings
     from tinkergym.errors import InvalidRequestError
     from tinkergym.testing.checks import CHECKS, GAME_CHECKS, Outcome, checks_for, run_checks
     from tinkergym.testing.checks_subject import Subject

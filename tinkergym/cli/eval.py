@@ -13,9 +13,16 @@ from rich.markup import escape
 
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.eval_games import evaluate_game, refuse_of_games
-from tinkergym.cli.game_options import USUAL_PAIRS, GameOptions
+from tinkergym.cli.game_options import GameOptions
 from tinkergym.cli.json_output import AsJson, emit
-from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
+from tinkergym.cli.options import (
+    EnvironmentId,
+    EnvironmentSettings,
+    TopK,
+    TopP,
+    options_said,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from tinkergym.cli.eval_policy import PolicySource
@@ -116,6 +123,7 @@ _OutFile = Annotated[
 def evaluate(
     env: EnvironmentId,
     *,
+    ctx: typer.Context,
     policy: _PolicyName = "random",
     samples: Annotated[int, typer.Option("-n", "--samples", help="Episodes per task.", min=1)] = 1,
     tasks: _Tasks = None,
@@ -131,7 +139,7 @@ def evaluate(
     out_file: _OutFile = None,
     crossplay: _Crossplay = None,
     others: _Others = None,
-    pairs: _Pairs = USUAL_PAIRS,
+    pairs: _Pairs = 50,
     exploitability: _Exploitability = None,
     greedy: _Greedy = False,
     png: _Png = None,
@@ -149,18 +157,17 @@ def evaluate(
 
     Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID --temperature 1 -n 16 --k 1,4,16
     """
-    matches: dict[str, Any] = {"crossplay": crossplay, "others": others, "pairs": pairs, "seed": seed}
-    best: dict[str, Any] = {"exploitability": exploitability, "greedy": greedy, "png": png}
-    of_games = GameOptions(**matches, **best, temperature=temperature, as_json=as_json)
-    if of_games.wanted:
-        unused = {"--policy": policy != "random", "--samples": samples != 1, "--tasks": tasks is not None}
-        unused |= {"--by-index": by_index, "--out": out_file is not None, "--top-p": top_p is not None}
-        unused |= {"--top-k": top_k is not None, "--max-turn-tokens": max_turn_tokens is not None}
-        evaluate_game(env, env_setting or [], of_games, unused)
+    said = options_said(ctx)
+    if crossplay is not None or exploitability is not None:
+        matches: dict[str, Any] = {"crossplay": crossplay, "others": others, "pairs": pairs, "seed": seed}
+        best: dict[str, Any] = {"exploitability": exploitability, "greedy": greedy, "png": png}
+        of_games = GameOptions(**matches, **best, temperature=temperature, as_json=as_json)
+        evaluate_game(env, env_setting or [], of_games, said)
         return
-    refuse_of_games(of_games)
-    from tinkergym.cli.eval_policy import given, open_policy
-    from tinkergym.cli.settings import find_environment, parse_settings
+    refuse_of_games(said)
+    from tinkergym.cli.eval_policy import open_policy
+    from tinkergym.cli.named_environment import find_environment
+    from tinkergym.cli.settings import given, parse_settings
     from tinkergym.evaluation.baselines import POLICIES
     from tinkergym.evaluation.scores import Scores
     from tinkergym.rollout.local_environment import describe_for_one, without_token
@@ -248,13 +255,8 @@ def _refuse_idle(settings: Mapping[str, Any], samples: int) -> None:
             hint="add --temperature 1, or raise --tasks",
             field="--samples",
         )
-    for name in ("top_p", "top_k"):
-        if name in settings:
-            raise InvalidRequestError(
-                "has no effect at temperature 0",
-                hint="add --temperature 1, or leave it out",
-                field=f"--{name.replace('_', '-')}",
-            )
+    idle = [f"--{name.replace('_', '-')}" for name in ("top_p", "top_k") if name in settings]
+    refuse_options(idle, "has no effect at temperature 0", hint="add --temperature 1, or leave it out")
 
 
 def _how(settings: Mapping[str, Any]) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tinkergym.cli.console import INTERRUPTED, err, out
-from tinkergym.cli.game_options import GameOptions, names_in, require_several
+from tinkergym.cli.game_options import GameOptions, drawn, names_in, say_picture
 from tinkergym.cli.json_output import emit
-from tinkergym.errors import InvalidRequestError, MissingExtraError, ServiceUnreachableError
+from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
 from tinkergym.schema.ids import PolicyRef
 
 if TYPE_CHECKING:
@@ -22,37 +22,24 @@ if TYPE_CHECKING:
     from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
-def evaluate_crossplay(
-    env: str, settings: Sequence[str], options: GameOptions, refused: Sequence[str]
-) -> None:
+def evaluate_crossplay(game: Any, reference: EnvironmentRef, options: GameOptions, stack: ExitStack) -> None:
     """Play, print the matrix and the ratings, and draw them.
 
     Args:
-        env: The game's id.
-        settings: `name=value` of the game.
+        game: The game.
+        reference: Its id and settings.
         options: The command line's options.
-        refused: Options that were given but do not apply here.
+        stack: Closes what this opens.
     """
-    from tinkergym.cli.settings import parse_settings
     from tinkergym.evaluation.crossplay import crossplay
-    from tinkergym.registration.games import make_playable
-    from tinkergym.schema.parsing import environment_ref
 
-    for name in refused:
-        raise InvalidRequestError(
-            "cannot be used with --crossplay", hint="leave it out; --pairs says how many games", field=name
-        )
     names, fill = names_in(options.crossplay), names_in(options.others)
-    reference = environment_ref(env, parse_settings(settings))
-    game = make_playable(reference)
-    with ExitStack() as stack:
-        stack.callback(game.close)
-        players, others = _players(names, fill, game, options.temperature, stack)
-        try:
-            found = crossplay(players, reference, pairs=options.pairs, seed=options.seed, others=others)
-        except KeyboardInterrupt:
-            err.print("\nstopped; nothing is stored", highlight=False)
-            raise typer.Exit(INTERRUPTED) from None
+    players, others = _players(names, fill, game, options.temperature, stack)
+    try:
+        found = crossplay(players, reference, pairs=options.pairs, seed=options.seed, others=others)
+    except KeyboardInterrupt:
+        err.print("\nstopped; nothing is stored", highlight=False)
+        raise typer.Exit(INTERRUPTED) from None
     _show(found, reference, options)
 
 
@@ -63,7 +50,6 @@ def _players(
     from tinkergym.evaluation.matches import Player
     from tinkergym.remote.game_players import find_player, is_offered, versions_named
 
-    require_several(game, "--crossplay")
     if len(game.possible_agents) == 2 and fill:
         raise InvalidRequestError(
             "two players take all seats of a game for two", hint="leave it out", field="--others"
@@ -100,11 +86,7 @@ def _show(found: CrossPlay, reference: EnvironmentRef, options: GameOptions) -> 
     pictures: list[Path] = []
     if options.png is not None:
         beside = options.png.with_name(f"{options.png.stem}-ratings{options.png.suffix or '.png'}")
-        try:
-            pictures = [found.to_png(options.png), ratings.to_png(beside)]
-        except MissingExtraError as error:
-            error.field = "--png"
-            raise
+        pictures = [drawn(found.to_png, options.png), drawn(ratings.to_png, beside)]
     if options.as_json:
         emit({"crossplay": found.to_json(), "ratings": ratings.to_json()})
         return
@@ -118,4 +100,4 @@ def _show(found: CrossPlay, reference: EnvironmentRef, options: GameOptions) -> 
         text = f"{len(found.failed)} games failed and are excluded; the first: {found.failed[0].error}"
         out.print(text, markup=False, highlight=False, soft_wrap=True)
     for path in pictures:
-        out.print(f"picture: {path}", markup=False, highlight=False, soft_wrap=True)
+        say_picture(path)

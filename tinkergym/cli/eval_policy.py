@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinkergym.cli.named_policy import named_policy
-from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
+from tinkergym.cli.options import refuse_options
+from tinkergym.errors import ServiceUnreachableError
 from tinkergym.evaluation.baselines import POLICIES
 from tinkergym.evaluation.evaluate import make_once
 from tinkergym.evaluation.sampled_runs import Wanted, play_with_model, play_with_text
@@ -27,11 +28,6 @@ class PolicySource:
     settings: dict[str, Any]
     """The settings that determine its answers. A run can only be continued with the same ones."""
     play: Callable[[Sequence[Wanted]], Iterator[EpisodeRecord]]
-
-
-def given(**sampling: float | None) -> dict[str, Any]:
-    """Return the sampling options that were given."""
-    return {name: value for name, value in sampling.items() if value is not None}
 
 
 def open_policy(
@@ -53,12 +49,7 @@ def open_policy(
     if name not in POLICIES:
         return _of_service(name, environment, sampling, stack)
     assert environment.make is not None
-    for setting in sampling:
-        raise InvalidRequestError(
-            f"the policy {name!r} has no {setting}",
-            hint="leave it out",
-            field=f"--{setting.replace('_', '-')}",
-        )
+    refuse_options((f"--{one.replace('_', '-')}" for one in sampling), f"the policy {name!r} does not sample")
     env = environment.make(environment.ref)
     stack.callback(env.close)
     policy = POLICIES[name](env)

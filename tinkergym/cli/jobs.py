@@ -123,7 +123,7 @@ def attach(
 ) -> None:
     """Follow a job's progress, and play its episodes if a client plays them."""
     from tinkergym.cli.following import follow
-    from tinkergym.cli.settings import find_environment
+    from tinkergym.cli.named_environment import find_environment
     from tinkergym.remote.client import Client
 
     with Client() as client:

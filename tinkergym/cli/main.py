@@ -23,7 +23,6 @@ from tinkergym.cli import (
     tokens,
     train,
     verify,
-    written,
 )
 from tinkergym.cli import eval as eval_command
 from tinkergym.cli.console import Commands
@@ -60,9 +59,9 @@ def before_the_command(
 
 app.command()(serve.serve)
 app.command()(train.train)
-app.command()(written.sft)
-app.command()(written.preference)
-app.command()(written.distill)
+app.command()(train.sft)
+app.command()(train.preference)
+app.command()(train.distill)
 app.add_typer(jobs.app, name="jobs")
 app.command()(status.status)
 app.command()(export.export)

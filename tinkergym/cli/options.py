@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
+
+from tinkergym.cli.field_options import help_of
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.decoding import Decoding
 
 EnvironmentId = Annotated[
     str,
@@ -26,12 +30,6 @@ EnvironmentSettings = Annotated[
     list[str] | None,
     typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
 ]
-ChatTemplateFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--chat-template", metavar="FILE", help="A Jinja file that replaces the model's own chat template."
-    ),
-]
 ReportTo = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,12 +38,29 @@ ReportTo = Annotated[
         help="Report every step to a tracker: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable.",
     ),
 ]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        help="Sample only from the smallest set of likeliest tokens with this total probability, up to 1."
-    ),
-]
-TopK = Annotated[
-    int | None, typer.Option(help="Sample only from this many of the likeliest tokens; 0 means all.")
-]
+TopP = Annotated[float | None, typer.Option(help=help_of(Decoding, "top_p"))]
+TopK = Annotated[int | None, typer.Option(help=help_of(Decoding, "top_k"))]
+
+
+def options_said(ctx: typer.Context) -> dict[str, str]:
+    """Return the options that the command line gives, such as `--top-p`, by their parameter's name."""
+    return {
+        one.name: max(one.opts, key=len)
+        for one in ctx.command.params
+        if one.name and one.param_type_name == "option" and _is_said(ctx, one.name)
+    }
+
+
+def _is_said(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_options(options: Iterable[str], reason: str, *, hint: str = "leave it out") -> None:
+    """Refuse the first of some options that were given.
+
+    Raises:
+        InvalidRequestError: There is one; it is the field.
+    """
+    for name in options:
+        raise InvalidRequestError(reason, hint=hint, field=name)

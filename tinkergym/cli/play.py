@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -14,7 +14,14 @@ from rich.markup import escape
 
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import AsJsonLines, emit
-from tinkergym.cli.options import EnvironmentId, EnvironmentSettings, TopK, TopP
+from tinkergym.cli.options import (
+    EnvironmentId,
+    EnvironmentSettings,
+    TopK,
+    TopP,
+    options_said,
+    refuse_options,
+)
 from tinkergym.errors import InvalidRequestError
 from tinkergym.messages import Message, messages_text, observation_messages, system, user
 from tinkergym.trajectory.parts import content_text
@@ -74,6 +81,7 @@ _Raw = Annotated[
 def play(
     env: EnvironmentId,
     *,
+    ctx: typer.Context,
     policy: _PolicyName = None,
     seat: _Seat = None,
     player: _Players = None,
@@ -97,22 +105,29 @@ def play(
     Example: tinkergym play board/Gomoku-v0 --seat white --policy JOB_ID/black@40
     Example: tinkergym play tabletop/LiarsDice-v0 --seat player_0 --player player_1=JOB_ID/player_1@40
     """
+    said = options_said(ctx)
     if seat or player or (watch and _is_game(env)):
         from tinkergym.cli.play_seat import Seating, play_seat
 
-        _refuse_at_a_seat({"watch": watch and bool(seat), "top_p": top_p, "top_k": top_k, "raw": raw})
+        apart = {"top_p", "top_k", "raw", *(["watch"] if seat else [])}
+        refuse_options([said[name] for name in said if name in apart], "cannot be used with --seat")
         if not seat and not watch:
             _refuse_without_a_seat(env)
         seating = Seating(seats=seat or [], players=player or [], policy=policy, temperature=temperature)
         play_seat(env, env_setting or [], seating, seeds=range(seed, seed + episodes), as_json=as_json)
         return
-    from tinkergym.cli.settings import find_environment, given, parse_settings
+    from tinkergym.cli.named_environment import find_environment
+    from tinkergym.cli.settings import given, parse_settings
     from tinkergym.rollout.local_environment import describe
 
     _refuse_without_a_seat(env)
     sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
     if policy is None:
-        _refuse_of_a_policy([*(["watch"] if watch else []), *sampling])
+        refuse_options(
+            [said[name] for name in said if name in {"watch", *sampling}],
+            "needs --policy; without it you play yourself",
+            hint="leave it out, or name a job with --policy JOB_ID",
+        )
     described = describe(find_environment(env), parse_settings(env_setting or []))
     renderer = _renderer(raw) if raw is not None else None
     made = _made(described, env)
@@ -188,23 +203,6 @@ def _refuse_without_a_seat(env: str) -> None:
             hint="add --seat AGENT, or --watch to take none; or play the id with Vs against an opponent",
             field="--seat",
         )
-
-
-def _refuse_of_a_policy(names: Sequence[str]) -> None:
-    for name in names:
-        raise InvalidRequestError(
-            "needs --policy; without it you play yourself",
-            hint="leave it out, or name a job with --policy JOB_ID",
-            field=f"--{name.replace('_', '-')}",
-        )
-
-
-def _refuse_at_a_seat(given: Mapping[str, object]) -> None:
-    for name, value in given.items():
-        if value:
-            raise InvalidRequestError(
-                "cannot be used with --seat", hint="leave it out", field=f"--{name.replace('_', '-')}"
-            )
 
 
 def _take_opponents_seat(env: AnyEnv, *, as_json: bool) -> bool:

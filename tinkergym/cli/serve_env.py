@@ -131,7 +131,7 @@ def _require_serving() -> None:
 
 def _named(environment: str) -> dict[str, str]:
     """Return the id to serve it under, and its location if no pack registers it."""
-    from tinkergym.cli.settings import find_environment
+    from tinkergym.cli.named_environment import find_environment
     from tinkergym.rollout.local_environment import describe
     from tinkergym.schema.environment_url import is_environment_url
 

@@ -1,52 +1,30 @@
-"""`tinkergym train`: start a job from the command line."""
+"""`tinkergym train`, `sft`, `preference` and `distill`: start a job from the command line."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from tinkergym.cli.console import out
+from tinkergym.cli.field_options import SettingOption, with_job_options
 from tinkergym.cli.json_output import AsJsonLines, emit
-from tinkergym.cli.options import ChatTemplateFile, EnvironmentSettings, OneEnvironment, ReportTo
-from tinkergym.cli.written import Begin
+from tinkergym.cli.options import EnvironmentId, OneEnvironment
+from tinkergym.cli.settings import parse_settings
+from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
+from tinkergym.schema.jobs.distillation import DistillationSpec
+from tinkergym.schema.jobs.rl import RLSpec
 
-_Model = Annotated[
-    str,
-    typer.Option(help="A model of the service, a model directory on its machine, or a Hugging Face hub id."),
-]
-_Full = Annotated[bool, typer.Option("--full", help="Train all parameters instead of a LoRA adapter.")]
-_GroupSize = Annotated[
-    int | None,
-    typer.Option(
-        help="Episodes per group; they start equal and are compared. (default: 8; 1 for ppo and reinforce++)"
-    ),
-]
-_Groups = Annotated[
-    int | None,
-    typer.Option(help="Groups per train step. (default: 16; 128 for ppo and reinforce++)"),
-]
-_Seed = Annotated[
-    int | None,
-    typer.Option(help="Seeds all randomness. For the same bits, add --set deterministic=true. (default: 0)"),
-]
-_Rollout = Annotated[
-    str | None,
-    typer.Option(help="Where episodes are played: server or client. (default: server if possible)"),
-]
+Detach = Annotated[bool, typer.Option("--detach", help="Start the job without waiting for it.")]
+Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
 _Several = Annotated[
     list[str] | None,
     typer.Option(
         "--env",
         metavar="ENV:WEIGHT",
         help="One of several environments, with its share of the groups; repeatable.",
-    ),
-]
-_EvaluateEvery = Annotated[
-    int | None,
-    typer.Option(
-        help="Play 64 held-out episodes every N steps, and before and after training. (default: never)"
     ),
 ]
 _Estimate = Annotated[
@@ -56,34 +34,107 @@ _Estimate = Annotated[
         help="Instead of training, print what it would take, from a few steps that are deleted again.",
     ),
 ]
-_Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Any other setting, e.g. sampling.temperature=0.8; repeatable."
+
+_STEPS = SettingOption(setting="steps", required=True)
+_COMMON = (
+    SettingOption(setting="model"),
+    SettingOption(
+        setting="adapter.kind",
+        name="full",
+        kind=bool,
+        flag="full",
+        help="Train all parameters instead of a LoRA adapter.",
     ),
-]
+    SettingOption(setting="adapter.rank"),
+    SettingOption(
+        setting="initial_policy", name="from", metavar="JOB_ID", help="Start from this job's policy."
+    ),
+    SettingOption(setting="seed"),
+    SettingOption(
+        setting="chat_template",
+        kind=Path,
+        metavar="FILE",
+        help="A Jinja file that replaces the model's own chat template.",
+    ),
+    SettingOption(
+        setting="report_to",
+        kind=list[str],
+        metavar="TRACKER",
+        help="Report every step to a tracker: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable.",
+    ),
+)
+_ROLLOUT = SettingOption(
+    setting="rollout", kind=str, help="Where episodes are played: server or client; server if possible."
+)
+_DATASET = (
+    SettingOption(setting="steps", help="Train steps; or use --epochs."),
+    SettingOption(setting="epochs", kind=float, help="Passes over the dataset; one without --steps."),
+    SettingOption(setting="batch_size"),
+    SettingOption(setting="learning_rate"),
+    SettingOption(setting="held_out"),
+    SettingOption(setting="eval_data", metavar="DATA", help="Another file to evaluate on."),
+    SettingOption(
+        setting="on_overlong",
+        name="drop-overlong",
+        kind=bool,
+        flag="drop",
+        help="Drop rows longer than the model's context.",
+    ),
+    SettingOption(
+        setting="ignore",
+        kind=list[str],
+        metavar="COLUMN",
+        help="A column of the dataset to skip; repeatable.",
+    ),
+    *_COMMON,
+)
+_LAST_ANSWER = SettingOption(
+    setting="answers",
+    name="last-answer",
+    kind=bool,
+    flag="last",
+    help="Train only on the last assistant message of a conversation.",
+)
+_LOSS = SettingOption(setting="loss.name", name="loss", help="dpo, ipo, hinge, simpo or orpo.")
+_TRAIN = (
+    _STEPS,
+    SettingOption(setting="algorithm.group_size"),
+    SettingOption(setting="algorithm.groups_per_step", name="groups"),
+    SettingOption(setting="algorithm.learning_rate"),
+    SettingOption(
+        setting="evaluate.steps",
+        name="evaluate-every",
+        kind=int,
+        help="Play 64 held-out episodes every N steps, and before and after training.",
+    ),
+    _ROLLOUT,
+    SettingOption(
+        setting="env_kwargs",
+        name="env-set",
+        kind=list[str],
+        metavar="KEY=VALUE",
+        help="An argument of the environment; repeatable.",
+        read=parse_settings,
+    ),
+    *_COMMON,
+)
+_DISTILL = (
+    SettingOption(setting="teacher", required=True),
+    _STEPS,
+    SettingOption(setting="episodes_per_step", name="episodes"),
+    SettingOption(setting="learning_rate"),
+    _ROLLOUT,
+    *_COMMON,
+)
 
 
+@with_job_options(RLSpec, "env", _TRAIN)
 def train(
     env: OneEnvironment = None,
     *,
     several: _Several = None,
-    steps: Annotated[int, typer.Option(help="Train steps.")],
-    model: _Model = "nano",
-    full: _Full = False,
-    rank: Annotated[int | None, typer.Option(help="Rank of the LoRA adapter. (default: 8)")] = None,
-    group_size: _GroupSize = None,
-    groups: _Groups = None,
-    learning_rate: Annotated[float | None, typer.Option(help="(default: 0.001)")] = None,
-    evaluate_every: _EvaluateEvery = None,
-    begin: Begin = None,
-    seed: _Seed = None,
-    rollout: _Rollout = None,
-    env_setting: EnvironmentSettings = None,
-    setting: _Settings = None,
-    chat_template: ChatTemplateFile = None,
-    report_to: ReportTo = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Start the job without waiting for it.")] = False,
+    settings: dict[str, Any],
+    detach: Detach = False,
     estimate: _Estimate = False,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -94,30 +145,9 @@ def train(
     tinkergym train --env board/TicTacToeVs-v0:0.7 --env games/NimVs-v0:0.3 --steps 60
     """
     from tinkergym.cli.following import follow_or_detach
-    from tinkergym.cli.settings import (
-        ADAPTER,
-        adapter_settings,
-        environments,
-        given,
-        parse_settings,
-        with_settings,
-    )
+    from tinkergym.cli.named_environment import environments
     from tinkergym.remote.client import Client
 
-    algorithm = given(group_size=group_size, groups_per_step=groups, learning_rate=learning_rate)
-    options = {
-        "steps": steps,
-        "algorithm": algorithm,
-        "adapter": adapter_settings(full=full, rank=rank),
-        "evaluate": {"steps": evaluate_every} if evaluate_every is not None else None,
-        "initial_policy": begin,
-        "seed": seed,
-        "chat_template": chat_template,
-        "report_to": report_to or None,
-        "rollout": rollout,
-        "env_kwargs": parse_settings(env_setting) if env_setting else None,
-    }
-    settings = with_settings("env", {"model": model, "adapter": ADAPTER}, options, setting)
     with Client() as client:
         found, names = environments(env, several)
         if estimate:
@@ -126,3 +156,52 @@ def train(
             return
         job = client.train(found, **settings)
         follow_or_detach(job, names, detach=detach, as_json=as_json, client=client)
+
+
+@with_job_options(SFTSpec, "data", (_LAST_ANSWER, *_DATASET))
+def sft(
+    data: Data, *, settings: dict[str, Any], detach: Detach = False, as_json: AsJsonLines = False
+) -> None:
+    """Fine-tune on conversations: {"messages": [...]} or {"prompt": ..., "completion": ...} per line.
+
+    Example: tinkergym sft chats.jsonl --epochs 3 --held-out 0.1
+    """
+    from tinkergym.cli.following import follow_or_detach
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        job = client.sft(data, **settings)
+        follow_or_detach(job, detach=detach, as_json=as_json, client=client)
+
+
+@with_job_options(PreferenceSpec, "data", (_LOSS, *_DATASET))
+def preference(
+    data: Data, *, settings: dict[str, Any], detach: Detach = False, as_json: AsJsonLines = False
+) -> None:
+    """Train on preference pairs: {"prompt": ..., "chosen": ..., "rejected": ...} per line.
+
+    Example: tinkergym preference pairs.jsonl --from job-0123456789abcdef --set loss.beta=0.2
+    """
+    from tinkergym.cli.following import follow_or_detach
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        job = client.preference(data, **settings)
+        follow_or_detach(job, detach=detach, as_json=as_json, client=client)
+
+
+@with_job_options(DistillationSpec, "env", _DISTILL)
+def distill(
+    env: EnvironmentId, *, settings: dict[str, Any], detach: Detach = False, as_json: AsJsonLines = False
+) -> None:
+    """Train a student that plays, token by token, towards a teacher's probabilities.
+
+    Example: tinkergym distill board/TicTacToeVs-v0 --teacher job-0123456789abcdef --steps 20
+    """
+    from tinkergym.cli.following import follow_or_detach
+    from tinkergym.cli.named_environment import find_environment
+    from tinkergym.remote.client import Client
+
+    with Client() as client:
+        job = client.distill(find_environment(env), **settings)
+        follow_or_detach(job, env, detach=detach, as_json=as_json, client=client)

@@ -66,9 +66,9 @@ def test_of_fewer_tasks_than_usual_all_are_taken_by_index_and_no_more(tg_run, tm
         (["--by-index"], f"error: --by-index: {BOARD} is data-free"),
         (["--k", "4"], "pass@4 needs at least 4 episodes per task"),
         (["--k", "x"], "'x' is not a list of numbers"),
-        (["--policy", "random", "--temperature", "1"], "has no temperature"),
-        (["--policy", "legal", "--top-p", "0.9"], "has no top_p"),
-        (["--policy", "gold", "--top-k", "3"], "has no top_k"),
+        (["--policy", "random", "--temperature", "1"], "error: --temperature: "),
+        (["--policy", "legal", "--top-p", "0.9"], "error: --top-p: "),
+        (["--policy", "gold", "--top-k", "3"], "error: --top-k: "),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(tg_run, arguments, message):

@@ -62,29 +62,12 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path, 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["train", BOARD, "--steps", "1", "--set", "algorithm=rloo"], "write --set algorithm.name=rloo"),
-        (["train", BOARD, "--steps", "1", "--set", "algorithm=ppoo"], "write --set algorithm.name=ppo\n"),
-        (
-            ["train", BOARD, "--steps", "1", "--set", "algorithm=zzz"],
-            "algorithm.name=NAME with one of grpo, ",
-        ),
-        (
-            ["train", BOARD, "--steps", "1", "--set", "algorithm=rloo", "--set", "algorithm.normalize=std"],
-            "nested settings\n  write --set algorithm.name=rloo",
-        ),
-        (
-            ["train", BOARD, "--steps", "1", "--set", "algorithm.normalize=std", "--set", "algorithm=rloo"],
-            "nested settings\n  write --set algorithm.name=rloo",
-        ),
-        (
-            ["train", BOARD, "--steps", "1", "--set", "algorithm=cispo"],
-            "algorithm.name=NAME with one of grpo, ",
-        ),
+        (["train", BOARD, "--steps", "1", "--set", "algorithm=ppoo"], "did you mean 'ppo'?"),
+        (["train", BOARD, "--steps", "1", "--set", "env_kwargs=1", "--set", "env_kwargs.a=2"], "nested"),
         (
             ["train", BOARD, "--steps", "1", "--set", "algorithm.name=gspo"],
             "did you mean algorithm.loss='gspo'?\n",
         ),
-        (["train", BOARD, "--steps", "1", "--set", "adapter=full"], "write --set adapter.kind=full"),
         (["train", "tinkergym:TextEnv", "--steps", "1", "--rollout", "server"], "use rollout='client'"),
         (["train", BOARD, "--steps", "1", "--rollout", "client", "--env-set", "oponent=x"], "mean opponent?"),
         (["play", BOARD, "--env-set", "oponent=x"], "did you mean opponent?"),

@@ -36,6 +36,15 @@ def test_set_reaches_what_no_option_was_given_for(run, service):
     assert (spec.adapter.rank, spec.algorithm.group_size, spec.algorithm.groups_per_step) == (4, 2, 2)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_set_names_a_variant_by_the_section(run, service, order):
+    pairs = ["algorithm=rloo", "algorithm.groups_per_step=2", "adapter=full"][::order]
+    settings = [word for pair in pairs for word in ("--set", pair)]
+    assert run("train", BOARD, "--steps", "1", *settings).exit_code == 0
+    spec = service.jobs.newest_first()[0].spec
+    assert (spec.algorithm.name, spec.algorithm.groups_per_step, spec.adapter.kind) == ("rloo", 2, "full")
+
+
 def test_set_reaches_a_section_of_which_no_option_says_anything(run, service):
     settings = ["--set", "algorithm.name=rloo", "--set", "algorithm.groups_per_step=2"]
     assert run("train", BOARD, "--steps", "1", *settings).exit_code == 0

@@ -95,7 +95,7 @@ def test_a_script_that_trains_when_it_is_imported_for_its_class_starts_no_job(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--full", "--rank", "4"], "--full trains all parameters, so there is no adapter"),
+        (["--full", "--rank", "4"], "error: adapter.rank: unknown setting"),
         (["--set", "steps=3"], "steps is given twice"),
         (["--set", "env=board/NimVs-v0"], "env is given twice"),
         (["--env-set", "size=5", "--set", "env_kwargs=5"], "env_kwargs is given twice"),

@@ -57,7 +57,9 @@ class TrainingSpec(UserSettings):
     """The optimizer."""
     sampling: Sampling = Sampling()
     steps: int = Field(ge=1, le=10**9)
+    """Train steps."""
     seed: int = Field(0, ge=0, lt=2**63)
+    """Seeds all randomness."""
     checkpoint_every: int = Field(10, ge=1)
     """Steps between checkpoints; the last step always writes one."""
     keep_checkpoints: int = Field(3, ge=1)

@@ -34,6 +34,7 @@ class DatasetSpec(EvaluatedSpec):
     shuffle: bool = True
     """A new order in every pass over the data; False keeps the order of the file."""
     learning_rate: float = Field(1e-3, gt=0, le=10)
+    """Peak learning rate."""
     lr_schedule: Schedule = "linear"
     """Decaying from `learning_rate` at the first step towards 0 at the last, or constant."""
     warmup_steps: int = Field(0, ge=0, le=10**9)

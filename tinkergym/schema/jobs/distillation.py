@@ -28,6 +28,7 @@ class DistillationSpec(PlayedSpec):
     """The teacher: a model as in `model`, or a reference as in `initial_policy`. It must have the student's
     tokenizer."""
     episodes_per_step: int = Field(64, ge=2)
+    """Episodes per train step."""
     learning_rate: float = Field(1e-3, gt=0, le=10)
     lr_schedule: Schedule = "constant"
     warmup_steps: int = Field(0, ge=0, le=10**9)

@@ -1,0 +1,141 @@
+"""Options of commands that are generated from the fields of a spec: their type, default and help."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tinkergym.cli.settings import job_settings
+
+_SET = inspect.Parameter(
+    "pairs",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting: warmup_steps=10; repeatable."),
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingOption:
+    """An option for one setting of a job. What is left out is that of the field."""
+
+    setting: str
+    """The dotted name of the setting, or an argument of the client's method that starts the job."""
+    name: str = ""
+    """The option, without dashes."""
+    kind: Any = None
+    """The type of its value; `bool` for a flag."""
+    flag: Any = True
+    """What a flag sets."""
+    help: str = ""
+    """By default the first sentence of the field's docstring, and the default."""
+    metavar: str | None = None
+    required: bool = False
+    read: Callable[[Any], Any] = lambda value: value
+    """Turns the option's value into the setting's."""
+
+    @property
+    def parameter_name(self) -> str:
+        """The name of the command's parameter."""
+        return self.setting.replace(".", "_")
+
+    def parameter(self, spec: type[BaseModel]) -> inspect.Parameter:
+        """Return the parameter of a function that typer makes a command of."""
+        model, field = _field_of(spec, self.setting)
+        kind = self.kind or (field.annotation if field and field.annotation in {int, float} else str)
+        name = self.name or self.setting.rpartition(".")[2].replace("_", "-")
+        text = self.help or help_of(model, self.setting.rpartition(".")[2])
+        flag = kind is bool
+        return inspect.Parameter(
+            self.parameter_name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if self.required else False if flag else None,
+            annotation=Annotated[
+                kind if self.required or flag else kind | None,
+                typer.Option(f"--{name}", help=text, metavar=self.metavar),
+            ],
+        )
+
+    def value(self, said: Any) -> Any:
+        """Return the setting for what the command line says; None if it says nothing."""
+        if said is None or said is False or said == []:
+            return None
+        return self.flag if said is True else self.read(said)
+
+
+def _field_of(spec: type[BaseModel], setting: str) -> tuple[type[BaseModel], FieldInfo | None]:
+    """Return a field and its model. Within a section they are those of the default variant."""
+    *sections, name = setting.split(".")
+    for section in sections:
+        usual = spec.model_fields[section].get_default(call_default_factory=True)
+        spec = type(usual) if isinstance(usual, BaseModel) else spec
+    return spec, spec.model_fields.get(name)
+
+
+def help_of(model: type[BaseModel], name: str) -> str:
+    """Return the first sentence of a field's docstring, and its default."""
+    docs = {field: doc for kind in reversed(model.__mro__) for field, doc in _docs_in(kind)}
+    sentence, dot, _ = " ".join(docs.get(name, "").split()).partition(". ")
+    default = model.model_fields[name].get_default()
+    usual = (
+        f"(default: {default})" if isinstance(default, int | float | str) and default not in {"", 0.0} else ""
+    )
+    return " ".join(filter(None, [sentence + dot.strip(), usual]))
+
+
+def _docs_in(kind: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a class with their docstrings."""
+    body = _classes_of(kind.__module__).get(kind.__name__, []) if issubclass(kind, BaseModel) else []
+    for field, doc in pairwise(body):
+        match field, doc:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, text
+
+
+@functools.cache
+def _classes_of(module: str) -> dict[str, list[ast.stmt]]:
+    source = Path(str(sys.modules[module].__file__)).read_text("utf-8")
+    return {node.name: node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+
+
+def with_job_options(
+    spec: type[BaseModel], argument: str, options: Sequence[SettingOption]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a job, and `--set`, in place of its parameter `settings`.
+
+    Args:
+        spec: The settings of the kind of job.
+        argument: The name of what the command's positional argument is.
+        options: The options, in order.
+    """
+
+    def decorated(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**said: Any) -> None:
+            values = {one.setting: one.value(said.pop(one.parameter_name)) for one in options}
+            given = {name: value for name, value in values.items() if value is not None}
+            function(settings=job_settings(spec, [argument], given, said.pop("pairs") or []), **said)
+
+        generated = [*(option.parameter(spec) for option in options), _SET]
+        parameters: list[inspect.Parameter] = []
+        for one in inspect.signature(function, eval_str=True).parameters.values():
+            parameters += generated if one.name == "settings" else [one]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return decorated
