@@ -16,7 +16,7 @@ from backend.episodes.played import Played, PlayedSeat, is_lost, trained_seats
 from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.events import WarningEvent
 from tinkergym.schema.ids import policy_of
-from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 
 _OWN = frozenset({"trained", "current", "past"})
 """Kinds of opponents that change with training; all others are anchors."""
@@ -30,7 +30,7 @@ several policies, the first three exist per policy: `anchor/black`. Unavailable 
 class CollapseWatch:
     """The state of one job's guard."""
 
-    spec: RLSpec
+    spec: PlayedSpec
     guard: CollapseGuard
     _seen: list[Figures] = field(default_factory=list)
     _best: dict[str, tuple[float, float, int]] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class CollapseWatch:
         return math.fsum(known) / len(known) if known else None
 
 
-def command_from(spec: RLSpec, job_id: str, version: int) -> str:
+def command_from(spec: PlayedSpec, job_id: str, version: int) -> str:
     """Return the command that starts a job from a version; `...` is for the job's other settings."""
     command, agents = f"tinkergym train {spec.environment.id} ...", spec.trained_agents
     whose = {agent: policy_of(job_id, agent, version=version) for agent in agents}
@@ -149,12 +149,12 @@ def command_from(spec: RLSpec, job_id: str, version: int) -> str:
     return command + "".join(f" --set agents.{name}.initial_policy={ref}" for name, ref in whose.items())
 
 
-def guard_metrics(spec: RLSpec, played: Played) -> dict[str, float]:
+def guard_metrics(spec: PlayedSpec, played: Played) -> dict[str, float]:
     """Return a step's figures as metrics."""
     return {f"guard/{name}": value for name, value in figures_of(spec, played).items()}
 
 
-def figures_of(spec: RLSpec, played: Played) -> Figures:
+def figures_of(spec: PlayedSpec, played: Played) -> Figures:
     """Return the guard's figures for a step's finished games."""
     good = [pair for pair in played if not is_lost(pair[1])]
     seats = [seat for seat in trained_seats(good) if seat.trajectory.completed]
@@ -170,7 +170,7 @@ def figures_of(spec: RLSpec, played: Played) -> Figures:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _policies(spec: RLSpec) -> list[str]:
+def _policies(spec: PlayedSpec) -> list[str]:
     """Return the suffix of a figure's name for each policy; empty if there is only one."""
     agents = spec.trained_agents
     return [f"/{agent}" for agent in agents] if len(agents) > 1 else [""]
@@ -190,7 +190,7 @@ def _kinds(seat: PlayedSeat) -> set[str]:
     }
 
 
-def _is_long(spec: RLSpec, seat: PlayedSeat) -> bool:
+def _is_long(spec: PlayedSpec, seat: PlayedSeat) -> bool:
     """Whether a limit ended the game, the job's or the game's own."""
     return len(seat.trajectory.turns) >= spec.limits.max_turns or seat.trajectory.truncated
 

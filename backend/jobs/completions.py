@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from backend.episodes.played import Played, PlayedSeat, trained_seats
 from tinkergym.schema.events import StepEvent, WarningEvent
 from tinkergym.schema.ids import AgentMetric
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Turn
 
 _MANY_CUT = 0.25
@@ -79,20 +78,24 @@ def speed_metrics(event: StepEvent) -> dict[str, float]:
     }
 
 
-def waste_warnings(spec: RLSpec, step: int, played: Played, *, rewards_count: bool) -> list[WarningEvent]:
+def waste_warnings(
+    step: int, played: Played, *, rewards_count: bool, compares_siblings: bool = False
+) -> list[WarningEvent]:
     """Return a warning for each reason why the step's play was wasted.
 
     Args:
-        spec: The job's settings.
         step: The step.
         played: Its episodes.
         rewards_count: Whether rewards are trained on; a teacher may score instead.
+        compares_siblings: Whether the episodes of a group must start equal.
     """
     seats = trained_seats(played)
     turns = [turn for seat in seats for turn in seat.trajectory.turns]
     found = [_cut(step, seats), _empty(step, turns)]
     if rewards_count:
-        found += [_equal_rewards(step, seats), _unequal_starts(spec, step, seats)]
+        found.append(_equal_rewards(step, seats))
+    if compares_siblings:
+        found.append(_unequal_starts(step, seats))
     return [warning for warning in found if warning is not None]
 
 
@@ -160,9 +163,7 @@ def _equal_rewards(step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | Non
     )
 
 
-def _unequal_starts(spec: RLSpec, step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | None:
-    if not spec.algorithm.compares_siblings:
-        return None
+def _unequal_starts(step: int, seats: Sequence[PlayedSeat]) -> WarningEvent | None:
     first: dict[int, set[str]] = defaultdict(set)
     for seat in seats:
         # In a game, a seat's first observation may depend on the other players.

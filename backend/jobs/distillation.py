@@ -1,15 +1,16 @@
-"""On-policy distillation: an RL job whose episodes a teacher scores, token by token."""
+"""On-policy distillation: how a job learns from episodes that a teacher scores, token by token."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
 
 from backend.episodes.played import Played, trained_seats
+from backend.jobs.completions import waste_warnings
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned
-from backend.jobs.rl import RLJob
 from backend.jobs.run_facts import Source
 from backend.jobs.schedule import learning_rate
 from backend.jobs.turn_rewards import counts
@@ -19,40 +20,52 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.token_loss import policy_loss
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.policies.parity import parity
-from tinkergym.algorithms import GRPO
-from tinkergym.schema.jobs.common import PlayedSpec, TrainingSpec
+from tinkergym.schema.events import StepEvent, WarningEvent
 from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.rl import RLSpec
 
 _LOSS = policy_loss(loss="importance_sampling")
 
 
-class DistillationJob(RLJob):
-    """One distillation job's loop: everything but learning is the same as for RL."""
+class Distillation:
+    """The strategy of a distillation job: a teacher scores the student's tokens."""
 
-    def __init__(self, context: JobContext[TrainingSpec], spec: DistillationSpec) -> None:
-        super().__init__(replace(context, spec=_as_played(spec)), self._distil)  # type: ignore[arg-type]
-        self._spec = spec
+    def __init__(self) -> None:
         self._teacher: FrozenPolicy | None = None
 
-    def _run(self) -> None:
-        self._teacher = self._context.policy.open_teacher(self._spec.teacher)
-        super()._run()
+    def open(self, context: JobContext[DistillationSpec]) -> None:
+        """Load the teacher."""
+        self._teacher = context.policy.open_teacher(context.spec.teacher)
 
-    def _clean_up(self) -> None:
-        super()._clean_up()
+    def close(self) -> None:
+        """Release the teacher."""
         if self._teacher is not None:
             self._teacher.close()
 
-    def _distil(self, context: JobContext[RLSpec], step: int, played: Played) -> Learned:
+    def replacements(self, spec: DistillationSpec, played: Played) -> list[int]:
+        """Return nothing: any episode teaches."""
+        return []
+
+    def kept(self, spec: DistillationSpec, played: Played) -> Played:
+        """Return all episodes."""
+        return played
+
+    def remember(
+        self, context: JobContext[DistillationSpec], agents: Collection[str], played: Played
+    ) -> None:
+        """Remember nothing."""
+
+    def waste(self, spec: DistillationSpec, event: StepEvent, played: Played) -> list[WarningEvent]:
+        """Return warnings about completions without use; rewards are not trained on."""
+        return waste_warnings(event.step, played, rewards_count=False)
+
+    def learn(self, context: JobContext[DistillationSpec], step: int, played: Played) -> Learned:
         """Update the student with the teacher's scores of its valid episodes."""
-        spec = self._settings_at(step)
-        assert isinstance(spec, DistillationSpec) and self._teacher is not None
+        spec = context.spec
         rate = learning_rate(spec, step, spec.steps)
         sources = [
             Source(seat, number)
             for seat in trained_seats(played)
-            if counts(context.spec, seat.trajectory)
+            if counts(spec, seat.trajectory)
             for number, segment in enumerate(seat.trajectory.segments)
             if any(segment.loss_mask)
         ]
@@ -104,10 +117,3 @@ class DistillationJob(RLJob):
             "reverse_kl": float(-together.mean()),
             "teacher_gap_max": float(np.abs(together).max()),
         }
-
-
-def _as_played(spec: DistillationSpec) -> RLSpec:
-    """Return the job's settings for the rollout: episodes per step, each with its own start."""
-    common = {name: getattr(spec, name) for name in PlayedSpec.model_fields}
-    algorithm = GRPO(group_size=1, groups_per_step=spec.episodes_per_step, baseline="batch")
-    return RLSpec(**common, algorithm=algorithm)

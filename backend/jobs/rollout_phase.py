@@ -6,16 +6,17 @@ vanish, silent clients, steps that must be played again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from backend.episodes.episode_requests import group_requests, step_requests
 from backend.episodes.league_book import LeagueBook
 from backend.episodes.played import Played
 from backend.episodes.recorded_actions import RecordedActions
-from backend.jobs.dynamic_sampling import follow
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import JobState, WarningEvent
-from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 
 _LOOK_SECONDS = 0.5
 """How often a waiting job checks whether its client is alive; more often if its patience is short."""
@@ -28,8 +29,20 @@ _CLIENTS_NAMED = 5
 class RolloutPhase:
     """One job's use of its episode board. `begin` a step, then `finish` it."""
 
-    def __init__(self, context: JobContext[RLSpec], league: LeagueBook) -> None:
-        """Play a job's steps; the job's loop updates `league`."""
+    def __init__(
+        self,
+        context: JobContext[PlayedSpec],
+        league: LeagueBook,
+        wanted: Callable[[Played], Sequence[int]],
+    ) -> None:
+        """Play a job's steps.
+
+        Args:
+            context: The job.
+            league: Its loop updates it.
+            wanted: Returns the numbers of groups to play in place of some of a step's.
+        """
+        self._wanted = wanted
         self._context = context
         self._league = league
         self._recorded = RecordedActions(context.all_files)
@@ -70,11 +83,8 @@ class RolloutPhase:
         context.boards.post(context.job_id, step, requests, done)
 
     def _replacements(self, step: int, played: Played) -> list[EpisodeRequest]:
-        """Return the requests of the groups that replace zero-variance ones, if any."""
-        context = self._context
-        if not context.spec.algorithm.replacement_rounds:
-            return []
-        wanted = follow(context.spec, played).wanted
+        """Return the requests of the groups that replace others, if any."""
+        context, wanted = self._context, self._wanted(played)
         return group_requests(context.job_id, context.spec, step, wanted, self._league.known(step))
 
     def finish(self, step: int) -> Played:

@@ -17,7 +17,7 @@ from backend.store.episodes import StoredEpisode
 from backend.store.facts import Fact
 from tinkergym.schema.certificate import EpisodeFate, StepFacts, StepLedger
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
-from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.trajectory.digests import DIGEST_BYTES, NO_DIGEST, completion_digest
 from tinkergym.trajectory.trajectory import COMPLETED_REASONS, StopReason, Trajectory, Turn
 
@@ -54,7 +54,7 @@ class RunNotes:
 
     def step(
         self,
-        spec: RLSpec,
+        spec: PlayedSpec,
         step: int,
         attempt: int,
         played: Played,
@@ -105,7 +105,7 @@ class RunNotes:
 
     def _fate(
         self,
-        spec: RLSpec,
+        spec: PlayedSpec,
         request: EpisodeRequest,
         result: EpisodeResult,
         *,
@@ -156,7 +156,9 @@ def _turns(trajectories: Iterable[Trajectory]) -> Iterator[tuple[Trajectory, int
             yield trajectory, index, turn
 
 
-def _why(spec: RLSpec, result: EpisodeResult, trained_seats: Sequence[Trajectory], *, stayed: bool) -> str:
+def _why(
+    spec: PlayedSpec, result: EpisodeResult, trained_seats: Sequence[Trajectory], *, stayed: bool
+) -> str:
     """Return why an episode was not trained on."""
     reasons = [one.stop_reason for one in result.trajectories if one.stop_reason not in COMPLETED_REASONS]
     # In a failed game, the seat that failed is more informative than those affected by it.
@@ -167,9 +169,7 @@ def _why(spec: RLSpec, result: EpisodeResult, trained_seats: Sequence[Trajectory
         return "no_turns"
     if not stayed:
         return "replaced_group"
-    if spec.algorithm.mask_truncated and all(
-        turn.finish_reason == "length" for _, _, turn in _turns(trained_seats)
-    ):
+    if spec.masks_truncated and all(turn.finish_reason == "length" for _, _, turn in _turns(trained_seats)):
         return "masked"
     return "nothing_to_compare"
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from backend.episodes.played import Played, trained_seats
 from tinkergym.errors import InvalidRewardError
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Trajectory
 
@@ -16,7 +17,7 @@ LARGEST_RETURN = 1e15
 """Of an episode. The learner squares gradients in float32, whose maximum is 3e38."""
 
 
-def refuse_large_rewards(spec: RLSpec, played: Played) -> None:
+def refuse_large_rewards(played: Played) -> None:
     """Refuse finite rewards that are too large to compute with.
 
     Raises:
@@ -36,7 +37,7 @@ def refuse_large_rewards(spec: RLSpec, played: Played) -> None:
         )
 
 
-def counts(spec: RLSpec, trajectory: Trajectory) -> bool:
+def counts(spec: PlayedSpec, trajectory: Trajectory) -> bool:
     """Whether an episode counts in a baseline, and is trained on if it has tokens."""
     # A failure before the first completion has nothing to train on, and its return would be a made-up 0.
     kept = spec.on_failure == "keep" and trajectory.failed and trajectory.sampled_tokens > 0

@@ -43,7 +43,9 @@ def played(trajectories, spec=SPEC):
 
 
 def warned(*trajectories, rewards_count=True):
-    found = waste_warnings(SPEC, 1, played(trajectories), rewards_count=rewards_count)
+    found = waste_warnings(
+        1, played(trajectories), rewards_count=rewards_count, compares_siblings=rewards_count
+    )
     return {warning.name: warning for warning in found}
 
 
@@ -92,7 +94,7 @@ def cut_by_seats(**agents):
         (request, result_of(request, *(episode(tokens=4, cut=True, agent=agent) for agent in agents)))
         for request in step_requests("job-1", spec, 1)
     ]
-    found = waste_warnings(spec, 1, finished, rewards_count=False)
+    found = waste_warnings(1, finished, rewards_count=False)
     return {warning.name: warning for warning in found}
 
 

@@ -111,7 +111,7 @@ def test_episodes_are_leased_during_the_update_and_sampled_by_the_version_that_i
     ],
 )
 def test_episodes_are_not_begun_early_where_that_could_change_them(lab, learner, settings, monkeypatch):
-    monkeypatch.setattr("backend.jobs.rl._EARLY_SHARE", settings["share"])
+    monkeypatch.setattr("backend.jobs.played_job._EARLY_SHARE", settings["share"])
     settings = {name: value for name, value in settings.items() if name != "share"}
     job_id = in_the_second_update(lab, learner, **settings)
     # What is begun early is on the board before the update begins.

@@ -382,6 +382,11 @@ class PlayedSpec(EvaluatedSpec):
         return False
 
     @property
+    def masks_truncated(self) -> bool:
+        """Whether completions that a limit cut off are not trained on."""
+        return False
+
+    @property
     def own_league(self) -> League | None:
         """The league from which self-play draws the opponents of the job's own policies."""
         return None

@@ -228,6 +228,11 @@ class RLSpec(PlayedSpec):
         return self.agents
 
     @property
+    def masks_truncated(self) -> bool:
+        """As `algorithm.mask_truncated`."""
+        return self.algorithm.mask_truncated
+
+    @property
     def own_league(self) -> League | None:
         """As `self_play`."""
         return self.self_play if isinstance(self.self_play, League) else None
