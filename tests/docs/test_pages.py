@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tinkergym.schema import algorithm_registry
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,6 +24,13 @@ def test_write_an_environment_runs_from_top_to_bottom(reader):
 
 def test_parallel_games_runs_from_top_to_bottom(reader):
     reader.follow(DOCS / "guides" / "parallel_games.md")
+
+
+@pytest.mark.slow
+def test_installs_and_names_the_algorithm_of_the_page(reader, monkeypatch):
+    monkeypatch.setattr(algorithm_registry, "_of_packs", {})
+    monkeypatch.syspath_prepend(reader.environ["PYTHONPATH"])  # The service has the pack, too.
+    reader.follow(DOCS / "guides" / "own_algorithm.md")
 
 
 @pytest.mark.slow
