@@ -3,7 +3,7 @@ PY := .venv/bin/python
 PACKS := $(wildcard envs/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-random check lint docs fast faults vllm test-vllm test-extras bench bench-gpu serve nano nano-instruct clean
+.PHONY: help install demo test test-all test-random durations check lint docs fast faults vllm test-vllm test-extras bench bench-gpu serve nano nano-instruct clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -14,11 +14,17 @@ install:  ## make .venv with everything in it (done by the other targets when ne
 demo: install  ## start the service, train tic-tac-toe, show the result, stop what was started
 	@$(PY) scripts/demo.py
 
-test: install  ## run the whole test-suite
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: install  ## run the test-suite, without what takes long or needs more packages
+	@$(PY) -m pytest -n 2 -m "not full"
 
-test-random: install  ## run the whole test-suite in random order; again in the same one with SEED=n
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --shuffle$(if $(SEED),=$(SEED))
+test-all: install  ## run the test-suite and what `make test` leaves out; of that only PARTS="recipes vllm"
+	@$(if $(PARTS),,$(MAKE) test &&) bash scripts/test_all.sh $(PARTS)
+
+test-random: install  ## run the test-suite in random order; again in the same one with SEED=n
+	@$(PY) -m pytest -n 2 -m "not full" --shuffle$(if $(SEED),=$(SEED))
+
+durations: install  ## measure for the order of tests how long each file takes, in a run of all of them
+	@$(PY) -m pytest -n 2 --record-durations
 
 check: lint fast  ## what every commit must pass: format, lint, types, import rules, fast tests
 
@@ -32,7 +38,7 @@ docs: install  ## build the documentation into site/, with warnings as errors
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
 fast: install
-	@$(PY) -m pytest -m "not service and not slow"
+	@$(PY) -m pytest -n 2 -m "not service and not slow and not full"
 
 faults: install  ## make each seeded fault in a copy of the tree, and see whether its tests fail
 	@$(PY) -m tests.faults --jobs 2
@@ -40,12 +46,11 @@ faults: install  ## make each seeded fault in a copy of the tree, and see whethe
 vllm: install  ## add vLLM's CPU build to .venv (Linux x86-64, two minutes), for engine=vllm and its tests
 	@bash scripts/install_vllm.sh
 
-test-vllm: vllm  ## run the tests of the engines with the real vLLM
-	@bash scripts/install_torchvision.sh || [ $$? = 3 ]
-	@$(PY) -m pytest tests/backend/engines
+test-vllm: install  ## run the tests of the engines with the real vLLM, in a .venv of its own
+	@bash scripts/test_all.sh vllm
 
 test-extras: install  ## run the tests with real trackers, verifiers, OpenEnv and ALFWorld (installs them first)
-	@bash scripts/test_extras.sh
+	@bash scripts/test_all.sh trackers verifiers openenv alfworld
 
 bench: install  ## measure the figures of docs/benchmarks.md and write benchmarks/results/
 	@$(PY) -m benchmarks
