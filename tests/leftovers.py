@@ -248,13 +248,15 @@ def _loggers_left(
 
 
 @contextlib.contextmanager
-def belonging_to_the_file() -> Iterator[None]:
-    """Let what is opened meanwhile stay until the file ends: one of its fixtures ends it."""
+def belonging_to(scope: str) -> Iterator[None]:
+    """Let what is opened meanwhile stay until a `scope` ends: one of its fixtures ends it."""
     before = _State.now()
-    yield
-    after = _State.now()
-    after.loggers = {}
-    _may_stay["module"].add_news(before, after)
+    try:
+        yield
+    finally:
+        after = _State.now()
+        after.loggers = {}
+        _may_stay[scope].add_news(before, after)
 
 
 def _check(scope: str) -> Iterator[None]:
@@ -283,10 +285,5 @@ def pytest_fixture_setup(fixturedef):
     """Remember what a fixture of a wider scope opens, whenever it is first asked for."""
     if fixturedef.scope == "function":
         return (yield)
-    before = _State.now()
-    try:
+    with belonging_to(fixturedef.scope):
         return (yield)
-    finally:
-        after = _State.now()
-        after.loggers = {}
-        _may_stay[fixturedef.scope].add_news(before, after)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
@@ -19,6 +22,7 @@ from backend.store.store import Store
 from backend.store.uploads import Uploads
 from backend.worker_url import new_url
 from backend.workers.pool_worker import PoolWorker
+from tests.leftovers import belonging_to
 from tinkergym.agent.renderer import Renderer
 from tinkergym.algorithms import GRPO
 from tinkergym.datasets.prepare import prepare
@@ -36,7 +40,7 @@ from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.spaces import Text
 from tinkergym.tasks import SequenceTasks
 
-TENANT = "ada"
+_tenants = itertools.count(1)
 PATIENCE_SECONDS = 120.0
 TOKEN = "pool-token"
 
@@ -89,42 +93,95 @@ class _AsThroughTheGateway(HttpRolloutTransport):
         return super().lease(request).model_copy(update={"job_state": self._state()})
 
 
-class Lab:
-    """One service's store and its current pool worker; a new one can take over."""
+class Site:
+    """A service's store and its current pool worker, for one test after the other."""
 
-    def __init__(self, config: ServiceConfig) -> None:
-        self.config = config
+    def __init__(self, config: ServiceConfig, scope: str = "function") -> None:
+        """What a worker starts may stay until a `scope` ends."""
+        config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.config, self._scope = config, scope
         self.store = Store.open(config.store_url)
-        self.store.keys.ensure_tenant(TENANT)
-        self.tenant = self.store.tenant(TENANT)
         self.service = self.store.service()
+        self.pool: PoolWorker | None = None
+        self.url = ""
         self.pools = 0
-        self.pool: PoolWorker
-        self.connection: Connection
-        self.start_pool()
+
+    @property
+    def pool_id(self) -> str:
+        return f"pool-{self.pools}"
 
     def start_pool(self) -> None:
         self.pools += 1
-        url = new_url(self.config.worker_transport, self.config.run_dir, f"pool-{self.pools}")
-        self.pool = PoolWorker(self.config, pool_id=f"pool-{self.pools}", model="nano", url=url, token=TOKEN)
-        self.connection = Connection(url, token=TOKEN)
+        self.url = new_url(self.config.worker_transport, self.config.run_dir, self.pool_id)
+        with contextlib.nullcontext() if self._scope == "function" else belonging_to(self._scope):
+            self.pool = PoolWorker(self.config, pool_id=self.pool_id, model="nano", url=self.url, token=TOKEN)
 
-    def replace_pool(self, *, in_peace: bool = False) -> None:
-        """End the worker, and let another take its jobs; see `close_pool`."""
-        self.close_pool(in_peace=in_peace)
-        self.start_pool()
+    def end_jobs(self) -> None:
+        """Return unfinished jobs to the queue, and wait until their threads have ended."""
+        if self.pool is not None:
+            jobs = list(self.pool._threads.values())
+            for pulse in list(self.pool._pulses.values()):
+                pulse.control.stop()
+            for job in jobs:
+                job.join(PATIENCE_SECONDS)
+        for held in self.service.held_jobs():  # by a worker that did not survive, or that never was
+            self.service.requeue_worker(held.worker_id, "the test is over")
 
-    def close_pool(self, *, in_peace: bool = False) -> None:
+    def close_pool(self, *, in_peace: bool) -> None:
         """End the worker: as a kill does, so that it saves nothing more, or in peace as a restart does."""
-        jobs = list(self.pool._threads.values())
-        self.connection.close()
+        if self.pool is None:
+            return
+        pool, self.pool = self.pool, None
+        jobs = list(pool._threads.values())
         if not in_peace:
-            self.service.requeue_worker(f"pool-{self.pools}", "it died")
-        self.pool.close()
+            self.service.requeue_worker(self.pool_id, "it died")
+        pool.close()
         # A worker gives its jobs a few seconds and then dies, and they with it. Here its threads live on: one
         # that still writes a checkpoint to a slow disk has the job yet, and the next worker would not get it.
         for job in jobs:
             job.join(PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        self.close_pool(in_peace=False)
+        self.store.close()
+
+
+class Lab:
+    """A tenant of a service for one test, and the service's current pool worker; a new one can take over."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.config, self.store, self.service = site.config, site.store, site.service
+        self.tenant_id = f"ada-{next(_tenants)}"
+        self.store.keys.ensure_tenant(self.tenant_id)
+        self.tenant = self.store.tenant(self.tenant_id)
+        if site.pool is None:
+            site.start_pool()
+        self.connection = Connection(site.url, token=TOKEN)
+
+    @property
+    def pool(self) -> PoolWorker:
+        assert self.site.pool is not None, "it was closed"
+        return self.site.pool
+
+    def start_pool(self) -> None:
+        self.site.start_pool()
+        self.connection = Connection(self.site.url, token=TOKEN)
+
+    def replace_pool(self, *, in_peace: bool = False) -> None:
+        """End the worker, and let another take its jobs; see `Site.close_pool`."""
+        self.close_pool(in_peace=in_peace)
+        self.start_pool()
+
+    def close_pool(self, *, in_peace: bool = False) -> None:
+        """End the worker; see `Site.close_pool`."""
+        self.connection.close()
+        self.site.close_pool(in_peace=in_peace)
+
+    def leave(self) -> None:
+        """End what the test has left."""
+        self.site.end_jobs()
+        self.connection.close()
 
     def start_later(self, **settings: object) -> str:
         return self.tenant.create_job(job_spec(**settings), {}).job_id
@@ -229,9 +286,9 @@ class Written:
         directory = resolve_model("nano", lab.config.models, allow_any=False)
         self.renderer = Renderer.from_bundle(load_renderer_bundle("nano", directory))
 
-    def upload(self, kind: DataKind, rows: Sequence[Mapping[str, object]], tenant: str = TENANT) -> str:
+    def upload(self, kind: DataKind, rows: Sequence[Mapping[str, object]], tenant: str = "") -> str:
         ready = prepare(SequenceTasks(list(rows)), self.renderer, kind=kind)
-        uploads = Uploads(self.lab.config.uploads, tenant)
+        uploads = Uploads(self.lab.config.uploads, tenant or self.lab.tenant_id)
         for name, body in ready.bodies.items():
             uploads.add_chunk(name, body, most_bytes=2**24)
         return uploads.complete(ready.manifest, most_bytes=2**24).data_id
@@ -281,35 +338,48 @@ def written(lab):
     return Written(lab)
 
 
+def _config(folder: Path, **settings: object) -> ServiceConfig:
+    common = {
+        "torch_threads": 1,
+        "heartbeat_seconds": 0.2,
+        "lease_seconds": 30.0,
+        "client_place_seconds": 3600.0,
+    }
+    return ServiceConfig(data_dir=folder, **{**common, **settings})
+
+
 @pytest.fixture
 def make_lab(tmp_path, register_environment):
-    """Make labs, each with settings and a folder of its own."""
+    """Make labs with a worker, settings and a folder of their own."""
     register_environment("test/Fickle-v0", Fickle)
     threads = torch.get_num_threads()
     made: list[Lab] = []
 
     def make(name: str = "", **settings: object) -> Lab:
-        common = {
-            "torch_threads": 1,
-            "heartbeat_seconds": 0.2,
-            "lease_seconds": 30.0,
-            "client_place_seconds": 3600.0,
-        }
-        config = ServiceConfig(data_dir=tmp_path / name, **{**common, **settings})
-        config.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made.append(Lab(config))
+        made.append(Lab(Site(_config(tmp_path / name, **settings))))
         return made[-1]
 
     yield make
     for lab in made:
-        lab.close_pool()
-        lab.store.close()
+        lab.connection.close()
+        lab.site.close()
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session")
+def warm_site(tmp_path_factory):
+    """The worker of all tests that change neither its settings nor its insides."""
+    site = Site(_config(tmp_path_factory.mktemp("warm")), scope="session")
+    yield site
+    site.close()
+
+
 @pytest.fixture
-def lab(make_lab):
-    return make_lab()
+def lab(warm_site, register_environment):
+    register_environment("test/Fickle-v0", Fickle)
+    lab = Lab(warm_site)
+    yield lab
+    lab.leave()
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from backend.jobs.kinds import loop_of
 from backend.policies.bound import Bound
 from backend.store.records import JobLease
 from tests.backend.gateway_lab import Running
-from tests.backend.lab import TENANT
 from tinkergym.schema import setting_errors
 from tinkergym.schema.jobs.common import TrainingSpec
 
@@ -110,7 +109,7 @@ def served(lab):
     listener = socket.create_server(("127.0.0.1", 0))
     running = Running(create_app(parts), listener, http=protocol(lab.config.limits), ws="none")
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", lab.store.keys.create(TENANT, "test")
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", lab.store.keys.create(lab.tenant_id, "test")
     finally:
         running.stop()
 

@@ -4,10 +4,7 @@ Each test here is for one way in which a training service can be wrong without a
 which change to the program makes it fail; each was tried.
 """
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +23,11 @@ from backend.engines.embedded.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
+from tests.backend.lab import lab, make_lab, warm_site
 from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import Completion, SampleRequest
+
+__all__ = ["lab", "make_lab", "warm_site"]
 
 VOCABULARY = 64
 ADAPTER = LoRA(rank=4, alpha=12.0)
@@ -195,17 +195,3 @@ class Bench:
 @pytest.fixture(scope="session")
 def bench():
     return Bench
-
-
-def _training_conftest():
-    """The fixtures of the job loop's tests."""
-    name = "tests.backend.lab"
-    if name not in sys.modules:
-        path = Path(__file__).parents[1] / "backend" / "lab.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-lab, make_lab = _training_conftest().lab, _training_conftest().make_lab

@@ -199,7 +199,7 @@ def test_a_job_plays_to_its_end_with_a_worker_of_its_own(lab):
     assert max(step.metrics["staleness_max"] for step in steps) <= 1.0
     assert max(step.metrics["parity_max"] for step in steps) <= 1e-5
     (policy_id,) = lab.service.policies_of(job_id).values()
-    assert lab.pool._engine.loaded() == {policy_id: 4}
+    assert lab.pool._engine.loaded()[policy_id] == 4
 
 
 def test_an_engine_that_holds_other_weights_than_the_learner_is_found_out_without_any_token_of_them(
@@ -349,9 +349,9 @@ def killed_in_the_second_step(lab, learner, checkpoint_every):
     learner.dies = True
     learner.go_on.set()
     lab.until(job_id, lambda: job_id not in lab.pool._threads)
-    learner.dies = False
+    learner.dies, killed = False, lab.site.pool_id
     lab.replace_pool()
-    lab.service.requeue_worker("pool-1", "it died")
+    lab.service.requeue_worker(killed, "it died")
     return job_id, stored
 
 

@@ -107,9 +107,9 @@ def test_a_job_that_dies_between_two_checkpoints_goes_on_from_the_last_step_that
     lab.until(job_id, lambda: job_id not in lab.pool._threads)
     before = hashes(lab, job_id, 2)
     assert checkpoints(lab, job_id) == {FIRST: [1, 2], SECOND: [1]}
-    dies = False
+    dies, killed = False, lab.site.pool_id
     lab.replace_pool()
-    lab.service.requeue_worker("pool-1", "it died")
+    lab.service.requeue_worker(killed, "it died")
     lab.pool.start_job(job_id)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED

@@ -30,7 +30,7 @@ def test_a_job_that_was_given_to_another_worker_stops_at_once_and_writes_nothing
     job_id = lab.start()
     requests = lab.lease(job_id)
     results = lab.play(requests)
-    assert lab.service.requeue_worker("pool-1", "taken away") == [job_id]
+    assert lab.service.requeue_worker(lab.site.pool_id, "taken away") == [job_id]
     other = lab.service.acquire(job_id, "another", 30.0, 0.0)
     with pytest.raises(LeaseLostError):
         lab.service.renew(dataclasses.replace(other, epoch=other.epoch - 1), 30.0, 0.0)

@@ -10,6 +10,7 @@ import tinkergym as tg
 from backend.engines.embedded.engine import TransformersEngine
 from backend.errors import LeaseLostError
 from backend.learner.checkpoints import Checkpoint
+from tests.backend.jobs.replay import that_learn_the_same
 from tinkergym.agent import agent_loop
 from tinkergym.algorithms import GRPO, RLOO, ReinforcePlusPlus
 from tinkergym.schema.episodes import LeaseRequest
@@ -100,8 +101,7 @@ def test_in_lockstep_the_same_seed_gives_the_same_bits_and_a_resumed_job_too(lab
     assert lab.weights(broken, 3) == lab.weights(smooth, 3)
 
 
-@pytest.mark.slow
-def test_every_setting_of_the_training_changes_what_is_learned(lab):
+def test_every_setting_of_the_training_changes_what_is_learned(lab, monkeypatch):
     plain = {"group_size": 3, "groups_per_step": 3, "learning_rate": 1e-2}
     algorithms = [
         {},
@@ -135,15 +135,25 @@ def test_every_setting_of_the_training_changes_what_is_learned(lab):
         {"overlong_tokens": 4},
         {"overlong_tokens": 4, "overlong_penalty": 0.5},
         {"mask_truncated": True},
+        {"lr_schedule": "linear"},
+        {"lr_schedule": "cosine"},
+        {"warmup_steps": 3},
     ]
-    jobs = [{"algorithm": GRPO(**plain | settings)} for settings in algorithms]
-    jobs += [{"algorithm": other(**plain)} for other in (RLOO, ReinforcePlusPlus)]
-    others = [{"seed": 1}, {"shuffle_rewards": True}, {"adapter": LoRA(rank=4)}, {"adapter": LoRA(alpha=8)}]
-    jobs += [{"algorithm": GRPO(**plain), **settings} for settings in others]
-    assert lab.that_learn_the_same(jobs) == []
-    schedules = [{}, {"lr_schedule": "linear"}, {"lr_schedule": "cosine"}, {"warmup_steps": 1}]
-    jobs = [{"algorithm": GRPO(**plain | settings)} for settings in schedules]
-    assert lab.that_learn_the_same(jobs, steps=3) == []
+    others = [{"algorithm": GRPO(**plain | settings)} for settings in algorithms]
+    others += [{"algorithm": other(**plain)} for other in (RLOO, ReinforcePlusPlus)]
+    others += [{"shuffle_rewards": True}]
+    assert that_learn_the_same(lab, monkeypatch, {"algorithm": GRPO(**plain)}, others) == []
+
+
+def test_replay_finds_the_settings_that_change_nothing(lab, monkeypatch):
+    same = [{}, {"keep_checkpoints": 5}]
+    others = [*same, {"algorithm": GRPO(group_size=2, groups_per_step=2, learning_rate=0.5)}]
+    assert that_learn_the_same(lab, monkeypatch, {}, others) == [same]
+
+
+def test_every_setting_of_the_beginning_changes_what_is_learned(lab):
+    others = [{}, {"seed": 1}, {"adapter": LoRA(rank=4)}, {"adapter": LoRA(alpha=8)}]
+    assert lab.that_learn_the_same(others) == []
 
 
 def test_a_step_counts_the_tokens_that_it_learned_from_once_and_not_those_of_failed_episodes(lab):
@@ -285,10 +295,10 @@ def test_a_worker_that_died_between_the_last_checkpoint_and_the_end_leaves_nothi
     job_id = lab.start(steps=1)
     lab.play_step(job_id)
     lab.until(job_id, lambda: job_id not in lab.pool._threads)
-    posted = []
+    posted, killed = [], lab.site.pool_id
     lab.replace_pool()
     monkeypatch.setattr(lab.pool._boards, "post", lambda *step: posted.append(step))
-    lab.service.requeue_worker("pool-1", "it died")
+    lab.service.requeue_worker(killed, "it died")
     lab.pool.start_job(job_id)
     lab.until_state(job_id, JobState.COMPLETED)
     assert posted == []

@@ -104,7 +104,8 @@ def test_after_going_back_behind_damaged_checkpoints_new_ones_are_kept(lab, writ
     assert not damaged[0].exists()
 
 
-def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(lab):
+def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(make_lab):
+    lab = make_lab()
     folder = lab.config.jobs_dir
     shutil.rmtree(folder, ignore_errors=True)
     folder.write_text("in the way")
@@ -113,7 +114,8 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(lab):
     assert lab.events(job_id, "state")[-1].state is JobState.FAILED
 
 
-def test_checkpoints_are_read_where_the_data_folder_is_now(lab):
+def test_checkpoints_are_read_where_the_data_folder_is_now(make_lab):
+    lab = make_lab()
     job_id = with_two_checkpoints(lab)
     lab.close_pool()
     with sqlite3.connect(database_file(lab.config.store_url)) as database:

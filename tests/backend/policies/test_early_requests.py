@@ -73,7 +73,7 @@ def test_if_the_version_never_comes_its_requests_fail_by_name():
 
 @pytest.mark.parametrize("rollout", ["server", "client"])
 def test_episodes_are_leased_during_the_update_and_sampled_by_the_version_that_it_makes(
-    lab, learner, rollout
+    lab, learner, rollout, monkeypatch
 ):
     job_id = in_the_second_update(lab, learner, rollout=rollout)
     requests = lab.lease(job_id)
@@ -88,7 +88,7 @@ def test_episodes_are_leased_during_the_update_and_sampled_by_the_version_that_i
             return True
         return False
 
-    lab.pool._early.keep = noting
+    monkeypatch.setattr(lab.pool._early, "keep", noting)
     with ThreadPoolExecutor() as threads:
         playing = threads.submit(lab.play, requests)
         assert kept.wait(PATIENCE_SECONDS)

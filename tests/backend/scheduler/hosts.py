@@ -17,7 +17,7 @@ from backend.catalog.models import load_renderer_bundle, resolve_model
 from backend.config import ServiceConfig
 from backend.store.store import Store
 from backend.store.uploads import Uploads
-from tests.leftovers import belonging_to_the_file
+from tests.leftovers import belonging_to
 from tinkergym.agent.renderer import Renderer
 from tinkergym.algorithms import GRPO
 from tinkergym.datasets.prepare import prepare
@@ -49,7 +49,7 @@ class Host:
 
     def start(self) -> None:
         # A test may start it again, for those that come after.
-        with belonging_to_the_file(), self.log.open("ab") as output:
+        with belonging_to("module"), self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "backend.scheduler.host"],
                 env={**os.environ, **self.config.environment(), "CANARY_KEY": "1", "PACK_KEY": "1"},

@@ -17,7 +17,6 @@ from backend.policies.pool_learner import PoolLearner
 from backend.worker_url import unix_url
 from backend.workers.endpoint import Player
 from backend.workers.pool_worker import PoolWorker
-from tests.backend.lab import TENANT
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError, UnknownModelError
 from tinkergym.schema.events import JobState
@@ -70,10 +69,11 @@ def test_a_job_is_taken_once_however_often_it_is_given(lab):
 
 def test_a_pool_says_where_it_listens_and_that_it_lives_until_it_is_closed(lab):
     (pool,) = lab.service.pools(0.0)
-    assert (pool.pool_id, pool.model) == ("pool-1", "nano")
+    assert (pool.pool_id, pool.model) == (lab.site.pool_id, "nano")
     lab.until("-", lambda: lab.service.pools(0.0)[0].seen_at > pool.seen_at)
     lab.replace_pool()
-    assert [pool.pool_id for pool in lab.service.pools(0.0)] == ["pool-2"]
+    assert lab.site.pool_id != pool.pool_id
+    assert [pool.pool_id for pool in lab.service.pools(0.0)] == [lab.site.pool_id]
 
 
 def test_a_pool_that_is_closed_hands_its_jobs_back_to_the_queue(lab):
@@ -152,8 +152,8 @@ def test_an_episode_that_is_trained_on_is_drawn_from_the_whole_distribution(lab,
     common = {"policy": job_id, "prompt_ids": [5, 6], "max_tokens": 1, **cut}
     found = {}
     requests = [
-        SampleRequest(request_id="trained", session_id=f"ada/{episode.lease_id}", **common),
-        SampleRequest(request_id="other", session_id="ada/act", **common),
+        SampleRequest(request_id="trained", session_id=f"{lab.tenant_id}/{episode.lease_id}", **common),
+        SampleRequest(request_id="other", session_id=f"{lab.tenant_id}/act", **common),
     ]
     lab.pool.sample(requests, lambda batch: found.update({answer.request_id: answer for answer in batch}))
     lab.until(job_id, lambda: len(found) == 2)
@@ -169,8 +169,8 @@ def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
     common = {"policy": job_id, "prompt_ids": [5, 6], "max_tokens": 1, "structured": Regex(pattern="a")}
     found = []
     requests = [
-        SampleRequest(request_id="trained", session_id=f"ada/{episode.lease_id}", **common),
-        SampleRequest(request_id="other", session_id="ada/act", **common),
+        SampleRequest(request_id="trained", session_id=f"{lab.tenant_id}/{episode.lease_id}", **common),
+        SampleRequest(request_id="other", session_id=f"{lab.tenant_id}/act", **common),
     ]
     lab.pool.sample(requests, found.extend)
     lab.until(job_id, lambda: len(found) == 2)
@@ -190,7 +190,7 @@ def test_what_a_deterministic_job_samples_together_is_its_tenants(lab, monkeypat
     job_id = lab.start(steps=1, deterministic=True)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
-    assert {SeatRef.parse(one).owner for one in sessions} == {TENANT}
+    assert {SeatRef.parse(one).owner for one in sessions} == {lab.tenant_id}
 
 
 def test_a_prompt_with_too_many_images_is_refused_and_the_others_of_its_batch_are_sampled(lab):
