@@ -26,14 +26,14 @@ def test_parallel_games_runs_from_top_to_bottom(reader):
     reader.follow(DOCS / "guides" / "parallel_games.md")
 
 
-@pytest.mark.slow
+@pytest.mark.full("installs a package")
 def test_installs_and_names_the_algorithm_of_the_page(reader, monkeypatch):
     monkeypatch.setattr(algorithm_registry, "_of_packs", {})
     monkeypatch.syspath_prepend(reader.environ["PYTHONPATH"])  # The service has the pack, too.
     reader.follow(DOCS / "guides" / "own_algorithm.md")
 
 
-@pytest.mark.slow
+@pytest.mark.full("builds and installs wheels")
 def test_publish_a_pack_really_builds_installs_and_finds_it(reader):
     reader.follow(DOCS / "guides" / "packs.md")
     listed = json.loads(reader.run([sys.executable, "-m", "tinkergym.cli.main", "envs", "riddles", "--json"]))

@@ -17,6 +17,8 @@ from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPES = sorted(path.parent.name for path in EXAMPLES.glob("*/train.py"))
+TWO = ("bandit", "two_agent_gomoku")
+"""Of one agent and of two, for each run of the tests; the others take minutes."""
 FACTS = {
     "dialogue": lambda facts: (
         set(facts["pass_hat"]) == {"before", "after"} and all(facts["pass_hat"].values())
@@ -49,7 +51,13 @@ def prepare(name, monkeypatch, tmp_path):
 
 
 @pytest.mark.service
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in TWO else pytest.mark.full("a recipe of many"))
+        for name in RECIPES
+    ],
+)
 def test_the_short_form_runs_to_its_report(running, monkeypatch, tmp_path, name):
     prepare(name, monkeypatch, tmp_path)
     result = run(running, monkeypatch, tmp_path, name, "--short")
@@ -68,6 +76,7 @@ def test_the_short_form_runs_to_its_report(running, monkeypatch, tmp_path, name)
 
 
 @pytest.mark.service
+@pytest.mark.full("a recipe of many")
 def test_a_control_is_run_with_shuffled_rewards_and_says_that_it_is_one(running, monkeypatch, tmp_path):
     result = run(running, monkeypatch, tmp_path, "bandit", "--short", "--control")
     assert result["control"] is True

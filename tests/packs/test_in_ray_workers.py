@@ -8,7 +8,7 @@ import pytest
 
 import tinkergym as tg
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.full("starts Ray")]
 
 SCRIPT = """
 import ray

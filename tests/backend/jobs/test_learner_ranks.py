@@ -29,6 +29,7 @@ def weights(lab, job_id):
 
 
 @pytest.mark.service
+@pytest.mark.full("jobs of each kind on two ranks")
 def test_two_ranks_train_what_one_trains_and_a_killed_rank_costs_a_job_no_step(
     make_lab, written_in, monkeypatch
 ):

@@ -20,10 +20,11 @@ from tinkergym.algorithms import PPO
 from tinkergym.errors import ConflictError, InvalidRequestError, NonFiniteGradientError, NonFiniteLossError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
+MATRIX = pytest.mark.full("one of many cases of two ranks")
 ADAPTERS = {"lora": LoRA(rank=4, alpha=12.0), "full": FullParameters()}
 
 
-@pytest.fixture(scope="module", params=["copied", "divided"])
+@pytest.fixture(scope="module", params=[pytest.param("copied", marks=MATRIX), "divided"])
 def group(request, model_dir):
     """With full-parameter policies that are whole on each rank, or divided over both."""
     divide_from = 0 if request.param == "divided" else 10**9
@@ -70,7 +71,9 @@ def test_a_policy_takes_anothers_place_on_every_rank(both, batch, kind, tmp_path
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)
-@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+@pytest.mark.parametrize(
+    "aggregation", ["token", *(pytest.param(name, marks=MATRIX) for name in ("sequence", "constant"))]
+)
 @pytest.mark.parametrize("sequences", [9, 1])
 def test_two_ranks_have_the_gradient_of_one_also_if_a_rank_has_nothing(
     both, batch, kind, aggregation, sequences
@@ -138,7 +141,7 @@ def test_two_ranks_begin_another_training_without_the_moments_of_the_first(both,
     both[0].drop(name)
 
 
-@pytest.mark.parametrize("silent", [0, 1])
+@pytest.mark.parametrize("silent", [pytest.param(0, marks=MATRIX), 1])
 @pytest.mark.parametrize(
     ("loss", "counted"),
     [

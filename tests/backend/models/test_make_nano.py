@@ -39,7 +39,7 @@ def made(tmp_path_factory):
     return run("first", "0", "1"), run("again", "0")
 
 
-@pytest.mark.slow
+@pytest.mark.full("trains four models in two processes")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_same_seed_makes_the_same_model_and_another_seed_another(made, recipe):
     def hashes(folder: Path) -> dict[str, str]:

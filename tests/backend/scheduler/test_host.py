@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.service, pytest.mark.slow]
+pytestmark = [pytest.mark.service, pytest.mark.full("starts and kills Ray")]
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -29,7 +29,7 @@ ray.shutdown()
 
 
 @pytest.mark.service
-@pytest.mark.slow
+@pytest.mark.full("starts Ray")
 def test_a_worker_that_prints_without_end_keeps_the_end_of_it_in_files_of_bounded_size():
     with tempfile.TemporaryDirectory() as folder:  # short, for Ray's sockets
         command = [sys.executable, "-c", NOISY, f"{folder}/r"]

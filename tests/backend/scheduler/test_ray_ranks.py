@@ -6,7 +6,7 @@ import pytest
 
 from tests.backend.scheduler.hosts import Host
 
-pytestmark = [pytest.mark.service, pytest.mark.slow]
+pytestmark = [pytest.mark.service, pytest.mark.full("starts and kills Ray")]
 
 
 @pytest.fixture(scope="module")

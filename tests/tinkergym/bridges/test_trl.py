@@ -94,7 +94,7 @@ def test_a_task_can_be_named_by_the_row():
     assert instance.reset(seed=0, task_index=5) == instance.reset(seed=1, task_index=5)
 
 
-@pytest.mark.slow
+@pytest.mark.full("loads TRL and trains with it")
 def test_the_trainer_plays_and_learns_from_what_the_environment_pays(tmp_path, monkeypatch, adds):
     import trl
     from datasets import Dataset

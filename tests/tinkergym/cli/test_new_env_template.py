@@ -46,7 +46,7 @@ def python(code, *arguments, target, **more):
     return ran.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.full("builds and installs packages")
 def test_every_kind_of_pack_installs_passes_its_test_and_is_listed_with_its_cell(run, tmp_path):
     for turns, data in KINDS:
         run(f"my-{turns}-{data}", "--turns", turns, "--data", data)
