@@ -84,7 +84,7 @@ class Workers:
         number = 0
         while not self._stop.is_set():
             number += 1
-            name = f"env-{number}"
+            name = f"{self._lab.tenant_id}-{number}"
             arguments = [self._lab.connection.url, TOKEN, name, self._lab.config.run_dir]
             self._process = subprocess.Popen(
                 [sys.executable, self._folder / "worker.py", *arguments],
