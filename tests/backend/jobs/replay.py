@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from backend.jobs.learn_phase import learn
-from backend.jobs.rl import RLJob
+from backend.jobs.rl import Reinforcement
 from backend.jobs.run_facts import RunNotes
 from tests.backend.lab import Lab, job_spec
 from tinkergym.schema.events import JobState
@@ -29,19 +28,19 @@ def that_learn_the_same(
     """
     job = {**job, "deterministic": True, "steps": _STEP + 2, "checkpoint_every": 1}
     learned: dict[str, list[Settings]] = {}
-    learn_once = RLJob._learned
+    learn = Reinforcement.learn
 
-    def learn_again(loop, step, played):
+    def learn_again(strategy, context, step, played):
         if step == _STEP:
             for settings in others:
                 # The notes count what the job itself learns from.
-                context = replace(loop._context, spec=job_spec(**job | settings), notes=RunNotes())
-                learn(context, step, played)
+                other = replace(context, spec=job_spec(**job | settings), notes=RunNotes())
+                learn(strategy, other, step, played)
                 learned.setdefault(context.policy.take_weights().sha256, []).append(settings)
                 assert context.policy.restore(at_most=step - 1) == step - 1
-        return learn_once(loop, step, played)
+        return learn(strategy, context, step, played)
 
-    monkeypatch.setattr(RLJob, "_learned", learn_again)
+    monkeypatch.setattr(Reinforcement, "learn", learn_again)
     job_id = lab.start(**job)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
