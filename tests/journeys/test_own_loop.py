@@ -201,7 +201,7 @@ def test_a_copy_goes_on_alike_and_by_itself_and_is_deleted_alone(client):
             assert ahead[0] == ahead[1] != ahead[2]
             assert alike.delete() > 0
             with pytest.raises(NotFoundError):
-                client.job(alike.id)
+                client.job(alike.job_id)
             assert policy.logprobs([sequence()]).result() == ahead[0]
             fresh.cancel()
         policy.cancel()
