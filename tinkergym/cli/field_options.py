@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,20 +29,21 @@ _SET = inspect.Parameter(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SettingOption:
     """An option for one setting of a job. What is left out is that of the field."""
 
     setting: str
     """The dotted name of the setting, or an argument of the client's method that starts the job."""
+    help: str = ""
+    """By default the first sentence of the field's docstring, and the default."""
+    _: KW_ONLY
     name: str = ""
     """The option, without dashes."""
     kind: Any = None
     """The type of its value; `bool` for a flag."""
     flag: Any = True
     """What a flag sets."""
-    help: str = ""
-    """By default the first sentence of the field's docstring, and the default."""
     metavar: str | None = None
     required: bool = False
     read: Callable[[Any], Any] = lambda value: value

@@ -14,7 +14,7 @@ from tinkergym.remote.job import Job
 from tinkergym.reporting.report import play_command
 
 
-def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = False) -> None:
+def follow(job: Job, env: Sequence[str] = (), *, as_json: bool = False) -> None:
     """Show a job's progress until it ends; Ctrl-C leaves it running.
 
     Args:
@@ -46,7 +46,7 @@ def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = 
         out.print(f"checkpoint, on the service's machine: {checkpoint.path}", highlight=False, soft_wrap=True)
     if job.spec.played:
         out.print(
-            f"play it: {play_command(job, next(iter(_names(env)), None))}",
+            f"play it: {play_command(job, next(iter(env), None))}",
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -54,7 +54,7 @@ def follow(job: Job, env: str | Sequence[str] | None = None, *, as_json: bool = 
 
 
 def follow_or_detach(
-    job: Job, env: str | Sequence[str] | None = None, *, detach: bool, as_json: bool, client: Client
+    job: Job, env: Sequence[str] = (), *, detach: bool, as_json: bool, client: Client
 ) -> None:
     """Follow a new job, or say how to see it later. Prints an estimate first, if there is one."""
     known = None if as_json else client.known_estimate(job.spec)
@@ -75,17 +75,13 @@ def follow_or_detach(
         out.print("It waits for a client to play its episodes, which `attach` does.")
 
 
-def _names(env: str | Sequence[str] | None) -> Sequence[str]:
-    return [env] if isinstance(env, str) else env or []
-
-
-def attach_command(job: Job, env: str | Sequence[str] | None) -> str:
+def attach_command(job: Job, env: Sequence[str]) -> str:
     """Return the command that follows a job, and plays its episodes if this side plays them."""
-    ours = "".join(f" --env {one}" for one in _names(env) if ":" in one)
+    ours = "".join(f" --env {one}" for one in env if ":" in one)
     return f"tinkergym jobs attach {job.id}{ours}"
 
 
-def _say_how_to_go_on(job: Job, env: str | Sequence[str] | None) -> None:
+def _say_how_to_go_on(job: Job, env: Sequence[str]) -> None:
     ours = job.spec.played and job.spec.played_by != "server"
     goes_on = "waits for a client to play its episodes" if ours else "goes on"
     out.print(

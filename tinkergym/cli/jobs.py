@@ -129,7 +129,7 @@ def attach(
     with Client() as client:
         here = [find_environment(one) for one in env or []]
         job = client.attach(job_id, here or None, report_to=report_to or ())
-        follow(job, env, as_json=as_json)
+        follow(job, env or [], as_json=as_json)
 
 
 @app.command()

@@ -30,14 +30,8 @@ EnvironmentSettings = Annotated[
     list[str] | None,
     typer.Option("--env-set", metavar="KEY=VALUE", help="An argument of the environment; repeatable."),
 ]
-ReportTo = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--report-to",
-        metavar="TRACKER",
-        help="Report every step to a tracker: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable.",
-    ),
-]
+TRACKERS = "Report every step to a tracker: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable."
+ReportTo = Annotated[list[str] | None, typer.Option("--report-to", metavar="TRACKER", help=TRACKERS)]
 TopP = Annotated[float | None, typer.Option(help=help_of(Decoding, "top_p"))]
 TopK = Annotated[int | None, typer.Option(help=help_of(Decoding, "top_k"))]
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tinkergym.cli.console import out
 from tinkergym.cli.field_options import SettingOption, with_job_options
 from tinkergym.cli.json_output import AsJsonLines, emit
-from tinkergym.cli.options import EnvironmentId, OneEnvironment
+from tinkergym.cli.options import TRACKERS, EnvironmentId, OneEnvironment
 from tinkergym.cli.settings import parse_settings
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.rl import RLSpec
+
+if TYPE_CHECKING:
+    from tinkergym.remote.client import Client
+    from tinkergym.remote.job import Job
 
 Detach = Annotated[bool, typer.Option("--detach", help="Start the job without waiting for it.")]
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
@@ -35,94 +40,72 @@ _Estimate = Annotated[
     ),
 ]
 
-_STEPS = SettingOption(setting="steps", required=True)
+_STEPS = SettingOption("steps", required=True)
 _COMMON = (
-    SettingOption(setting="model"),
+    SettingOption("model"),
     SettingOption(
-        setting="adapter.kind",
-        name="full",
-        kind=bool,
-        flag="full",
-        help="Train all parameters instead of a LoRA adapter.",
+        "adapter.kind", "Train all parameters instead of a LoRA adapter.", name="full", kind=bool, flag="full"
     ),
-    SettingOption(setting="adapter.rank"),
+    SettingOption("adapter.rank"),
+    SettingOption("initial_policy", "Start from this job's policy.", name="from", metavar="JOB_ID"),
+    SettingOption("seed"),
     SettingOption(
-        setting="initial_policy", name="from", metavar="JOB_ID", help="Start from this job's policy."
+        "chat_template", "A Jinja file that replaces the model's own template.", kind=Path, metavar="FILE"
     ),
-    SettingOption(setting="seed"),
-    SettingOption(
-        setting="chat_template",
-        kind=Path,
-        metavar="FILE",
-        help="A Jinja file that replaces the model's own chat template.",
-    ),
-    SettingOption(
-        setting="report_to",
-        kind=list[str],
-        metavar="TRACKER",
-        help="Report every step to a tracker: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable.",
-    ),
+    SettingOption("report_to", TRACKERS, kind=list[str], metavar="TRACKER"),
 )
-_ROLLOUT = SettingOption(
-    setting="rollout", kind=str, help="Where episodes are played: server or client; server if possible."
-)
+_ROLLOUT = SettingOption("rollout", "Where episodes are played: server, if possible, or client.")
 _DATASET = (
-    SettingOption(setting="steps", help="Train steps; or use --epochs."),
-    SettingOption(setting="epochs", kind=float, help="Passes over the dataset; one without --steps."),
-    SettingOption(setting="batch_size"),
-    SettingOption(setting="learning_rate"),
-    SettingOption(setting="held_out"),
-    SettingOption(setting="eval_data", metavar="DATA", help="Another file to evaluate on."),
+    SettingOption("steps", "Train steps; or use --epochs."),
+    SettingOption("epochs", "Passes over the dataset; one without --steps.", kind=float),
+    SettingOption("batch_size"),
+    SettingOption("learning_rate"),
+    SettingOption("held_out"),
+    SettingOption("eval_data", "Another file to evaluate on.", metavar="DATA"),
     SettingOption(
-        setting="on_overlong",
+        "on_overlong",
+        "Drop rows longer than the model's context.",
         name="drop-overlong",
         kind=bool,
         flag="drop",
-        help="Drop rows longer than the model's context.",
     ),
-    SettingOption(
-        setting="ignore",
-        kind=list[str],
-        metavar="COLUMN",
-        help="A column of the dataset to skip; repeatable.",
-    ),
+    SettingOption("ignore", "A column of the dataset to skip; repeatable.", kind=list[str], metavar="COLUMN"),
     *_COMMON,
 )
 _LAST_ANSWER = SettingOption(
-    setting="answers",
+    "answers",
+    "Train only on the last assistant message of a conversation.",
     name="last-answer",
     kind=bool,
     flag="last",
-    help="Train only on the last assistant message of a conversation.",
 )
-_LOSS = SettingOption(setting="loss.name", name="loss", help="dpo, ipo, hinge, simpo or orpo.")
 _TRAIN = (
     _STEPS,
-    SettingOption(setting="algorithm.group_size"),
-    SettingOption(setting="algorithm.groups_per_step", name="groups"),
-    SettingOption(setting="algorithm.learning_rate"),
+    SettingOption("algorithm.group_size"),
+    SettingOption("algorithm.groups_per_step", name="groups"),
+    SettingOption("algorithm.learning_rate"),
     SettingOption(
-        setting="evaluate.steps",
+        "evaluate.steps",
+        "Play 64 held-out episodes every N steps, and before and after training.",
         name="evaluate-every",
         kind=int,
-        help="Play 64 held-out episodes every N steps, and before and after training.",
     ),
     _ROLLOUT,
     SettingOption(
-        setting="env_kwargs",
+        "env_kwargs",
+        "An argument of the environment; repeatable.",
         name="env-set",
         kind=list[str],
         metavar="KEY=VALUE",
-        help="An argument of the environment; repeatable.",
         read=parse_settings,
     ),
     *_COMMON,
 )
 _DISTILL = (
-    SettingOption(setting="teacher", required=True),
+    SettingOption("teacher", required=True),
     _STEPS,
-    SettingOption(setting="episodes_per_step", name="episodes"),
-    SettingOption(setting="learning_rate"),
+    SettingOption("episodes_per_step", name="episodes"),
+    SettingOption("learning_rate"),
     _ROLLOUT,
     *_COMMON,
 )
@@ -144,18 +127,16 @@ def train(
 
     tinkergym train --env board/TicTacToeVs-v0:0.7 --env games/NimVs-v0:0.3 --steps 60
     """
-    from tinkergym.cli.following import follow_or_detach
     from tinkergym.cli.named_environment import environments
     from tinkergym.remote.client import Client
 
+    found, names = environments(env, several)
+    if not estimate:
+        _start(lambda client: client.train(found, **settings), names, detach=detach, as_json=as_json)
+        return
     with Client() as client:
-        found, names = environments(env, several)
-        if estimate:
-            expected = client.estimate(found, progress=False if as_json else None, **settings)
-            emit(asdict(expected)) if as_json else out.print(str(expected), highlight=False, soft_wrap=True)
-            return
-        job = client.train(found, **settings)
-        follow_or_detach(job, names, detach=detach, as_json=as_json, client=client)
+        expected = client.estimate(found, progress=False if as_json else None, **settings)
+        emit(asdict(expected)) if as_json else out.print(str(expected), highlight=False, soft_wrap=True)
 
 
 @with_job_options(SFTSpec, "data", (_LAST_ANSWER, *_DATASET))
@@ -166,15 +147,14 @@ def sft(
 
     Example: tinkergym sft chats.jsonl --epochs 3 --held-out 0.1
     """
-    from tinkergym.cli.following import follow_or_detach
-    from tinkergym.remote.client import Client
-
-    with Client() as client:
-        job = client.sft(data, **settings)
-        follow_or_detach(job, detach=detach, as_json=as_json, client=client)
+    _start(lambda client: client.sft(data, **settings), detach=detach, as_json=as_json)
 
 
-@with_job_options(PreferenceSpec, "data", (_LOSS, *_DATASET))
+@with_job_options(
+    PreferenceSpec,
+    "data",
+    (SettingOption("loss.name", "dpo, ipo, hinge, simpo or orpo.", name="loss"), *_DATASET),
+)
 def preference(
     data: Data, *, settings: dict[str, Any], detach: Detach = False, as_json: AsJsonLines = False
 ) -> None:
@@ -182,12 +162,7 @@ def preference(
 
     Example: tinkergym preference pairs.jsonl --from job-0123456789abcdef --set loss.beta=0.2
     """
-    from tinkergym.cli.following import follow_or_detach
-    from tinkergym.remote.client import Client
-
-    with Client() as client:
-        job = client.preference(data, **settings)
-        follow_or_detach(job, detach=detach, as_json=as_json, client=client)
+    _start(lambda client: client.preference(data, **settings), detach=detach, as_json=as_json)
 
 
 @with_job_options(DistillationSpec, "env", _DISTILL)
@@ -198,10 +173,17 @@ def distill(
 
     Example: tinkergym distill board/TicTacToeVs-v0 --teacher job-0123456789abcdef --steps 20
     """
-    from tinkergym.cli.following import follow_or_detach
     from tinkergym.cli.named_environment import find_environment
+
+    def start(client: Client) -> Job:
+        return client.distill(find_environment(env), **settings)
+
+    _start(start, [env], detach=detach, as_json=as_json)
+
+
+def _start(start: Callable[[Client], Job], env: Sequence[str] = (), *, detach: bool, as_json: bool) -> None:
+    from tinkergym.cli.following import follow_or_detach
     from tinkergym.remote.client import Client
 
     with Client() as client:
-        job = client.distill(find_environment(env), **settings)
-        follow_or_detach(job, env, detach=detach, as_json=as_json, client=client)
+        follow_or_detach(start(client), env, detach=detach, as_json=as_json, client=client)
