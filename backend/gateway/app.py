@@ -56,6 +56,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        parts: GatewayParts = app.state.parts
         app.state.job_checks = FairThreads(
             _JOB_CHECK_THREADS, of_tenant=_JOB_CHECK_THREADS // 2, seconds=_CATALOG_SECONDS
         )

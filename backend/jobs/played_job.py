@@ -34,18 +34,17 @@ from backend.jobs.step_report import (
     failure_warnings,
     spike_warnings,
     statistics,
+    too_many_failures,
     within_limit,
 )
 from backend.jobs.turn_rewards import refuse_large_rewards
 from backend.jobs.zero_variance import nothing_to_compare
 from backend.policies.parity import Prompt, prompt_of
 from backend.store.facts import Fact
-from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState, StepEvent, WarningEvent, metric_by_policy
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.trajectory.trajectory import StopReason, reason_line
 
 _LOOK_SECONDS = 0.5
 """How often a job that waits for its evaluations checks whether it should end."""
@@ -55,16 +54,6 @@ _MEMORY = "baselines"
 
 _EARLY_SHARE = 0.02
 """The part of an episode's time limit that an early episode may spend waiting for its policy."""
-
-_MEND_THE_ENVIRONMENT = "fix the environment (the warnings have tracebacks) or raise max_failed_fraction"
-_WHAT_TO_DO = {
-    StopReason.ENVIRONMENT_TIMEOUT.value: (
-        "raise limits.step_timeout_seconds, or fix the environment (the warnings have its location), or "
-        "raise max_failed_fraction"
-    ),
-    StopReason.SAMPLING_FAILED.value: ("sampling fails, not the environment; the warnings have its messages"),
-}
-"""Hints by the most frequent failure of a step's episodes."""
 
 
 class _Noting(Protocol):
@@ -432,15 +421,8 @@ class PlayedJob(JobLoop[PlayedSpec]):
         if not warnings:
             return
         context.store.append_events(context.lease, list(warnings))
-        counted = statistics(played)
-        if counted.failed_episodes > spec.max_failed_fraction * counted.episodes:
-            worst = warnings[0]
-            raise TooManyFailedEpisodesError(
-                f"{counted.failed_episodes} of the {counted.episodes} episodes of step {step} failed, most "
-                f"often with {worst.name} ({worst.count} times): {reason_line(worst.name, worst.message)}",
-                hint=_WHAT_TO_DO.get(worst.name, _MEND_THE_ENVIRONMENT),
-                field="max_failed_fraction",
-            )
+        if error := too_many_failures(spec, played, step, warnings):
+            raise error
 
     def _record(
         self, step: int, played: Played, learned: Learned, sha256: dict[str, str], seconds: StepSeconds

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from backend.episodes.played import Played, is_lost, trained_seats
+from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.schema.events import MOST_METRICS_OF_STEP, EpisodeEvent, StepEvent, WarningEvent
 from tinkergym.schema.ids import AgentMetric
+from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.trajectory.trajectory import (
     REASON_COMES_FIRST,
     StopReason,
@@ -30,6 +32,17 @@ MOST_METRICS_OF_LOOP = MOST_METRICS_OF_STEP - 2
 """The journal adds the job's usage so far: its hours and tokens."""
 MOST_STEP_METRICS = 200
 """Environment metrics in one step's event; those of the most episodes are kept, the others counted."""
+
+
+_MEND_THE_ENVIRONMENT = "fix the environment (the warnings have tracebacks) or raise max_failed_fraction"
+_WHAT_TO_DO = {
+    StopReason.ENVIRONMENT_TIMEOUT.value: (
+        "raise limits.step_timeout_seconds, or fix the environment (the warnings have its location), or "
+        "raise max_failed_fraction"
+    ),
+    StopReason.SAMPLING_FAILED.value: ("sampling fails, not the environment; the warnings have its messages"),
+}
+"""Hints by the most frequent failure of a step's episodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +180,29 @@ def failure_warnings(played: Played, step: int) -> list[WarningEvent]:
         WarningEvent(name=name, message=_cut(name, errors[0]), count=len(errors), step=step)
         for (name, _), errors in commonest[:_WARNINGS_PER_STEP]
     ]
+
+
+def too_many_failures(
+    spec: PlayedSpec, played: Played, step: int, warnings: Sequence[WarningEvent]
+) -> TooManyFailedEpisodesError | None:
+    """Return the error that ends a job whose step lost more episodes than it allows.
+
+    Args:
+        spec: The job's settings.
+        played: The step's episodes.
+        step: The step.
+        warnings: Those of `failure_warnings`, at least one.
+    """
+    failed = sum(is_lost(result) for _, result in played)
+    if failed <= spec.max_failed_fraction * len(played):
+        return None
+    worst = warnings[0]
+    return TooManyFailedEpisodesError(
+        f"{failed} of the {len(played)} episodes of step {step} failed, most often with {worst.name} "
+        f"({worst.count} times): {reason_line(worst.name, worst.message)}",
+        hint=_WHAT_TO_DO.get(worst.name, _MEND_THE_ENVIRONMENT),
+        field="max_failed_fraction",
+    )
 
 
 def _tells_less(trajectory: Trajectory) -> tuple[bool, bool]:

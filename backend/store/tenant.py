@@ -84,7 +84,7 @@ class TenantStore(TenantRuns):
                     f"different request",
                     hint="send a new Idempotency-Key with a new request",
                 )
-            job_id = f"job-{secrets.token_hex(8)}"
+            job_id = self._new_job_id()
             connection.execute(
                 jobs.insert().values(
                     job_id=job_id,
@@ -103,6 +103,9 @@ class TenantStore(TenantRuns):
             add_policy(connection, job_id=job_id, tenant_id=self.tenant_id, spec=spec, now=now)
             append(connection, job_id, 0, now, StateEvent(state=JobState.QUEUED))
             return job_view(self._own(connection, job_id))
+
+    def _new_job_id(self) -> str:
+        return f"job-{secrets.token_hex(8)}"
 
     def job_of_request(self, idempotency_key: str, request_sha256: str) -> JobView | None:
         """Return the job that this request created before, or None."""

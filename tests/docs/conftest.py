@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tinkergym.testing.scripted_service import ScriptedService
+from backend.testing.scripted_service import ScriptedService
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

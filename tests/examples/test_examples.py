@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tinkergym.testing.scripted_service import ScriptedService
+from backend.testing.scripted_service import ScriptedService
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN_LOOP = "own_loop"

@@ -2,8 +2,8 @@ import contextlib
 
 import pytest
 
+from backend.testing.scripted_service import ScriptedService
 from tinkergym.remote.client import Client
-from tinkergym.testing.scripted_service import ScriptedService
 
 
 @pytest.fixture

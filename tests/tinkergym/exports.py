@@ -1,12 +1,12 @@
 """A policy that was trained, to be exported."""
 
 import dataclasses
+from pathlib import Path
 
 from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
-from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.jobs.parts import LoRA
 
 NANO = PACKAGED_MODELS["nano"]
@@ -56,15 +56,7 @@ class Trained:
 
     def __init__(self, service, learned, connect):
         self.service, self.logprobs = service, learned.logprobs
-        service.files = dict(learned.files)
+        service.jobs.files = dict(learned.files)
         self.client = connect(service.url, service.api_key)
         self.job = self.client.train("board/TicTacToeVs-v0", steps=2, rollout="server")
-        service.jobs.get(self.job.id).checkpoints.append(
-            CheckpointView(
-                step=2,
-                policy_version=2,
-                path="/elsewhere",
-                sha256=learned.sha256,
-                files={name: len(content) for name, content in service.files.items()},
-            )
-        )
+        self.folder = Path(self.job.checkpoints()[-1].path)

@@ -4,11 +4,16 @@ import json
 
 import pytest
 
+from backend.gateway import routes_service
+from tinkergym.registration.packs import Pack
+
 AFAR = "afar/Game-v0"
 
 
 @pytest.fixture
-def service(start_service):
+def service(start_service, monkeypatch):
+    pack = Pack(name="afar", distribution="scripted", version="0", environment_ids=(AFAR, "other/Env-v0"))
+    monkeypatch.setattr(routes_service, "find_packs", lambda: [pack])
     return start_service(environments=[AFAR, "other/Env-v0"])
 
 

@@ -17,7 +17,7 @@ from tinkergym.remote.certificates import WrittenCertificate
 from tinkergym.remote.export import Exported
 from tinkergym.remote.job import Job
 from tinkergym.schema.certificate import EventsFacts, RunFacts
-from tinkergym.schema.events import CheckpointView, JobState
+from tinkergym.schema.events import JobState
 
 BOARD = "board/TicTacToeVs-v0"
 NOISY = """
@@ -95,6 +95,7 @@ def workplace(start_service, tg_run, tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1?", "completion": "one"}\n' * 4)
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "1?", "chosen": "one", "rejected": "two"}\n' * 4)
     service = start_service(lambda prompt: "b2", environments=[BOARD])
+    service.jobs.files = {"adapter_config.json": b"{}", "adapter_model.safetensors": b""}
     with tg.Client() as client:
         client.train(BOARD, steps=1)
     # A real one needs a trained model; what it writes has tests of its own.
@@ -111,11 +112,6 @@ def workplace(start_service, tg_run, tmp_path, monkeypatch):
     (tmp_path / "run.json").write_text(certificate.model_dump_json())
     written = WrittenCertificate(certificate=certificate, json=tmp_path / "run.json")
     monkeypatch.setattr(Job, "certificate", lambda *_, **__: written)
-    service.files = {"adapter_config.json": b"{}", "adapter_model.safetensors": b""}
-    files = {name: len(content) for name, content in service.files.items()}
-    service.jobs.get("job-1").checkpoints.append(
-        CheckpointView(step=1, policy_version=1, path="/there", sha256="0" * 64, files=files)
-    )
     return service
 
 

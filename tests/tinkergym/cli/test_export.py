@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tinkergym as tg
 from backend.learner.learner import Learner
+from backend.testing.scripted_service import ScriptedService
 from tests.tinkergym.exports import NANO, SEQUENCE, Trained
 from tinkergym.agent.renderer import Renderer
 from tinkergym.schema.jobs.parts import FullParameters
-from tinkergym.testing.scripted_service import ScriptedService
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import tinkergym as tg
+from backend.testing.scripted_service import ScriptedService
 from tests.tinkergym.exports import NANO, Trained
 from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.schema.jobs.parts import FullParameters
-from tinkergym.testing.scripted_service import ScriptedService
 
 
 @pytest.fixture
@@ -48,7 +48,8 @@ def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(
 def test_a_damaged_download_is_refused_and_leaves_nothing(trained, tmp_path, damage):
     name = "adapter_model.safetensors"
     if damage == "flip":
-        trained.service.files[name] = trained.service.files[name][:-1] + b"\xff"
+        weights = trained.folder / name
+        weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
     else:
         trained.service.break_next(f"files/{name}")
     with pytest.raises(tg.TinkerGymError, match="damaged" if damage == "flip" else "service"):
@@ -57,9 +58,10 @@ def test_a_damaged_download_is_refused_and_leaves_nothing(trained, tmp_path, dam
 
 
 def test_a_manifest_that_names_a_file_elsewhere_is_refused(trained, tmp_path):
-    manifest = json.loads(trained.service.files["manifest.json"])
+    kept = trained.folder / "manifest.json"
+    manifest = json.loads(kept.read_bytes())
     manifest["files"]["../evil"] = {"bytes": 1, "sha256": ""}
-    trained.service.files["manifest.json"] = json.dumps(manifest).encode()
+    kept.write_text(json.dumps(manifest))
     with pytest.raises(tg.TinkerGymError, match="outside"):
         trained.job.export(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

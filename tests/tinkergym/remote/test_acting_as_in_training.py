@@ -10,10 +10,8 @@ import tinkergym as tg
 from tinkergym.cli.main import app
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.matches import Match, Player, play_matches
-from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.views import TrainedWith
-from tinkergym.testing import byte_bundle
 from tinkergym.wrappers import SystemPrompt, ToolCalling, TrainRemotely, Verbalize
 
 
@@ -157,15 +155,11 @@ def test_a_loop_of_ones_own_reads_what_act_reads_later(start_service):
 def test_an_export_says_which_prompt_the_policy_was_trained_with(start_service, tmp_path):
     service = start_service(lambda prompt: "l")
     manifest = json.dumps({"files": {}}).encode()
-    service.files = {"manifest.json": manifest}
+    service.jobs.files = {"manifest.json": manifest}
     with tg.Client() as client:
         for number, (own, expected) in enumerate([(None, "Count down."), ("Mine.", "Mine."), ("", "")]):
             job = client.train(Countdown, steps=1, system_prompt=own)
             job.wait()
-            view = CheckpointView(
-                step=1, policy_version=1, path="/there", sha256="", files={"manifest.json": len(manifest)}
-            )
-            service.jobs.get(job.id).checkpoints.append(view)
             job.export(tmp_path / str(number))
             written = json.loads((tmp_path / str(number) / "tinkergym.json").read_text())
             assert written["system_prompt"] == expected
@@ -214,8 +208,8 @@ def calls_first(prompt):
 @pytest.fixture
 def with_seat_tools(start_service):
     """A job whose first player has a tool, its service, and the prompts of its episodes."""
-    service = start_service(calls_first)
-    service.bundle = byte_bundle(context_length=16_384)
+    service = start_service(calls_first, context_length=16_384)
+    service.jobs.files = {"manifest.json": json.dumps({"files": {}}).encode()}
     prompts = Prompts(service)
     with tg.Client() as client:
         job = client.train(
@@ -269,11 +263,6 @@ def test_a_policy_is_offered_its_tools_where_another_plays_its_opponent(with_sea
 
 def test_an_export_has_the_tools_of_its_policy_and_is_offered_them(with_seat_tools, tmp_path):
     job, service, prompts, in_training = with_seat_tools
-    manifest = json.dumps({"files": {}}).encode()
-    service.files = {"manifest.json": manifest}
-    facts = {"path": "/there", "sha256": "", "files": {"manifest.json": len(manifest)}}
-    view = CheckpointView(step=1, policy_version=1, agent="player_0", **facts)
-    service.jobs.get(job.id).checkpoints.append(view)
     job.export(tmp_path / "there", agent="player_0")
     written = json.loads((tmp_path / "there" / "tinkergym.json").read_text())
     kept = {name: written[name] for name in TrainedWith.model_fields}

@@ -17,14 +17,18 @@ def file(tmp_path):
     return path
 
 
+def sent_to(service):
+    return [call for call in service.calls if call.startswith("PUT")]
+
+
 def test_a_file_becomes_a_job_on_data_that_was_sent_once(client, service, file):
     job = client.sft(file, batch_size=3, epochs=2)
     assert job.wait().state is JobState.COMPLETED
     assert (job.spec.kind, job.spec.steps, job.spec.batch_size) == ("sft", 7, 3)
-    sent = [call for call in service.calls if call.startswith("PUT")]
+    sent = sent_to(service)
     again = client.sft(tg.tasks.JsonlTasks(file), steps=4)
     assert (again.spec.data, again.spec.steps, again.spec.batch_size) == (job.spec.data, 4, 10)
-    assert [call for call in service.calls if call.startswith("PUT")] == sent
+    assert sent_to(service) == sent
     assert len(sent) == 1
 
 
@@ -39,7 +43,7 @@ def test_a_share_that_leaves_nothing_is_to_blame_itself(client, service):
     ) as caught:
         client.sft(tg.tasks.SequenceTasks(ROWS[:2]), held_out=0.9)
     assert caught.value.field == "held_out"
-    assert not service.chunks
+    assert sent_to(service) == []
 
 
 @pytest.mark.parametrize(("content", "said"), [("", "nothing to measure with"), (None, "cannot be read")])
@@ -87,7 +91,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_read_or_sent(client, serv
         client.sft("no-such-file.jsonl", **settings)
     assert caught.value.field == field
     assert text in str(caught.value)
-    assert not service.chunks
+    assert sent_to(service) == []
 
 
 def test_preferences_are_not_told_of_an_argument_that_only_conversations_have(client):
@@ -108,7 +112,7 @@ def test_a_bad_row_is_refused_before_anything_is_sent(client, service, tmp_path)
     with pytest.raises(InvalidDataError) as caught:
         client.sft(good, eval_data=path)
     assert caught.value.field == "eval_data"
-    assert not service.chunks
+    assert sent_to(service) == []
 
 
 def test_a_student_is_taught_by_a_job_or_a_model(client):

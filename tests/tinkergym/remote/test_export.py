@@ -1,5 +1,6 @@
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +9,6 @@ from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,
     NotFoundError,
-)
-from tinkergym.schema.events import (
-    CheckpointView,
 )
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
@@ -28,35 +26,29 @@ class Echo(tg.TextEnv):
         return "Again.", float(action == "ok"), self.turns == 2
 
 
+WEIGHTS_FILE = "adapter_model.safetensors"
+
+
 class TestDownload:
     WEIGHTS = b"weights" * 1000
 
     @pytest.fixture
     def job(self, service, client):
+        digest = hashlib.sha256(self.WEIGHTS).hexdigest()
+        manifest = {"files": {WEIGHTS_FILE: {"bytes": len(self.WEIGHTS), "sha256": digest}}}
+        service.jobs.files = {WEIGHTS_FILE: self.WEIGHTS, "manifest.json": json.dumps(manifest).encode()}
         job = client.train(Echo, steps=1, algorithm=SMALL)
         job.wait()
-        digest = hashlib.sha256(self.WEIGHTS).hexdigest()
-        manifest = {"files": {"adapter.safetensors": {"bytes": len(self.WEIGHTS), "sha256": digest}}}
-        service.files = {"adapter.safetensors": self.WEIGHTS, "manifest.json": json.dumps(manifest).encode()}
-        service.jobs.get(job.id).checkpoints.append(
-            CheckpointView(
-                step=1,
-                policy_version=1,
-                path="/there/step-000001",
-                sha256=digest,
-                files={name: len(content) for name, content in service.files.items()},
-            )
-        )
         return job
 
     def test_the_files_arrive_whole(self, job, tmp_path):
         folder = job.download(path=tmp_path)
-        assert (folder / "adapter.safetensors").read_bytes() == self.WEIGHTS
+        assert (folder / WEIGHTS_FILE).read_bytes() == self.WEIGHTS
         assert folder == tmp_path / job.id / "step-000001"
 
-    def test_a_damaged_file_is_refused_and_not_kept(self, service, job, tmp_path):
-        service.files["adapter.safetensors"] = self.WEIGHTS[:-1] + b"?"
-        with pytest.raises(CheckpointCorruptError, match=r"adapter\.safetensors .* is damaged"):
+    def test_a_damaged_file_is_refused_and_not_kept(self, job, tmp_path):
+        (Path(job.checkpoints()[0].path) / WEIGHTS_FILE).write_bytes(self.WEIGHTS[:-1] + b"?")
+        with pytest.raises(CheckpointCorruptError, match=r"adapter_model\.safetensors .* is damaged"):
             job.download(1, tmp_path)
         assert not list(tmp_path.rglob("*adapter*"))
 

@@ -62,7 +62,7 @@ def sampler(open_sampler):
 
 
 def request(name: str, **fields) -> SampleRequest:
-    return SampleRequest(request_id=name, policy="job-1", prompt_ids=[1, 2, 3], max_tokens=8, **fields)
+    return SampleRequest(request_id=name, policy="nano", prompt_ids=[1, 2, 3], max_tokens=8, **fields)
 
 
 def showing(name: str, *pictures) -> SampleRequest:
@@ -146,7 +146,7 @@ def test_long_prompts_are_spread_over_batches_that_a_gateway_takes(service, samp
     requests = [
         SampleRequest.model_construct(
             request_id=f"r{n}",
-            policy="job-1",
+            policy="nano",
             policy_version=None,
             prompt_ids=long,
             max_tokens=1,
@@ -206,18 +206,17 @@ def test_images_that_the_service_has_deleted_are_sent_again_once(
 ):
     routes = ImageRoutes()
     sampler = open_sampler(images=ImageUpload(routes, "/v1/images"))
-    sample = service.sample
+    answer = service.pool.answers
 
     def refusing(requests):
         if not comes_back:
             routes.kept.clear()
         lacking = [one for one in requests if not routes.kept.issuperset(i.sha256 for i in one.images)]
         error = NotFoundError("there is no such image", field="images").to_wire()
-        lines = [SampleFailure(request_id=one.request_id, error=error).model_dump_json() for one in lacking]
-        rest = [one for one in requests if one not in lacking]
-        return sample(rest) + [line.encode() + b"\n" for line in lines]
+        lost = [SampleFailure(request_id=one.request_id, error=error) for one in lacking]
+        return answer([one for one in requests if one not in lacking]) + lost
 
-    monkeypatch.setattr(service, "sample", refusing)
+    monkeypatch.setattr(service.pool, "answers", refusing)
     inbox = SimpleQueue()
     sampler.submit([showing("before", pictures[0])], inbox.put)
     assert isinstance(answers(inbox, 1)["before"], Completion) is comes_back

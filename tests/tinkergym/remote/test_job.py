@@ -14,7 +14,6 @@ from tinkergym.errors import (
 )
 from tinkergym.schema.events import (
     ErrorView,
-    Event,
     JobState,
     StateEvent,
     StepEvent,
@@ -81,11 +80,9 @@ def test_events_without_a_replay_leave_out_what_has_happened(client):
 
 
 def append_warnings(service, job, *names):
-    with service.jobs.changed:
-        events = service.jobs.get(job.id).events
-        for name in names:
-            body = WarningEvent(name=name, message=f"{name} number {len(events)}", step=3, count=2)
-            events.append(Event(seq=len(events) + 1, job_id=job.id, time=0, body=body))
+    for number, name in enumerate(names):
+        message = f"{name} number {number}"
+        service.jobs.say(job.id, WarningEvent(name=name, message=message, step=3, count=2))
 
 
 def told_of(job_id, heard):
@@ -95,8 +92,7 @@ def told_of(job_id, heard):
 
 def when_followed(service, monkeypatch, then):
     """Call `then` while the service sends a job's events so far."""
-    fault = service.fault
-    monkeypatch.setattr(service, "fault", lambda call: then() and None if "EVENT" in call else fault(call))
+    monkeypatch.setattr(service, "called", lambda call: "EVENT" in call and then())
 
 
 @pytest.mark.parametrize("ended", [True, False])

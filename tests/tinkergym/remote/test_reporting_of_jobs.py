@@ -9,9 +9,9 @@ import sys
 import pytest
 
 import tinkergym as tg
+from backend.testing.scripted_service import ScriptedService
 from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting import JsonlTracker
-from tinkergym.testing.scripted_service import ScriptedService
 
 ENV = "board/TicTacToeVs-v0"
 STEPS = 30
@@ -31,7 +31,7 @@ class Killed(JsonlTracker):
         if not self.left:
             os.kill(os.getpid(), signal.SIGKILL)
 
-tg.Client(sys.argv[1], "tg-scripted").attach(sys.argv[2], report_to=Killed()).wait()
+tg.Client(sys.argv[1]).attach(sys.argv[2], report_to=Killed()).wait()
 """
 
 
@@ -42,6 +42,7 @@ def client(tmp_path, monkeypatch):
         ScriptedService(environments=[ENV]) as service,
         tg.Client(service.url, service.api_key) as client,
     ):
+        monkeypatch.setenv("TINKERGYM_API_KEY", service.api_key)
         yield client
 
 

@@ -27,10 +27,10 @@ def rescored(client, job, *, agent="agent_0"):
 @pytest.mark.parametrize("kind", ["sft", "preference"])
 def test_what_continues_a_job_renders_its_data_as_the_job_did(client, kind):
     job = client.train("board/TicTacToeVs-v0", chat_template=TEMPLATE, **SMALL)
-    job.close()
+    job.wait()
     started = getattr(rescored(client, job), kind)(steps=1)
     assert (started.spec.kind, started.spec.chat_template) == (kind, TEMPLATE)
-    assert started.spec.initial_policy == job.id
+    assert started.spec.initial_policy == f"{job.id}@3"
 
 
 def test_what_continues_a_policy_of_a_game_begins_with_it(client):

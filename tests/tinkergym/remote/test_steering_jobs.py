@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tinkergym as tg
+from backend.testing.scripted_service import ScriptedService
 from tests.tinkergym.reporting.jobs import step_event
 from tinkergym.errors import ConflictError, InvalidRequestError, JobFailedError
 from tinkergym.remote.estimate import (
@@ -19,7 +20,6 @@ from tinkergym.remote.estimate import (
 from tinkergym.remote.job import Job
 from tinkergym.schema.events import JobState, UpdateEvent
 from tinkergym.schema.parsing import parse_spec
-from tinkergym.testing.scripted_service import ScriptedService
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "running_jobs.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -3,9 +3,9 @@ import os
 import pytest
 import torch
 
+from backend.testing.scripted_service import ScriptedService
 from tests.tinkergym.exports import LORA, Trained, learn
 from tinkergym.errors import ConflictError
-from tinkergym.testing.scripted_service import ScriptedService
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 import pytest
 
 import tinkergym as tg
+from backend.gateway import routes_service
+from backend.testing.scripted_service import ScriptedService
 from tinkergym.errors import VersionMismatchError
 from tinkergym.schema.versions import require_same_version
-from tinkergym.testing import scripted_service
 
 
 @pytest.mark.parametrize("service", ["0.1.0", "0.1.7", "0.1.0.dev3", "0.1"])
@@ -19,6 +20,6 @@ def test_others_are_refused_with_what_to_install(service):
 
 
 def test_a_client_compares_at_the_first_call(monkeypatch):
-    monkeypatch.setattr(scripted_service, "__version__", "9.9.0")
-    with scripted_service.ScriptedService() as service, pytest.raises(VersionMismatchError):
+    monkeypatch.setattr(routes_service, "__version__", "9.9.0")
+    with ScriptedService() as service, pytest.raises(VersionMismatchError):
         tg.Client(service.url, service.api_key)

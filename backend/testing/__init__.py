@@ -1,0 +1,1 @@
+"""The service without a model, in this process, for tests of clients and training scripts."""
