@@ -142,9 +142,7 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
     if as_json:
         emit(view)
         return
-    if view.state is JobState.WAITING_FOR_CLIENT:
-        text = "was only waiting for a client, and ends now"
-    elif view.state.final:
+    if view.state.final:
         text = f"has ended ({view.state})"
     else:
         text = f"will end after its current work ({view.state})"

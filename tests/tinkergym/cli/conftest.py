@@ -1,5 +1,3 @@
-import uuid
-
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -42,7 +40,7 @@ def unplayed(service):
 
     def create(**settings):
         spec = RLSpec(environment=EnvironmentRef(id="board/TicTacToeVs-v0"), rollout="client", **settings)
-        return service.jobs.create(spec, uuid.uuid4().hex).job_id
+        return service.jobs.create(spec).job_id
 
     return create
 

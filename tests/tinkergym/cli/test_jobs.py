@@ -3,7 +3,7 @@ import re
 import pytest
 
 from tinkergym.schema.budget import Budget
-from tinkergym.schema.events import CheckpointView, JobState
+from tinkergym.schema.events import JobState
 
 BOARD = "board/TicTacToeVs-v0"
 
@@ -29,6 +29,7 @@ def test_jobs_are_listed_shown_and_cancelled(run, service, unplayed):
     listed = run("jobs").output
     assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano .*first \[try\]", listed)
     assert '"group_size": 8' in run("jobs", "show", "job-1").output
+    assert "will end" in run("jobs", "cancel", "job-1").output
     assert "has ended (cancelled)" in run("jobs", "cancel", "job-1").output
     missing = run("jobs", "show", "job-9")
     assert (missing.exit_code, "there is no job 'job-9'" in missing.output) == (2, True)
@@ -36,14 +37,14 @@ def test_jobs_are_listed_shown_and_cancelled(run, service, unplayed):
 
 @pytest.mark.parametrize(
     ("state", "said"),
-    [(JobState.WAITING_FOR_CLIENT, "and ends now"), (JobState.RUNNING, "after its current work (running)")],
+    [
+        (JobState.WAITING_FOR_CLIENT, "has ended (cancelled)"),
+        (JobState.RUNNING, "after its current work (running)"),
+    ],
 )
-def test_a_cancelled_job_that_has_not_ended_yet_says_when_it_will(
-    run, service, unplayed, monkeypatch, state, said
-):
+def test_says_when_a_cancelled_job_ends(run, service, unplayed, state, said):
     unplayed(steps=9)
-    view = service.jobs.end("job-1", state)
-    monkeypatch.setattr(service.jobs, "end", lambda *_, **__: view)  # its worker looks a moment later
+    service.jobs.end("job-1", state)
     result = run("jobs", "cancel", "job-1")
     assert (result.exit_code, said in result.output) == (0, True), result.output
 
@@ -76,11 +77,10 @@ def test_a_list_of_jobs_that_goes_on_says_so(run, service):
 
 
 def test_ended_jobs_are_deleted_after_a_question(run, service, unplayed):
+    service.jobs.files = {"a": bytes(2**20)}
     for _ in range(3):
         run("train", BOARD, "--steps", "1")
     unplayed(steps=9)
-    view = CheckpointView(step=1, policy_version=1, path="/there", sha256="0" * 64, files={"a": 2**20})
-    service.jobs.get("job-1").checkpoints.append(view)
     assert run("jobs", "delete", "job-1", typed="n\n").exit_code == 1
     assert "job-1 " in run("jobs").output
     assert "job-1 is deleted (1.0 MiB)" in run("jobs", "delete", "job-1", typed="y\n").output
@@ -91,9 +91,9 @@ def test_ended_jobs_are_deleted_after_a_question(run, service, unplayed):
     assert re.findall(r"^job-\d", run("jobs").output, re.MULTILINE) == ["job-4"]
 
 
-def test_checkpoints_are_listed(run, service):
-    run("train", BOARD, "--steps", "1")
+def test_checkpoints_are_listed(run, service, unplayed):
+    unplayed(steps=1)
     assert "no checkpoints yet" in run("jobs", "checkpoints", "job-1").output
-    view = CheckpointView(step=1, policy_version=1, path="/there", sha256="0" * 64, files={"a": 2**20})
-    service.jobs.get("job-1").checkpoints.append(view)
-    assert "step 1  1.0 MiB  /there" in run("jobs", "checkpoints", "job-1").output
+    service.jobs.files = {"a": bytes(2**20)}
+    run("train", BOARD, "--steps", "1")
+    assert "step 1  1.0 MiB  /" in run("jobs", "checkpoints", "job-2").output

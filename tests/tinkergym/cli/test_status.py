@@ -3,4 +3,4 @@ def test_the_services_state_and_what_its_models_take_are_shown(tg_run, start_ser
     first, *models = tg_run("status").stdout.splitlines()
     assert first.startswith("http://127.0.0.1:")
     assert ": ok, tinkergym " in first
-    assert "0.60 GB  nano" in models[0]
+    assert any("0.60 GB  nano" in line for line in models)

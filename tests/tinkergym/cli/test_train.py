@@ -114,5 +114,6 @@ def test_what_is_said_twice_or_without_meaning_is_refused(run, service, options,
 
 
 def test_a_job_may_begin_with_what_another_trained(run, service):
-    assert run("train", BOARD, "--steps", "1", "--from", "job-0123456789abcdef").exit_code == 0
-    assert service.jobs.newest_first()[0].spec.initial_policy == "job-0123456789abcdef"
+    assert run("train", BOARD, "--steps", "2").exit_code == 0
+    assert run("train", BOARD, "--steps", "1", "--from", "job-1").exit_code == 0
+    assert service.jobs.newest_first()[0].spec.initial_policy == "job-1@2"
