@@ -197,7 +197,7 @@ class ScriptedService:
 
     async def _send_events(self, scope: Scope, send: Send, message: Message) -> None:
         if message.get("body"):
-            call = f"EVENT {scope['path'].split('/')[3]}"
+            call = f"EVENT {scope['path'].removeprefix('/v1/jobs/').removesuffix('/events')}"
             await to_thread.run_sync(self.called, call)
             if self._fault(call)[0]:
                 return await self._server.drop(scope)
