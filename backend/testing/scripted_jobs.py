@@ -27,7 +27,7 @@ from tinkergym.schema.events import (
     JobState,
     StepEvent,
 )
-from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.ids import PolicyRef, policy_of
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 
@@ -233,7 +233,10 @@ class ScriptedJobs:
             if failure := too_many_failures(spec.played, played, step, warnings):
                 error = ErrorView.model_validate(failure.to_wire())
                 return self._leave(job, JobState.FAILED, str(failure), error)
-        hashes = {agent: _digest(f"{job.job_id}/{agent}@{step}".encode()) for agent in spec.trained_agents}
+        hashes = {
+            agent: _digest(policy_of(job.job_id, agent, version=step).encode())
+            for agent in spec.trained_agents
+        }
         self._service.record_step(lease, _step_event(step, spec.steps, played), hashes)
         self._service.append_events(lease, [*episodes_to_read(played, step)])
         due = [
