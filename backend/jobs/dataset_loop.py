@@ -14,7 +14,6 @@ from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError
 from backend.jobs.job_loop import JobLoop
-from backend.jobs.schedule import learning_rate
 from backend.jobs.step_report import spike_warnings
 from backend.store.facts import Fact
 from tinkergym.schema.certificate import StepFacts
@@ -116,11 +115,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
         with context.clock.part("forward_backward"):
             update = self._learn(numbers)
         with context.clock.part("optim_step"):
-            stepped = context.policy.optim_step(
-                learning_rate=learning_rate(spec, step, spec.steps),
-                max_grad_norm=spec.max_grad_norm,
-                weight_decay=spec.weight_decay,
-            )
+            stepped = context.policy.optim_step(**spec.optimizer_step(step, spec.steps))
         self._done_step = step
         context.policy.step_finished()
         metrics = {**update.metrics, **stepped.metrics, "skipped_updates": float(stepped.skipped)}

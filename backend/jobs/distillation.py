@@ -12,7 +12,6 @@ from backend.jobs.completions import waste_warnings
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned
 from backend.jobs.run_facts import Source
-from backend.jobs.schedule import learning_rate
 from backend.jobs.turn_rewards import counts
 from backend.jobs.update import update
 from backend.learner.distillation_loss import distillation_advantages
@@ -61,7 +60,7 @@ class Distillation:
     def learn(self, context: JobContext[DistillationSpec], step: int, played: Played) -> Learned:
         """Update the student with the teacher's scores of its valid episodes."""
         spec = context.spec
-        rate = learning_rate(spec, step, spec.steps)
+        settings = spec.optimizer_step(step, spec.steps)
         sources = [
             Source(seat, number)
             for seat in trained_seats(played)
@@ -76,7 +75,7 @@ class Distillation:
             for seat, number in sources
         ]
         if not sampled:
-            return Learned(loss=None, metrics={"learning_rate": rate}, trained_tokens=0)
+            return Learned(loss=None, metrics={"learning_rate": settings["learning_rate"]}, trained_tokens=0)
         with context.clock.part("teacher"):
             sequences, metrics = self._judged(sampled)
 
@@ -89,11 +88,11 @@ class Distillation:
                 context.notes.trained(sources, sequences)
 
         # Only before the first update, the policy is the one that sampled.
-        first = update(context, sequences, _LOSS, spec, learning_rate=rate, before_step=compare)
+        first = update(context, sequences, _LOSS, settings, before_step=compare)
         metrics |= first.metrics  # A spike in it is kept, whatever the others show.
         skipped = int(first.skipped)
         for _ in range(spec.updates_per_step - 1):
-            later = update(context, sequences, _LOSS, spec, learning_rate=rate)
+            later = update(context, sequences, _LOSS, settings)
             metrics |= later.metrics
             skipped += later.skipped
         metrics["skipped_updates"] = float(skipped)

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from backend.episodes.played import Played, trained_seats
 from backend.jobs.job_context import JobContext
 from backend.jobs.kl_metric import kl_from_the_start
-from backend.jobs.schedule import learning_rate
 from backend.jobs.train_batch import train_batch
 from backend.jobs.update import Batch, Updated, alone, updating
 from backend.learner.sequences import FloatArray, TrainSequence
@@ -23,7 +22,6 @@ from backend.learner.token_loss import TokenLoss, algorithm_loss
 from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics_over_parts
 from backend.policies.parity import parity, prompt_of
 from backend.policies.trained_policy import PolicyPart, forward_backward_together
-from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.rl import RLSpec
 
@@ -100,10 +98,12 @@ def learning(
             memory=context.memory,
         )
     sequences, metrics = batch.sequences, batch.metrics
-    rate = learning_rate(algorithm, step, spec.steps)
+    settings = algorithm.optimizer_step(step, spec.steps)
     if not sequences:
         metrics |= _parity_without_sequences(context, step, played)
-        return Learned(loss=None, metrics={**metrics, "learning_rate": rate}, trained_tokens=0)
+        return Learned(
+            loss=None, metrics={**metrics, "learning_rate": settings["learning_rate"]}, trained_tokens=0
+        )
     with context.clock.work("certificate"):
         context.notes.trained(batch.sources, sequences)
     metrics |= kl_from_the_start(context, step, sequences)
@@ -128,10 +128,7 @@ def learning(
                 context,
                 sequences[cut],
                 loss,
-                algorithm,
-                learning_rate=rate,
-                value_learning_rate=_value_rate(algorithm, rate),
-                skip_zero_gradient=algorithm.skip_zero_gradient,
+                settings,
                 # Only before the first optimizer step, the policy is the one that sampled.
                 before_step=None if compared else compare,
             )
@@ -257,12 +254,6 @@ def _parity_without_sequences(context: JobContext[RLSpec], step: int, played: Pl
         temperature=context.spec.sampling.temperature,
         allowed=context.parity_threshold,
     )
-
-
-def _value_rate(algorithm: PolicyGradient, rate: float) -> float | None:
-    """Return the value head's learning rate when the policy's is `rate`: both follow one schedule."""
-    own = algorithm.head_learning_rate
-    return None if own is None else own * (rate / algorithm.learning_rate)
 
 
 def _reference(context: JobContext[RLSpec], sequences: Sequence[TrainSequence]) -> list[FloatArray]:

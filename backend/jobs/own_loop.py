@@ -186,11 +186,7 @@ class PolicyJob(JobLoop[PolicySpec]):
             case OptimStep():
                 self._check.changes()
                 self._check.changed()
-                stepped = context.policy.optim_step(
-                    learning_rate=call.learning_rate,
-                    max_grad_norm=call.max_grad_norm,
-                    weight_decay=call.weight_decay,
-                )
+                stepped = context.policy.optim_step(**call.model_dump(exclude={"op"}))
                 if not stepped.skipped:
                     self._version = None
                 return CallResult(metrics=stepped.metrics, skipped=stepped.skipped)

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from backend.jobs.job_context import JobContext
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult
 from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.optimizer import OptimizerStep
 
 Result = TypeVar("Result")
-
-
-class StepSettings(Protocol):
-    """A job's settings for its optimizer steps."""
-
-    @property
-    def max_grad_norm(self) -> float:
-        """The largest norm of the gradient."""
-        ...
-
-    @property
-    def weight_decay(self) -> float:
-        """AdamW's settings."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +52,8 @@ def updating(
     context: JobContext[TrainingSpec],
     sequences: list[TrainSequence],
     config: TokenLoss,
-    settings: StepSettings,
+    settings: OptimizerStep,
     *,
-    learning_rate: float,
-    value_learning_rate: float | None = None,
-    skip_zero_gradient: bool = True,
     before_step: Callable[[list[FloatArray]], None] | None = None,
 ) -> Updating:
     """Learn from sequences and take one optimiser step.
@@ -79,9 +63,6 @@ def updating(
         sequences: The sequences to train on.
         config: The loss.
         settings: Settings of the optimizer step.
-        learning_rate: Learning rate of this step.
-        value_learning_rate: Learning rate of the value head, if there is one.
-        skip_zero_gradient: See `PolicyOptimiser.step`.
         before_step: Called with the learner's logprobs before anything changes; if it raises, the policy is
             unchanged.
 
@@ -94,13 +75,7 @@ def updating(
     if before_step is not None:
         before_step(result.learner_logprobs)
     with context.clock.part("optim_step"):
-        stepped = context.policy.optim_step(
-            learning_rate=learning_rate,
-            max_grad_norm=settings.max_grad_norm,
-            weight_decay=settings.weight_decay,
-            value_learning_rate=value_learning_rate,
-            skip_zero_gradient=skip_zero_gradient,
-        )
+        stepped = context.policy.optim_step(**settings)
     return Updated(
         loss=result.loss,
         learner_logprobs=result.learner_logprobs,
@@ -114,16 +89,12 @@ def update(
     context: JobContext[TrainingSpec],
     sequences: list[TrainSequence],
     config: TokenLoss,
-    settings: StepSettings,
+    settings: OptimizerStep,
     *,
-    learning_rate: float,
     before_step: Callable[[list[FloatArray]], None] | None = None,
 ) -> Updated:
     """Take one optimizer step of a single policy; see `updating`."""
-    steps = updating(
-        context, sequences, config, settings, learning_rate=learning_rate, before_step=before_step
-    )
-    return alone(context, steps)
+    return alone(context, updating(context, sequences, config, settings, before_step=before_step))
 
 
 def alone(context: JobContext[Any], steps: Generator[Batch, ForwardBackwardResult, Result]) -> Result:

@@ -14,7 +14,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from backend.learner.train_pass import BatchPart, ForwardBackwardResult, metrics
 from backend.vision.pixels import ImageSource
 from tinkergym.errors import InvalidRequestError, NonFiniteGradientError, TinkerGymError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
-from tinkergym.schema.optimizer import AdamW
+from tinkergym.schema.optimizer import AdamW, OptimizerStep
 
 _log = logging.getLogger(__name__)
 _LOSS_SPIKE = "loss_spike"
@@ -215,16 +215,7 @@ class DataParallelLearner:
         summed: dict[str, torch.Tensor] = self._group.ask_all("summed_gradient", policy_id)[0]
         return summed
 
-    def optim_step(
-        self,
-        policy_id: str,
-        *,
-        learning_rate: float,
-        max_grad_norm: float = 1.0,
-        weight_decay: float = 0.0,
-        value_learning_rate: float | None = None,
-        skip_zero_gradient: bool = True,
-    ) -> OptimStepResult:
+    def optim_step(self, policy_id: str, **settings: Unpack[OptimizerStep]) -> OptimStepResult:
         """Sum the gradients over the ranks and take the same step on each; see `Learner.optim_step`.
 
         Raises:
@@ -236,11 +227,7 @@ class DataParallelLearner:
                 found: list[OptimStepResult] = self._group.ask_all(
                     "optim_step",
                     policy_id,
-                    learning_rate=learning_rate,
-                    max_grad_norm=max_grad_norm,
-                    weight_decay=weight_decay,
-                    value_learning_rate=value_learning_rate,
-                    skip_zero_gradient=skip_zero_gradient,
+                    **settings,
                 )
             except NonFiniteGradientError as error:
                 taken = self._group.ask_all("optimizer_steps", policy_id)

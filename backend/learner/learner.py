@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,7 @@ from backend.vision.pixels import ImageSource
 from backend.vision.shared import SharedImages, shared
 from tinkergym.errors import ConflictError, NonFiniteLossError, NotFoundError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
-from tinkergym.schema.optimizer import AdamW
+from tinkergym.schema.optimizer import AdamW, OptimizerStep
 
 _log = logging.getLogger(__name__)
 
@@ -333,16 +333,7 @@ class Learner:
         entry.pending = True
         return entry.optimiser.gradient()
 
-    def optim_step(
-        self,
-        policy_id: str,
-        *,
-        learning_rate: float,
-        max_grad_norm: float = 1.0,
-        weight_decay: float = 0.0,
-        value_learning_rate: float | None = None,
-        skip_zero_gradient: bool = True,
-    ) -> OptimStepResult:
+    def optim_step(self, policy_id: str, **settings: Unpack[OptimizerStep]) -> OptimStepResult:
         """Apply the accumulated gradient with AdamW and clear it; see `PolicyOptimiser.step`.
 
         Raises:
@@ -359,11 +350,7 @@ class Learner:
         entry.pending = False
         with self._computing_own(_trained(entry.policy)):
             stepped = entry.optimiser.step(
-                learning_rate=learning_rate,
-                max_grad_norm=max_grad_norm,
-                weight_decay=weight_decay,
-                value_learning_rate=value_learning_rate,
-                skip_zero_gradient=skip_zero_gradient,
+                **settings,
             )
             if not stepped.skipped:
                 entry.policy.updated()

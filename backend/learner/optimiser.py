@@ -65,21 +65,12 @@ class PolicyOptimiser:
         self,
         *,
         learning_rate: float,
-        max_grad_norm: float,
-        weight_decay: float,
+        max_grad_norm: float = 1.0,
+        weight_decay: float = 0.0,
         value_learning_rate: float | None = None,
         skip_zero_gradient: bool = True,
     ) -> OptimStepResult:
-        """Clip the accumulated gradient to `max_grad_norm`, apply it and clear it.
-
-        Args:
-            learning_rate: For the policy's weights.
-            max_grad_norm: Limit for the policy's gradient, and separately for the value head's.
-            weight_decay: Of the policy's weights.
-            value_learning_rate: For the value head, if there is one; None is `learning_rate`.
-            skip_zero_gradient: Leave everything unchanged if the gradient, including the value head's, is
-                exactly zero. AdamW would otherwise move the weights by momentum and decay without learning
-                anything.
+        """Clip the accumulated gradient, apply it and clear it; see `OptimizerStep`.
 
         Raises:
             NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are unchanged; the

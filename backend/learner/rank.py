@@ -14,7 +14,7 @@ import pickle
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,7 @@ from backend.learner.policies import FullPolicy
 from backend.vision.pixels import ImageSource
 from tinkergym.errors import InternalServiceError, InvalidRequestError, TinkerGymError
 from tinkergym.schema.jobs.parts import FullParameters
+from tinkergym.schema.optimizer import OptimizerStep
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Constant for `mallopt`, from glibc's malloc.h."""
@@ -92,16 +93,7 @@ class Rank(Learner):
             images=options.images,
         )
 
-    def optim_step(
-        self,
-        policy_id: str,
-        *,
-        learning_rate: float,
-        max_grad_norm: float = 1.0,
-        weight_decay: float = 0.0,
-        value_learning_rate: float | None = None,
-        skip_zero_gradient: bool = True,
-    ) -> OptimStepResult:
+    def optim_step(self, policy_id: str, **settings: Unpack[OptimizerStep]) -> OptimStepResult:
         """Sum the gradient over the ranks, then take the same step on every rank."""
         waiting = torch.tensor([float(self.has_gradient(policy_id))], device=self.device)
         dist.all_reduce(waiting)
@@ -112,11 +104,7 @@ class Rank(Learner):
                 own.copy_(summed)
         return super().optim_step(
             policy_id,
-            learning_rate=learning_rate,
-            max_grad_norm=max_grad_norm,
-            weight_decay=weight_decay,
-            value_learning_rate=value_learning_rate,
-            skip_zero_gradient=skip_zero_gradient,
+            **settings,
         )
 
     def summed_gradient(self, policy_id: str) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Unpack
 
 from pydantic import JsonValue
 
@@ -27,6 +28,7 @@ from backend.policies.step_change import StepChange
 from backend.policies.teacher import open_teacher
 from backend.policies.witness import MOST_COMPARED, PolicyWitness
 from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.optimizer import OptimizerStep
 
 
 class TrainedPolicy:
@@ -93,24 +95,12 @@ class TrainedPolicy:
         """Add the gradient of the batch's loss to the pending gradient; see `Learner`."""
         return self._learner.forward_backward(self.id, sequences, loss, totals=totals)
 
-    def optim_step(
-        self,
-        *,
-        learning_rate: float,
-        max_grad_norm: float,
-        weight_decay: float,
-        value_learning_rate: float | None = None,
-        skip_zero_gradient: bool = True,
-    ) -> OptimStepResult:
+    def optim_step(self, **settings: Unpack[OptimizerStep]) -> OptimStepResult:
         """Apply the pending gradient, and clear it; see `Learner`."""
         with self._change.applying():
             return self._learner.optim_step(
                 self.id,
-                learning_rate=learning_rate,
-                max_grad_norm=max_grad_norm,
-                weight_decay=weight_decay,
-                value_learning_rate=value_learning_rate,
-                skip_zero_gradient=skip_zero_gradient,
+                **settings,
             )
 
     def has_gradient(self) -> bool:

@@ -30,6 +30,7 @@ from tinkergym.policy_losses import (
     reinforce_loss,
 )
 from tinkergym.schema.model import Choice
+from tinkergym.schema.optimizer import Optimized, OptimizerStep
 from tinkergym.schema.refusals import Refusal
 
 LARGEST = 1e6
@@ -37,17 +38,13 @@ LARGEST = 1e6
 _CLIPPED = ("ppo", "cispo", "gspo")
 
 
-class PolicyGradient(Choice):
+class PolicyGradient(Choice, Optimized):
     """The settings of all policy-gradient algorithms."""
 
     group_size: int = Field(8, ge=1)
     """Episodes per group. They start equal: same environment, same seed, same task."""
     groups_per_step: int = Field(16, ge=1)
     """Groups per train step, which has `group_size * groups_per_step` episodes."""
-    learning_rate: float = Field(1e-3, gt=0, le=10)
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Constant, or decaying from `learning_rate` at the first step towards 0 at the last."""
-    warmup_steps: int = Field(0, ge=0, le=10**9)
     loss: LossName = "ppo"
     """How a token's importance ratio is used: clipped (`ppo`), per sequence (`gspo`), clipped as a weight
     (`cispo`), unchanged (`importance_sampling`), ignored (`reinforce`), or replaced by a quadratic penalty
@@ -93,8 +90,6 @@ class PolicyGradient(Choice):
     After the first minibatch the policy differs slightly from the one that sampled, as in later passes; a
     loss with a ratio corrects for that. With `importance_correction` this costs one more forward pass.
     """
-    max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0, le=LARGEST)
     skip_zero_gradient: bool = True
     """Skip an update whose gradient is exactly zero. With False, AdamW's momentum and weight decay still move
     the policy."""
@@ -136,6 +131,15 @@ class PolicyGradient(Choice):
     def head_learning_rate(self) -> float | None:
         """The learning rate of the policy's value head; None without one."""
         return None
+
+    def optimizer_step(self, step: int, steps: int) -> OptimizerStep:
+        """Add the rate of the value head, which follows the same schedule."""
+        found = super().optimizer_step(step, steps)
+        if self.head_learning_rate is not None:
+            found["value_learning_rate"] = self.head_learning_rate * (
+                found["learning_rate"] / self.learning_rate
+            )
+        return {**found, "skip_zero_gradient": self.skip_zero_gradient}
 
     def credits(self, step: StepOutcomes) -> Credits:
         """Return how much better each seat of a step did than expected. Pure."""

@@ -120,7 +120,7 @@ def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field
         (lambda: GRPO(learning_rat=1.0), "GRPO.learning_rat", "did you mean learning_rate"),
         (lambda: GRPO(lr=1e-3), "GRPO.lr", "did you mean learning_rate?"),
         (lambda: GRPO(num_generations=8), "GRPO.num_generations", "did you mean group_size?"),
-        (lambda: GRPO(temperature=0.7), "GRPO.temperature", "known settings: group_size"),
+        (lambda: GRPO(temperature=0.7), "GRPO.temperature", "known settings: learning_rate"),
         (lambda: FullParameters(rank=8), "FullParameters.rank", "known settings: kind"),
         (lambda: LoRA(rank=True), "LoRA.rank", "must be a number, not True"),
         (lambda: GRPO(learning_rate="1e-3"), "GRPO.learning_rate", "must be a number, not '1e-3'"),

@@ -10,11 +10,10 @@ from tinkergym.schema.data import Sha256
 from tinkergym.schema.jobs.common import EvaluatedSpec
 from tinkergym.schema.jobs.rules import RULES
 from tinkergym.schema.model import Choice
+from tinkergym.schema.optimizer import Optimized
 
-Schedule = Literal["constant", "linear", "cosine"]
 
-
-class DatasetSpec(EvaluatedSpec):
+class DatasetSpec(EvaluatedSpec, Optimized):
     """Settings of jobs that train on a dataset, in an order shuffled by `seed`.
 
     `sampling` applies when the policy is used; training does not sample.
@@ -33,13 +32,8 @@ class DatasetSpec(EvaluatedSpec):
     """Records per train step."""
     shuffle: bool = True
     """A new order in every pass over the data; False keeps the order of the file."""
-    learning_rate: float = Field(1e-3, gt=0, le=10)
-    """Peak learning rate."""
-    lr_schedule: Schedule = "linear"
+    lr_schedule: Literal["constant", "linear", "cosine"] = "linear"
     """Decaying from `learning_rate` at the first step towards 0 at the last, or constant."""
-    warmup_steps: int = Field(0, ge=0, le=10**9)
-    max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0, le=1e6)
 
     @property
     def played(self) -> None:

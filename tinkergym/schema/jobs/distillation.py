@@ -9,13 +9,13 @@ from pydantic import Field, field_validator
 
 from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, POLICY_REF, PolicyRef
 from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.dataset import Schedule
 from tinkergym.schema.jobs.parts import Groups
 from tinkergym.schema.jobs.rules import RULES
+from tinkergym.schema.optimizer import Optimized
 from tinkergym.schema.refusals import Refusal
 
 
-class DistillationSpec(PlayedSpec):
+class DistillationSpec(PlayedSpec, Optimized):
     """On-policy distillation: the student plays, and a teacher scores each sampled token.
 
     The advantage of a token is the teacher's logprob minus the student's, an estimate of minus the reverse KL
@@ -29,13 +29,8 @@ class DistillationSpec(PlayedSpec):
     tokenizer."""
     episodes_per_step: int = Field(64, ge=2)
     """Episodes per train step."""
-    learning_rate: float = Field(1e-3, gt=0, le=10)
-    lr_schedule: Schedule = "constant"
-    warmup_steps: int = Field(0, ge=0, le=10**9)
     updates_per_step: int = Field(1, ge=1, le=1000)
     """Optimizer steps per batch of episodes."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0, le=1e6)
 
     @property
     def groups(self) -> Groups:

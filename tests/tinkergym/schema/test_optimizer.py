@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from backend.jobs.schedule import learning_rate
 from tinkergym.algorithms import GRPO
 
 
 def rates(steps: int, **settings: object) -> list[float]:
     algorithm = GRPO(learning_rate=1.0, **settings)
-    return [learning_rate(algorithm, step, steps) for step in range(1, steps + 1)]
+    return [algorithm.optimizer_step(step, steps)["learning_rate"] for step in range(1, steps + 1)]
 
 
 def test_constant_stays():
