@@ -25,6 +25,7 @@ NOT_IDS = {
     # A host's port, a device's number, a path in a URL or a JSON schema.
     "backend/engines/vllm/settings.py": 1,
     "backend/gateway/host_check.py": 1,
+    "tinkergym/testing/fake_connection.py": 1,
     "tinkergym/tools/signature.py": 1,
     # A setting with a number or a name: `retry:2`, `only:black`.
     "tinkergym/schema/jobs/common.py": 1,

@@ -78,6 +78,7 @@ class Client:
         *,
         ca_file: str | None = None,
         patience_seconds: float = 5.0,
+        connection: Connection | None = None,
     ) -> None:
         """Connect to the service and check that it responds.
 
@@ -87,16 +88,18 @@ class Client:
             api_key: None uses TINKERGYM_API_KEY, else the local service's key.
             ca_file: PEM file of trusted certificates, for a service with a private certificate authority.
             patience_seconds: How long single calls are retried while the service does not respond.
+            connection: Used instead of a new one; a test passes a `tinkergym.testing.FakeConnection`.
 
         Raises:
             ServiceUnreachableError: No service responds.
             VersionMismatchError: The service has an incompatible version. The message says what to install.
         """
-        address = discovery.find(url, api_key)
-        self.url = address.url
-        self._connection = Connection(
-            address.url, token=address.api_key, ca_file=ca_file, patience_seconds=patience_seconds
-        )
+        if connection is None:
+            address = discovery.find(url, api_key)
+            connection = Connection(
+                address.url, token=address.api_key, ca_file=ca_file, patience_seconds=patience_seconds
+            )
+        self.url, self._connection = connection.url, connection
         self._api = Api(self._connection)
         try:
             health = self._api.health(patience_seconds=min(patience_seconds, FIRST_PATIENCE_SECONDS))

@@ -2,6 +2,7 @@
 
 from tinkergym.testing.bundles import byte_bundle
 from tinkergym.testing.contract import EnvContract
+from tinkergym.testing.fake_connection import FakeConnection
 from tinkergym.testing.ledger_checks import RecordingSampler, ledger_violations
 from tinkergym.testing.samplers import RandomTokenSampler, ScriptedSampler
 from tinkergym.testing.templates import FAMILIES, family_bundle
@@ -9,6 +10,7 @@ from tinkergym.testing.templates import FAMILIES, family_bundle
 __all__ = [
     "FAMILIES",
     "EnvContract",
+    "FakeConnection",
     "RandomTokenSampler",
     "RecordingSampler",
     "ScriptedSampler",
