@@ -14,7 +14,7 @@ ID_NAMES = re.compile(r"(job|policy|episode|lease|session|tenant)_id|owner|agent
 
 NOT_IDS = {
     # Python's `module:name`.
-    "backend/admission/seat_tools.py": 1,
+    "backend/admission/bounds.py": 1,
     "tinkergym/bridges/verifiers_worker.py": 1,
     "tinkergym/cli/named_environment.py": 2,  # and `ENV:WEIGHT`
     "tinkergym/registration/games.py": 1,

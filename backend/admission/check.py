@@ -1,33 +1,63 @@
-"""Whether a submitted job may run: every check that needs no training, from the cheapest to the dearest.
-
-Knows the order of the checks; each of them has its own module.
-"""
+"""Whether a submitted job may run: an ordered list of checks, from the cheapest to the most expensive."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend.admission import (
-    datasets,
-    engine_bounds,
-    learner_bounds,
-    origins,
-    remote_environments,
-    seat_tools,
-    several_models,
+from backend.admission.bounds import (
+    engine_can_sample,
+    learner_can_train,
+    models_are_offered,
+    tools_are_installed,
 )
-from backend.admission.models import require_offered
-from backend.admission.protocols import JobCheck, ModelCatalog
+from backend.admission.datasets import datasets_fit
+from backend.admission.facts import Check, Facts, JobCheck, ModelCatalog
+from backend.admission.origins import origins_are_definite
+from backend.admission.remote_environments import allowed, by_id, check_evaluations, secrets_are_put_away
 from backend.config import GatewayLimits, ServiceConfig
 from backend.store.tenant import TenantStore
-from tinkergym.errors import InvalidRequestError, PayloadTooLargeError
-from tinkergym.schema.checks import with_group_rewards
-from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.dataset import DatasetSpec
-from tinkergym.schema.jobs.distillation import DistillationSpec
-from tinkergym.schema.jobs.own_loop import PolicySpec
-from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.errors import PayloadTooLargeError
+from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.refusals import Refusal
+
+
+def environments_can_be_played(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
+    """Make the environments that the service plays, and note what only they tell."""
+    tenant_id, played = facts.tenant.tenant_id, spec.played
+    if played is None:
+        if not isinstance(spec, EvaluatedSpec):
+            return spec
+        check_evaluations(spec, facts.config)
+        if spec.played_by == "server":
+            facts.job_check.check_evaluations(spec, tenant_id)
+        return spec
+    found = facts.job_check.check(allowed(played, facts.config), tenant_id)
+    facts.packs.update(found.packs)
+    if played.rollout != "server":
+        if played.plays_game and not played.seats:
+            return Refusal(
+                "agents",
+                "the service does not know the agents of a game that the client plays",
+                "list them in agents: one with tg.Train, the others with tg.opponents.SharedWith",
+                "agents_of_a_client",
+            )
+        return spec
+    recorded = {"environment_prompt": found.environment_prompt, "environment_data": found.data}
+    noted = played.model_copy(update=recorded).with_group_rewards(found.group_rewards)
+    return noted if isinstance(noted, Refusal) else noted.seated(found.agents, found.offered)
+
+
+CHECKS: tuple[Check, ...] = (
+    models_are_offered,
+    tools_are_installed,
+    engine_can_sample,
+    learner_can_train,
+    origins_are_definite,
+    datasets_fit,
+    environments_can_be_played,
+    secrets_are_put_away,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,87 +69,71 @@ class Admission:
     job_check: JobCheck
 
     def check(self, tenant: TenantStore, spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
-        """Return the job as it will be stored, and the versions of its packs.
+        """Return the job as it is stored, and the versions of its packs.
 
         Raises:
             TinkerGymError: The job is refused, with the reason.
         """
-        config, catalog = self.config, self.catalog
-        require_offered(config, tenant, spec.model)
-        if isinstance(spec, DistillationSpec) and not PolicyRef.is_meant(spec.teacher):
-            require_offered(config, tenant, spec.teacher, field="teacher")
-        several_models.refuse_impossible(spec, config, tenant)
-        seat_tools.refuse_foreign(spec)
-        engine_bounds.refuse_impossible(spec, config, catalog)
-        learner_bounds.refuse_impossible(spec, config, catalog)
-        spec = origins.with_definite_origins(catalog, tenant, spec)
-        if isinstance(spec, PolicySpec):
-            return spec, {}
-        if isinstance(spec, DatasetSpec):
-            most_images = config.limits.prompt_images
-            datasets.check(catalog, config.uploads, config.images, tenant, spec, most_images=most_images)
-            remote_environments.check_evaluations(spec, config)
-            if spec.played_by == "server":
-                self.job_check.check_evaluations(spec, tenant.tenant_id)
-            return spec, {}
-        found = self.job_check.check(remote_environments.allowed(spec, config), tenant.tenant_id)
-        if spec.rollout == "server":
-            recorded = {"environment_prompt": found.environment_prompt, "environment_data": found.data}
-            spec = spec.model_copy(update=recorded)
-            spec = with_group_rewards(spec, pays_groups=found.group_rewards)
-        if isinstance(spec, RLSpec):
-            spec = _seated(spec, found.agents, found.offered)
-        return spec, found.packs
+        facts = Facts(config=self.config, tenant=tenant, catalog=self.catalog, job_check=self.job_check)
+        for check in CHECKS:
+            found = check(spec, facts)
+            if isinstance(found, Refusal):
+                raise found.error()
+            spec = found
+        return spec, facts.packs
 
 
-def refuse_unplayed(spec: JobSpec, config: ServiceConfig) -> None:
+def readable(spec: JobSpec, config: ServiceConfig) -> JobSpec:
+    """Return a job as its client meant it, if the service could run it without looking at anything.
+
+    Raises:
+        PayloadTooLargeError: Its description is too large.
+        InvalidRequestError: It would take memory or time from others, or needs workers that do not exist.
+    """
+    spec = by_id(spec)
+    if len(spec.model_dump_json()) > config.limits.job_bytes:
+        raise description_too_large(config.limits)
+    refusal = _unplayed(spec, config) or (spec.played and _too_many(spec.played, config.limits))
+    if refusal:
+        raise refusal.error()
+    return spec
+
+
+def _unplayed(spec: JobSpec, config: ServiceConfig) -> Refusal | None:
     """Refuse jobs whose episodes the service would have to play, if it plays none."""
-    if config.env_workers:
-        return
-    if spec.played_by != "server":
-        return
+    if config.env_workers or spec.played_by != "server":
+        return None
+    reason = "this service does not play episodes"
     if spec.played:
-        raise InvalidRequestError(
-            "this service does not play episodes",
-            hint="play them in your own process with rollout='client', or ask the operator to raise "
-            "env_workers",
-            field="rollout",
-        )
-    else:
-        raise InvalidRequestError(
-            "this service does not play episodes, so it cannot evaluate the job",
-            hint="leave out evaluate, or ask the operator to raise env_workers",
-            field="evaluate",
-        )
+        hint = "play them in your own process with rollout='client', or ask the operator to raise env_workers"
+        return Refusal("rollout", reason, hint, "no_env_workers")
+    hint = "leave out evaluate, or ask the operator to raise env_workers"
+    return Refusal("evaluate", f"{reason}, so it cannot evaluate the job", hint, "no_env_workers")
 
 
-def refuse_too_large(spec: JobSpec, limits: GatewayLimits) -> None:
-    """Refuse jobs that would take memory or time from other tenants."""
-    if len(spec.model_dump_json()) > limits.job_bytes:
-        raise description_too_large(limits)
-    played = spec.played
-    if played is None:
-        return
-    episodes, most = played.groups.episodes, played.groups.most_episodes
-    if most > limits.episodes_per_step:
-        rounds = episodes <= limits.episodes_per_step
-        field = played.groups.fields[1 if rounds else 0]
-        raise InvalidRequestError(
-            f"{most} episodes per step (in RL jobs group_size * groups_per_step, and as many for each of "
-            f"dynamic_sampling_rounds) exceed the service's limit of {limits.episodes_per_step}",
-            hint="use fewer, or ask the operator to raise limits.episodes_per_step",
-            field=field,
+def _too_many(spec: PlayedSpec, limits: GatewayLimits) -> Refusal | None:
+    """Refuse more episodes at a time than the service holds."""
+    groups = spec.groups
+    if groups.most_episodes > limits.episodes_per_step:
+        return Refusal(
+            groups.fields[groups.episodes <= limits.episodes_per_step],
+            f"{groups.most_episodes} episodes per step (in RL jobs group_size * groups_per_step, and as many "
+            f"for each of dynamic_sampling_rounds) exceed the service's limit of {limits.episodes_per_step}",
+            "use fewer, or ask the operator to raise limits.episodes_per_step",
+            "too_many_episodes",
         )
-    if played.deterministic and played.rollout == "client" and episodes > limits.samples_in_flight:
+    if spec.deterministic and spec.rollout == "client" and groups.episodes > limits.samples_in_flight:
         # In lockstep nothing is answered before all requests have arrived, so the last ones would be refused
         # forever.
-        raise InvalidRequestError(
-            f"the {episodes} episodes of a step of a deterministic job are sampled together, "
-            f"but the service allows {limits.samples_in_flight} sampling requests of a tenant at a time",
-            hint="use fewer episodes, let the service play them, or ask the operator to raise "
+        return Refusal(
+            "deterministic",
+            f"the {groups.episodes} episodes of a step of a deterministic job are sampled together, but the "
+            f"service allows {limits.samples_in_flight} sampling requests of a tenant at a time",
+            "use fewer episodes, let the service play them, or ask the operator to raise "
             "limits.samples_in_flight",
-            field="deterministic",
+            "too_many_in_lockstep",
         )
+    return None
 
 
 def description_too_large(limits: GatewayLimits) -> PayloadTooLargeError:
@@ -128,16 +142,3 @@ def description_too_large(limits: GatewayLimits) -> PayloadTooLargeError:
         f"the job's description is larger than {limits.job_bytes} bytes",
         hint="pass the name of a dataset in environment.kwargs instead of its data",
     )
-
-
-def _seated(spec: RLSpec, agents: list[str], offered: list[str]) -> RLSpec:
-    """Return a job with the seats of its game."""
-    if spec.plays_game and spec.rollout == "server":
-        return spec.seated(agents, offered)
-    if spec.plays_game and not spec.agents:
-        raise InvalidRequestError(
-            "the service does not know the agents of a game that the client plays",
-            hint="list them in agents: one with tg.Train, the others with tg.opponents.SharedWith",
-            field="agents",
-        )
-    return spec

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from backend.admission.image_bounds import refuse_many_images
-from backend.admission.protocols import ModelCatalog
-from backend.store.blobs import Blobs
+from backend.admission.facts import Facts
+from backend.admission.request_bounds import refuse_many_images
 from backend.store.images import Images
-from backend.store.store import TenantStore
 from backend.store.uploads import Uploads
-from tinkergym.errors import InvalidDataError, InvalidRequestError
-from tinkergym.schema.checks import nothing_left
-from tinkergym.schema.data import DataKind
-from tinkergym.schema.jobs.dataset import DatasetSpec, SFTSpec
+from tinkergym.errors import InvalidDataError
+from tinkergym.schema.jobs.dataset import DatasetSpec
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.refusals import Refusal
 
 
-def check(
-    catalog: ModelCatalog,
-    uploaded: Blobs,
-    images_sent: Blobs,
-    tenant: TenantStore,
-    spec: DatasetSpec,
-    *,
-    most_images: int,
-) -> None:
-    """Check that the data exists, has the right kind, and fits the model.
-
-    `most_images` is the limit for one sequence.
+def datasets_fit(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
+    """Check that a job's data exists, has the right kind, and fits the model.
 
     Raises:
         NotFoundError: It was never uploaded by this tenant.
         InvalidDataError: It is of another kind, or longer than the model's context.
-        InvalidRequestError: A batch is larger than the data, or a sequence has too many images.
+        InvalidRequestError: A sequence has too many images.
     """
-    bundle = catalog.renderer(spec.model, spec.chat_template)
-    uploads = Uploads(uploaded, tenant.tenant_id)
-    kind: DataKind = "sft" if isinstance(spec, SFTSpec) else "preference"
-    for field, data_id in (("data", spec.data), ("eval_data", spec.eval_data)):
-        if data_id is None:
-            continue
+    if not isinstance(spec, DatasetSpec):
+        return spec
+    config, tenant_id, kind = facts.config, facts.tenant.tenant_id, spec.kind
+    bundle = facts.catalog.renderer(spec.model, spec.chat_template)
+    uploads = Uploads(config.uploads, tenant_id)
+    for field, data_id in spec.datasets.items():
         view = uploads.view(data_id)
         if view.kind != kind:
             raise InvalidDataError(f"is data for {view.kind!r}, but the job is {kind!r}", field=field)
@@ -56,15 +44,17 @@ def check(
                     hint="choose a vision-language model such as nano-vl",
                     field=field,
                 )
-            refuse_many_images(most, most_images, field=field)
-            Images(images_sent, tenant.tenant_id).require(images)
+            refuse_many_images(most, config.limits.prompt_images, field=field)
+            Images(config.images, tenant_id).require(images)
     records = uploads.view(spec.data).records
-    left = records - spec.held_out_records(records)
-    if not left:
-        raise nothing_left(spec, records)
+    left = spec.left_of(records)
+    if isinstance(left, Refusal):
+        return left
     if spec.batch_size > left:
-        raise InvalidRequestError(
+        return Refusal(
+            "batch_size",
             f"{spec.batch_size} records per step, but there are only {left} to train on",
-            hint=f"set it to {left} or lower",
-            field="batch_size",
+            f"set it to {left} or lower",
+            "batch_too_large",
         )
+    return spec

@@ -11,7 +11,6 @@ from backend.external.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.opponents import External, FixedPlayer, Frozen, League, PlayedAs
@@ -94,7 +93,7 @@ def _definite(tenant: TenantStore, spec: RLSpec, frozen: Frozen, field: str) -> 
             field=field,
         )
     theirs = tenant.get_job(found.job_id).spec.for_agent(found.agent)
-    played = theirs if isinstance(theirs, PlayedSpec) else spec
+    played = theirs.played or spec
     as_trained = PlayedAs(
         rendered_by=theirs.rendered_by(found.job_id),
         temperature=theirs.sampling.temperature,

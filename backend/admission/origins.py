@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from backend.admission.facts import Facts, ModelCatalog
 from backend.admission.opponents import definite_opponents
-from backend.admission.protocols import ModelCatalog
 from backend.store.policies import PolicyRecord
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
@@ -21,7 +21,7 @@ from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.jobs.spec import JobSpec
 
 
-def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: JobSpec) -> JobSpec:
+def origins_are_definite(spec: JobSpec, facts: Facts) -> JobSpec:
     """Return the job with its model by its canonical name, and the versions of the policies it uses.
 
     Raises:
@@ -29,18 +29,19 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: JobS
         InvalidRequestError: Its model or adapter differs from the job's; or the teacher's tokenizer differs
             from the student's, or it cannot score everything that the student may write.
     """
+    catalog, tenant = facts.catalog, facts.tenant
     # A pool serves one name: a folder written in several ways would be loaded several times.
     changes: dict[str, Any] = {"model": catalog.known_as(spec.model)}
-    if isinstance(spec, RLSpec):
+    if spec.seats:
         changes["agents"] = {
-            agent: seat.model_copy(update={"model": _other_model(catalog, spec, seat)})
+            agent: seat.model_copy(update={"model": _other_model(catalog, spec.model, seat)})
             if isinstance(seat, Train)
             else seat
-            for agent, seat in spec.agents.items()
+            for agent, seat in spec.seats.items()
         }
     spec = spec.model_copy(update=changes)
     changes = {}
-    if isinstance(spec, RLSpec) and spec.agents:
+    if spec.seats:
         changes |= _beginnings(tenant, spec)
     elif spec.initial_policy:
         definite, begun_with = _policy(tenant, spec.initial_policy, "initial_policy")
@@ -53,23 +54,24 @@ def with_definite_origins(catalog: ModelCatalog, tenant: TenantStore, spec: JobS
     return spec.model_copy(update=changes) if changes else spec
 
 
-def _other_model(catalog: ModelCatalog, spec: RLSpec, seat: Train) -> str | None:
+def _other_model(catalog: ModelCatalog, model: str, seat: Train) -> str | None:
     """Return a canonical name for a seat's model; None if it is the job's, under any name."""
     named = None if seat.model is None else catalog.known_as(seat.model)
-    return None if named == catalog.known_as(spec.model) else named
+    return None if named == catalog.known_as(model) else named
 
 
-def _beginnings(tenant: TenantStore, spec: RLSpec) -> dict[str, Any]:
+def _beginnings(tenant: TenantStore, spec: JobSpec) -> dict[str, Any]:
     """Return the seats with the version that each policy starts from."""
-    agents = dict(spec.agents)
-    for agent, begins in spec.beginnings.items():
+    agents, begun = dict(spec.seats), {agent: spec.for_agent(agent) for agent in spec.trained_agents}
+    beginnings = {agent: own.initial_policy for agent, own in begun.items() if own.initial_policy}
+    for agent, begins in beginnings.items():
         seat = agents[agent]
         assert isinstance(seat, Train), "only such seats have an initial policy"
         field = f"agents.{agent}.initial_policy" if seat.initial_policy else "initial_policy"
         definite, begun_with = _policy(tenant, begins, field)
         _refuse_other_shape(spec.for_agent(agent), definite, begun_with)
         agents[agent] = seat.model_copy(update={"initial_policy": str(definite)})
-    return {"agents": agents, "initial_policy": ""} if spec.beginnings else {}
+    return {"agents": agents, "initial_policy": ""} if beginnings else {}
 
 
 def _policy(tenant: TenantStore, policy: str, field: str) -> tuple[PolicyRef, PolicyRecord]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.admission.check_places import CheckPlaces
-from backend.admission.image_bounds import refuse_many_images
-from backend.admission.protocols import Checked, ModelCatalog
+from backend.admission.facts import Checked, ModelCatalog
+from backend.admission.request_bounds import refuse_many_images
 from backend.config import GatewayLimits
 from backend.processes.bounded_pipes import communicate
 from backend.processes.foreign_code import environment_for_packs
@@ -34,12 +34,10 @@ from tinkergym.errors import (
 )
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
-from tinkergym.schema.checks import refuse_long_prompt, refuse_wide_context, shown_first
 from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import REMOTE_ID
-from tinkergym.schema.opponents import League
 from tinkergym.schema.views import RendererBundle
 
 _REMEMBERED = 256
@@ -90,7 +88,7 @@ class Preflight:
                 its first prompt has too many images or, with a completion, exceeds the model's context, or
                 the job asks for a longer context than the model's.
         """
-        for agent, own in shown_first(spec).items():
+        for agent, own in spec.shown_first().items():
             with _named(agent):
                 self._check_room(own)
         # With another rollout the environment is a class in the client, and its id is only a name.
@@ -104,7 +102,7 @@ class Preflight:
 
     def _seen_first(self, spec: PlayedSpec, tenant_id: str) -> Checked:
         """Make one environment, and see that the first prompt of every seat leaves room for an answer."""
-        shown = shown_first(spec)
+        shown = spec.shown_first()
         bundle = self._catalog.renderer(spec.model, spec.chat_template)
         checked = self._probe(spec, bundle, tenant_id).checked
         for agent, own in shown.items():
@@ -115,9 +113,7 @@ class Preflight:
 
     def _check_room(self, spec: PlayedSpec) -> None:
         """Refuse what cannot fit into the context of a seat's own model, whatever its prompt is."""
-        context_length = self._catalog.renderer(spec.model, spec.chat_template).context_length
-        refuse_wide_context(spec, context_length)
-        refuse_long_prompt(1, spec, context_length)
+        spec.require_room(1, self._catalog.renderer(spec.model, spec.chat_template).context_length)
 
     def check_evaluations(self, spec: EvaluatedSpec, tenant_id: str = "") -> None:
         """Create and reset the environments in which the service will evaluate a job.
@@ -131,16 +127,14 @@ class Preflight:
             try:
                 if evaluation.environment not in ("", *spec.own_environments):
                     require_known(environment.id)
-                if isinstance(spec, PlayedSpec):
-                    played: PlayedSpec = _alone(spec, environment)
-                else:
-                    played = RLSpec(
-                        model=spec.model,
-                        chat_template=spec.chat_template,
-                        environment=environment,
-                        steps=1,
-                        sampling=spec.sampling,
-                    )
+                own: PlayedSpec = spec.played or RLSpec(
+                    model=spec.model,
+                    chat_template=spec.chat_template,
+                    environment=environment,
+                    steps=1,
+                    sampling=spec.sampling,
+                )
+                played = _alone(own, environment)
                 self._refuse_large_prompt(played, bundle, tenant_id)
             except TinkerGymError as error:
                 error.field = "evaluate"
@@ -149,10 +143,10 @@ class Preflight:
     def _refuse_large_prompt(self, spec: PlayedSpec, bundle: RendererBundle, tenant_id: str) -> None:
         probe = self._probe(spec, bundle, tenant_id)
         refuse_many_images(probe.prompt_images, self._limits.prompt_images, field="environment")
-        refuse_long_prompt(probe.prompt_tokens, spec, bundle.context_length)
+        spec.require_room(probe.prompt_tokens, bundle.context_length)
 
     def _probe(self, spec: PlayedSpec, bundle: RendererBundle, tenant_id: str) -> _Probe:
-        agents, game = _agents_of(spec), _game_settings(spec)
+        agents, game = list(spec.seats), _game_settings(spec)
         if not (agents or game["self_play"]) or not is_game(spec.environment.id):
             _require_known(spec.environment.id)
         asked = json.dumps([spec.system_prompt, sorted(agents), game])
@@ -175,7 +169,7 @@ class Preflight:
         question = {
             "environment": spec.environment.model_dump(),
             "system_prompt": spec.system_prompt,
-            "agents": _agents_of(spec),
+            "agents": list(spec.seats),
             **_game_settings(spec),
             "bundle": bundle.model_dump(),
         }
@@ -250,15 +244,9 @@ def _together(by_name: Mapping[str, Checked]) -> Checked:
     )
 
 
-def _agents_of(spec: PlayedSpec) -> list[str]:
-    return list(spec.agents) if isinstance(spec, RLSpec) else []
-
-
 def _game_settings(spec: PlayedSpec) -> dict[str, Any]:
     """Return the part of the question about a game."""
-    if not isinstance(spec, RLSpec):
-        return {"self_play": False, "scripted": []}
-    return {"self_play": isinstance(spec.self_play, League), "scripted": spec.scripted_players()}
+    return {"self_play": spec.own_league is not None, "scripted": spec.scripted_players()}
 
 
 def _require_known(env_id: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from backend.admission.facts import Facts
 from backend.admission.opponents import with_models
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
@@ -19,9 +20,7 @@ Played = TypeVar("Played", bound=PlayedSpec)
 
 def by_id(spec: JobSpec) -> JobSpec:
     """Return the job with a server address, given as the environment's id, in its full form."""
-    if not isinstance(spec, PlayedSpec):
-        return spec
-    return spec.with_environments(as_remote)
+    return spec.played.with_environments(as_remote) if spec.played else spec
 
 
 def allowed(spec: Played, config: ServiceConfig) -> Played:
@@ -32,9 +31,9 @@ def allowed(spec: Played, config: ServiceConfig) -> Played:
             external model.
     """
     check_evaluations(spec, config)
-    if isinstance(spec, RLSpec) and spec.rollout == "server":
+    if spec.rollout == "server":
         opponent_models.check_listed(spec.external_models, config.opponent_urls)
-    elif isinstance(spec, RLSpec):
+    else:
         opponent_models.refuse_keys(spec.external_models)
     # What a client plays, it reaches from where it is.
     if spec.rollout != "server":
@@ -57,16 +56,17 @@ def check_evaluations(spec: EvaluatedSpec, config: ServiceConfig) -> None:
     for evaluation in spec.evaluate:
         ref = EnvironmentRef(id=spec.name_of(evaluation), kwargs=evaluation.env_kwargs)
         judges.refuse_key(ref)
-        plays = spec.rollout == "server" if isinstance(spec, PlayedSpec) else not evaluation.is_local
-        if plays:
+        if spec.played_by == "server":
             judges.check_listed(ref, config.judge_urls)
 
 
-def to_store(spec: JobSpec, config: ServiceConfig, tenant_id: str) -> JobSpec:
-    """Return the job for display: without the server's token."""
-    if not isinstance(spec, PlayedSpec):
+def secrets_are_put_away(spec: JobSpec, facts: Facts) -> JobSpec:
+    """Return the job for the store: with the names of tokens and keys instead of them."""
+    played: PlayedSpec | None = spec.played
+    if played is None:
         return spec
-    tokens, in_service = EnvTokens(config.tokens_dir), spec.rollout == "server"
+    tokens, in_service = EnvTokens(facts.config.tokens_dir), played.rollout == "server"
+    tenant_id = facts.tenant.tenant_id
 
     def stored(environment: EnvironmentRef) -> EnvironmentRef:
         if not is_remote(environment):
@@ -77,4 +77,4 @@ def to_store(spec: JobSpec, config: ServiceConfig, tenant_id: str) -> JobSpec:
 
     if isinstance(spec, RLSpec):
         spec = with_models(spec, lambda model: opponent_models.put_away(model, tokens, tenant_id))
-    return spec.with_environments(stored)
+    return spec.with_environments(stored) if spec.played else spec

@@ -9,8 +9,8 @@ from functools import cached_property
 from fastapi import Request
 
 from backend.admission.check import Admission
-from backend.admission.in_flight import InFlight
-from backend.admission.protocols import JobCheck, ModelCatalog
+from backend.admission.facts import JobCheck, ModelCatalog
+from backend.admission.request_bounds import InFlight
 from backend.config import ServiceConfig
 from backend.gateway.event_chains import EventChains
 from backend.gateway.event_tail import EventTail

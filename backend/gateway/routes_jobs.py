@@ -12,9 +12,8 @@ from fastapi.responses import FileResponse
 from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from backend.admission import remote_environments
-from backend.admission.check import description_too_large, refuse_too_large, refuse_unplayed
-from backend.config import GatewayLimits
+from backend.admission.check import description_too_large, readable
+from backend.config import ServiceConfig
 from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, json_object
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
@@ -68,9 +67,8 @@ async def create_job(
 ) -> JobView:
     """Check a job in every way that does not need training, and queue it."""
     parts = parts_of(request)
-    spec, sent = await aside(request, lambda: _read(body, parts.config.limits), body)
+    spec, sent = await aside(request, lambda: _read(body, parts.config), body)
     client_packs = _read_packs(tinkergym_packs, spec)
-    refuse_unplayed(spec, parts.config)
     # Before any check: if our response was lost, the client repeats the request, and what it names may be
     # gone or newer by now.
     earlier = await run_in_threadpool(tenant.job_of_request, idempotency_key, sent)
@@ -82,11 +80,9 @@ async def create_job(
     spec, packs = await threads.run(
         tenant.tenant_id, partial(parts.admission.check, tenant, spec), abandon_on_cancel=True
     )
-    # In a thread: it waits for the disk.
-    stored = await run_in_threadpool(remote_environments.to_store, spec, parts.config, tenant.tenant_id)
     job = await run_in_threadpool(
         tenant.create_job,
-        stored,
+        spec,
         packs,
         idempotency_key,
         request_sha256=sent,
@@ -167,14 +163,12 @@ def download_file(
     )
 
 
-def _read(body: bytearray, limits: GatewayLimits) -> tuple[JobSpec, str]:
+def _read(body: bytearray, config: ServiceConfig) -> tuple[JobSpec, str]:
     """Return the job in a body, and the hash of the body."""
-    if len(body) > limits.job_bytes:  # Checked before any of its settings.
-        raise description_too_large(limits)
+    if len(body) > config.limits.job_bytes:  # Checked before any of its settings.
+        raise description_too_large(config.limits)
     settings = json_object(body)
-    spec = remote_environments.by_id(parse_spec(settings))
-    refuse_too_large(spec, limits)
-    return spec, _sha256(settings)
+    return readable(parse_spec(settings), config), _sha256(settings)
 
 
 def _sha256(settings: dict[str, Any]) -> str:

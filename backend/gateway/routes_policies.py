@@ -13,7 +13,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from backend.admission.image_bounds import refuse_many_images
+from backend.admission.request_bounds import refuse_many_images
 from backend.gateway.dependencies import NumberPath, Tenant, body_of
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.openapi_document import describes

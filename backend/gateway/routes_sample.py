@@ -15,8 +15,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from backend.admission.in_flight import Batch
-from backend.admission.sampling_bounds import refuse_too_many_logprobs
+from backend.admission.request_bounds import Batch, refuse_too_many_logprobs
 from backend.gateway.dependencies import Tenant, body_of, key_of
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.openapi_document import describes

@@ -16,7 +16,6 @@ from tinkergym.errors import CheckpointCorruptError, NotFoundError
 from tinkergym.schema.events import CheckpointEvent, CheckpointView, WarningEvent
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import LoRA
-from tinkergym.schema.jobs.rl import RLSpec
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class PolicyCheckpoints:
 
     @property
     def _has_value_head(self) -> bool:
-        return isinstance(self._spec, RLSpec) and self._spec.algorithm.head_learning_rate is not None
+        return self._spec.has_value_head
 
     def restore(self, at_most: int | None = None) -> int:
         """Create the policy, from the newest usable checkpoint or untrained; returns its step.

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from pydantic import JsonValue
 
-from backend.admission.image_bounds import refuse_many_images
+from backend.admission.request_bounds import refuse_many_images
 from backend.catalog.model_check import refuse_unfit
 from backend.catalog.models import load_renderer_bundle, resolve_model
 from backend.compute.device_lock import DeviceLock, compute_alone, send_helpers_home

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from backend.admission.protocols import Checked
+from backend.admission.facts import Checked
 from backend.catalog.models import ModelFacts
 from backend.config import GatewayLimits, ServiceConfig
 from backend.gateway.app import create_app

@@ -46,7 +46,6 @@ from tinkergym.rollout.local_environment import (
     without_token,
 )
 from tinkergym.schema.algorithms import PolicyGradient
-from tinkergym.schema.checks import refuse_environment_prompt, with_group_rewards
 from tinkergym.schema.decoding import Decoding, SeededOptions
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.common import PlayedSpec
@@ -58,6 +57,7 @@ from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.version import __version__
 from tinkergym.schema.versions import require_same_version
@@ -600,7 +600,6 @@ class Client:
         for name in ("environment", "environments"):
             if name in settings:
                 raise InvalidRequestError("it is already the first argument", field=name)
-        refuse_environment_prompt(settings)
         environment = describe_mix(env, env_kwargs)
         here_or_there = "client" if environment.only_here else "server"
         spec = parse_spec(
@@ -611,6 +610,7 @@ class Client:
                 "kind": kind,
             },
             arguments=("env_kwargs",),
+            chosen=settings,
         )
         played = spec.played
         assert played
@@ -636,8 +636,10 @@ class Client:
         seen = check_environments(environment.make, spec, self._api.renderer(spec.model, spec.chat_template))
         recorded = {"environment_prompt": seen.system_prompt, "environment_data": dict(seen.data)}
         spec = spec.model_copy(update=recorded)
-        spec = with_group_rewards(spec, pays_groups=seen.pays_groups)
-        spec = spec.seated(seen.agents, seen.offered)
+        noted = spec.with_group_rewards(seen.pays_groups)
+        if isinstance(noted, Refusal):
+            raise noted.error()
+        spec = noted.seated(seen.agents, seen.offered)
         return self._play_here(self.submit(spec).view(), environment.make)
 
     def _train_written(self, spec: SFTSpec | PreferenceSpec, evaluate: object) -> Job:

@@ -15,15 +15,16 @@ from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.remote.api import Api
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.template_file import with_template_read
-from tinkergym.schema.checks import nothing_left
 from tinkergym.schema.data import DataKind, DataView
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.parts import LoRA
-from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.parsing import parse
+from tinkergym.schema.refusals import Refusal
 
 _log = logging.getLogger(__name__)
 
 _BATCH_SIZE = 32
+_KINDS: dict[DataKind, type[SFTSpec | PreferenceSpec]] = {"sft": SFTSpec, "preference": PreferenceSpec}
 _ARGUMENTS: dict[DataKind, tuple[str, ...]] = {
     "sft": ("epochs", "on_overlong", "answers", "ignore"),
     "preference": ("epochs", "on_overlong", "ignore"),
@@ -79,15 +80,14 @@ def written_job(
     draft = {"adapter": LoRA(), **given, "kind": kind, "model": model, "data": "0" * 64, "steps": steps or 1}
     if eval_data is not None:
         draft["eval_data"] = "0" * 64
-    checked = parse_spec(draft, _ARGUMENTS[kind])
-    assert isinstance(checked, SFTSpec | PreferenceSpec)
+    checked = parse(_KINDS[kind], draft, _ARGUMENTS[kind])
 
     renderer = Renderer.from_bundle(api.renderer(model, checked.chat_template))
     ready = prepare(data, renderer, kind=kind, answers=answers, on_overlong=on_overlong, ignore=ignore)
     _tell_of_dropped("data", ready, renderer)
-    left = ready.records - checked.held_out_records(ready.records)
-    if not left:
-        raise nothing_left(checked, ready.records)
+    left = checked.left_of(ready.records)
+    if isinstance(left, Refusal):
+        raise left.error()
     measured = None
     if eval_data is not None:
         measured = prepare(
@@ -105,9 +105,7 @@ def written_job(
     batch_size = given.get("batch_size", max(1, min(_BATCH_SIZE, left)))
     if steps is None:
         steps = max(1, math.ceil((1.0 if epochs is None else epochs) * left / batch_size))
-    spec = parse_spec({**draft, "batch_size": batch_size, "steps": steps})
-    assert isinstance(spec, SFTSpec | PreferenceSpec)
-    return spec
+    return parse(_KINDS[kind], {**draft, "batch_size": batch_size, "steps": steps})
 
 
 def _tell_of_dropped(field: str, ready: PreparedData, renderer: Renderer) -> None:

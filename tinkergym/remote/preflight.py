@@ -23,7 +23,6 @@ from tinkergym.rollout.seat_check import (
     players_offered,
 )
 from tinkergym.rubrics.group import score_group_of
-from tinkergym.schema.checks import refuse_long_prompt, shown_first
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.views import RendererBundle
 from tinkergym.tasks.pinned import named_hash
@@ -80,7 +79,7 @@ def check_environment(make_env: MakeEnv, spec: PlayedSpec, bundle: RendererBundl
         table = _table_of(env, spec)
         if table is None:
             refuse_unfinished(env)
-        for agent, own in shown_first(spec).items():
+        for agent, own in spec.shown_first().items():
             try:
                 _check_first_prompt(env if table is None else table, own, Renderer.from_bundle(bundle))
             except PromptTooLongError as error:
@@ -134,7 +133,7 @@ def _check_first_prompt(env: AnyEnv | GameTable, spec: PlayedSpec, renderer: Ren
     loop = AgentLoop(renderer, plan)
     request = loop.begin(observation, info, environment_prompt=system_prompt_of(env))
     if request is not None:
-        refuse_long_prompt(len(request.prompt_ids), spec, renderer.context_length)
+        spec.require_room(len(request.prompt_ids), renderer.context_length)
         return
     error = loop.trajectory().error
     if loop.stop_reason is StopReason.CONTEXT_LIMIT:

@@ -20,7 +20,6 @@ from tinkergym.remote.call_queue import PATIENCE_SECONDS, CallQueue
 from tinkergym.remote.custom_loss import Gradient, loss_and_gradient
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
-from tinkergym.schema.checks import require_count
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.view import JobView
@@ -198,7 +197,7 @@ class TrainingPolicy:
             PolicyVersionGoneError: As in `sample_many`.
         """
         n = settings.get("n", 1)
-        require_count(n, "n")
+        _require_count(n)
         return self.sample_many([prompt], seeds=[seed * n + i for i in range(n)], **settings)[0]
 
     def sample_many(
@@ -240,7 +239,7 @@ class TrainingPolicy:
             PolicyVersionGoneError: A newer version was published meanwhile, or the service restarted after
                 further training and a `save`; publish again.
         """
-        require_count(n, "n")
+        _require_count(n)
         if seeds is None:
             seeds = range(len(prompts) * n)
         if len(seeds) != len(prompts) * n:
@@ -441,3 +440,8 @@ def _sequence(own: TokenSequence | Mapping[str, Any]) -> TokenSequence:
 
 def _read(sequences: Sequences) -> list[TokenSequence]:
     return [_sequence(own) for own in sequences]
+
+
+def _require_count(n: object) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InvalidRequestError(f"must be a whole number above 0, not {n!r:.80}", field="n")

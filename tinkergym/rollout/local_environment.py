@@ -19,10 +19,9 @@ from tinkergym.registration.games import is_game, make_playable
 from tinkergym.registration.packs import find_packs, known_packs
 from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.view import InstalledPack
-from tinkergym.schema.names import LOCAL, REMOTE_ID, local_id
+from tinkergym.schema.names import LOCAL, REMOTE_ID
 from tinkergym.schema.parsing import environment_ref
 
 EnvSource = str | type[AnyEnv] | Callable[..., AnyEnv]
@@ -57,14 +56,6 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
             hint='write it as env_kwargs={"size": 5}',
             field="env_kwargs",
         )
-    settings = dict(kwargs or {})
-    if isinstance(env, str) and is_environment_url(env):
-        env, settings = REMOTE_ID, {**settings, "url": env}
-    if isinstance(env, str) and env == REMOTE_ID:
-        return Environment(ref=environment_ref(env, settings), make=_remote(settings.get("token")))
-    if isinstance(env, str):
-        ref = environment_ref(env, settings)
-        return Environment(ref=ref, make=make_playable if _is_known(env) or is_game(env) else None)
     if isinstance(env, gym.Env):
         raise InvalidRequestError(
             f"{env.spec.id if env.spec else type(env).__name__} is a single environment, but several "
@@ -72,13 +63,18 @@ def describe(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environ
             hint=_how_to_hand_over(env),
             field="environment",
         )
-    if not callable(env):
+    if not (isinstance(env, str) or callable(env)):
         raise InvalidRequestError(
             f"cannot train in {env!r}",
             hint="pass an environment id, a gymnasium.Env class, or a function that creates one",
             field="environment",
         )
-    return Environment(ref=environment_ref(local_id(env), settings), make=_factory(env))
+    ref = environment_ref(env, dict(kwargs or {}))
+    if ref.id == REMOTE_ID:
+        return Environment(ref=ref, make=_remote(ref.kwargs.get("token")))
+    if isinstance(env, str):
+        return Environment(ref=ref, make=make_playable if _is_known(env) or is_game(env) else None)
+    return Environment(ref=ref, make=_factory(env))
 
 
 def describe_for_one(env: EnvSource, kwargs: Mapping[str, Any] | None = None) -> Environment:
@@ -149,7 +145,7 @@ def installed_packs() -> list[InstalledPack]:
     ]
 
 
-def _remote(token: str | None) -> MakeEnv:
+def _remote(token: object) -> MakeEnv:
     """Return the constructor of an environment on a server.
 
     The token stays here, not in the job's reference.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.spec import KINDS, JobSpec
+from tinkergym.schema.names import REMOTE_ID, local_id
+from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.updates import UpdateRequest
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -48,12 +51,39 @@ def parse_json(model: type[Model], body: bytes | bytearray) -> Model:
         raise explain(error, model) from None
 
 
-def parse_spec(settings: Mapping[str, Any], arguments: Sequence[str] = ()) -> JobSpec:
+_RECORDED = {
+    "environment_prompt": "set system_prompt, which replaces the environment's",
+    "environment_data": "leave it out",
+    "group_rewards": "give the environment a method score_group(members)",
+}
+"""Settings that are read from the environment, and what to do instead of choosing them."""
+
+
+def refuse_recorded(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that are read from the environment and cannot be chosen.
+
+    Raises:
+        InvalidRequestError: One of them is set.
+    """
+    for name, hint in _RECORDED.items():
+        if name in settings:
+            raise Refusal(name, "is read from the environment and cannot be set", hint, "recorded").error()
+
+
+def parse_spec(
+    settings: Mapping[str, Any], arguments: Sequence[str] = (), *, chosen: Mapping[str, Any] | None = None
+) -> JobSpec:
     """Check the settings of a job of any kind; without a `kind` it is an RL job.
+
+    Args:
+        settings: All of them.
+        arguments: As in `parse`.
+        chosen: Those that a user chose, which must not be recorded ones.
 
     Raises:
         InvalidRequestError: with the dotted name of the setting in `field`.
     """
+    refuse_recorded(chosen or {})
     kind = settings.get("kind", "rl")
     if not isinstance(kind, str) or kind not in KINDS:
         kinds = ", ".join(repr(known) for known in KINDS)
@@ -78,12 +108,19 @@ def update_request(settings: Mapping[str, Any]) -> UpdateRequest:
     return parse(UpdateRequest, {"settings": settings})
 
 
-def environment_ref(env_id: str, kwargs: Mapping[str, Any]) -> EnvironmentRef:
-    """Check the id of an environment and its arguments, which are sent with a job and so must be JSON.
+def environment_ref(source: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> EnvironmentRef:
+    """Check what names an environment and its arguments, which are sent with a job and so must be JSON.
+
+    Args:
+        source: A registered id, the address of an environment server, or a script's class or function.
+        kwargs: The arguments.
 
     Raises:
         InvalidRequestError: with the dotted name of the setting, as in a job, in `field`.
     """
+    env_id = source if isinstance(source, str) else local_id(source)
+    if is_environment_url(env_id):
+        env_id, kwargs = REMOTE_ID, {**kwargs, "url": env_id}
     try:
         return parse(EnvironmentRef, {"id": env_id, "kwargs": kwargs})
     except InvalidRequestError as error:

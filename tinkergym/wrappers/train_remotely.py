@@ -26,11 +26,10 @@ from tinkergym.remote.template_file import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.schema.algorithms import PolicyGradient
-from tinkergym.schema.checks import refuse_environment_prompt
 from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import LOCAL
-from tinkergym.schema.parsing import parse
+from tinkergym.schema.parsing import parse, refuse_recorded
 from tinkergym.tasks.pinned import named_hash
 from tinkergym.trajectory.trajectory import StopReason
 
@@ -336,7 +335,7 @@ def _refuse_impossible(given: set[str], job_id: str | None, settings: Mapping[st
             hint="leave them out, or start a new job without job_id",
             field=min(given),
         )
-    refuse_environment_prompt(settings)
+    refuse_recorded(settings)
     if settings.get("rollout", "script") != "script":
         raise InvalidRequestError(
             f"this wrapper's episodes are played by your own loop, not by {settings['rollout']!r}",

@@ -1,7 +1,10 @@
 """An installed pack and the jobs that use it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+from backend.admission.facts import Facts
+from backend.admission.models import FileCatalog
 from backend.catalog.models import load_renderer_bundle
 from backend.config import PACKAGED_MODELS
 from tinkergym.errors import (
@@ -9,6 +12,7 @@ from tinkergym.errors import (
 )
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.refusals import Refusal
 from tinkergym.testing import byte_bundle
 
 PACK = """
@@ -97,3 +101,18 @@ def spec(name="odd/Odd-v0", *, model="bytes", rollout="server", max_turn_tokens=
         steps=1,
         sampling=Sampling(max_turn_tokens=max_turn_tokens),
     )
+
+
+def facts(config, catalog=None, tenant=None, memory=lambda: 64 * 10**9):
+    """What a check may ask."""
+    tenant = tenant or SimpleNamespace(tenant_id="ada", is_local_owner=True)
+    catalog = catalog or FileCatalog(config)
+    return Facts(config=config, catalog=catalog, tenant=tenant, job_check=None, memory=memory)
+
+
+def admit(check, spec, given):
+    """Return the job as a check leaves it; raises what `Admission` would."""
+    found = check(spec, given)
+    if isinstance(found, Refusal):
+        raise found.error()
+    return found

@@ -5,8 +5,8 @@ import hashlib
 import pytest
 
 from backend.admission.check import Admission
+from backend.admission.facts import Checked
 from backend.admission.models import FileCatalog
-from backend.admission.protocols import Checked
 from backend.config import GatewayLimits, ServiceConfig
 from backend.store.images import Images
 from backend.store.store import Store

@@ -1,18 +1,16 @@
 """`limits.prompt_images` is one limit, whichever way the images come."""
 
 import hashlib
-from types import SimpleNamespace
 
 import pytest
 
-from backend.admission import datasets
-from backend.admission.image_bounds import refuse_many_images
+from backend.admission.datasets import datasets_fit
 from backend.admission.preflight import Preflight
-from backend.config import GatewayLimits
-from backend.store.blobs import LocalBlobs
+from backend.admission.request_bounds import refuse_many_images
+from backend.config import GatewayLimits, ServiceConfig
 from backend.store.images import Images
 from backend.store.uploads import Uploads
-from tests.backend.admission.packs import Catalog, spec
+from tests.backend.admission.packs import Catalog, admit, facts, spec
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataChunk, DataManifest
@@ -46,20 +44,20 @@ def test_a_first_prompt_with_too_many_images_is_refused_before_the_job_starts(pa
 
 
 def test_a_dataset_with_too_many_images_in_a_sequence_is_refused(tmp_path):
-    blobs = LocalBlobs(tmp_path)
-    tenant = SimpleNamespace(tenant_id="ada")
-    data_id = uploaded(blobs, images=[1, 3])
+    config = ServiceConfig(data_dir=tmp_path, limits=GatewayLimits(prompt_images=3))
+    data_id = uploaded(config.uploads, config.images, images=[1, 3])
     job = SFTSpec(model="nano-vl", data=data_id, steps=1, batch_size=1)
-    datasets.check(Catalog(), blobs, blobs, tenant, job, most_images=3)
+    admit(datasets_fit, job, facts(config, Catalog()))
+    strict = config.model_copy(update={"limits": GatewayLimits(prompt_images=2)})
     with pytest.raises(InvalidRequestError) as caught:
-        datasets.check(Catalog(), blobs, blobs, tenant, job, most_images=2)
+        admit(datasets_fit, job, facts(strict, Catalog()))
     assert caught.value.field == "data"
     assert "limits.prompt_images" in caught.value.hint
 
 
-def uploaded(blobs, images):
+def uploaded(blobs, image_blobs, images):
     """Store a set whose sequences have these numbers of images, and return its id."""
-    kept, uploads = Images(blobs, "ada"), Uploads(blobs, "ada")
+    kept, uploads = Images(image_blobs, "ada"), Uploads(blobs, "ada")
     files = [picture(number) for number in range(max(images))]
     for file in files:
         kept.add(file.sha256, file.data, **ROOM)

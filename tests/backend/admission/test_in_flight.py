@@ -1,6 +1,6 @@
 import pytest
 
-from backend.admission.in_flight import InFlight
+from backend.admission.request_bounds import InFlight
 from tinkergym.errors import TooManyRequestsError
 
 

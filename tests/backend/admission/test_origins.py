@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from backend.admission.origins import with_definite_origins
+from backend.admission.origins import origins_are_definite
+from backend.config import ServiceConfig
 from backend.store.store import Store
+from tests.backend.admission.packs import facts
 from tests.backend.gateway_lab import ScriptedCatalog
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.evaluate_every import EvaluateEvery
@@ -31,7 +33,7 @@ def game(**settings):
 
 def test_a_seats_model_is_the_jobs_by_whichever_of_its_names(store):
     job = game(model="nano/", agents={"x": Train(model="nano/"), "o": Train()})
-    found = with_definite_origins(ScriptedCatalog(), store.tenant("ada"), job)
+    found = origins_are_definite(job, facts(ServiceConfig(), ScriptedCatalog(), store.tenant("ada")))
     assert found.model == "nano"
     assert RLSpec.model_validate(found.model_dump()) == found
 
@@ -55,7 +57,7 @@ def test_another_tenants_job_is_answered_like_none_wherever_it_is_named(store, w
     for job_id in (theirs, "job-0"):
         with pytest.raises(NotFoundError) as caught:
             job = game(**settings_that_name(job_id)[where])
-            with_definite_origins(ScriptedCatalog(), store.tenant("ada"), job)
+            origins_are_definite(job, facts(ServiceConfig(), ScriptedCatalog(), store.tenant("ada")))
         assert caught.value.field == where.partition(",")[0]
         said.append(str(caught.value).replace(job_id, "it"))
     assert said[0] == said[1]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from backend.admission.facts import Checked
 from backend.admission.preflight import Preflight
-from backend.admission.protocols import Checked
 from backend.config import GatewayLimits
 from tests.backend.admission.packs import Catalog, spec
 from tinkergym.errors import (

@@ -15,7 +15,7 @@ pytestmark = [
 TRIES = """
 import json, sys
 from backend.admission.preflight import Preflight
-from backend.admission.seat_tools import refuse_foreign
+from backend.admission.bounds import tools_are_installed
 from backend.app.isolation import isolation_notice
 from backend.config import GatewayLimits
 from backend.external.tokens import EnvTokens
@@ -49,7 +49,7 @@ seated = RLSpec(environment={"id": "board/TicTacToe-v0"}, agents=agents, **job)
 episode = EvaluationEpisode(episode_id="0", seed=0, sampling_seed=0)
 wanted = EvaluationRequest(environment=ref, policy="p", model="bytes", episodes=[episode])
 places = {
-    "seat": lambda: refuse_foreign(seated),
+    "seat": lambda: tools_are_installed(seated, None),
     "pack": lambda: preflight.check(played),
     "evaluation of a job": lambda: preflight.check_evaluations(evaluated),
     "evaluation": lambda: list(play(wanted, "http://127.0.0.1:1", "")),

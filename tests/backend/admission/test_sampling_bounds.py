@@ -1,6 +1,6 @@
 import pytest
 
-from backend.admission.sampling_bounds import refuse_too_many_logprobs
+from backend.admission.request_bounds import refuse_too_many_logprobs
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.sampling import MOST_EXTRA_LOGPROBS, SampleRequest
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backend.admission.seat_tools import refuse_foreign
+from backend.admission.bounds import tools_are_installed
+from tests.backend.admission.packs import admit
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
@@ -18,7 +19,7 @@ def job(*tools, **settings):
 
 @pytest.mark.parametrize("tool", ["tinkergym.tools:PythonTool", "tinkergym_board.games:tictactoe"])
 def test_the_sandbox_and_what_is_in_packs_may_be_named(tool):
-    refuse_foreign(job(tool))
+    admit(tools_are_installed, job(tool), None)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,6 @@ def test_the_sandbox_and_what_is_in_packs_may_be_named(tool):
 )
 def test_everything_else_is_refused_by_name(tool):
     with pytest.raises(InvalidRequestError) as caught:
-        refuse_foreign(job(tool))
+        admit(tools_are_installed, job(tool), None)
     assert caught.value.field == "agents.o.tools"
-    refuse_foreign(job(tool, rollout="client"))
+    admit(tools_are_installed, job(tool, rollout="client"), None)

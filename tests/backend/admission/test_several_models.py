@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.admission.several_models import refuse_impossible
+from backend.admission.bounds import models_are_offered
 from backend.config import ServiceConfig
+from tests.backend.admission.packs import admit, facts
 from tinkergym.errors import InvalidRequestError, UnknownModelError
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
@@ -24,13 +25,15 @@ def job(model="nano-instruct"):
 def refused(tmp_path, spec, memory=MUCH, **settings):
     config = ServiceConfig(data_dir=tmp_path, **settings)
     with pytest.raises(InvalidRequestError) as caught:
-        refuse_impossible(spec, config, TENANT, lambda: memory)
+        admit(models_are_offered, spec, facts(config, tenant=TENANT, memory=lambda: memory))
     assert caught.value.field == "agents.o.model"
     return caught.value
 
 
 def test_models_that_fit_together_are_taken_and_those_that_never_do_are_refused_with_the_sizes(tmp_path):
-    refuse_impossible(job(), ServiceConfig(data_dir=tmp_path), TENANT, lambda: MUCH)
+    admit(
+        models_are_offered, job(), facts(ServiceConfig(data_dir=tmp_path), tenant=TENANT, memory=lambda: MUCH)
+    )
     error = refused(tmp_path, job(), LITTLE)
     assert "'nano-instruct'" in error.message
     assert "pools_memory" in error.hint
@@ -49,4 +52,4 @@ def test_a_job_on_one_model_needs_nothing_of_this(tmp_path):
     config = ServiceConfig(data_dir=tmp_path, engine="vllm")
     agents = {"x": Train(model="nano"), "o": SharedWith("x")}
     spec = RLSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, agents=agents)
-    refuse_impossible(spec, config, TENANT, lambda: 0)
+    admit(models_are_offered, spec, facts(config, tenant=TENANT, memory=lambda: 0))

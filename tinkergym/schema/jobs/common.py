@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from tinkergym.errors import InvalidRequestError, PromptTooLongError
 from tinkergym.schema.budget import Budget
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
 from tinkergym.schema.collapse_guard import CollapseGuard
@@ -133,6 +134,11 @@ class TrainingSpec(UserSettings):
     def data_hashes(self) -> dict[str, str]:
         """The hashes of its data: of its datasets, or of its environments' tasks."""
         return self.datasets
+
+    @property
+    def has_value_head(self) -> bool:
+        """Whether a value head is trained with the policy."""
+        return False
 
     def references(self) -> dict[str, str]:
         """Return the policies and jobs that it names, by setting."""
@@ -405,6 +411,53 @@ class PlayedSpec(EvaluatedSpec):
         """Return the agents whose policies learn in a train step."""
         del step
         return self.trained_agents
+
+    def with_group_rewards(self, pays_groups: bool) -> Self | Refusal:
+        """Return the job with a note of whether its environment scores groups together."""
+        del pays_groups
+        return self
+
+    def shown_first(self) -> dict[str, Self]:
+        """Return the job's settings and, by agent, those of each seat with its own prompt, sampling or model.
+
+        Each can then be checked for whether its first prompt leaves room. The job itself is under "".
+        """
+        of_seats = {agent: self.for_agent(agent) for agent in (self.trained_agents if self.seats else ())}
+
+        def shown(one: PlayedSpec) -> tuple[object, ...]:
+            return one.system_prompt, one.sampling, one.model
+
+        return {"": self} | {agent: own for agent, own in of_seats.items() if shown(own) != shown(self)}
+
+    def require_room(self, prompt_tokens: int, context_length: int) -> None:
+        """Check that a first prompt leaves room for the longest completion in the model's context.
+
+        Raises:
+            InvalidRequestError: The job asks for more context than its model has.
+            PromptTooLongError: The prompt leaves no room.
+        """
+        most = self.limits.max_context_tokens
+        if most is not None and most > context_length:
+            raise InvalidRequestError(
+                f"the model {self.model!r} has a context of {context_length} tokens, not {most}",
+                hint="leave it out to use all of them, or choose a model with a longer context",
+                field="limits.max_context_tokens",
+            )
+        longest = self.sampling.max_turn_tokens
+        needed = prompt_tokens + longest
+        wants = f"a first prompt of {prompt_tokens} tokens and an answer of up to {longest}"
+        if needed > context_length:
+            raise PromptTooLongError(
+                f"{wants} exceed the context of {context_length} tokens of {self.model!r}",
+                hint="lower max_turn_tokens, shorten the prompt, or choose a model with a longer context",
+                field="sampling.max_turn_tokens",
+            )
+        if needed > (most or needed):
+            raise PromptTooLongError(
+                f"{wants} exceed limits.max_context_tokens={most}",
+                hint=f"set it to {needed} or more, lower max_turn_tokens, or shorten the prompt",
+                field="limits.max_context_tokens",
+            )
 
     def scripted_players(self) -> list[tuple[str, str]]:
         """Return every agent that a game's own player may play, with that player's name."""

@@ -11,6 +11,7 @@ from tinkergym.schema.jobs.common import EvaluatedSpec
 from tinkergym.schema.jobs.rules import RULES
 from tinkergym.schema.model import Choice
 from tinkergym.schema.optimizer import Optimized
+from tinkergym.schema.refusals import Refusal
 
 
 class DatasetSpec(EvaluatedSpec, Optimized):
@@ -47,6 +48,16 @@ class DatasetSpec(EvaluatedSpec, Optimized):
     def held_out_records(self, records: int) -> int:
         """Return how many of `records` are held out for evaluation."""
         return max(1, round(self.held_out * records)) if self.held_out else 0
+
+    def left_of(self, records: int) -> int | Refusal:
+        """Return how many of `records` are trained on, which must not be none."""
+        few = f"{records} {'record' if records == 1 else 'records'}"
+        return records - self.held_out_records(records) or Refusal(
+            "held_out",
+            f"{self.held_out:g} of {few} would leave none to train on",
+            "lower it, or use eval_data",
+            "nothing_left",
+        )
 
 
 class SFTSpec(DatasetSpec):

@@ -14,6 +14,7 @@ from tinkergym.schema.jobs.parts import FullParameters, Groups
 from tinkergym.schema.jobs.rules import GROUPS, RULES
 from tinkergym.schema.jobs.seats import AgentName, SeatSettings, SharedWith, Train
 from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, League, Replay, Scripted
+from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.seat_tools import SeatTools
 
 
@@ -213,6 +214,11 @@ class RLSpec(PlayedSpec):
         return Groups(algorithm.groups_per_step, algorithm.group_size, algorithm.replacement_rounds)
 
     @property
+    def has_value_head(self) -> bool:
+        """Whether the algorithm trains a value head with the policy."""
+        return self.algorithm.head_learning_rate is not None
+
+    @property
     def versions_ahead(self) -> int:
         """As `max_staleness`."""
         return self.max_staleness
@@ -246,6 +252,22 @@ class RLSpec(PlayedSpec):
         named |= {f"agents.{agent}.job": job for agent, job in self.replayed_jobs.items()}
         frozen = dict.fromkeys(one.policy for one in self._fixed_players if isinstance(one, Frozen))
         return named | {f"opponents.{number}": policy for number, policy in enumerate(frozen)}
+
+    def with_group_rewards(self, pays_groups: bool) -> Self | Refusal:
+        """Return the job with a note of whether its environment scores groups together."""
+        scores = "the environment scores the episodes of a group together (score_group)"
+        if pays_groups and self.groups.size < 2:
+            reason, hint = f"{scores}, but groups have only one", "raise algorithm.group_size"
+            return Refusal("algorithm.group_size", reason, hint, "group_rewards_without_groups")
+        if pays_groups and self.deterministic:
+            return Refusal(
+                "deterministic",
+                f"{scores}, and those waiting for their group would block the others, which "
+                "deterministic=True samples in lockstep",
+                "remove deterministic, or score each episode separately",
+                "group_rewards_in_lockstep",
+            )
+        return self.model_copy(update={"group_rewards": pays_groups})
 
     def scripted_players(self) -> list[tuple[str, str]]:
         """Return every agent that a game's own player may play, with that player's name."""

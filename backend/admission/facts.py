@@ -1,12 +1,18 @@
-"""What admission needs from the service: its models, and a check of a job's environment."""
+"""What the checks of a job may ask: the service's settings and models, its tenant, and its environment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from backend.catalog.models import ModelFacts
+from backend.compute.memory import machine_bytes
+from backend.config import ServiceConfig
+from backend.store.tenant import TenantStore
 from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.views import ModelView, RendererBundle
 
 
@@ -74,3 +80,24 @@ class JobCheck(Protocol):
             InvalidRequestError: As `check`, with the field `evaluate`.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What all checks of one job are given, gathered once."""
+
+    config: ServiceConfig
+    tenant: TenantStore
+    catalog: ModelCatalog
+    job_check: JobCheck
+    memory: Callable[[], int] = machine_bytes
+    """Returns this machine's memory in bytes."""
+    packs: dict[str, str] = field(default_factory=dict)
+    """Versions of the packs that the job will use; noted by the check that makes its environment."""
+
+
+Check = Callable[[Any, Facts], "JobSpec | Refusal"]
+"""Returns the job, perhaps with more of it filled in, or why it is refused.
+
+May also raise a `TinkerGymError` of what it asked, such as that a policy does not exist.
+"""

@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from backend.admission.engine_bounds import refuse_impossible
-from backend.admission.models import FileCatalog
+from backend.admission.bounds import engine_can_sample
 from backend.config import PACKAGED_MODELS, ServiceConfig, VllmSettings
+from tests.backend.admission.packs import admit, facts
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef, FullParameters, LoRA, Sampling
@@ -28,9 +28,9 @@ WRITTEN = SFTSpec(data="0" * 64, steps=1)
 def test_what_vllm_cannot_do_is_refused_by_name_and_only_where_it_samples(spec, change, field):
     asked = spec.model_copy(update=change)
     with pytest.raises(InvalidRequestError, match="vLLM") as caught:
-        refuse_impossible(asked, VLLM, FileCatalog(VLLM))
+        admit(engine_can_sample, asked, facts(VLLM))
     assert caught.value.field == field
-    refuse_impossible(asked, ServiceConfig(), FileCatalog(ServiceConfig()))
+    admit(engine_can_sample, asked, facts(ServiceConfig()))
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def test_what_vllm_cannot_do_is_refused_by_name_and_only_where_it_samples(spec, 
     ],
 )
 def test_what_vllm_can_do_passes(change):
-    refuse_impossible(PLAYED.model_copy(update=change), VLLM, FileCatalog(VLLM))
+    admit(engine_can_sample, PLAYED.model_copy(update=change), facts(VLLM))
 
 
 @pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
 def test_no_job_trains_where_the_engine_never_looks_at_what_is_trained(spec):
     config = ServiceConfig(engine="scripted")
     with pytest.raises(InvalidRequestError, match="engine=scripted, which draws tokens uniformly"):
-        refuse_impossible(spec, config, FileCatalog(config))
+        admit(engine_can_sample, spec, facts(config))
 
 
 def test_a_job_that_says_how_far_learner_and_engine_may_differ_tries_a_scripted_engine_out():
     config = ServiceConfig(engine="scripted")
-    refuse_impossible(PLAYED.model_copy(update={"parity_threshold": 100.0}), config, FileCatalog(config))
+    admit(engine_can_sample, PLAYED.model_copy(update={"parity_threshold": 100.0}), facts(config))
 
 
 @pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
@@ -65,7 +65,7 @@ def test_all_parameters_of_a_mixture_of_experts_are_refused_where_vllm_samples(s
     file.write_bytes(struct.pack("<Q", len(header)) + header)
     asked = spec.model_copy(update={"model": str(tmp_path / "mixture"), "adapter": FullParameters()})
     with pytest.raises(InvalidRequestError, match=r"vLLM, .* mixture of experts") as caught:
-        refuse_impossible(asked, VLLM, FileCatalog(VLLM))
+        admit(engine_can_sample, asked, facts(VLLM))
     assert caught.value.field == "adapter"
-    refuse_impossible(asked.model_copy(update={"adapter": LoRA(rank=4)}), VLLM, FileCatalog(VLLM))
-    refuse_impossible(asked, ServiceConfig(), FileCatalog(ServiceConfig()))
+    admit(engine_can_sample, asked.model_copy(update={"adapter": LoRA(rank=4)}), facts(VLLM))
+    admit(engine_can_sample, asked, facts(ServiceConfig()))

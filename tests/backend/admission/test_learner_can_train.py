@@ -4,9 +4,9 @@ import importlib.util
 
 import pytest
 
-from backend.admission.learner_bounds import refuse_impossible
-from backend.admission.models import FileCatalog
+from backend.admission.bounds import learner_can_train
 from backend.config import ServiceConfig
+from tests.backend.admission.packs import admit, facts
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import EnvironmentRef, LoRA
 from tinkergym.schema.jobs.rl import RLSpec
@@ -23,7 +23,7 @@ def config(tmp_path):
 
 
 def check(config, **settings):
-    refuse_impossible(spec(**settings), config, FileCatalog(config))
+    admit(learner_can_train, spec(**settings), facts(config))
 
 
 def test_layers_that_a_model_has_pass(config):

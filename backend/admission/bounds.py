@@ -1,0 +1,171 @@
+"""What a service cannot do, known from its settings: jobs that need it are refused first."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from backend.admission.facts import Facts
+from backend.admission.models import require_offered
+from backend.catalog.memory_needs import expected_bytes
+from backend.compute.layer_names import names, no_such_layer
+from backend.config import VLLM_LEAST_TEMPERATURE
+from tinkergym.errors import PythonToolRefusedError
+from tinkergym.registration.packs import pack_modules
+from tinkergym.rollout.table_tools import SANDBOX
+from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.jobs.parts import FullParameters, LoRA
+from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.refusals import Refusal
+from tinkergym.tools.sandbox import isolation_for
+
+
+def models_are_offered(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
+    """Refuse models that the tenant may not name, and several that one worker cannot serve together."""
+    config, others = facts.config, spec.other_models
+    require_offered(config, facts.tenant, spec.model)
+    teacher = getattr(spec, "teacher", "")
+    if teacher and not PolicyRef.is_meant(teacher):
+        require_offered(config, facts.tenant, teacher, field="teacher")
+    for model, agent in others.items():
+        require_offered(config, facts.tenant, model, field=f"agents.{agent}.model")
+        if config.engine == "vllm" or config.learner_ranks > 1:
+            what = "samples with vLLM" if config.engine == "vllm" else "trains with several ranks"
+            return Refusal(
+                f"agents.{agent}.model",
+                f"this service {what}, where each worker serves a single base model, but {agent!r} has a "
+                "different one",
+                "leave out model, or train that seat in a separate job against an opponent",
+                "several_models",
+            )
+    if not others:
+        return spec
+    needed = {model: expected_bytes(model, config.models) for model in (spec.model, *others)}
+    budget = int(config.pools_memory * facts.memory())
+    if sum(needed.values()) <= budget:
+        return spec
+    each = ", ".join(f"{model!r} {size / 1e9:.1f}" for model, size in needed.items())
+    return Refusal(
+        f"agents.{next(iter(others.values()))}.model",
+        f"the job's base models need about {sum(needed.values()) / 1e9:.1f} GB together ({each}), but models "
+        f"may use {budget / 1e9:.1f} GB",
+        "choose smaller models, or let the operator raise pools_memory",
+        "models_too_large",
+    )
+
+
+def tools_are_installed(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
+    """Refuse tools that would make the service import or run code that its operator did not choose.
+
+    Raises:
+        PythonToolRefusedError: It is the sandbox, and this service or its machine does not allow it.
+    """
+    del facts
+    packs = pack_modules() - {"tinkergym"}
+    for agent in spec.trained_agents if spec.played_by == "server" else ():
+        tools, field = spec.tools_of(agent), f"agents.{agent}.tools"
+        for one in () if tools is None else tools.tools:
+            module = one.tool.partition(":")[0].partition(".")[0]
+            if one.arguments or (one.tool != SANDBOX and module not in packs):
+                return Refusal(
+                    field,
+                    f"the service does not run the tool {one.tool!r} of {agent!r}"
+                    + (" with arguments" if one.arguments else ""),
+                    f"name {SANDBOX} or a tool that a pack marks with @tool, without arguments, or play the "
+                    "episodes with rollout='client'",
+                    "foreign_tool",
+                )
+            if one.tool == SANDBOX:
+                _require_isolation(field)
+    return spec
+
+
+def _require_isolation(field: str) -> None:
+    try:
+        isolation_for(None)
+    except PythonToolRefusedError as error:
+        error.field = field
+        raise
+
+
+def engine_can_sample(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
+    """Refuse what the service's engine cannot sample: a temperature, a rank, full weights of a model."""
+    engine = facts.config.engine
+    if engine == "scripted":
+        return _scripted(spec) or spec
+    return (_vllm(spec, facts) if engine == "vllm" else None) or spec
+
+
+def _vllm(spec: JobSpec, facts: Facts) -> Refusal | None:
+    most = facts.config.vllm.max_adapter_rank
+    if spec.played and spec.sampling.temperature < VLLM_LEAST_TEMPERATURE:
+        return Refusal(
+            "sampling.temperature",
+            f"this service samples with vLLM, which does not support a temperature of "
+            f"{spec.sampling.temperature:g}",
+            f"set it to {VLLM_LEAST_TEMPERATURE} or more",
+            "engine_temperature",
+        )
+    if isinstance(spec.adapter, LoRA) and spec.adapter.rank > most:
+        return Refusal(
+            "adapter.rank",
+            f"this service samples with vLLM, configured for ranks up to {most}, not {spec.adapter.rank}",
+            "train a smaller adapter, or ask the operator to raise vllm.max_adapter_rank",
+            "engine_rank",
+        )
+    # Checked by the names in the model's files, as the engine does with the weights.
+    if isinstance(spec.adapter, FullParameters) and facts.catalog.facts(spec.model).has_experts:
+        return Refusal(
+            "adapter",
+            f"this service samples with vLLM, which does not support full weights of {spec.model!r}, a "
+            "mixture of experts",
+            "train an adapter (tg.LoRA), or ask the operator to run the service with engine=transformers",
+            "engine_full_weights",
+        )
+    return None
+
+
+def _scripted(spec: JobSpec) -> Refusal | None:
+    # A user who sets the threshold accepts the difference between engine and learner.
+    if spec.played and spec.played.parity_threshold is not None:
+        return None
+    wide = "; to try out the service, set parity_threshold=100" if spec.played else ""
+    return Refusal(
+        "",
+        "this service samples with engine=scripted, which draws tokens uniformly regardless of training, so "
+        "the parity check would stop the job",
+        f"ask the operator to run the service with engine=transformers{wide}",
+        "engine_scripted",
+    )
+
+
+def learner_can_train(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
+    """Refuse layers that the model does not have, and an optimizer whose package is missing."""
+    for own in map(spec.for_agent, spec.trained_agents):
+        if isinstance(own.adapter, LoRA) and own.adapter.target_modules:
+            _require_layers(own.adapter, facts.catalog.facts(own.model).matrices)
+    if spec.optimizer.state_bits != 8:
+        return spec
+    field = "optimizer.state_bits"
+    if facts.config.learner_ranks > 1:
+        return Refusal(
+            field,
+            "this service trains with several ranks, which may shard a policy; 8-bit moments cannot be "
+            "sharded",
+            "use state_bits=32",
+            "sharded_moments",
+        )
+    if importlib.util.find_spec("bitsandbytes") is None:
+        return Refusal(
+            field,
+            "an optimizer with state_bits=8 needs the package bitsandbytes, which this service does not have",
+            "use state_bits=32, or ask the operator to run pip install bitsandbytes",
+            "no_bitsandbytes",
+        )
+    return spec
+
+
+def _require_layers(adapter: LoRA, matrices: frozenset[str]) -> None:
+    # Full paths are known only once the model is loaded: the learner checks all patterns again.
+    for pattern in adapter.target_modules:
+        if "." not in pattern and matrices and not any(names(pattern, name) for name in matrices):
+            raise no_such_layer(pattern, matrices)
