@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from backend.admission.protocols import Checked
+from backend.admission.facts import Checked
 from backend.catalog.models import ModelFacts
 from tinkergym.errors import UnknownEnvironmentError, UnknownModelError
 from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
