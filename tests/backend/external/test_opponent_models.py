@@ -59,7 +59,7 @@ def test_a_job_without_such_models_is_stored_as_it_is():
     ("settings", "field"),
     [
         ({"deterministic": True}, "deterministic"),
-        ({"limits": Limits(step_timeout_seconds=30)}, "limits"),
+        ({"limits": Limits(step_timeout_seconds=30)}, "limits.step_timeout_seconds"),
         ({"environment": {"id": "ws://host:8300/board/TicTacToe-v0"}}, "agents"),
         ({"on_failure": "keep"}, "on_failure"),
     ],
