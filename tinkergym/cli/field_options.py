@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,28 +88,26 @@ def _field_of(spec: type[BaseModel], setting: str) -> tuple[type[BaseModel], Fie
 
 def help_of(model: type[BaseModel], name: str) -> str:
     """Return the first sentence of a field's docstring, and its default."""
-    docs = {field: doc for kind in reversed(model.__mro__) for field, doc in _docs_in(kind)}
-    sentence, dot, _ = " ".join(docs.get(name, "").split()).partition(". ")
+    doc = next(filter(None, (_doc_in(kind, name) for kind in model.__mro__)), "")
+    sentence, dot, _ = " ".join(doc.split()).partition(". ")
     default = model.model_fields[name].get_default()
-    usual = (
-        f"(default: {default})" if isinstance(default, int | float | str) and default not in {"", 0.0} else ""
-    )
-    return " ".join(filter(None, [sentence + dot.strip(), usual]))
+    shown = isinstance(default, int | float | str) and default not in {"", 0.0}
+    return " ".join(filter(None, [sentence + dot.strip(), f"(default: {default})" if shown else ""]))
 
 
-def _docs_in(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a class with their docstrings."""
-    body = _classes_of(kind.__module__).get(kind.__name__, []) if issubclass(kind, BaseModel) else []
-    for field, doc in pairwise(body):
-        match field, doc:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                yield name, text
+def _doc_in(kind: type, name: str) -> str:
+    """Return the docstring below a field in the source of its class; empty if there is none."""
+    if name not in vars(kind).get("__annotations__", {}):
+        return ""
+    _, _, body = _source_of(kind.__module__).partition(f"\nclass {kind.__name__}(")
+    field = rf'^    {name}: .*\n(?:     .*\n|    [)\]].*\n)*    """((?:.|\n)*?)"""'
+    found = re.search(field, body.partition("\nclass ")[0], re.MULTILINE)
+    return found[1] if found else ""
 
 
 @functools.cache
-def _classes_of(module: str) -> dict[str, list[ast.stmt]]:
-    source = Path(str(sys.modules[module].__file__)).read_text("utf-8")
-    return {node.name: node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+def _source_of(module: str) -> str:
+    return Path(str(sys.modules[module].__file__)).read_text("utf-8")
 
 
 def with_job_options(
