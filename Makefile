@@ -38,7 +38,7 @@ docs: install  ## build the documentation into site/, with warnings as errors
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
 fast: install
-	@$(PY) -m pytest -n 2 -m "not service and not slow and not full"
+	@$(PY) -m pytest -n 2 --quick -m "not service and not full"
 
 faults: install  ## make each seeded fault in a copy of the tree, and see whether its tests fail
 	@$(PY) -m tests.faults --jobs 2

@@ -20,6 +20,9 @@ from xdist.scheduler import LoadScopeScheduling
 ROOT = Path(__file__).parents[1]
 RECORD = Path(__file__).with_name("durations.json")
 
+QUICK_SECONDS = 1
+"""`--quick` leaves out files that take longer."""
+
 _SHARED = ("tests/journeys/",)
 """Folders whose files share a service."""
 
@@ -109,6 +112,7 @@ def pytest_addoption(parser):
         metavar="SEED",
         help="run the files, and the tests of each file, in random order; the seed is printed",
     )
+    parser.addoption("--quick", action="store_true", help="leave out files that took long, by the record")
     parser.addoption(
         "--record-durations",
         action="store_true",
@@ -129,6 +133,12 @@ def pytest_report_header(config):
     """Say how to run the tests in this order again."""
     seed = config.option.shuffle
     return None if seed is None else f"random order: --shuffle={seed}"
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out whole files, as their imports take long, too."""
+    path = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
+    return True if config.option.quick and read_record().get(path, 0) > QUICK_SECONDS else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself, which brings tests with an equal fixture together

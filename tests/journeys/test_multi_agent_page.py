@@ -8,7 +8,7 @@ import pytest
 import tinkergym as tg
 from tinkergym.schema.events import JobState
 
-pytestmark = [pytest.mark.service, pytest.mark.slow]
+pytestmark = pytest.mark.service
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "multi_agent.md"
 SHORT = {

@@ -231,7 +231,7 @@ def vllm_subject() -> Iterator[ModelSubject]:
     params=[
         "scripted",
         "transformers",
-        pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.service]),
+        pytest.param("vllm", marks=pytest.mark.service),
     ]
 )
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:

@@ -74,6 +74,7 @@ def test_tied_weights_are_copied_once(tied_model_dir):
     assert tensors["lm_head.weight"] is tensors["model.embed_tokens.weight"]
 
 
+@pytest.mark.full("starts two ranks of its own")
 def test_tied_weights_have_the_gradient_of_one_and_are_saved_once(tied_model_dir, tmp_path, batch):
     single = Learner(tied_model_dir)
     single.create_policy("p", FULL, seed=0)
@@ -95,6 +96,7 @@ def test_tied_weights_have_the_gradient_of_one_and_are_saved_once(tied_model_dir
     assert "lm_head.weight" not in load_file(tmp_path / "step-1" / "model.safetensors")
 
 
+@pytest.mark.full("starts two ranks of its own")
 def test_layers_in_bfloat16_have_float32_parts_and_gradients(model_dir, learner, batch):
     learner.create_policy("p", FULL, seed=0)
     learner.forward_backward("p", batch, UNCLIPPED)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.service, pytest.mark.slow]
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,6 @@ def workers(lab, tmp_path):
 
 
 @pytest.mark.service
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "seconds", "stop_reason"),
     [

@@ -144,7 +144,6 @@ def environment(request, tmp_path):
         yield name, env
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("environment", sorted(POINTS), indirect=True)
 def test_after_two_kills_a_detach_and_an_end_there_is_every_point_once(environment, tmp_path):
     name, env = environment
@@ -158,7 +157,6 @@ def test_after_two_kills_a_detach_and_an_end_there_is_every_point_once(environme
     assert f"had {STEPS}" in done.stdout
 
 
-@pytest.mark.slow
 def test_a_users_database_of_mlflow_is_never_opened(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     from tinkergym.reporting import MlflowTracker

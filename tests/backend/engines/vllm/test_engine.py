@@ -29,7 +29,7 @@ from tinkergym.schema.jobs.parts import LoRA
 from tinkergym.schema.sampling import SampleRequest
 
 NANO = Path(PACKAGED_MODELS["nano"])
-pytestmark = [pytest.mark.slow, pytest.mark.service]
+pytestmark = pytest.mark.service
 pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
 
 

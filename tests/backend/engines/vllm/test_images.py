@@ -20,7 +20,7 @@ from tests.backend.tiny_qwen_vl import make_qwen_vl
 from tests.backend.vlm import NANO_VL, Pictures, Seeing
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
-pytestmark = [pytest.mark.slow, pytest.mark.service]
+pytestmark = pytest.mark.service
 pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
 
 ADAPTERS = {"words": LoRA(rank=4), "eyes": LoRA(rank=4, vision=True), "whole": FullParameters()}

@@ -14,7 +14,7 @@ from backend.engines.asking import Asked
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.structured import JsonSchema, Regex
 
-pytestmark = [pytest.mark.slow, pytest.mark.service]
+pytestmark = pytest.mark.service
 pytest.importorskip("vllm", reason="vLLM is not installed: bash scripts/install_vllm.sh")
 END = 2
 MOVE = {
