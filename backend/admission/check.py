@@ -33,7 +33,7 @@ def environments_can_be_played(spec: JobSpec, facts: Facts) -> JobSpec | Refusal
             facts.job_check.check_evaluations(spec, tenant_id)
         return spec
     found = facts.job_check.check(allowed(played, facts.config), tenant_id)
-    facts.packs.update(found.packs)
+    facts.packs.update({**found.packs, **played.algorithm_packs()})
     if played.rollout != "server":
         if played.plays_game and not played.seats:
             return Refusal(

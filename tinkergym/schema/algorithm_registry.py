@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
@@ -105,6 +105,13 @@ def algorithm_named(name: str) -> type[PolicyGradient]:
     if not (isinstance(found, type) and issubclass(found, PolicyGradient) and found.own_name() == name):
         raise _broken(f"{name!r} is in {_pack(point)}, but {point.value} is no PolicyGradient of that name")
     return _of_packs.setdefault(name, found)
+
+
+def packs_of(algorithms: Iterable[PolicyGradient]) -> dict[str, str]:
+    """Return the distributions of the algorithms that are not built in, with their versions."""
+    names = {one.own_name() for one in algorithms} - BUILT_IN.keys()
+    points = [point for name in names for point in entry_points(group=GROUP, name=name)]
+    return {point.dist.name: point.dist.version for point in points if point.dist}
 
 
 def _broken(reason: str, hint: str = "repair the pack") -> PydanticCustomError:

@@ -12,11 +12,15 @@ from backend.store.images import Images
 from backend.store.store import Store
 from backend.store.uploads import Uploads
 from tests.backend.vlm import picture
+from tests.tinkergym.algorithms.installed import ranks, site
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataChunk, DataManifest
 from tinkergym.schema.jobs.dataset import SFTSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.parsing import parse_spec
+
+__all__ = ["ranks", "site"]
 
 QUIZ = "own/Quiz-v0"
 
@@ -51,6 +55,11 @@ def test_what_the_service_read_of_an_environment_is_stored_with_the_job(admitted
     spec, packs = admitted(RLSpec(environment=EnvironmentRef(id=QUIZ), steps=1))
     assert packs == {"own": "1"}
     assert (spec.environment_prompt, spec.environment_data) == ("Be brief.", {QUIZ: "a" * 64})
+
+
+def test_stores_the_version_of_an_algorithms_pack(admitted, ranks):
+    own = {"environment": {"id": QUIZ}, "steps": 1, "algorithm": {"name": "ranks"}}
+    assert admitted(parse_spec(own))[1] == {"own": "1", "tinkergym_ranks": "0.1"}
 
 
 def test_what_the_client_read_of_its_environment_stays(admitted):

@@ -116,6 +116,10 @@ class TrainingSpec(UserSettings):
         """Who plays the job's episodes, or those of its evaluations if it has no others; empty for none."""
         return ""
 
+    def algorithm_packs(self) -> dict[str, str]:
+        """Return the packs that bring its algorithms, with their versions."""
+        return {}
+
     @property
     def evaluations(self) -> list[EvaluateEvery]:
         """The evaluations during training."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator
 
-from tinkergym.schema.algorithm_registry import Algorithm, default_algorithm
+from tinkergym.schema.algorithm_registry import Algorithm, default_algorithm, packs_of
 from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import FullParameters, Groups
@@ -49,6 +49,10 @@ class RLSpec(PlayedSpec):
     """How many versions may lie between the policy that sampled a token and the one that trains on it. 0 is
     synchronous: a step's episodes begin when the previous step is done. With more, episodes are played up to
     this many steps ahead, each completion by the newest version at the time of the request."""
+
+    def algorithm_packs(self) -> dict[str, str]:
+        """Return the packs that bring its policies' algorithms, with their versions."""
+        return packs_of(self.for_agent(agent).algorithm for agent in self.trained_agents)
 
     @property
     def kl_measured_every(self) -> int:
