@@ -178,14 +178,16 @@ class AgentLoop:
         self._expect(AgentState.GENERATING, "receive")
         try:
             if completion.request_id != self._request_id:
-                text = f"got a completion for {completion.request_id} instead of {self._request_id}"
-                raise ValueError(text)  # noqa: TRY301 - told like any other unusable answer
+                what = f"got a completion for {completion.request_id} instead of {self._request_id}"
+                raise ValueError(what)  # noqa: TRY301 - told like any other unusable answer
             self._ledger.append_given(self._delta, self._images)
             span = self._ledger.append_sampled(completion.token_ids, completion.sampling_logprobs)
         except ValueError as error:
             self.fail(StopReason.SAMPLING_FAILED, str(error))
             raise InternalServiceError(f"the sampler's completion is invalid: {error}") from error
-        text = self._renderer.decode_answer(completion.token_ids)
+        # The engine's text ends before a stop string.
+        if (text := completion.text) is None:
+            text = self._renderer.decode_answer(completion.token_ids)
         action = text if self._tools is None else self._tools.action(text)
         self._answer = span, completion, action
         self._state = AgentState.INTERACTING
@@ -400,6 +402,7 @@ class AgentLoop:
             session_id=self._plan.session_id,
             images=self._ledger.context_images(self._images),
             structured=decoding.structured,
+            stop=decoding.stop,
         )
 
     def _earned_early(self, reward: object) -> bool:

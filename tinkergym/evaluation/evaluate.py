@@ -259,7 +259,7 @@ def evaluate(
         on_episode: Called with each as it ends.
         progress: Show on stderr how many have ended; None does so on a terminal if there is no `on_episode`.
         **decoding: Fields of `Decoding` in place of the policy's: temperature, which is 0 if left out, top_p,
-            top_k, max_turn_tokens, structured.
+            top_k, max_turn_tokens, structured, stop.
 
     Raises:
         InvalidRequestError: An argument is out of range; its name is in `field`.

@@ -535,8 +535,8 @@ class Client:
             chat_template: For an untrained model, instead of its own: Jinja text, the path of a file, or
                 "plain". A trained policy always uses its training template.
             **decoding: Fields of `Decoding`: temperature and max_turn_tokens, which are as in training if
-                left out, or 1.0 and 64 for a model, top_p, top_k, structured, and seed, which makes its
-                actions repeatable.
+                left out, or 1.0 and 64 for a model, top_p, top_k, structured, stop, and seed, which makes
+                its actions repeatable.
 
         Raises:
             UnknownModelError: The service has no such model.

@@ -363,7 +363,7 @@ class Job:
                 training. Other versions need a checkpoint.
             agent: Whose policy, if the job trains the agents of a game.
             **decoding: Fields of `Decoding`: temperature and max_turn_tokens, which are the job's if left
-                out, top_p, top_k, structured, and seed, which makes its actions repeatable.
+                out, top_p, top_k, structured, stop, and seed, which makes its actions repeatable.
 
         Raises:
             InvalidRequestError: A sampling setting is out of range, `version` is not a number, the job has no

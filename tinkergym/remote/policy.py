@@ -301,7 +301,7 @@ class Policy:
             env_kwargs: Arguments of the environment.
             progress: Show on stderr how many episodes have ended; None does so only on a terminal.
             **decoding: As for `tinkergym.evaluate`: temperature, which is 0 if left out, top_p, top_k,
-                max_turn_tokens, structured.
+                max_turn_tokens, structured, stop.
 
         Raises:
             TinkerGymError: As for `tinkergym.evaluate`.

@@ -263,7 +263,7 @@ class TrainingPolicy:
             "max_tokens": max_tokens,
             "temperature": temperature,
             "stop_ids": list(self.renderer.stop_ids),
-            "stop": (stop,) if isinstance(stop, str) else tuple(stop),
+            "stop": stop,
             "top_logprobs": top_logprobs,
             **settings,
         }

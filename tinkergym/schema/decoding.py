@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Self, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import Annotated, Self, TypedDict, Unpack
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import Choice, WireModel
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.structured import Structured
 
+StopString = Annotated[str, Field(min_length=1, max_length=200)]
 
-class Distribution(WireModel):
-    """From what a token is drawn; by default from the model's whole distribution at temperature 1.
 
-    Returned logprobs are those of the distribution that was drawn from, so jobs train only on the whole one.
+class CompletionSettings(WireModel):
+    """From what a completion's tokens are drawn, and where it ends.
+
+    By default from the model's whole distribution at temperature 1. Returned logprobs are those of the
+    distribution that was drawn from, so jobs train only on the whole one.
     """
 
     temperature: float = Field(1.0, ge=0, le=MOST_TEMPERATURE)
@@ -30,6 +34,15 @@ class Distribution(WireModel):
     structured: Structured | None = None
     """Constrains the completion. Needs `engine="vllm"`, and is refused in training. See
     `docs/operating/engines.md`."""
+
+    stop: tuple[StopString, ...] = Field((), max_length=16)
+    """The completion ends with the token that completes the first of these texts, or with a stop token. The
+    token ids stay as they were sampled; `Completion.text` and a policy's action end before the text."""
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_text_is_enough(cls, stop: object) -> object:
+        return (stop,) if isinstance(stop, str) else stop
 
     @property
     def is_cut(self) -> bool:
@@ -51,6 +64,7 @@ class DecodingOptions(TypedDict, total=False):
     top_p: float | None
     top_k: int | None
     structured: Structured | None
+    stop: str | Sequence[str] | None
     max_turn_tokens: int | None
 
 
@@ -60,7 +74,7 @@ class SeededOptions(DecodingOptions, total=False):
     seed: int | None
 
 
-class Decoding(Distribution, Choice):
+class Decoding(CompletionSettings, Choice):
     """How a policy samples the completions of an episode."""
 
     max_turn_tokens: int = Field(64, ge=1)

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tinkergym.schema.chat_templates import MOST_CHARACTERS
-from tinkergym.schema.decoding import Distribution
+from tinkergym.schema.decoding import CompletionSettings
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import MOST_TEMPERATURE, EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.model import WireModel
@@ -27,7 +27,7 @@ class EvaluationEpisode(WireModel):
     task_index: int | None = Field(None, ge=0)
 
 
-class EvaluationRequest(Distribution):
+class EvaluationRequest(CompletionSettings):
     """Play episodes with a policy in an environment that is installed with the service."""
 
     environment: EnvironmentRef

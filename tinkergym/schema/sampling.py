@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from tinkergym.schema.decoding import Distribution
+from tinkergym.schema.decoding import CompletionSettings
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.model import WireModel
@@ -20,10 +20,9 @@ MOST_EXTRA_LOGPROBS = 1_000_000
 JSON."""
 
 Likeliest = Annotated[list[tuple[TokenId, Logprob]], Field(max_length=MOST_TOP_LOGPROBS)]
-StopString = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class SampleRequest(Distribution):
+class SampleRequest(CompletionSettings):
     """Request tokens after a prompt of token ids."""
 
     request_id: str = Field(min_length=1, max_length=200)
@@ -36,9 +35,6 @@ class SampleRequest(Distribution):
     seed: int = Field(0, ge=0, lt=2**64)
     stop_ids: list[TokenId] = Field([], max_length=1024)
     """Sampling ends with the first of these, which is part of the completion."""
-    stop: tuple[StopString, ...] = Field((), max_length=16)
-    """Sampling ends with the token that completes the first of these texts. The token ids stay as they were
-    sampled; `Completion.text` ends before the text."""
     top_logprobs: int = Field(0, ge=0, le=MOST_TOP_LOGPROBS)
     """At each sampled token, return the logprobs of this many of the likeliest tokens."""
     prompt_logprobs: bool = False

@@ -89,6 +89,21 @@ def test_an_episode_passes_through_its_states_to_a_trajectory():
     assert (trajectory.seed, trajectory.task_index, trajectory.completed) == (3, 2, True)
 
 
+def test_acts_on_the_text_before_a_stop_string():
+    loop = agent(decoding=Decoding(stop="\n"))
+    first = loop.begin("2+2?")
+    assert first.stop == ("\n",)
+    ended = answer(first, "4\n", cut=True).model_copy(update={"text": "4", "finish_reason": "stop"})
+    assert loop.receive(ended) == "4"
+    second = loop.stepped("3+3?", 0.0, False, False)
+    # Its tokens stay as they were sampled, and the template closes the answer.
+    assert (
+        second.prompt_ids[: len(first.prompt_ids) + len(ended.token_ids)]
+        == first.prompt_ids + ended.token_ids
+    )
+    assert RENDERER.decode(second.prompt_ids).count("<|im_end|>") == 3
+
+
 @given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8), st.booleans()), min_size=1, max_size=5))
 def test_prompts_grow_token_by_token_and_sampled_ids_stand_unchanged(turns):
     loop = agent(decoding=Decoding(max_turn_tokens=100))

@@ -162,6 +162,18 @@ def test_top_p_and_top_k_go_with_every_request_of_act_copies_and_evaluations(sta
     assert asked == 4 * [(0.9, 40)] + 2 * [(0.5, 40)] + 2 * [(1.0, 7)]
 
 
+@pytest.mark.parametrize("stop", ["2", ["x", "2"]])
+def test_actions_and_evaluations_end_before_a_stop_string(start_service, connect, stop):
+    service = start_service(lambda prompt: "12345")
+    policy = connect().policy("nano", stop=stop)
+    assert policy.act("hello") == policy.copy().act("hello") == "1"
+    (episode,) = policy.evaluate(Countdown, episodes=1).trajectories
+    assert {text for role, text in episode.transcript if role == "assistant"} == {"1"}
+    (free,) = policy.evaluate(Countdown, episodes=1, stop=()).trajectories
+    assert {text for role, text in free.transcript if role == "assistant"} == {"12345"}
+    assert {request.stop for batch in service.sampled for request in batch} == {policy.decoding.stop, ()}
+
+
 def test_a_jobs_policy_draws_from_the_whole_distribution_unless_it_is_told_otherwise(start_service):
     service = start_service(count_messages)
     group = tg.GRPO(group_size=2, groups_per_step=1)
