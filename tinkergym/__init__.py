@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from tinkergym.remote.job import Job
     from tinkergym.remote.policy import Policy
     from tinkergym.rubrics.rubric import Rubric
-    from tinkergym.schema.budget import Budget
     from tinkergym.schema.evaluate_every import EvaluateEvery
-    from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
+    from tinkergym.schema.jobs.parts import Budget, FullParameters, Limits, LoRA, Sampling
     from tinkergym.schema.jobs.seats import Train
     from tinkergym.tools.definition import tool
 
@@ -72,7 +71,7 @@ __all__ = [
 # Where each public name lives. They are imported on first use, so that a pack or an environment server that
 # needs `TextEnv` pays neither for HTTP nor for the tokenizer.
 _HOMES = {
-    "Budget": "tinkergym.schema.budget",
+    "Budget": "tinkergym.schema.jobs.parts",
     "Client": "tinkergym.remote.client",
     "EvaluateEvery": "tinkergym.schema.evaluate_every",
     "Evaluation": "tinkergym.evaluation.evaluate",

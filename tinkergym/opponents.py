@@ -1,6 +1,6 @@
 """Players of seats without a policy of their own, such as `tg.opponents.Scripted("heuristic")`."""
 
-from tinkergym.schema.collapse_guard import CollapseGuard
+from tinkergym.schema.jobs.parts import CollapseGuard
 from tinkergym.schema.jobs.seats import SharedWith
 from tinkergym.schema.opponents import Base, External, Frozen, League, Replay, Scripted
 

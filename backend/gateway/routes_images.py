@@ -12,7 +12,7 @@ from backend.gateway.fair_threads import FairThreads
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of
 from backend.store.images import Images
-from tinkergym.schema.images import ImageKept, ImageNames
+from tinkergym.schema.data import ImageKept, ImageNames
 
 router = APIRouter(prefix="/v1/images", route_class=FairRoute)
 

@@ -9,8 +9,8 @@ from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.jobs.collapse_watch import entropy_of
 from backend.jobs.completions import WHAT_EQUAL_REWARDS_MEAN
 from backend.jobs.step_report import whose
-from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.events import StepEvent, WarningEvent
+from tinkergym.schema.jobs.parts import CollapseGuard
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.parts import content_text
 

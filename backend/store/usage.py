@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, update
 
 from backend.store.tables import jobs
-from tinkergym.schema.budget import Budget
+from tinkergym.schema.jobs.parts import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,8 @@ from tinkergym.errors import (
     InvalidRequestError,
     TinkerGymError,
 )
+from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
-from tinkergym.schema.images import ImageKept, ImageNames
 from tinkergym.schema.sampling import Completion, SampleBatch, SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 

@@ -62,10 +62,10 @@ from backend.workers.heartbeat import Heartbeat, Pulse
 from backend.workers.idle_memory import Rest
 from tinkergym.errors import InternalServiceError, InvalidRequestError, NotFoundError, TinkerGymError
 from tinkergym.rollout.call_register import episodes_in_calls
+from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.images import ImageKept, ImageNames
 from tinkergym.schema.jobs.common import TrainingSpec
 from tinkergym.schema.sampling import SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle

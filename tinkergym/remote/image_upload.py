@@ -13,7 +13,7 @@ from tinkergym.errors import (
 )
 from tinkergym.images.files import ImageFile, alive
 from tinkergym.remote.transport import Connection
-from tinkergym.schema.images import MOST_NAMES, ImageNames
+from tinkergym.schema.data import MOST_NAMES, ImageNames
 
 
 class ImageUpload:

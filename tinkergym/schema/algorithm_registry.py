@@ -21,7 +21,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic_core import PydanticCustomError
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.outcomes import Credits, StepOutcomes
@@ -83,8 +83,7 @@ def algorithm_named(name: str) -> type[PolicyGradient]:
     """Return the class of an algorithm; imports its pack if it is not built in.
 
     Raises:
-        PydanticKnownError: There is no such algorithm here; it names the known ones.
-        PydanticCustomError: Its pack is broken.
+        PydanticCustomError: There is no such algorithm here, or its pack is broken.
     """
     if known := BUILT_IN.get(name) or _of_packs.get(name):
         return known
@@ -92,8 +91,9 @@ def algorithm_named(name: str) -> type[PolicyGradient]:
     named = {point.value: point for point in points if point.name == name}
     if not named:
         known_names = sorted({*BUILT_IN, *points.names})
-        context = {"discriminator": "'name'", "tag": name, "expected_tags": ", ".join(map(repr, known_names))}
-        raise PydanticKnownError("union_tag_invalid", context)
+        expected = ", ".join(map(repr, known_names))
+        context = {"discriminator": "'name'", "tag": name, "expected_tags": expected, "tags": known_names}
+        raise PydanticCustomError("union_tag_invalid", "{tag} is not one of {expected_tags}", context)
     if len(named) > 1:
         raise _broken(f"{name!r} is in several packs: {', '.join(map(_pack, named.values()))}", "keep one")
     (point,) = named.values()
@@ -139,7 +139,7 @@ def _validated(settings: Any, of_built_in: ValidatorFunctionWrapHandler) -> Any:
         return of_built_in(settings)
     try:
         found = algorithm_named(name)
-    except (PydanticKnownError, PydanticCustomError):
+    except PydanticCustomError:
         if not _stored.get():
             raise
         return MissingAlgorithm.model_construct(**dict(settings))

@@ -112,3 +112,19 @@ def fingerprint(kind: DataKind, chunks: Sequence[str]) -> str:
     """Return the name of the dataset that these chunks make."""
     text = "\n".join(["tinkergym data 1", kind, *chunks])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+MOST_NAMES = 1000
+"""Each is a change of a file on the disk."""
+
+
+class ImageNames(WireModel):
+    """Hashes of images; the body of `POST /v1/images/missing`, and its response."""
+
+    images: list[Sha256] = Field(max_length=MOST_NAMES)
+
+
+class ImageKept(WireModel):
+    """An image is on the service's disk."""
+
+    sha256: Sha256

@@ -86,11 +86,10 @@ def parse_spec(
     refuse_recorded(chosen or {})
     kind = settings.get("kind", "rl")
     if not isinstance(kind, str) or kind not in KINDS:
-        kinds = ", ".join(repr(known) for known in KINDS)
         from tinkergym.schema.setting_errors import nearest_value
 
-        hint = nearest_value(kind, kinds)
-        raise InvalidRequestError(f"must be one of {kinds}, got {kind!r:.80}", hint=hint, field="kind")
+        reason = f"must be one of {', '.join(map(repr, KINDS))}, got {kind!r:.80}"
+        raise Refusal("kind", reason, nearest_value(kind, KINDS), "unknown_kind").error()
     return parse(KINDS[kind], settings, arguments)
 
 

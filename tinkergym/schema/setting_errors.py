@@ -143,7 +143,8 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
         case "greater_than_equal" if 0 < context["ge"] < _VANISHING:
             message = f"Input should be greater than 0, at least {context['ge']:g}, got {_SHORT.repr(got)}"
         case "literal_error":
-            hint = nearest_value(got, str(context["expected"]))
+            fields = [m.model_fields[path[-1]] for m in models if path[-1:] and path[-1] in m.model_fields]
+            hint = nearest_value(got, [value for field in fields for value in _literals(field.annotation)])
         case "model_type" | "model_attributes_type" | "union_tag_not_found" if models != [model]:
             message = f"cannot be {_SHORT.repr(got)}"
             if detail["type"] == "union_tag_not_found":
@@ -152,7 +153,8 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
         case "union_tag_invalid":
             message = f"{_SHORT.repr(context['tag'])} is not one of {context['expected_tags']}"
             path.append(str(context["discriminator"]).strip("'"))
-            hint = _nearest_tag(path, str(context["tag"]), models, str(context["expected_tags"]))
+            tags = context.get("tags") or [tag for m in models for tag in _tags(m) if tag != m.__name__]
+            hint = _nearest_tag(path, str(context["tag"]), models, tags)
             if not hint and path[-2:] == ["algorithm", "name"]:
                 hint = INSTALL_PACK
         case "value_error":  # Raised outside this package, such as by a type that pydantic knows.
@@ -243,15 +245,23 @@ def _places(root: type[BaseModel]) -> Iterator[tuple[str, str]]:
             yield inner, f"{name}.{inner}"
 
 
-def _nearest_tag(path: Sequence[str], tag: str, models: list[type[BaseModel]], expected: str) -> str:
+def _literals(annotation: object) -> Iterator[object]:
+    """Yield the values that an annotation lists."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for part in get_args(annotation):
+            yield from _literals(part)
+
+
+def _nearest_tag(path: Sequence[str], tag: str, models: list[type[BaseModel]], tags: Iterable[object]) -> str:
     for name, field in models[0].model_fields.items():  # For example a loss given as the algorithm.
         if _is_literal(field) and tag.lower() in get_args(field.annotation):
             return f"did you mean {'.'.join((*path[:-1], name))}={tag.lower()!r}?"
-    return nearest_value(tag, expected)
+    return nearest_value(tag, tags)
 
 
-def nearest_value(got: object, expected: str) -> str:
-    """Suggest one of the values that `expected` lists; empty if none is similar."""
-    choices = [choice.strip("' ") for choice in expected.replace(" or ", ",").split(",")]
-    close = difflib.get_close_matches(str(got)[:MOST_REPEATED], choices, n=1)
+def nearest_value(got: object, choices: Iterable[object]) -> str:
+    """Suggest one of the possible values; empty if none is similar."""
+    close = difflib.get_close_matches(str(got)[:MOST_REPEATED], map(str, choices), n=1)
     return f"did you mean {close[0]!r}?" if close else ""

@@ -8,8 +8,7 @@ from backend.episodes.episode_requests import step_requests
 from backend.jobs.collapse_watch import CollapseWatch, command_from, figures_of
 from tests.backend.seats import result_of
 from tinkergym.algorithms import GRPO
-from tinkergym.schema.collapse_guard import CollapseGuard
-from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.schema.jobs.parts import CollapseGuard, EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import League, Scripted

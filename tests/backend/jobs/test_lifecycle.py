@@ -9,9 +9,9 @@ import pytest
 
 from backend.policies.trained_policy import TrainedPolicy
 from tinkergym.algorithms import GRPO
-from tinkergym.schema.budget import Budget
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.own_loop import PolicySpec
+from tinkergym.schema.jobs.parts import Budget
 from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep
 
 ROWS = [{"prompt": f"{a} and {b}?", "completion": f"{a + b}, I think"} for a in range(4) for b in range(4)]

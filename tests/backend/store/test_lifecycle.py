@@ -4,8 +4,8 @@ import pytest
 
 from backend.errors import LeaseLostError
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.schema.budget import Budget
 from tinkergym.schema.events import EvaluationEvent, JobState, StepEvent, UpdateEvent
+from tinkergym.schema.jobs.parts import Budget
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from backend.store.usage import counted, held_seconds, stop_request_of, used_up
-from tinkergym.schema.budget import Budget
+from tinkergym.schema.jobs.parts import Budget
 
 
 def row(**columns):

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from tinkergym.schema.budget import Budget
 from tinkergym.schema.events import JobState
+from tinkergym.schema.jobs.parts import Budget
 
 BOARD = "board/TicTacToeVs-v0"
 

@@ -9,7 +9,7 @@ from tinkergym.remote import http_sampler
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
-from tinkergym.schema.images import ImageNames
+from tinkergym.schema.data import ImageNames
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.parts import ImageSpan
 

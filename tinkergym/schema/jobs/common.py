@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.schema.budget import Budget
 from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
-from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
 from tinkergym.schema.ids import POLICY_REF
+from tinkergym.schema.jobs.answers import DefaultAnswers
 from tinkergym.schema.jobs.parts import (
     LONGEST_SECONDS,
     Adapter,
+    Budget,
     EnvironmentRef,
     ExecutorName,
     Groups,
@@ -27,22 +27,17 @@ from tinkergym.schema.jobs.parts import (
     WeightedEnvironment,
 )
 from tinkergym.schema.jobs.rules import Rule, refusal_of
-from tinkergym.schema.jobs.seats import SeatSettings
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
 from tinkergym.schema.model import UserSettings
-from tinkergym.schema.opponents import External, League
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.refusals import Refusal
-from tinkergym.schema.seat_tools import SeatTools
 
 
-class TrainingSpec(UserSettings):
+class TrainingSpec(DefaultAnswers, UserSettings):
     """Settings of every kind of job: which model is trained, for how long, and what is kept."""
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     """What its settings must be to each other."""
-    by_calls: ClassVar[bool] = False
-    """Whether its client's calls train the policy, without train steps of its own."""
 
     model: str = Field("nano", min_length=1, max_length=500)
     """A model name of the service, a model directory on its machine, or a Hugging Face hub id."""
@@ -102,11 +97,6 @@ class TrainingSpec(UserSettings):
         return self
 
     @property
-    def other_models(self) -> dict[str, str]:
-        """The base models besides the job's own, each with the first agent whose policy uses it."""
-        return {}
-
-    @property
     def played(self) -> PlayedSpec | None:
         """These settings if the job learns from episodes that its policy plays, else None."""
         return None
@@ -116,66 +106,18 @@ class TrainingSpec(UserSettings):
         """Who plays the job's episodes, or those of its evaluations if it has no others; empty for none."""
         return ""
 
-    def algorithm_packs(self) -> dict[str, str]:
-        """Return the packs that bring its algorithms, with their versions."""
-        return {}
-
-    @property
-    def evaluations(self) -> list[EvaluateEvery]:
-        """The evaluations during training."""
-        return []
-
     def environments_played(self) -> list[EnvironmentRef]:
         """Return the environments of its episodes: its own, or those of its evaluations."""
         return []
-
-    @property
-    def datasets(self) -> dict[str, str]:
-        """The uploaded datasets that it uses, by setting."""
-        return {}
 
     @property
     def data_hashes(self) -> dict[str, str]:
         """The hashes of its data: of its datasets, or of its environments' tasks."""
         return self.datasets
 
-    @property
-    def has_value_head(self) -> bool:
-        """Whether a value head is trained with the policy."""
-        return False
-
     def references(self) -> dict[str, str]:
         """Return the policies and jobs that it names, by setting."""
         return {"initial_policy": self.initial_policy} if self.initial_policy else {}
-
-    @property
-    def seats(self) -> Mapping[str, SeatSettings]:
-        """Who plays each seat of a game, by agent; empty if it trains in no game."""
-        return {}
-
-    @property
-    def plays_game(self) -> bool:
-        """Whether the job trains the agents of a game, rather than in an environment with one agent."""
-        return False
-
-    @property
-    def learning_seats(self) -> tuple[str, ...]:
-        """The agents of a game whose seats are trained on: those with their own or a shared policy."""
-        return ()
-
-    def policy_at(self, agent: str) -> str:
-        """Return whose policy plays a trained seat."""
-        return agent
-
-    def tools_of(self, agent: str) -> SeatTools | None:
-        """Return the tools that the policy of one of the `trained_agents` may call before it moves."""
-        del agent
-        return None
-
-    @property
-    def external_models(self) -> list[External]:
-        """The external models that play seats."""
-        return []
 
 
 class EvaluatedSpec(TrainingSpec):
@@ -381,36 +323,6 @@ class PlayedSpec(EvaluatedSpec):
         """The episodes of a train step."""
         raise NotImplementedError
 
-    @property
-    def versions_ahead(self) -> int:
-        """How many versions may lie between the policy that samples a token and the one that learns."""
-        return 0
-
-    @property
-    def scored_by_group(self) -> bool:
-        """Whether the environment scores the episodes of a group together."""
-        return False
-
-    @property
-    def masks_truncated(self) -> bool:
-        """Whether completions that a limit cut off are not trained on."""
-        return False
-
-    @property
-    def own_league(self) -> League | None:
-        """The league from which self-play draws the opponents of the job's own policies."""
-        return None
-
-    @property
-    def leagues(self) -> list[League]:
-        """All leagues that the job draws opponents from."""
-        return []
-
-    @property
-    def guard(self) -> CollapseGuard | None:
-        """What watches its games for signs of collapse; None if nothing does."""
-        return None
-
     def updated_at(self, step: int) -> tuple[str, ...]:
         """Return the agents whose policies learn in a train step."""
         del step
@@ -462,10 +374,6 @@ class PlayedSpec(EvaluatedSpec):
                 hint=f"set it to {needed} or more, lower max_turn_tokens, or shorten the prompt",
                 field="limits.max_context_tokens",
             )
-
-    def scripted_players(self) -> list[tuple[str, str]]:
-        """Return every agent that a game's own player may play, with that player's name."""
-        return []
 
     def seated(self, agents: Sequence[str], offered: Sequence[str]) -> Self:
         """Return the job with what depends on its game: its agents in self-play, and default anchors.

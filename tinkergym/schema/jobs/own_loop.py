@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from tinkergym.schema.jobs.parts import LONGEST_SECONDS
 class PolicySpec(TrainingSpec):
     """A policy without a built-in loop: the client trains it with calls."""
 
-    by_calls = True
+    by_calls: ClassVar[bool] = True
     kind: Literal["policy"] = "policy"
     steps: Literal[1] = 1
     """Not used: the client decides when to end."""

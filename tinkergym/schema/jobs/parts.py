@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from tinkergym.schema.model import Choice, WireModel
 from tinkergym.schema.names import is_remote
+from tinkergym.schema.refusals import Refusal
 
 LEAST_TEMPERATURE = 1e-3
 """Logits divided by much less become infinite, as if the policy had diverged."""
@@ -132,3 +133,60 @@ class Groups:
     def most_episodes(self) -> int:
         """The most episodes of one train step, if each round replaces every group."""
         return self.episodes * (1 + self.rounds)
+
+
+class CollapseGuard(Choice):
+    """Three alarms. Each is a warning with the step and the last good version; the job continues.
+
+    All figures are means over the last `window` steps. An alarm is raised once, and again only after its
+    figure has recovered.
+    """
+
+    window: int = Field(10, ge=1, le=1000)
+    """Number of steps over which figures are averaged."""
+    anchor_drop: float = Field(0.15, gt=0)
+    """`collapse_anchor_reward`: the mean return against a league's anchors is this far below its best, in
+    units of return, while that of all other games is not."""
+    least_entropy: float = Field(0.01, ge=0)
+    """`collapse_entropy`: the entropy of sampled tokens is below this, in nats per token; 0 switches it
+    off."""
+    most_alike: float = Field(0.95, gt=0, le=1)
+    """`collapse_draws` and `collapse_length`: a larger fraction of the games is drawn, or as long as
+    `limits.max_turns` allows."""
+
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+class Budget(Choice):
+    """The most that a job may use. When a limit is reached, the job saves a checkpoint and pauses.
+
+    Raise the budget and resume the job to continue. Hours count while the job has a place. Tokens are the
+    sampled tokens, for training and evaluations, plus the trained tokens; a step that is repeated after a
+    kill counts once.
+
+    Example:
+        >>> job = client.train("board/TicTacToeVs-v0", steps=500, budget=tg.Budget(hours=2))
+        >>> job.update(budget=tg.Budget(hours=4))
+        >>> job.resume()
+    """
+
+    hours: float | None = Field(None, gt=0, le=1e6)
+    """Time with a place, including waiting for a client. Time in the queue or paused does not count."""
+    tokens: int | None = Field(None, ge=1)
+    """Sampled and trained tokens together. Checked after each step, so the last step may exceed it."""
+
+    @model_validator(mode="after")
+    def _it_bounds_something(self) -> Self:
+        if self.hours is None and self.tokens is None:
+            hint = "give hours, tokens or both; leave out budget for no limit"
+            raise Refusal("", "bounds nothing", hint, "bounds_nothing").in_validator()
+        return self
+
+    def used_up(self, seconds: float, tokens: int) -> str:
+        """Say which limit has been reached; empty if none."""
+        if self.hours is not None and seconds >= self.hours * _SECONDS_PER_HOUR:
+            return f"{seconds / _SECONDS_PER_HOUR:.3g} of {self.hours:g} hours are used"
+        if self.tokens is not None and tokens >= self.tokens:
+            return f"{tokens:,} of {self.tokens:,} tokens are used"
+        return ""

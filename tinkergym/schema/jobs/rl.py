@@ -8,9 +8,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator
 
 from tinkergym.schema.algorithm_registry import Algorithm, default_algorithm, packs_of
-from tinkergym.schema.collapse_guard import CollapseGuard
 from tinkergym.schema.jobs.common import PlayedSpec
-from tinkergym.schema.jobs.parts import FullParameters, Groups
+from tinkergym.schema.jobs.parts import CollapseGuard, FullParameters, Groups
 from tinkergym.schema.jobs.rules import GROUPS, RULES
 from tinkergym.schema.jobs.seats import AgentName, SeatSettings, SharedWith, Train
 from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, League, Replay, Scripted

@@ -1,0 +1,106 @@
+"""What any kind of job can be asked. Kinds override the answers that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tinkergym.schema.evaluate_every import EvaluateEvery
+from tinkergym.schema.jobs.parts import CollapseGuard
+from tinkergym.schema.jobs.seats import SeatSettings
+from tinkergym.schema.opponents import External, League
+from tinkergym.schema.seat_tools import SeatTools
+
+
+class DefaultAnswers:
+    """The answers of a job without evaluations, datasets, games or stale tokens."""
+
+    by_calls: ClassVar[bool] = False
+    """Whether its client's calls train the policy, without train steps of its own."""
+
+    @property
+    def other_models(self) -> dict[str, str]:
+        """The base models besides the job's own, each with the first agent whose policy uses it."""
+        return {}
+
+    def algorithm_packs(self) -> dict[str, str]:
+        """Return the packs that bring its algorithms, with their versions."""
+        return {}
+
+    @property
+    def evaluations(self) -> list[EvaluateEvery]:
+        """The evaluations during training."""
+        return []
+
+    @property
+    def datasets(self) -> dict[str, str]:
+        """The uploaded datasets that it uses, by setting."""
+        return {}
+
+    @property
+    def has_value_head(self) -> bool:
+        """Whether a value head is trained with the policy."""
+        return False
+
+    @property
+    def seats(self) -> Mapping[str, SeatSettings]:
+        """Who plays each seat of a game, by agent; empty if it trains in no game."""
+        return {}
+
+    @property
+    def plays_game(self) -> bool:
+        """Whether the job trains the agents of a game, rather than in an environment with one agent."""
+        return False
+
+    @property
+    def learning_seats(self) -> tuple[str, ...]:
+        """The agents of a game whose seats are trained on: those with their own or a shared policy."""
+        return ()
+
+    def policy_at(self, agent: str) -> str:
+        """Return whose policy plays a trained seat."""
+        return agent
+
+    def tools_of(self, agent: str) -> SeatTools | None:
+        """Return the tools that the policy of one of the `trained_agents` may call before it moves."""
+        del agent
+        return None
+
+    @property
+    def external_models(self) -> list[External]:
+        """The external models that play seats."""
+        return []
+
+    @property
+    def versions_ahead(self) -> int:
+        """How many versions may lie between the policy that samples a token and the one that learns."""
+        return 0
+
+    @property
+    def scored_by_group(self) -> bool:
+        """Whether the environment scores the episodes of a group together."""
+        return False
+
+    @property
+    def masks_truncated(self) -> bool:
+        """Whether completions that a limit cut off are not trained on."""
+        return False
+
+    @property
+    def own_league(self) -> League | None:
+        """The league from which self-play draws the opponents of the job's own policies."""
+        return None
+
+    @property
+    def leagues(self) -> list[League]:
+        """All leagues that the job draws opponents from."""
+        return []
+
+    @property
+    def guard(self) -> CollapseGuard | None:
+        """What watches its games for signs of collapse; None if nothing does."""
+        return None
+
+    def scripted_players(self) -> list[tuple[str, str]]:
+        """Return every agent that a game's own player may play, with that player's name."""
+        return []
