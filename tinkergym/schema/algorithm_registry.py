@@ -92,7 +92,8 @@ def algorithm_named(name: str) -> type[PolicyGradient]:
     if not named:
         known_names = sorted({*BUILT_IN, *points.names})
         expected = ", ".join(map(repr, known_names))
-        context = {"discriminator": "'name'", "tag": name, "expected_tags": expected, "tags": known_names}
+        context = {"discriminator": "'name'", "tag": name, "expected_tags": expected}
+        context |= {"tags": known_names, "hint": INSTALL_PACK}
         raise PydanticCustomError("union_tag_invalid", "{tag} is not one of {expected_tags}", context)
     if len(named) > 1:
         raise _broken(f"{name!r} is in several packs: {', '.join(map(_pack, named.values()))}", "keep one")
@@ -152,8 +153,17 @@ def _union_of(*algorithms: type[PolicyGradient]) -> Any:
     return Annotated[Union[algorithms], Field(discriminator="name")]  # noqa: UP007 - made of what there is
 
 
+class _Members:
+    """Tells the explanation of errors which classes the field may hold."""
+
+    def members(self) -> list[type[PolicyGradient]]:
+        return known_algorithms()
+
+
 if TYPE_CHECKING:
     Algorithm = PolicyGradient
 else:
-    Algorithm = Annotated[_union_of(*BUILT_IN.values()), WrapValidator(_validated), SerializeAsAny()]
+    Algorithm = Annotated[
+        _union_of(*BUILT_IN.values()), WrapValidator(_validated), SerializeAsAny(), _Members()
+    ]
     """Settings without a name are GRPO's."""

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithm_registry import BUILT_IN, INSTALL_PACK, known_algorithms
 from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, WHOSE_POLICY
 from tinkergym.schema.refusals import Refusal
 
@@ -155,8 +154,7 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
             path.append(str(context["discriminator"]).strip("'"))
             tags = context.get("tags") or [tag for m in models for tag in _tags(m) if tag != m.__name__]
             hint = _nearest_tag(path, str(context["tag"]), models, tags)
-            if not hint and path[-2:] == ["algorithm", "name"]:
-                hint = INSTALL_PACK
+            hint = hint or context.get("hint", "")
         case "value_error":  # Raised outside this package, such as by a type that pydantic knows.
             message = str(context["error"])
         case _ if isinstance(refusal := context.get("refusal"), Refusal):
@@ -167,14 +165,17 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
 
 def models_in(model: type[BaseModel], field: str) -> list[type[BaseModel]]:
     """Return the models that a field can hold; several for a union."""
-    found = list(_models(model.model_fields[field].annotation))
-    # Those of packs are known once they are imported.
-    return list(dict.fromkeys([*found, *known_algorithms()])) if set(found) >= {*BUILT_IN.values()} else found
+    known = model.model_fields[field]
+    return list(
+        dict.fromkeys(found for part in (known.annotation, *known.metadata) for found in _models(part))
+    )
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
+    elif hasattr(annotation, "members"):  # Of a union to which packs add.
+        yield from annotation.members()
     elif get_origin(annotation) in {Union, types.UnionType, Annotated, list, dict}:
         for part in get_args(annotation):
             yield from _models(part)
