@@ -92,7 +92,7 @@ def algorithm_named(name: str) -> type[PolicyGradient]:
     if not named:
         known_names = sorted({*BUILT_IN, *points.names})
         expected = ", ".join(map(repr, known_names))
-        context = {"discriminator": "'name'", "tag": name, "expected_tags": expected}
+        context: dict[str, Any] = {"discriminator": "'name'", "tag": name, "expected_tags": expected}
         context |= {"tags": known_names, "hint": INSTALL_PACK}
         raise PydanticCustomError("union_tag_invalid", "{tag} is not one of {expected_tags}", context)
     if len(named) > 1:
@@ -163,7 +163,6 @@ class _Members:
 if TYPE_CHECKING:
     Algorithm = PolicyGradient
 else:
-    Algorithm = Annotated[
-        _union_of(*BUILT_IN.values()), WrapValidator(_validated), SerializeAsAny(), _Members()
-    ]
+    _Union = _union_of(*BUILT_IN.values())
+    Algorithm = Annotated[_Union, WrapValidator(_validated), SerializeAsAny(), _Members()]
     """Settings without a name are GRPO's."""
