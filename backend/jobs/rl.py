@@ -51,8 +51,9 @@ class Reinforcement:
         """Let the algorithms of the policies that learned note the step's outcomes."""
         for agent in agents:
             own = context.spec.for_agent(agent)
-            seats = trained_seats(played, policy_of(context.job_id, agent))
-            own.algorithm.remember(outcomes_of(own, seats), context.memory)
+            if own.algorithm.remembers:
+                seats = trained_seats(played, policy_of(context.job_id, agent))
+                own.algorithm.remember(outcomes_of(own, seats), context.memory)
 
     def waste(self, spec: RLSpec, event: StepEvent, played: Played) -> list[WarningEvent]:
         """Return warnings about why a step taught little."""

@@ -86,21 +86,21 @@ def train_batch(
     credited = algorithm.credits(
         StepOutcomes(outcomes, lambda: _asked(spec, outcomes, values), shuffle, memory or {})
     )
-    sequences, sources = _assembled(spec, seats, outcomes, credited.of, found)
+    sequences, sources, versions = _assembled(spec, seats, outcomes, credited.of, found)
     return TrainBatch(
         sequences=sequences,
         groups=[source.seat.group for source in sources],
         metrics={**metrics, **credited.metrics},
-        versions=[
-            versions_of(seat.trajectory, k, np.asarray(sequence.loss_mask, dtype=bool))
-            for (seat, k), sequence in zip(sources, sequences, strict=True)
-        ],
+        versions=versions,
         sources=sources,
     )
 
 
 def outcomes_of(spec: RLSpec, seats: Sequence[PlayedSeat]) -> list[Outcome]:
     """Return what each seat did and earned, before any KL penalty."""
+    # The seats of a job share a few environments, whose settings may be long.
+    environments = {id(seat.request.environment): seat.request.environment for seat in seats}
+    written = {key: environment.model_dump_json() for key, environment in environments.items()}
     return [
         _paid(
             Outcome(
@@ -110,7 +110,7 @@ def outcomes_of(spec: RLSpec, seats: Sequence[PlayedSeat]) -> list[Outcome]:
                 counts=counts(spec, seat.trajectory),
                 group=seat.group,
                 kind=kind,
-                key=memory_key(seat),
+                key=f"{written[id(seat.request.environment)]}|{_place_of(seat)}",
                 trained=[_learned(spec, seat.trajectory, k) for k in range(len(seat.trajectory.segments))],
             ),
             shaped_rewards(spec, seat.trajectory),
@@ -119,11 +119,11 @@ def outcomes_of(spec: RLSpec, seats: Sequence[PlayedSeat]) -> list[Outcome]:
     ]
 
 
-def memory_key(seat: PlayedSeat) -> str:
-    """Return `Outcome.key`: environment, seat, and the kinds of its opponents."""
-    request, agent = seat.request, seat.trajectory.agent
-    opponents = sorted(class_of(one.player) for other, one in request.seats.items() if other != agent)
-    return f"{request.environment.model_dump_json()}|{agent}|{'+'.join(opponents)}"
+def _place_of(seat: PlayedSeat) -> str:
+    """Return the agent of a seat and the kinds of its opponents."""
+    agent = seat.trajectory.agent
+    opponents = sorted(class_of(one.player) for other, one in seat.request.seats.items() if other != agent)
+    return f"{agent}|{'+'.join(opponents)}"
 
 
 def _paid(outcome: Outcome, rewards: list[float]) -> Outcome:
@@ -136,9 +136,9 @@ def _assembled(
     outcomes: Sequence[Outcome],
     credited: Sequence[Credit | None],
     found: Sequence[Mapping[int, FloatArray]],
-) -> tuple[list[TrainSequence], list[Source]]:
-    """Return the segments with tokens to train on, and where they come from."""
-    sequences, sources = [], []
+) -> tuple[list[TrainSequence], list[Source], list[IntArray]]:
+    """Return the segments with tokens to train on, their sources, and the versions that sampled them."""
+    sequences, sources, versions = [], [], []
     for seat, outcome, credit, reference in zip(seats, outcomes, credited, found, strict=True):
         if credit is None:
             continue
@@ -146,7 +146,8 @@ def _assembled(
             if mask.any():
                 sequences.append(_sequence(spec, outcome, k, credit, reference=reference.get(k)))
                 sources.append(Source(seat, k))
-    return sequences, sources
+                versions.append(versions_of(seat.trajectory, k, mask))
+    return sequences, sources, versions
 
 
 def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:

@@ -145,6 +145,11 @@ class PolicyGradient(Choice, Optimized):
         """Return how much better each seat of a step did than expected. Pure."""
         raise NotImplementedError
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a class has a `remember` of its own."""
+        return type(self).remember is not PolicyGradient.remember
+
     def remember(self, seats: Sequence[Outcome], memory: Memory) -> None:
         """Add a step's outcomes to the memory, after they were trained on and before the step's checkpoint.
 
