@@ -9,14 +9,13 @@ from typing import Any
 from pydantic import JsonValue
 
 from backend.admission.facts import Facts, ModelCatalog
-from backend.admission.opponents import definite_opponents
+from backend.admission.opponents import with_definite_opponents
 from backend.store.policies import PolicyRecord
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter, LoRA
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.jobs.spec import JobSpec
 
@@ -49,9 +48,7 @@ def origins_are_definite(spec: JobSpec, facts: Facts) -> JobSpec:
         changes["initial_policy"] = str(definite)
     if isinstance(spec, DistillationSpec):
         changes["teacher"] = _teacher(catalog, tenant, spec)
-    if isinstance(spec, RLSpec):
-        changes |= definite_opponents(tenant, spec.model_copy(update=changes))
-    return spec.model_copy(update=changes) if changes else spec
+    return with_definite_opponents(tenant, spec.model_copy(update=changes))
 
 
 def _other_model(catalog: ModelCatalog, model: str, seat: Train) -> str | None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TypeVar
 
 from backend.admission.facts import Facts
-from backend.admission.opponents import with_models
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
 from backend.external.tokens import EnvTokens, without_token
 from backend.external.urls import as_remote, is_remote, pinned
 from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
-from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
+from tinkergym.schema.opponents import External, FixedPlayer
 
 Played = TypeVar("Played", bound=PlayedSpec)
 
@@ -62,7 +61,7 @@ def check_evaluations(spec: EvaluatedSpec, config: ServiceConfig) -> None:
 
 def secrets_are_put_away(spec: JobSpec, facts: Facts) -> JobSpec:
     """Return the job for the store: with the names of tokens and keys instead of them."""
-    played: PlayedSpec | None = spec.played
+    played = spec.played
     if played is None:
         return spec
     tokens, in_service = EnvTokens(facts.config.tokens_dir), played.rollout == "server"
@@ -75,6 +74,8 @@ def secrets_are_put_away(spec: JobSpec, facts: Facts) -> JobSpec:
             return tokens.put_away(environment, tenant_id)
         return without_token(environment)
 
-    if isinstance(spec, RLSpec):
-        spec = with_models(spec, lambda model: opponent_models.put_away(model, tokens, tenant_id))
-    return spec.with_environments(stored) if spec.played else spec
+    def player(one: FixedPlayer, field: str) -> FixedPlayer:
+        del field
+        return opponent_models.put_away(one, tokens, tenant_id) if isinstance(one, External) else one
+
+    return played.with_players(player).with_environments(stored)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
 
 from backend.episodes.played import Played, trained_seats
-from backend.jobs.completions import waste_warnings
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned
+from backend.jobs.played_job import Strategy
 from backend.jobs.run_facts import Source
 from backend.jobs.turn_rewards import counts
 from backend.jobs.update import update
@@ -19,13 +18,12 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.token_loss import policy_loss
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.policies.parity import parity
-from tinkergym.schema.events import StepEvent, WarningEvent
 from tinkergym.schema.jobs.distillation import DistillationSpec
 
 _LOSS = policy_loss(loss="importance_sampling")
 
 
-class Distillation:
+class Distillation(Strategy):
     """The strategy of a distillation job: a teacher scores the student's tokens."""
 
     def __init__(self) -> None:
@@ -39,23 +37,6 @@ class Distillation:
         """Release the teacher."""
         if self._teacher is not None:
             self._teacher.close()
-
-    def replacements(self, spec: DistillationSpec, played: Played) -> list[int]:
-        """Return nothing: any episode teaches."""
-        return []
-
-    def kept(self, spec: DistillationSpec, played: Played) -> Played:
-        """Return all episodes."""
-        return played
-
-    def remember(
-        self, context: JobContext[DistillationSpec], agents: Collection[str], played: Played
-    ) -> None:
-        """Remember nothing."""
-
-    def waste(self, spec: DistillationSpec, event: StepEvent, played: Played) -> list[WarningEvent]:
-        """Return warnings about completions without use; rewards are not trained on."""
-        return waste_warnings(event.step, played, rewards_count=False)
 
     def learn(self, context: JobContext[DistillationSpec], step: int, played: Played) -> Learned:
         """Update the student with the teacher's scores of its valid episodes."""

@@ -21,7 +21,7 @@ from backend.episodes.recorded_actions import record
 from backend.episodes.staleness import staleness_metrics, within_bound
 from backend.jobs.all_policies import AllPolicies, Taken, sha256_of
 from backend.jobs.collapse_watch import CollapseWatch, command_from, guard_metrics
-from backend.jobs.completions import completion_metrics, speed_metrics
+from backend.jobs.completions import completion_metrics, speed_metrics, waste_warnings
 from backend.jobs.environment_report import per_environment
 from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
@@ -68,36 +68,33 @@ class _Noting(Protocol):
         ...
 
 
-class Strategy(Protocol):
+class Strategy:
     """How a kind of job learns from a step's episodes. Contexts and specs are of that kind."""
 
     def open(self, context: JobContext[Any]) -> None:
         """Prepare, when the loop begins."""
-        ...
 
     def close(self) -> None:
         """Release what `open` took."""
-        ...
 
     def replacements(self, spec: Any, played: Played) -> list[int]:
         """Return the numbers of groups to play in place of some; empty if the step is complete."""
-        ...
+        return []
 
     def kept(self, spec: Any, played: Played) -> Played:
         """Return the episodes of groups that were not replaced."""
-        ...
+        return played
 
     def learn(self, context: JobContext[Any], step: int, played: Played) -> Learned:
         """Update the policies."""
-        ...
+        raise NotImplementedError
 
     def remember(self, context: JobContext[Any], agents: Collection[str], played: Played) -> None:
         """Note what later steps need of a step, for the policies of `agents`, which learned from it."""
-        ...
 
     def waste(self, spec: Any, event: StepEvent, played: Played) -> list[WarningEvent]:
         """Return warnings about why a step taught little."""
-        ...
+        return waste_warnings(event.step, played, rewards_count=False)
 
 
 class PlayedJob(JobLoop[PlayedSpec]):

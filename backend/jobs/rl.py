@@ -11,6 +11,7 @@ from backend.jobs.completions import waste_warnings
 from backend.jobs.dynamic_sampling import follow, learned_from
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned, learn, learn_together
+from backend.jobs.played_job import Strategy
 from backend.jobs.train_batch import outcomes_of
 from backend.jobs.zero_variance import policy_collapsed
 from tinkergym.schema.events import StepEvent, WarningEvent
@@ -18,14 +19,8 @@ from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.rl import RLSpec
 
 
-class Reinforcement:
+class Reinforcement(Strategy):
     """The strategy of an RL job: the algorithms of its policies credit the rewards."""
-
-    def open(self, context: JobContext[RLSpec]) -> None:
-        """Nothing to open."""
-
-    def close(self) -> None:
-        """Nothing to close."""
 
     def replacements(self, spec: RLSpec, played: Played) -> list[int]:
         """Return new groups that replace zero-variance ones."""

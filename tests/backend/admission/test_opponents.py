@@ -1,6 +1,6 @@
 import pytest
 
-from backend.admission.opponents import definite_opponents
+from backend.admission.opponents import with_definite_opponents
 from backend.store.store import Store
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -28,7 +28,7 @@ def test_a_replay_is_compared_without_the_keys_of_judges_and_shows_none(ada):
     agents = {"a": Train(), "b": Replay(theirs)}
     for kwargs, said in (({"rounds": 2}, "environment"), ({}, "steps")):
         with pytest.raises(InvalidRequestError) as caught:
-            definite_opponents(ada, game("sk-very-secret", agents, **kwargs))
+            with_definite_opponents(ada, game("sk-very-secret", agents, **kwargs))
         assert said in caught.value.message
         assert "sk-very-secret" not in str(caught.value)
 
@@ -40,5 +40,5 @@ def test_a_seat_with_tools_is_not_replayed_since_its_calls_are_no_moves(ada):
     for agent, said in (("a", "tools"), ("b", "recorded 0 steps")):
         agents = {"a": Train(), "b": Train()} | {agent: Replay(theirs)}
         with pytest.raises(InvalidRequestError) as caught:
-            definite_opponents(ada, game("stored:abc", agents))
+            with_definite_opponents(ada, game("stored:abc", agents))
         assert (said in caught.value.message, caught.value.field) == (True, f"agents.{agent}")

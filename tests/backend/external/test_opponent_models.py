@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from backend.admission.opponents import with_models
 from backend.external import opponent_models
 from backend.external.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
@@ -40,7 +39,7 @@ def test_wherever_a_model_plays_it_has_to_be_listed_and_its_key_is_stored_apart(
         opponent_models.check_listed(spec.external_models, [])
     assert "opponent_urls" in caught.value.hint
     opponent_models.check_listed(spec.external_models, [ORIGIN])
-    stored = with_models(spec, lambda model: opponent_models.put_away(model, tokens, "ada"))
+    stored = spec.with_players(lambda model, field: opponent_models.put_away(model, tokens, "ada"))
     assert KEY not in stored.model_dump_json()
     (model,) = stored.external_models
     assert opponent_models.fetch(tokens, model.api_key) == KEY
@@ -51,7 +50,7 @@ def test_wherever_a_model_plays_it_has_to_be_listed_and_its_key_is_stored_apart(
 
 def test_a_job_without_such_models_is_stored_as_it_is():
     spec = job(agents={"x": Train(), "o": Train()})
-    assert with_models(spec, lambda model: model.model_copy()) is spec
+    assert spec.with_players(lambda model, field: pytest.fail(field)) == spec
     opponent_models.refuse_keys(spec.external_models)
 
 

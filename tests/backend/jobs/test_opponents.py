@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend.admission.opponents import definite_opponents
+from backend.admission.opponents import with_definite_opponents
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym.algorithms import GRPO, RunningBaseline
 from tinkergym.datasets.stored_episodes import stored_episodes
@@ -112,9 +112,9 @@ def test_a_frozen_policy_plays_to_the_end_as_it_was_trained(lab):
     theirs = lab.start(**GAME, agents=trained, steps=1)
     lab.play_on(theirs)
     wanted = {**GAME, "agents": {"x": Train(), "o": Frozen(f"{theirs}/o")}, "steps": 2}
-    admitted = definite_opponents(lab.tenant, RLSpec(**wanted))
-    assert admitted["agents"]["o"].policy == f"{theirs}/o@1"
-    job_id = lab.start(**{**wanted, **admitted})
+    admitted = with_definite_opponents(lab.tenant, RLSpec(**wanted))
+    assert admitted.agents["o"].policy == f"{theirs}/o@1"
+    job_id = lab.start(**{**wanted, "agents": admitted.agents})
     seats = [request.seats["o"] for request in lab.play_step(job_id)]
     assert {(seat.policy, seat.policy_version, seat.trained) for seat in seats} == {
         (f"{theirs}/o@1", 1, False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Self
 
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.jobs.parts import CollapseGuard
 from tinkergym.schema.jobs.seats import SeatSettings
-from tinkergym.schema.opponents import External, League
+from tinkergym.schema.opponents import External, FixedPlayer, League
 from tinkergym.schema.seat_tools import SeatTools
 
 
@@ -65,6 +65,11 @@ class DefaultAnswers:
         """Return the tools that the policy of one of the `trained_agents` may call before it moves."""
         del agent
         return None
+
+    def with_players(self, change: Callable[[FixedPlayer, str], FixedPlayer]) -> Self:
+        """Return the job with each fixed player changed, who is given with the setting that names it."""
+        del change
+        return self
 
     @property
     def external_models(self) -> list[External]:

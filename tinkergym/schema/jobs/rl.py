@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator
@@ -178,6 +178,31 @@ class RLSpec(PlayedSpec):
     def replayed_jobs(self) -> dict[str, str]:
         """The jobs whose recorded actions play seats, by agent."""
         return {agent: seat.job for agent, seat in self.agents.items() if isinstance(seat, Replay)}
+
+    def with_players(self, change: Callable[[FixedPlayer, str], FixedPlayer]) -> Self:
+        """Return the job with each fixed player changed, who is given with the setting that names it."""
+
+        def changed(one: Any, field: str) -> Any:
+            if isinstance(one, League):
+                anchors = [change(anchor, field) for anchor in one.anchors or ()]
+                return one.model_copy(update={"anchors": anchors}) if anchors else one
+            return (
+                one
+                if one in (None, False) or isinstance(one, Train | SharedWith | Replay)
+                else change(one, field)
+            )
+
+        against = [changed(one.against, "evaluate.against") for one in self.evaluate]
+        return self.model_copy(
+            update={
+                "agents": {agent: changed(one, f"agents.{agent}") for agent, one in self.agents.items()},
+                "self_play": changed(self.self_play, "self_play"),
+                "evaluate": [
+                    one.model_copy(update={"against": its})
+                    for one, its in zip(self.evaluate, against, strict=True)
+                ],
+            }
+        )
 
     @property
     def external_models(self) -> list[External]:
