@@ -1,5 +1,6 @@
 """For all tests, the packs' too: draws are the same in every run."""
 
+import gc
 import os
 
 from hypothesis import HealthCheck, settings
@@ -17,3 +18,9 @@ pytest_plugins = ["tests.leftovers", "tests.schedule"]
 # Before torch is imported. There are as many test processes as cores, and the tensors are tiny: with two
 # threads each, the processes would spend most of their time waiting for each other's threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish():
+    """Keep what was imported out of later looks for garbage, of which jobs and tests ask for many."""
+    gc.collect()
+    gc.freeze()

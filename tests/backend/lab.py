@@ -267,7 +267,7 @@ class Lab:
         while not happened():
             if time.monotonic() > deadline:
                 pytest.fail(f"waited in vain; the job's events: {self.events(job_id, 'state')}")
-            threading.Event().wait(0.01)
+            threading.Event().wait(0.02)
 
     def until_state(self, job_id: str, state: JobState) -> None:
         self.until(job_id, lambda: self.state(job_id) is state)
