@@ -3,6 +3,7 @@
 import pytest
 
 from tests.tinkergym.algorithms.installed import RANKS, install, ranks, site
+from tinkergym import algorithms
 from tinkergym.errors import InvalidRequestError
 from tinkergym.outcomes import StepOutcomes
 from tinkergym.schema import algorithm_registry
@@ -83,6 +84,15 @@ def test_refuses_a_name_that_two_packs_claim(ranks):
 def test_keeps_the_built_in_algorithm_of_a_name(ranks):
     install(ranks, "other_pack", RANKS, ["grpo = other_pack:Ranks"])
     assert type(parse_spec(GOOD).algorithm).__module__ == "tinkergym.algorithms.grpo"
+
+
+def test_finds_a_file_added_to_the_folder(site, monkeypatch):
+    (site / "ranks_of_the_folder.py").write_text(RANKS)
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(site)])
+    built_in = dict(algorithm_registry._built_in())
+    assert built_in.keys() == {*algorithm_registry.BUILT_IN, "ranks"}
+    monkeypatch.setattr(algorithm_registry, "BUILT_IN", built_in)
+    assert algorithms.Ranks is built_in["ranks"]
 
 
 def test_shows_a_stored_job_without_its_pack(ranks, monkeypatch):

@@ -5,19 +5,12 @@ import pytest
 import tinkergym as tg
 from tinkergym.algorithms import PPO, RLOO, DrGRPO, ReinforcePlusPlus
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.algorithm_registry import Algorithm
+from tinkergym.schema.algorithm_registry import BUILT_IN, Algorithm
 from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.parsing import parse_spec
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
-CLASSES = [
-    tg.GRPO,
-    DrGRPO,
-    RLOO,
-    ReinforcePlusPlus,
-    PPO,
-]
 
 
 def test_settings_without_a_name_are_grpos():
@@ -25,7 +18,7 @@ def test_settings_without_a_name_are_grpos():
     assert parse_spec(GOOD).algorithm == tg.GRPO()
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("cls", BUILT_IN.values())
 def test_an_algorithm_is_the_same_after_the_wire(cls):
     spec = parse_spec({**GOOD, "algorithm": cls(learning_rate=0.5)})
     assert RLSpec.model_validate_json(spec.model_dump_json()).algorithm == cls(learning_rate=0.5)
@@ -46,7 +39,7 @@ def test_numbers_that_can_only_be_slips_are_refused(setting, value):
     assert caught.value.field == f"algorithm.{setting}"
 
 
-@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce++", "ppo"])
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_each_name_can_be_written_as_plain_settings(name):
     assert parse_spec({**GOOD, "algorithm": {"name": name}}).algorithm.name == name
 
