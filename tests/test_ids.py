@@ -17,11 +17,9 @@ NOT_IDS = {
     "backend/admission/bounds.py": 1,
     "tinkergym/bridges/verifiers_worker.py": 1,
     "tinkergym/cli/named_environment.py": 2,  # and `ENV:WEIGHT`
-    "tinkergym/registration/games.py": 1,
     "tinkergym/registration/packs.py": 2,
     "tinkergym/schema/seat_tools.py": 1,
     "tinkergym/tools/definition.py": 1,
-    "tinkergym/wrappers/wording.py": 1,
     # A host's port, a device's number, a path in a URL or a JSON schema.
     "backend/engines/vllm/settings.py": 1,
     "backend/gateway/host_check.py": 1,

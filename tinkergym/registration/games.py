@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,8 +61,7 @@ class _RegisteredAec:
     kwargs: dict[str, Any]
 
     def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
-        module, _, attribute = self.name.partition(":")
-        make = getattr(importlib.import_module(module), attribute)
+        make = pkgutil.resolve_name(self.name)
         taken = _parameters(make)
         chosen = {"on_illegal": on_illegal, "render_mode": render_mode}
         for name, value in chosen.items():

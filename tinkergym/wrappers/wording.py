@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -122,9 +122,8 @@ def load_wording(name: str) -> type[Wording]:
     Raises:
         InvalidRequestError: There is no such class, or it is not a `Wording`.
     """
-    module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidRequestError(
             f"{name!r} cannot be loaded: {error}", hint="write `module:Class`", field="wording"

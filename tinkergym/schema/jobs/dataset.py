@@ -25,8 +25,8 @@ class DatasetSpec(EvaluatedSpec, Optimized):
     eval_data: Sha256 | None = None
     """Another dataset, used for evaluation and not for training."""
     held_out: float = Field(0.0, ge=0, lt=1)
-    """Instead of `eval_data`: this fraction of `data`, drawn by `seed`, is used for evaluation and not for
-    training."""
+    """Fraction of `data`, drawn by `seed`, that is used for evaluation and not for training, in place of
+    `eval_data`."""
     eval_every: int = Field(10, ge=1)
     """Steps between evaluations; the first and the last step always evaluate."""
     batch_size: int = Field(32, ge=1)

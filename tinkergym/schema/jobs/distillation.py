@@ -25,8 +25,7 @@ class DistillationSpec(PlayedSpec, Optimized):
     rules = RULES["distillation"]
     kind: Literal["distillation"] = "distillation"
     teacher: str = Field(min_length=1, max_length=500)
-    """The teacher: a model as in `model`, or a reference as in `initial_policy`. It must have the student's
-    tokenizer."""
+    """A model, or a trained policy such as `job-...@40`. It must have the student's tokenizer."""
     episodes_per_step: int = Field(64, ge=2)
     """Episodes per train step."""
     updates_per_step: int = Field(1, ge=1, le=1000)
