@@ -15,9 +15,11 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_keeps_its_type_and_fields_on_the_wire_and_between_processes(kind):
     error = kind("what happened", hint="what to do", field="a.b")
+    error.code = "which_refusal"
     for again in (from_wire(error.to_wire()), pickle.loads(pickle.dumps(error))):
         assert type(again) is kind
         assert (again.message, again.hint, again.field) == ("what happened", "what to do", "a.b")
+        assert again.code == "which_refusal"
 
 
 def test_an_error_of_a_newer_service_is_still_an_error():
