@@ -1,4 +1,7 @@
-"""A gateway as a user meets it: uvicorn on a real socket, a real store, a pool that is a real tiny server."""
+"""A real gateway on a real store, with a pool that is a real tiny server.
+
+Requests are handed to the application in this process; those of some files go through uvicorn.
+"""
 
 import asyncio
 import json
@@ -6,7 +9,8 @@ import secrets
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -199,6 +203,41 @@ class ScriptedPool:
         )
 
 
+_OVER_SOCKETS = {
+    *("test_app", "test_request_limits", "test_event_tail", "test_pool_proxy", "test_waiting_leases"),
+    *("test_routes_events", "test_routes_sample", "test_routes_episodes"),
+}
+"""Test files about connections, or responses that arrive in parts."""
+
+
+class InProcess(httpx.BaseTransport):
+    """Hands requests to an application that runs on a loop in another thread."""
+
+    def __init__(self, app, loop):
+        self._app, self._loop = httpx.ASGITransport(app, raise_app_exceptions=False), loop
+
+    def handle_request(self, request):
+        request.read()
+        return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop).result(20)
+
+    async def _answer(self, request):
+        answer = await self._app.handle_async_request(request)
+        body = httpx.ByteStream(b"".join([chunk async for chunk in answer.stream]))
+        return httpx.Response(answer.status_code, headers=answer.headers, stream=body)
+
+
+class Keys(dict):
+    """Keys of tenants by name, each created when it is first used."""
+
+    def __init__(self, store, tenants):
+        super().__init__()
+        self._store, self._tenants = store, tenants
+
+    def __missing__(self, name):
+        self[name] = self._store.keys.create(self._tenants[name], "test")
+        return self[name]
+
+
 class Running:
     """A uvicorn server in a thread."""
 
@@ -222,12 +261,18 @@ class Gateway:
     store: Store
     config: ServiceConfig
     check: ScriptedCheck
+    app: Callable
+    loop: asyncio.AbstractEventLoop
+    over_sockets: bool = False
     tenants: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
 
     def client(self, tenant: str = "ada") -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.keys[tenant]}"} if tenant else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False)
+        transport = None if self.over_sockets else InProcess(self.app, self.loop)
+        return httpx.Client(
+            base_url=self.url, headers=headers, timeout=20, trust_env=False, transport=transport
+        )
 
     def tenant(self, name: str = "ada"):
         return self.store.tenant(self.tenants[name])
@@ -268,17 +313,30 @@ def running_gateway(tmp_path_factory):
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as serve_on does
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    running = Running(create_app(parts), listener, http=protocol(limits), ws="none")
-    yield Gateway(url, store, config, check)
+    app, loop = create_app(parts), Future()
+
+    async def on_its_loop(scope, receive, send):
+        if scope["type"] == "lifespan":
+            loop.set_result(asyncio.get_running_loop())
+        await app(scope, receive, send)
+
+    running = Running(on_its_loop, listener, http=protocol(limits), ws="none")
+    yield Gateway(url, store, config, check, app, loop.result(20))
     running.stop()
     store.close()
 
 
 @pytest.fixture
-def gateway(running_gateway):
+def gateway(request, running_gateway):
     tenants = {name: f"{name}-{secrets.token_hex(4)}" for name in ("ada", "bob")} | {"owner": LOCAL_TENANT}
-    keys = {name: running_gateway.store.keys.create(tenant, "test") for name, tenant in tenants.items()}
-    yield replace(running_gateway, tenants=tenants, keys=keys)
+    for tenant in tenants.values():
+        running_gateway.store.keys.ensure_tenant(tenant)
+    yield replace(
+        running_gateway,
+        tenants=tenants,
+        keys=Keys(running_gateway.store, tenants),
+        over_sockets=request.path.stem in _OVER_SOCKETS,
+    )
     running_gateway.check.refusal, running_gateway.check.hangs_for = None, ""
     running_gateway.check.goes_on.clear()
 
