@@ -1,33 +1,37 @@
 import os
 import re
-import subprocess
+import runpy
 import sys
 
-
-def tinkergym(*arguments: str, home) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "tinkergym.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TINKERGYM_HOME": str(home)},
-    )
+import pytest
 
 
-def test_keys_are_made_listed_and_revoked_without_a_running_service(tmp_path):
-    made = tinkergym("keys", "create", "laptop", "--tenant", "ada", home=tmp_path)
+@pytest.fixture
+def keys(tg_run, tmp_path, monkeypatch):
+    """Run `tinkergym keys ...`, and the program of the service that it becomes, in this process."""
+    monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
+
+    def become(_program, arguments):
+        _, option, module, *rest = arguments
+        assert option == "-m"
+        monkeypatch.setattr(sys, "argv", [module, *rest])
+        runpy.run_module(module, run_name="__main__")
+
+    monkeypatch.setattr(os, "execv", become)
+    return lambda *arguments: tg_run("keys", *arguments)
+
+
+def test_makes_lists_and_revokes_keys_without_a_running_service(keys):
+    made = keys("create", "laptop", "--tenant", "ada")
     assert re.fullmatch(r"tg-\S{40,}\n", made.stdout)
     assert "TINKERGYM_URL" in made.stderr
-    listed = tinkergym("keys", "list", "--tenant", "ada", home=tmp_path).stdout
+    listed = keys("list", "--tenant", "ada").stdout
     assert re.search(r"key-\w+ +.* valid +ada +laptop", listed)
     assert made.stdout.strip() not in listed
-    key_id = listed.split()[0]
-    assert tinkergym("keys", "revoke", key_id, home=tmp_path).returncode == 0
-    assert "revoked" in tinkergym("keys", "list", home=tmp_path).stdout
+    assert keys("revoke", listed.split()[0]).exit_code == 0
+    assert "revoked" in keys("list").stdout
 
 
-def test_a_key_that_is_not_there_is_one_sentence(tmp_path):
-    result = tinkergym("keys", "revoke", "key-nope", home=tmp_path)
-    assert result.returncode != 0
-    assert "there is no key key-nope" in result.stderr
-    assert "Traceback" not in result.stderr
+def test_names_a_key_that_does_not_exist(keys):
+    result = keys("revoke", "key-nope")
+    assert (result.exit_code, "key-nope" in result.stderr, "Traceback" in result.stderr) == (2, True, False)
