@@ -25,7 +25,7 @@ def test_an_error_keeps_its_type_and_fields(tmp_path):
     assert paths.hidden_in_error(harmless) is harmless
 
 
-def test_the_error_of_an_episode_names_files_by_their_package_and_no_folder_of_the_machine(tmp_path):
+def test_names_files_by_package_in_episode_errors(tmp_path):
     paths = MachinePaths(ServiceConfig(data_dir=tmp_path / "data"))
     error = f'Traceback\n  File "{__file__}", line 3, in step\nOSError: {tmp_path}/data/x and /etc/words'
     failed = one_turn_episode().model_copy(

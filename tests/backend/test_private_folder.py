@@ -23,7 +23,7 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path, mode):
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(StartError, match="other users") as caught:
+    with pytest.raises(StartError) as caught:
         make_private(folder)
     assert caught.value.field == "data_dir"
     assert stat.S_IMODE(folder.stat().st_mode) == mode

@@ -6,7 +6,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.schema.sampling import Completion, SampleRequest
 
 
-def test_every_answer_of_the_random_model_has_all_its_tokens_and_every_prompt_the_same_number():
+def test_gives_random_model_prompts_of_equal_length():
     with model_directory() as model:
         renderer = Renderer.from_bundle(load_renderer_bundle("bench", model))
         prompts = [renderer.start([{"role": "user", "content": text}]) for text in fixed_prompts(8)]

@@ -67,7 +67,7 @@ def test_a_class_that_only_the_script_knows_learns(client):
     assert len(rewards) == 8
 
 
-def test_a_client_that_is_killed_leaves_a_job_that_waits_and_another_one_takes_it_up(client, tmp_path):
+def test_takes_up_the_job_of_a_killed_client(client, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import tinkergym as tg\n"
@@ -130,7 +130,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(client):
         def score(self, answer):
             return 0.0
 
-    with pytest.raises(PromptTooLongError, match="context"):
+    with pytest.raises(PromptTooLongError):
         client.train(Wordy, steps=1)
     with pytest.raises(UnknownModelError):
         client.train(BOARD, steps=1, model="nanno")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.service
 AFAR = "afar/Env-v0"
 
 
-def test_the_service_plays_what_this_machine_lacks_and_gets_the_episodes_that_would_be_played_here(client):
+def test_plays_on_the_service_what_this_machine_lacks(client):
     assert AFAR in [one.id for one in client.environments()]
     policy = client.policy("nano", max_turn_tokens=8)
     there = policy.evaluate(AFAR, episodes=6)

@@ -17,7 +17,7 @@ SETTINGS = {
 }
 
 
-def test_an_environment_worker_asks_the_judge_and_an_answer_that_is_no_score_loses_the_episode(client, judge):
+def test_loses_episode_whose_judge_gives_no_score(client, judge):
     judge.answers = ["0.25", "nonsense", "0.75"]
     settings = {"url": judge.url, "model": "small", "api_key": KEY, "pause_seconds": 0.0, "attempts": 1}
     job = client.train("judged/Judged-v0", env_kwargs={"judge": settings}, **SETTINGS)

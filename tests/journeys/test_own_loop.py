@@ -311,7 +311,7 @@ def test_what_was_saved_last_is_the_newest_version_of_an_ended_policy(client):
         before = client.policy(saved, **sampling).act("hello")
         policy.cancel()
     job = client.job(policy.job_id)
-    with pytest.raises(JobFailedError, match="cancelled"):
+    with pytest.raises(JobFailedError):
         job.wait()
     assert job.view().policy_version == version
     for named in (

@@ -52,7 +52,7 @@ def update(tmp_path):
     return run
 
 
-def test_a_venv_that_still_works_after_a_failed_update_is_kept_and_updated_by_the_next_run(update, tmp_path):
+def test_keeps_working_venv_after_a_failed_update(update, tmp_path):
     for _ in range(2):
         result = update(imports=True)
         assert result.returncode != 0

@@ -118,7 +118,7 @@ def test_leave_one_out_compares_with_the_mean_of_the_others():
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
-def test_leave_one_out_is_n_over_n_minus_1_times_the_difference_from_the_group_mean(returns):
+def test_scales_leave_one_out_from_the_group_mean(returns):
     args = (returns, [0] * len(returns), [True] * len(returns))
     loo = group_advantages(*args, baseline="leave_one_out").values
     others = [np.mean(returns[:i] + returns[i + 1 :]) for i in range(len(returns))]

@@ -244,7 +244,7 @@ BESIDE = {
 
 @pytest.mark.parametrize("beside", BESIDE)
 @pytest.mark.parametrize("name", get_args(LossName))
-def test_every_loss_of_a_job_has_the_gradient_of_finite_differences_of_what_it_stands_for(name, beside):
+def test_matches_finite_differences_for_every_loss(name, beside):
     rng, shape = np.random.default_rng(3), (20, 4)
     at, sampling, proximal, reference = -2 + 0.3 * rng.normal(size=(4, *shape))
     advantages = rng.normal(size=shape)

@@ -185,9 +185,7 @@ def _later(engine, requests):
     return future
 
 
-def test_an_adapter_that_is_pushed_out_while_it_samples_goes_on_as_if_it_had_not_been(
-    learner, start_engine, bench
-):
+def test_continues_sampling_with_an_evicted_adapter(learner, start_engine, bench):
     """Fails when a policy whose merged weights were pushed out is sampled with another table of weights.
 
     And when a policy that was retired under way is answered with what the base model says.

@@ -244,7 +244,7 @@ def test_one_tenants_bad_batch_leaves_no_gradient_of_anybody(model_dir, bench):
         for name in ("small", "written"):
             learner.create_policy(name, TENANTS[name], seed=2)
         if refused:
-            with pytest.raises(NonFiniteLossError, match="loss of policy written"):
+            with pytest.raises(NonFiniteLossError):
                 learner.forward_backward_many({"small": work["small"], "written": bad})
             with pytest.raises(ConflictError, match="no gradient"):
                 learner.optim_step("small", learning_rate=1e-2)

@@ -75,7 +75,7 @@ def test_only_rooms_of_the_wanted_kinds(tmp_path):
     assert {path.split("/")[2].rsplit("-")[-1][0] for path in games} == {"4"}
 
     cold = Wanted(task_types=("pick_cool_then_place_in_recep",), room_kinds=("Bathroom",))
-    with pytest.raises(InvalidRequestError, match="Bathroom") as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         made_games(tmp_path / "cold", cold)
     assert refused.value.field == "room_kinds"
 

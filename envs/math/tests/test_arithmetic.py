@@ -56,7 +56,7 @@ def test_a_second_answer_is_refused():
     env = ArithmeticEnv()
     env.reset(seed=np.random.default_rng(0).integers(10).item())
     env.step("1")
-    with pytest.raises(EpisodeProtocolError, match="reset"):
+    with pytest.raises(EpisodeProtocolError):
         env.step("1")
 
 

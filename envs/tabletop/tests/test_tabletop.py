@@ -97,7 +97,7 @@ def test_in_leduc_poker_a_pair_beats_a_king_and_equal_cards_split():
     assert found == {-3.0, 0.0, 3.0}
 
 
-def test_in_leduc_poker_at_most_one_raise_follows_a_bet_and_the_second_round_is_dearer():
+def test_allows_one_raise_and_dearer_second_round_in_leduc_poker():
     table = make_game("tabletop/LeducPoker-v0")
     table.reset(seed=1)
     assert table.legal_actions("first") == ["check", "bet"]

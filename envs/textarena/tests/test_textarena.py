@@ -343,7 +343,7 @@ def test_a_reward_that_is_no_number_makes_the_episode_invalid():
     env = make("textarena/GuessTheNumber-v0", game="Countdown-v0")
     env.reset(seed=0)
     env.step("?")
-    with pytest.raises(InvalidRewardError, match="Countdown"):
+    with pytest.raises(InvalidRewardError):
         env.step("?")
 
 
@@ -351,7 +351,7 @@ def test_a_game_that_fails_is_an_outcome_with_a_name():
     env = make("textarena/NimVs-v0", seat=0)
     env.reset(seed=0)
     del env.unwrapped._game.plain.state.game_state["piles"]
-    with pytest.raises(EnvironmentInfrastructureError, match="Nim-v0 failed"):
+    with pytest.raises(EnvironmentInfrastructureError):
         env.step("[0 1]")
 
 

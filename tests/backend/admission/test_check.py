@@ -91,6 +91,6 @@ def test_a_dataset_keeps_to_the_operators_limit_on_images(admitted, images):
     if images == 2:
         assert admitted(job)[0].data == data
         return
-    with pytest.raises(InvalidRequestError, match="3 images, more than the limit of 2") as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         admitted(job)
     assert refused.value.field == "data"

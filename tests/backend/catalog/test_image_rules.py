@@ -42,4 +42,3 @@ def test_what_the_files_lack_is_said(given):
     with pytest.raises(UnknownModelError) as caught:
         rules(**given)
     assert caught.value.field == "model"
-    assert caught.value.hint

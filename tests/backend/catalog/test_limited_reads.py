@@ -44,5 +44,5 @@ def test_child_reads_what_the_process_itself_would(reads, tmp_path):
     reads.refuse_unfit("nano", NANO)
     broken = tmp_path / "config.json"
     broken.write_text("[]")
-    with pytest.raises(UnknownModelError, match="not a JSON object"):
+    with pytest.raises(UnknownModelError):
         reads.facts(tmp_path)

@@ -37,7 +37,7 @@ def test_a_norm_that_computes_something_else_is_left_alone():
     assert speed_up_norms(nn.Sequential(norm, nn.LayerNorm(16), nn.Linear(16, 16))) == 0
 
 
-def test_a_norm_with_a_gate_is_left_alone_and_keeps_one_that_may_be_left_out():
+def test_leaves_gated_norms_unchanged():
     torch.manual_seed(0)
     states, gate = torch.randn(2, 4, 16)
     assert speed_up_norms(Qwen3NextRMSNormGated(16)) == 0

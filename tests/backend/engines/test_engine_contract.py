@@ -45,9 +45,7 @@ def test_logprobs_are_those_of_the_policy_at_the_sampling_temperature(subject, a
     check(requests, answers(requests))
 
 
-def test_adapters_of_few_layers_and_with_the_root_of_their_rank_below_alpha_sample_beside_others(
-    subject, answers, check
-):
+def test_samples_adapters_of_few_layers_beside_others(subject, answers, check):
     whole = subject.weights(1)
     some = {name: t for name, t in whole.tensors.items() if "q_proj" in name or "down_proj" in name}
     few = replace(whole, rslora=True, alpha=2.0, tensors=some or whole.tensors)
@@ -174,9 +172,7 @@ def test_requests_under_way_are_finished_by_their_version_if_the_publisher_lets_
     assert old["old"].error.type == "PolicyVersionGoneError"
 
 
-def test_an_episode_that_survives_a_publish_goes_on_from_a_past_that_the_new_version_computed(
-    subject, answers, check
-):
+def test_recomputes_an_episodes_past_after_publish(subject, answers, check):
     said = prompt(60)
     for version in (1, 2, 3):
         subject.publish("job", version, subject.weights(version), let_finish=True)
@@ -377,7 +373,7 @@ def test_logprobs_of_a_prompt_are_those_of_temperature_one_whatever_a_cache_hold
     assert [answer.token_ids for answer in together] == [found[r.request_id].token_ids for r in requests]
 
 
-def test_an_engine_keeps_an_answer_to_a_pattern_or_refuses_to_and_never_passes_over_it(subject, answers):
+def test_follows_or_refuses_a_pattern(subject, answers):
     asked = ask("r", prompt(9), structured=Regex(pattern="[0-9]"), stop_ids=[2])
     free = ask("free", prompt(9))
     for found in (

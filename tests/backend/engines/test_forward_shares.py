@@ -88,7 +88,7 @@ def test_a_tenant_whose_requests_queue_gets_half_unless_everybodys_do():
     assert shares.divided({"ada": 64}, {"bob"}) == {"ada": 64}
 
 
-def test_a_forward_can_wait_if_only_tenants_with_a_queue_are_in_it_and_another_has_none():
+def test_lets_forward_wait_for_a_tenant_without_queue():
     shares = ForwardShares(least=16, most=256)
     shares.note(["ada", "bob"], now=0.0)
     assert shares.can_wait({"bob"}, {"bob"})

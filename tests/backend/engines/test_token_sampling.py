@@ -100,7 +100,7 @@ def left_by(cut, logits):
 
 @pytest.mark.parametrize("size", [1, 5, 1024, 5003])
 @pytest.mark.parametrize("spread", [0.1, 3.0])
-def test_a_cut_row_has_the_logprobs_of_the_likeliest_tokens_by_top_k_and_then_top_p(size, spread):
+def test_cuts_rows_by_top_k_and_then_top_p(size, spread):
     """More tokens may be left than are sorted at first, by `top_k`, by `top_p` and by both."""
     logits = torch.randn(len(CUTS), size, generator=torch.Generator().manual_seed(size)) * spread
     logprobs = torch.log_softmax(logits, -1)

@@ -60,7 +60,7 @@ def test_each_step_has_as_many_groups_of_a_share_as_it_is_promised():
         assert counted == {"anchor": 2, "current": 5, "past": 3}
 
 
-def test_in_self_play_one_seat_learns_against_an_opponent_and_all_seats_learn_in_a_mirrored_game():
+def test_trains_one_seat_in_self_play_and_all_when_mirrored():
     job = spec(self_play=LEAGUE)
     drawn = [players for step in range(40, 60) for players in labels(job, step)]
     mirrored = [players for players in drawn if set(players.values()) == {"trained"}]

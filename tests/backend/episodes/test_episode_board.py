@@ -259,7 +259,7 @@ def ahead(*steps: int) -> EpisodeBoard:
     return episodes
 
 
-def test_of_two_steps_on_the_board_the_earlier_is_handed_out_first_and_each_in_even_shares():
+def test_issues_the_earlier_step_first_in_even_shares():
     episodes = ahead(1, 2)
     assert episodes.lease("a", 0, now=0.0) == []
     given = episodes.lease("b", 3, now=0.0)
@@ -267,7 +267,7 @@ def test_of_two_steps_on_the_board_the_earlier_is_handed_out_first_and_each_in_e
     assert [request.step for request in episodes.lease("a", 2, now=0.0)] == [1, 1]
 
 
-def test_a_step_that_is_played_ahead_leaves_the_one_before_it_alone_and_ends_the_leases_before_that():
+def test_keeps_the_step_before_one_played_ahead():
     episodes = ahead(1, 2)
     first, second = episodes.lease("a", 4, now=0.0)[0], episodes.lease("a", 4, now=0.0)[-1]
     assert (first.step, second.step) == (1, 2)

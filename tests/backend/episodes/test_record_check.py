@@ -256,7 +256,7 @@ def longer(segment):
 
 
 @pytest.mark.parametrize("algorithm", [GRPO(group_size=2, groups_per_step=2), PPO(groups_per_step=4)])
-def test_a_client_that_spoils_its_records_is_told_so_and_its_job_goes_on_with_sound_ones(lab, algorithm):
+def test_refuses_spoiled_records_and_continues_with_sound_ones(lab, algorithm):
     job_id = lab.start(steps=1, algorithm=algorithm)
     results = lab.play(lab.lease(job_id))
     for how in ("segment", "empty", "end", "twice", "token", "context"):
@@ -277,6 +277,6 @@ def test_a_record_with_an_image_is_refused_by_its_kind():
     result = EpisodeResult(
         episode_id="job-1:1:0", lease_id="l", trajectories=[one.model_copy(update={"segments": [segment]})]
     )
-    with pytest.raises(UnsupportedPartError, match=r"'image'.*only text") as caught:
+    with pytest.raises(UnsupportedPartError) as caught:
         require_sound(result, LIMITS)
     assert caught.value.field == "results.trajectories"

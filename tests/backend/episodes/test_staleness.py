@@ -131,7 +131,7 @@ def test_an_episode_in_progress_survives_a_publish_and_each_turn_names_its_versi
     assert step.metrics["parity_max"] <= 1e-5
 
 
-def test_up_to_max_staleness_steps_are_played_ahead_earlier_ones_first_and_no_token_is_older(lab, learner):
+def test_plays_ahead_up_to_max_staleness(lab, learner):
     job_id = lab.start(max_staleness=2, steps=5)
     lab.play_step(job_id)
     assert learner.reached.wait(PATIENCE_SECONDS)
@@ -202,9 +202,7 @@ def test_a_job_plays_to_its_end_with_a_worker_of_its_own(lab):
     assert lab.pool._engine.loaded()[policy_id] == 4
 
 
-def test_an_engine_that_holds_other_weights_than_the_learner_is_found_out_without_any_token_of_them(
-    lab, learner, publishes_wrongly
-):
+def test_detects_engine_with_other_weights_without_its_tokens(lab, learner, publishes_wrongly):
     job_id = lab.start(max_staleness=1, steps=2)
     lab.play_step(job_id)
     assert learner.reached.wait(PATIENCE_SECONDS)

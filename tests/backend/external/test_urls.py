@@ -24,9 +24,6 @@ def test_nothing_is_allowed_unless_the_operator_says_so():
         check_listed(ref("wss://envs.example.org"), [])
     error = caught.value
     assert error.field == "environment.kwargs.url"
-    assert "wss://envs.example.org:443" in error.message
-    assert "rollout='client'" in error.hint
-    assert "environment_urls" in error.hint
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_the_document_says_how_to_send_a_key_and_which_routes_need_one(client):
             assert route.get("security", []) == needed, (method, path)
 
 
-def test_a_renderer_can_be_asked_for_with_another_template_and_by_the_job_that_has_one(client, spec):
+def test_returns_renderer_with_another_template(client, spec):
     answer = client.post("/v1/renderer", json={"model": "nano", "chat_template": "{{ 1 }}"})
     assert answer.status_code == 200, answer.text
     job = client.post("/v1/jobs", json={**spec, "chat_template": "plain"}).json()

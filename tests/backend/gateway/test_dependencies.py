@@ -28,7 +28,7 @@ def status_of(connection):
     return int(lines[0].split()[1]), {line.split(b":")[0].lower() for line in lines[1:]}
 
 
-def test_a_description_that_is_too_large_is_refused_before_a_setting_of_it_is_looked_at(client):
+def test_refuses_large_description_before_reading_its_settings(client):
     body = json.dumps({f"k{number}": 1 for number in range(9_000)})
     response = client.post("/v1/jobs", content=body)
     assert (response.status_code, error_of(response)["type"]) == (413, "PayloadTooLargeError")

@@ -201,7 +201,7 @@ def test_the_job_that_another_begins_with_is_written_down_with_its_version(gatew
         assert foreign.status_code == 404
 
 
-def test_a_request_that_is_sent_again_is_the_same_job_though_its_origin_has_gone_on(gateway, client, spec):
+def test_returns_same_job_for_a_repeated_request(gateway, client, spec):
     origin = checkpointed(gateway, client, spec, 5)
     request = {"json": {**spec, "initial_policy": origin}, "headers": {"Idempotency-Key": "once"}}
     first = client.post("/v1/jobs", **request).json()

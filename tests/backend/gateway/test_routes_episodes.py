@@ -107,9 +107,7 @@ def test_a_lease_request_with_unknown_or_wrong_settings_is_refused(client, runni
     assert error_of(reply)["field"] == "wait_seconds"
 
 
-def test_a_long_wait_is_made_of_short_ones_so_that_a_dead_client_takes_no_episodes(
-    gateway, client, running_job, start_pool
-):
+def test_splits_long_waits_so_dead_clients_take_no_episodes(gateway, client, running_job, start_pool):
     pool = start_pool("pool-1")
     body = json.dumps({**LEASE, "renew": [], "wait_seconds": 60}).encode()
     head = (

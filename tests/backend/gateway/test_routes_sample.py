@@ -57,7 +57,7 @@ def test_top_p_and_top_k_reach_the_pool(client, start_pool):
     assert [(r["top_p"], r["top_k"]) for r in batch["requests"]] == [(0.9, 40), (1.0, 0)]
 
 
-def test_a_prompt_with_too_many_images_does_not_hold_up_the_other_requests_of_its_batch(client, start_pool):
+def test_answers_others_of_a_batch_with_too_many_images(client, start_pool):
     pool = start_pool()
     images = [{"sha256": "0" * 64, "start": place, "end": place + 1} for place in range(65)]
     asked = [request_for("nano", "crowded", prompt_ids=[1] * 65, images=images), request_for("nano", "r2")]
@@ -82,9 +82,7 @@ def test_two_requests_with_one_id_are_refused(client, start_pool):
     assert (response.status_code, error_of(response)["field"]) == (422, "requests.request_id")
 
 
-def test_more_requests_for_tokens_than_a_tenant_may_have_in_flight_are_told_when_to_come_again(
-    gateway, client, start_pool
-):
+def test_refuses_samples_beyond_the_tenants_limit(gateway, client, start_pool):
     pool = start_pool("pool-1")
     pool.gate.clear()
     batch = {"requests": [request_for("nano", f"r{number}") for number in range(MOST_IN_FLIGHT)]}

@@ -31,9 +31,7 @@ def test_the_service_says_what_it_waits_for_and_since_when(gateway, client, star
     assert again["missing_since"]["scheduler"] > health["missing_since"]["scheduler"]
 
 
-def test_a_pool_that_died_is_missing_until_another_is_ready_whether_or_not_it_is_preloaded(
-    gateway, client, owner, start_pool
-):
+def test_reports_dead_pool_missing_until_replaced(gateway, client, owner, start_pool):
     start_pool()
     service = gateway.store.service()
     service.touch_part("scheduler", now=time.time())

@@ -88,9 +88,7 @@ def test_a_shared_policy_learns_from_both_seats(lab):
 
 
 @pytest.mark.parametrize("keep", [1, 3])
-def test_a_job_that_dies_between_two_checkpoints_goes_on_from_the_last_step_that_all_policies_have(
-    lab, monkeypatch, keep
-):
+def test_resumes_at_the_last_step_all_policies_saved(lab, monkeypatch, keep):
     saved, dies = [], True
     save = TrainedPolicy.save
 

@@ -230,7 +230,7 @@ def test_a_job_replaces_silent_groups_and_counts_them(lab):
     assert any(step.metrics["replaced_groups"] for step in steps)
 
 
-def test_a_job_that_is_taken_up_in_the_middle_of_a_round_ends_with_the_same_weights(lab):
+def test_resumes_mid_round_with_the_same_weights(lab):
     smooth = lab.start(**DULL, algorithm=algorithm(3))
     lab.play_on(smooth)
     replaced = lab.events(smooth, "step")[0].metrics["replaced_groups"]

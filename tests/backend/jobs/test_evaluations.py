@@ -236,9 +236,7 @@ def test_evaluations_in_a_clients_environment_wait_for_it_and_training_does_not(
     ]
 
 
-def test_a_trained_job_whose_evaluations_wait_for_a_client_gives_its_place_up_and_loses_nothing(
-    make_lab, written_in
-):
+def test_gives_place_up_while_evaluations_wait_for_client(make_lab, written_in):
     lab = make_lab("parked", client_place_seconds=1.0)
     job_id = written_in(lab).start("sft", ROWS, steps=2, evaluate=EvaluateEvery(2, Own, episodes=2))
     lab.until(job_id, lambda: not lab.service.held_jobs())
@@ -381,9 +379,7 @@ def play_paying(lab, job_id, pay, until=lambda requests: False):
 
 
 @pytest.mark.parametrize("kind", ["rl", "ahead", "sft"])
-def test_an_early_stop_holds_through_a_kill_and_later_evaluations_and_its_last_version_is_evaluated(
-    lab, written, kind
-):
+def test_keeps_early_stop_after_a_kill(lab, written, kind):
     evaluate = EvaluateEvery(10**6, "test/Fickle-v0", episodes=2, target=1.0)
     if kind == "sft":
         rows = [{"prompt": "?", "completion": "yes"}] * 4

@@ -109,6 +109,5 @@ def test_an_engine_that_has_something_else_than_was_published_ends_the_job(lab, 
     lab.play_on(job_id)
     end = lab.events(job_id, "state")[-1]
     assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")
-    assert "version 2 of the policy was published with hash" in end.error.message
     # The step whose version did not arrive is not taken for done.
     assert [event.step for event in lab.events(job_id, "step")] == [1]

@@ -104,6 +104,6 @@ def test_a_cancellation_is_heard_between_the_updates_of_a_step(lab, monkeypatch)
 
 def test_more_minibatches_than_groups_are_refused():
     spec = {"environment": {"id": "bandit/Bandit-v0"}, "steps": 1}
-    with pytest.raises(InvalidRequestError, match="at most groups_per_step = 4") as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         parse_spec({**spec, "algorithm": {"group_size": 2, "groups_per_step": 4, "minibatches": 5}})
     assert caught.value.field == "algorithm.minibatches"

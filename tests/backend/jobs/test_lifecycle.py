@@ -124,7 +124,7 @@ def test_the_calls_of_a_paused_policy_wait_and_are_carried_out_once(lab):
 
 
 @pytest.mark.parametrize("kind", ["rl", "sft"])
-def test_a_job_pauses_when_its_tokens_are_used_up_and_goes_on_when_there_are_more(lab, written, kind):
+def test_pauses_while_its_tokens_are_used_up(lab, written, kind):
     if kind == "rl":
         job_id = lab.start(steps=3, budget=Budget(tokens=1))
         lab.play_step(job_id)

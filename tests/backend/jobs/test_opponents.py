@@ -136,7 +136,7 @@ def test_episodes_may_be_played_ahead_by_each_policys_versions_within_the_bound(
     assert max(step.metrics["staleness_max"] for step in steps) <= 1
 
 
-def test_two_policies_in_one_job_learn_the_bits_that_each_learns_against_a_record_of_the_other(lab):
+def test_learns_same_bits_as_against_a_record(lab):
     settings = {**GAME, "deterministic": True, "steps": 2, "collapse_guard": False}
     together = lab.start(**settings, agents=TWO)
     lab.play_on(together)

@@ -127,9 +127,7 @@ def test_a_policy_that_began_with_another_has_that_one_as_its_reference(lab, wri
 
 
 @pytest.mark.parametrize("beginning", ["the model", "another job"])
-def test_a_reference_that_was_lost_is_that_of_the_beginning_again_and_not_of_the_policy_as_it_is(
-    lab, written, learner, beginning
-):
+def test_restores_lost_reference_from_the_beginning(lab, written, learner, beginning):
     learner.hold_at = math.inf
     settings = {"steps": 6, "batch_size": 2, "learning_rate": 1e-2, "checkpoint_every": 2, "held_out": 0.25}
     if beginning == "another job":

@@ -156,7 +156,7 @@ def test_every_setting_of_the_beginning_changes_what_is_learned(lab):
     assert lab.that_learn_the_same(others) == []
 
 
-def test_a_step_counts_the_tokens_that_it_learned_from_once_and_not_those_of_failed_episodes(lab):
+def test_counts_learned_tokens_once(lab):
     algorithm = GRPO(group_size=2, groups_per_step=12, updates_per_step=2, minibatches=2)
     sound = lab.start(steps=1, algorithm=algorithm)
     lab.play_on(sound)
@@ -313,9 +313,7 @@ def test_drift_between_learner_and_engine_stops_the_job_before_it_learns(lab):
     assert lab.events(job_id, "step") == []
 
 
-def test_a_last_version_that_did_not_arrive_in_the_engine_is_found_out_though_no_episode_plays_it(
-    lab, publishes_wrongly
-):
+def test_detects_last_version_missing_in_the_engine(lab, publishes_wrongly):
     publishes_wrongly(version=2)
     job_id = lab.start(steps=2)
     lab.play_on(job_id)

@@ -71,7 +71,7 @@ def test_a_seat_that_is_not_trained_enters_no_mean():
     assert (counted.reward_mean, counted.seat_metrics) == (1.0, {})
 
 
-def test_an_episode_fails_once_for_all_of_its_seats_and_a_seat_without_a_turn_is_no_failure():
+def test_counts_failed_episode_once_for_all_seats():
     idle = episode(agent="o").model_copy(update={"turns": [], "segments": []})
     lost = [episode(0.0, StopReason.ENVIRONMENT_ERROR, error="boom", agent=agent) for agent in "xo"]
     found = two_seat_episodes((lost[0], lost[1]), (episode(1.0, agent="x"), idle))
@@ -168,7 +168,7 @@ def test_a_step_whose_groups_all_earned_the_same_is_told_and_others_are_not():
 
 
 @pytest.mark.parametrize(("std", "said"), [(0.0, True), (0.5, False), (None, False)])
-def test_what_every_episode_of_a_step_earned_is_told_because_it_may_be_all_there_is(std, said):
+def test_reports_what_every_episode_earned(std, said):
     metrics = {"zero_variance_groups": 3.0, "compared_groups": 3.0}
     event = StepEvent.model_construct(step=7, metrics=metrics, reward_mean=1.0, reward_std=std)
     warning = nothing_to_compare(event, [])
@@ -210,7 +210,7 @@ def test_metrics_of_many_seats_and_policies_are_cut_to_what_an_event_holds_and_c
     assert list(kept)[:-1] == [name for name in metrics if name in kept]
 
 
-def test_what_environments_named_is_left_out_first_and_what_is_said_of_the_whole_step_last():
+def test_drops_environment_metrics_first():
     names = [
         "env/score",
         "env/size",

@@ -132,9 +132,7 @@ def test_images_go_to_the_learner_with_their_places():
         ({"max_episode_tokens": 9, "max_context_tokens": 12}, 10, 9),
     ],
 )
-def test_the_constant_that_a_loss_is_divided_by_is_the_most_that_an_episode_can_sample(
-    limits, context_length, most
-):
+def test_divides_constant_loss_by_most_sampled_tokens(limits, context_length, most):
     spec = job(DrGRPO(**PAIR), limits=Limits(max_turns=4, **limits))
     loss = loss_of(spec, context_length)
     assert (loss.aggregation, loss.constant_tokens) == ("constant", most)
@@ -289,7 +287,7 @@ def test_one_episode_is_enough_for_ppo():
     ) == pytest.approx(0)
 
 
-def test_an_answer_that_was_cut_off_is_a_step_of_ppo_though_it_is_left_out_of_the_loss():
+def test_keeps_truncated_completion_as_a_ppo_step():
     cut = episode((1.0, 2, "stop"), (2.0, 3, "length"))
     found = batch(cut, BAD, algorithm=PPO(**PLAIN, mask_truncated=True), values=expecting(1.0))
     sequence = found.sequences[0]

@@ -123,7 +123,7 @@ def test_a_teacher_without_a_finite_logprob_is_refused(learner, batch, verdict):
     own = learner.logprobs("p", batch)
     teacher = [logprobs - 1.0 for logprobs in own]
     teacher[2][-1] = verdict
-    with pytest.raises(InvalidRequestError, match="sequence 2 has an advantage") as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         learner.forward_backward("p", judged(batch, own, teacher), LOSS)
     assert caught.value.field == "advantage"
     with pytest.raises(ConflictError, match="no gradient"):

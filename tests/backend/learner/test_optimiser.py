@@ -119,7 +119,7 @@ def two_tensors():
     return {"large": nn.Parameter(torch.zeros(64, 128)), "small": nn.Parameter(torch.zeros(3, 5))}
 
 
-def test_moments_of_eight_bits_step_nearly_as_those_of_32_and_are_saved_to_the_bit():
+def test_steps_with_8_bit_moments_nearly_as_with_32():
     pytest.importorskip("bitsandbytes")
     exact, rounded = two_tensors(), two_tensors()
     random_steps(exact, AdamW(beta2=0.99))

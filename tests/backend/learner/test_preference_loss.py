@@ -77,7 +77,7 @@ def test_orpo_is_finite_for_an_answer_that_is_certain():
     assert torch.isfinite(orpo_loss(f64(0.0), f64(-1.0), odds_weight=0.1)).all()
 
 
-def test_a_batch_is_the_mean_of_its_pairs_and_says_how_often_the_chosen_answer_wins():
+def test_averages_pairs_and_counts_chosen_wins():
     result = preference_loss(DPO(beta=0.1), ANSWERS)
     assert result.loss == pytest.approx(
         sum(-log_sigmoid(0.1 * margin) for margin in (1.5, -0.5, -0.25)) / 3, abs=1e-12

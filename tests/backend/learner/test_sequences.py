@@ -85,4 +85,3 @@ def test_a_sequence_that_cannot_be_learned_from_is_refused_with_the_field(learne
     with pytest.raises(InvalidRequestError) as caught:
         learner.forward_backward("p", [TrainSequence(**good | change)], policy_loss())
     assert caught.value.field == field
-    assert caught.value.hint

@@ -6,7 +6,7 @@ def watched(numbers, least=0.0):
     return [watch.look(number, name="spike", least=least) for number in numbers]
 
 
-def test_a_number_far_from_what_was_usual_is_named_with_how_many_times_as_large_it_is():
+def test_names_how_many_times_larger_a_spike_is():
     usual = [1.0, 1.1, 0.9] * 4
     *before, spike = watched([*usual, 50.0])
     assert not any(before)

@@ -212,6 +212,6 @@ def test_a_weight_that_is_no_number_and_a_constant_of_zero_are_refused(learner, 
 def test_texts_without_a_trained_token_are_refused(learner, batch):
     learner.create_policy("p", LoRA(rank=4), seed=0)
     unmarked = [dataclasses.replace(s, loss_mask=[False] * len(s.loss_mask)) for s in written(batch)]
-    with pytest.raises(InvalidRequestError, match="no sampled token") as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         learner.forward_backward("p", unmarked, likelihood_loss())
     assert caught.value.field == "loss_mask"

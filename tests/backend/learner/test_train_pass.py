@@ -180,7 +180,7 @@ def test_neither_micro_batches_nor_slices_of_the_head_nor_halves_change_the_grad
 
 
 @EVERY
-def test_the_logprobs_of_the_policy_that_sampled_are_used_where_the_loss_has_a_use_for_them(ready, name):
+def test_uses_sampling_logprobs_where_the_loss_does(ready, name):
     learner, batch = ready
     corrupted = [
         dataclasses.replace(s, sampling_logprobs=[p and p - 0.05 for p in s.sampling_logprobs]) for s in batch

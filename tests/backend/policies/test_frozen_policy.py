@@ -49,9 +49,7 @@ def train(lab, **settings):
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
-def test_it_is_0_until_the_first_update_and_counts_from_the_policy_that_the_job_began_with(
-    lab, written, loaded, adapter
-):
+def test_counts_from_the_policy_the_job_began_with(lab, written, loaded, adapter):
     job_id = train(lab, steps=3, initial_policy=taught(written, adapter), adapter=adapter, algorithm=PAIRS)
     first, *later = kls(lab, job_id)
     assert first == 0.0

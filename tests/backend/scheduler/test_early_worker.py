@@ -66,7 +66,7 @@ def place(tmp_path):
     return Place(tmp_path)
 
 
-def test_a_program_runs_in_the_process_that_waited_as_if_it_had_been_started_for_it(place):
+def test_runs_program_in_the_process_that_waited(place):
     waited = place.waiting()
     runner, said = place.run(early_worker.python_in(place.socket), "first")
     assert said["pid"] == waited.pid

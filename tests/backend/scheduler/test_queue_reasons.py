@@ -24,7 +24,7 @@ def test_a_job_whose_model_is_being_loaded_says_so_once_for_each_attempt(world):
     assert world.workers.started == [(ready, job_id)]
 
 
-def test_a_job_that_waits_for_a_place_says_why_once_and_as_long_as_it_is_true(make_world):
+def test_says_once_why_a_job_waits(make_world):
     world = make_world(jobs_per_pool=2)
     abandoned = [world.submit("ada") for _ in range(2)]
     pool_id = world.pool()
@@ -52,7 +52,7 @@ def test_a_job_that_waits_for_a_place_says_why_once_and_as_long_as_it_is_true(ma
     assert world.service.job(waiting).state is JobState.QUEUED
 
 
-def test_a_job_that_waits_for_a_place_names_its_tenants_jobs_that_wait_for_their_client(make_world):
+def test_names_the_tenants_jobs_that_wait_for_clients(make_world):
     world = make_world(jobs_per_pool=2)
     adas, bobs = world.submit("ada"), world.submit("bob")
     pool_id = world.pool()

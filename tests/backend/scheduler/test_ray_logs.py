@@ -30,7 +30,7 @@ ray.shutdown()
 
 @pytest.mark.service
 @pytest.mark.full("starts Ray")
-def test_a_worker_that_prints_without_end_keeps_the_end_of_it_in_files_of_bounded_size():
+def test_bounds_the_logs_of_a_worker_that_prints_endlessly():
     with tempfile.TemporaryDirectory() as folder:  # short, for Ray's sockets
         command = [sys.executable, "-c", NOISY, f"{folder}/r"]
         subprocess.run(command, check=True, timeout=180, capture_output=True)

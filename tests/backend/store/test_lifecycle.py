@@ -242,9 +242,7 @@ def test_what_cannot_be_changed_is_refused_by_name_and_nothing_is(ada, job_id, s
     assert ada.get_job(job_id).updates == []
 
 
-def test_further_changes_than_a_view_can_show_are_refused_and_leave_the_job_as_it_is(
-    ada, job_id, monkeypatch
-):
+def test_refuses_more_changes_than_a_view_shows(ada, job_id, monkeypatch):
     monkeypatch.setattr("backend.store.lifecycle.MOST_UPDATES", 1)
     ada.change_settings(job_id, {"learning_rate": 1e-4})
     with pytest.raises(ConflictError):

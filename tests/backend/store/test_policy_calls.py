@@ -13,7 +13,7 @@ def large(length):
     return Logprobs(sequences=[{"token_ids": [(7919 * place) % 50_000 for place in range(length)]}])
 
 
-def test_waiting_calls_of_all_policies_of_a_tenant_share_one_limit_and_ended_ones_free_it(store):
+def test_shares_one_limit_between_a_tenants_waiting_calls(store):
     store.keys.ensure_tenant("eve")
     store.keys.ensure_tenant("finn")
     eve, finn = store.tenant("eve"), store.tenant("finn")

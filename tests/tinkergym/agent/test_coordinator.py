@@ -121,7 +121,7 @@ def test_an_answer_to_another_request_fails_the_episode():
     assert records(game)["o"].stop_reason is StopReason.SEAT_FAILED
 
 
-def test_a_game_that_runs_out_of_time_fails_for_all_and_names_whose_turn_it_was():
+def test_names_whose_turn_it_was_when_time_ran_out():
     game = seats("x", "o")
     game.receive(answer(game.begin(position(standing("x")))))
     game.stepped(position(standing("o"), x=0.25))

@@ -124,7 +124,7 @@ def test_a_template_that_cannot_be_used_is_refused_at_once(template, reason):
 
 def test_a_broken_tokenizer_is_refused():
     bundle = byte_bundle().model_copy(update={"tokenizer_json": "{}"})
-    with pytest.raises(TemplateError, match="tokenizer of bytes"):
+    with pytest.raises(TemplateError):
         Renderer.from_bundle(bundle)
 
 

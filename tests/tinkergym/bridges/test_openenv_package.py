@@ -109,7 +109,7 @@ def test_a_game_on_the_real_server_is_played_refused_and_lost_as_on_the_counterp
     assert (reward, terminated, truncated, info["metrics"]) == (1.0, False, False, {"malformed_actions": 0.0})
     assert env.step(observation[-1])[1:3] == (1.0, True)
     env.reset(seed=0)
-    with pytest.raises(RemoteEnvironmentError, match="broken on purpose"):
+    with pytest.raises(RemoteEnvironmentError):
         env.step("break")
     env.close()
 

@@ -34,7 +34,7 @@ def test_a_reward_that_is_no_number_is_a_failed_rollout(rollout, monkeypatch):
         rollout(repeat, group_size=1)
 
 
-def test_a_first_prompt_that_does_not_fit_ends_the_episode_by_name_before_anything_is_sampled(rollout):
+def test_ends_episode_whose_first_prompt_does_not_fit(rollout):
     group, policy, _ = rollout(repeat, group_size=2, context_length=5)
     assert policy.sampled == []
     assert [trajectory.stop_reason for trajectory in group.trajectories_G] == ["context_overflow"] * 2

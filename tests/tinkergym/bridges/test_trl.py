@@ -69,7 +69,7 @@ def test_an_episode_is_the_environments_own(adds):
     assert instance.step(solved(shown)) == env.step(solved(observation))[0]
     assert "The episode is over." in instance.step("0")
     assert instance.get_reward() == 1.0
-    with pytest.raises(EpisodeProtocolError, match="over"):
+    with pytest.raises(EpisodeProtocolError):
         instance.step("0")
 
 

@@ -105,7 +105,7 @@ def test_tools_are_offered_called_and_answered():
 def test_an_error_of_the_environment_is_a_lost_episode():
     env = real()
     env.reset(seed=0)
-    with pytest.raises(EnvironmentInfrastructureError, match="broken on purpose"):
+    with pytest.raises(EnvironmentInfrastructureError):
         env.step("break")
     env.reset(seed=0)
     assert env.step("1")[1] == 0.0
@@ -147,7 +147,7 @@ def test_a_tasksets_settings_are_its_arguments():
 def test_an_error_of_a_taskset_is_a_lost_episode():
     env = VerifiersEnv("real-taskset")
     env.reset(seed=0)
-    with pytest.raises(EnvironmentInfrastructureError, match="broken on purpose"):
+    with pytest.raises(EnvironmentInfrastructureError):
         env.step("break")
     env.reset(seed=0)
     assert env.step("red")[2:4] == (False, False)

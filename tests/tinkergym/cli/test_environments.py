@@ -171,9 +171,7 @@ def test_a_pack_that_ends_its_process_or_writes_anywhere_loses_only_its_own_entr
     assert not {f"{name}_pack" for name in (*HOSTILE, "listed")} & set(sys.modules)
 
 
-def test_an_environment_that_hangs_is_named_and_the_rest_of_its_pack_is_not_waited_for(
-    tmp_path, errors, monkeypatch
-):
+def test_names_environment_that_hangs(tmp_path, errors, monkeypatch):
     monkeypatch.setattr(listing, "MAKE_SECONDS", 0.2)
     points = "\n".join(f"hangs/Env-v{version} = hangs_pack:Env" for version in range(5))
     install(tmp_path, "hangs", "import time\ndef Env(): time.sleep(600)", points)

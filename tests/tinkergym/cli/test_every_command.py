@@ -164,7 +164,7 @@ def test_a_wrong_command_line_is_json_too(tg_run, name):
     assert "--nonsense" in result.stderr
 
 
-def test_an_error_is_json_on_stdout_and_a_sentence_on_stderr_with_the_usual_exit_code(workplace, tg_run):
+def test_prints_errors_as_json_and_as_a_sentence(workplace, tg_run):
     result = tg_run("jobs", "show", "job-9", "--json")
     (printed,) = documents(result.stdout)
     assert printed.keys() == {"error"}
@@ -271,7 +271,7 @@ def test_the_package_is_the_command_line():
 
 
 @pytest.mark.service
-def test_a_server_of_an_environment_says_where_it_is_and_ends_with_0_after_ctrl_c():
+def test_ends_environment_server_with_0_after_ctrl_c():
     process = subprocess.Popen(
         [*TINKERGYM, "serve-env", BOARD, "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
     )

@@ -64,7 +64,7 @@ def test_a_token_is_drawn_shown_once_and_wanted_of_two_clients_at_once(start):
     assert other.step("b2")[0] != one.step("c3")[0]
     process.send_signal(signal.SIGKILL)
     process.wait()
-    with pytest.raises(EnvironmentGoneError, match="server is gone"):
+    with pytest.raises(EnvironmentGoneError):
         one.step("d4")
     one.close()
     other.close()

@@ -31,9 +31,7 @@ def test_environments_that_are_not_named_one_way_are_refused(run, service, argum
     assert service.jobs.newest_first() == []
 
 
-def test_trackers_are_named_on_the_command_line_of_a_new_job_and_of_a_running_one(
-    run, service, tmp_path, monkeypatch
-):
+def test_reports_new_and_running_jobs_to_named_trackers(run, service, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("train", BOARD, "--steps", "3", "--report-to", "jsonl").exit_code == 0
     assert run("jobs", "attach", "job-1", "--report-to", "csv", "--report-to", "jsonl").exit_code == 0

@@ -35,7 +35,7 @@ def test_a_student_is_taught_from_the_command_line(run, service):
     assert (spec.kind, spec.teacher, spec.episodes_per_step) == ("distillation", "nano", 4)
 
 
-def test_rows_that_are_too_long_can_be_left_out_by_the_option_that_the_refusal_names(run, service, tmp_path):
+def test_drops_long_rows_by_the_option_the_refusal_names(run, service, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
         f'{{"prompt": "{"x" * 3000}", "completion": "y"}}\n{{"prompt": "1?", "completion": "y"}}\n'

@@ -84,7 +84,7 @@ def test_sharegpt_and_alpaca_are_read_as_our_own_layouts(renderer):
     assert same(renderer, {"instruction": "add", "output": "3"}, {"prompt": "add", "completion": "3"})
 
 
-def test_of_a_plain_text_every_token_is_learned_from_up_to_the_end_of_the_document(renderer):
+def test_learns_from_every_token_of_plain_text(renderer):
     (record,) = tokens_of(renderer, {"text": "abc"})
     (sequence,) = record
     assert renderer.decode(sequence.token_ids) == "abc<|im_end|>"

@@ -166,7 +166,7 @@ def test_three_policies_of_one_seat_each_meet_in_the_same_games():
     }
 
 
-def test_the_seat_that_is_left_goes_to_the_first_of_the_others_that_can_take_it():
+def test_gives_last_seat_to_the_first_that_can_play():
     third = bound("player_2", plays="random")
     found = crossplay(bound("player_0", "player_1"), DICE, pairs=2, others=[*third, *scripted("cautious")])
     assert {each.result.match.seats["player_2"].name for each in found.encounters} == {"job-1/player_2@9"}

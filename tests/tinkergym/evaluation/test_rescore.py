@@ -115,9 +115,7 @@ def test_seats_that_one_policy_plays_are_compared_separately():
         (GRPO(overlong_tokens=2), 1, "overlong_tokens"),
     ],
 )
-def test_an_algorithm_that_needs_more_than_a_reward_per_episode_has_no_advantages_and_says_so(
-    algorithm, turns, word
-):
+def test_says_why_an_algorithm_has_no_advantages(algorithm, turns, word):
     records = [stored_record(n, reward, turns=turns) for n, reward in enumerate((0.0, 1.0))]
     job = spec(algorithm.model_copy(update={"group_size": 2, "groups_per_step": 2}))
     found = rescore(job, stored_episodes(job, records, origin="job-1"), lambda episode: 1 - episode.reward)

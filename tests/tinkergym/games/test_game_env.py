@@ -126,7 +126,7 @@ def test_a_game_of_three_pays_each_and_ends_for_all():
     for _ in range(3):
         env.step(None)
     assert env.agents == []
-    with pytest.raises(EpisodeProtocolError, match="reset"):
+    with pytest.raises(EpisodeProtocolError):
         env.step("d")
 
 

@@ -81,7 +81,7 @@ def test_an_illegal_move_of_a_round_loses_it_once_all_have_moved(moves, rewards)
 def test_a_rule_for_illegal_moves_that_is_none_is_refused(setting):
     game = Nim()
     game.on_illegal = setting
-    with pytest.raises(InvalidRequestError, match="rule for illegal moves") as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         GameEnv(game)
     assert refused.value.field == "on_illegal"
 

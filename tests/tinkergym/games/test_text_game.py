@@ -30,7 +30,7 @@ def test_rewards_that_are_none_are_refused_and_shown(outcome, error):
 
     env = GameEnv(Wrong())
     env.reset(seed=0)
-    with pytest.raises(error, match="Wrong ended with the rewards"):
+    with pytest.raises(error):
         env.step("1")
 
 

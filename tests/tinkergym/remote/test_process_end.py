@@ -61,9 +61,7 @@ def test_a_script_that_is_told_to_end_hands_its_episodes_back(service, tmp_path,
     assert "waits for a client" in said
 
 
-def test_a_request_is_open_while_all_episodes_of_a_step_are_played_so_that_a_kill_is_seen(
-    service, client, monkeypatch
-):
+def test_keeps_a_request_open_while_a_step_is_played(service, client, monkeypatch):
     """Its connection breaks with the process, and the episodes need not wait until their leases run out."""
     lease, asked, saw = service.jobs.lease, threading.Event(), []
 

@@ -84,9 +84,7 @@ def test_token_ids_of_any_integer_type_are_a_prompt_and_other_things_are_refused
         assert refused.value.field == "prompt"
 
 
-def test_samples_are_of_the_last_published_version_also_in_a_script_that_opens_the_policy_again(
-    api, policy, open_policy
-):
+def test_samples_last_published_version_after_reopening(api, policy, open_policy):
     policy.sample("hello", deterministic=True)
     policy.optim_step(1e-3)
     policy.publish()
@@ -104,4 +102,3 @@ def test_an_unknown_loss_is_refused_with_the_nearest_name(policy):
     with pytest.raises(InvalidRequestError) as refused:
         policy.forward_backward([{"token_ids": [1, 2]}], loss="pppo")
     assert refused.value.field == "loss"
-    assert refused.value.hint == "did you mean 'ppo'?"

@@ -65,7 +65,7 @@ def test_the_metrics_of_each_of_several_policies_have_the_same_names_below_its_o
         assert found[f"policy/{agent}/entropy"] == 0.5
 
 
-def test_what_was_done_to_a_job_is_in_the_point_of_the_step_that_it_applies_to():
+def test_reports_changes_at_the_step_they_apply_to():
     def event(seq, body):
         return Event(seq=seq, job_id="job-1", time=float(seq), body=body)
 

@@ -121,9 +121,7 @@ def test_hidden_moves_are_made_in_any_order_and_paid_by_round(seed, players, rou
 
 @settings(**QUICK)
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(0, 9), st.booleans())
-def test_a_failure_ends_the_episode_for_all_seats_names_one_and_voids_what_came_to_nothing(
-    seed, players, at, breaks
-):
+def test_ends_episode_for_all_seats_after_a_failure(seed, players, at, breaks):
     games = []
     asked = request([f"p{n}" for n in range(players)], seed)
     sampler = Recorder(fails_at=-1 if breaks else at)

@@ -38,11 +38,11 @@ def test_a_helper_that_cannot_start_is_no_wrong_answer(monkeypatch, tmp_path):
     broken.write_text("raise SystemExit(1)")
     monkeypatch.setattr(mathematics, "_shared", None)
     monkeypatch.setattr(mathematics, "_WORKER", broken)
-    with pytest.raises(EnvironmentInfrastructureError, match="did not start"):
+    with pytest.raises(EnvironmentInfrastructureError):
         math_equal("a", "b")
 
 
-def test_files_of_the_working_folder_do_not_get_in_the_way_and_no_helper_is_left(tmp_path):
+def test_ignores_files_of_the_working_folder(tmp_path):
     (tmp_path / "re.py").write_text("raise RuntimeError")
     code = (
         "from tinkergym.rubrics import math_equal, mathematics; assert math_equal('0.5', '1/2');"

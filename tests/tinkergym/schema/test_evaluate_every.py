@@ -6,7 +6,7 @@ from tinkergym.schema.parsing import parse_spec
 
 def test_how_often_to_measure_is_refused_where_there_is_nothing_to_measure_with():
     spec = {"kind": "sft", "data": "0" * 64, "steps": 1, "eval_every": 5}
-    with pytest.raises(InvalidRequestError, match="only takes effect with eval_data or held_out") as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         parse_spec(spec)
     assert caught.value.field == "eval_every"
     assert parse_spec({**spec, "held_out": 0.1}).eval_every == 5

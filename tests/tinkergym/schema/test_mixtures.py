@@ -115,7 +115,7 @@ def test_best_by_names_the_evaluation_with_the_longest_fitting_name():
     assert mixed.best_decided_by() == ("a/b", "c")
 
 
-def test_a_name_is_short_holds_no_key_and_is_the_same_once_the_key_is_stored():
+def test_keeps_names_short_and_free_of_keys():
     def names(key):
         judge = {"url": "https://judge.example/v1", "model": "small", "api_key": key}
         return names_of([("a/Easy-v0", {"judge": judge, "level": level}) for level in (1, 2)])

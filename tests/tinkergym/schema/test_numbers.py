@@ -6,7 +6,7 @@ from tinkergym.schema.parsing import parse_spec
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
 
-def test_a_number_may_be_an_integer_where_a_fraction_is_meant_and_the_other_way_round():
+def test_accepts_integers_as_fractions_and_back():
     spec = parse_spec({**GOOD, "steps": 1e3, "algorithm": {"learning_rate": 1}, "parity_threshold": None})
     assert (spec.steps, spec.algorithm.learning_rate, spec.parity_threshold) == (1000, 1.0, None)
 

@@ -6,7 +6,6 @@ import pytest
 
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES
 from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
 from tinkergym.schema.parsing import parse, parse_spec
 from tinkergym.schema.sampling import SampleRequest
@@ -186,7 +185,7 @@ def test_settings_of_the_loop_that_could_not_take_effect_are_refused(settings, f
     assert caught.value.field == field
 
 
-def test_a_temperature_that_would_look_like_a_policy_that_diverged_is_refused_where_tokens_are_asked_for():
+def test_refuses_tiny_temperature_in_sample_requests():
     wanted = {"request_id": "r", "policy": "nano", "prompt_ids": [1], "max_tokens": 1}
     for temperature in (0, 0.001, 10):
         SampleRequest(**wanted, temperature=temperature)
@@ -199,7 +198,6 @@ def test_a_temperature_of_zero_in_training_is_refused_with_the_reason():
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({"environment": {"id": "a/B-v0"}, "steps": 1, "sampling": {"temperature": 0}})
     assert caught.value.field == "sampling.temperature"
-    assert "policy.evaluate" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -214,4 +212,4 @@ def test_a_temperature_of_zero_in_training_is_refused_with_the_reason():
 )
 def test_what_is_no_policy_reference_is_refused_with_how_one_is_written(settings, field):
     error = refusal(**settings)
-    assert (error.field, error.hint) == (field, HOW_TO_WRITE_POLICIES)
+    assert error.field == field

@@ -73,7 +73,7 @@ def test_what_a_policy_does_not_have_cannot_be_changed(name):
 
 
 def test_a_change_that_a_policy_with_its_own_algorithm_would_not_follow_is_refused():
-    with pytest.raises(InvalidRequestError, match=r"agents\.black\.learning_rate") as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         changes_to(GAME, {"learning_rate": 0.2})
     assert caught.value.field == "learning_rate"
     assert changes_to(GAME, {"updates": "only:black"})[0].new == "only:black"

@@ -141,7 +141,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
         ("ask", {}),
     ],
 )
-def test_an_answer_that_breaks_the_protocol_is_an_error_of_its_own_and_ends_the_session(hostile, op, answer):
+def test_ends_session_after_an_answer_breaks_the_protocol(hostile, op, answer):
     hostile.answers = {op: answer}
     with pytest.raises(RemoteAnswerError):
         play(hostile.url)
@@ -194,7 +194,7 @@ JSON = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(op=st.sampled_from(["about", "open", "reset", "step", "ask"]), data=st.data())
-def test_whatever_a_field_holds_is_a_value_of_its_type_or_an_error_with_a_type(hostile, op, data):
+def test_reads_any_field_as_its_type_or_an_error(hostile, op, data):
     names = [*SOUND[op], "i", "error", "session", "$blobs"]
     changed = data.draw(st.dictionaries(st.sampled_from(names), JSON, min_size=1, max_size=2))
     hostile.answers = {

@@ -57,7 +57,7 @@ def test_bytes_that_are_named_twice_are_refused(item):
     ids=["numbers", "brackets", "a text"],
 )
 @pytest.mark.parametrize("binary", [False, True])
-def test_a_message_that_takes_many_times_its_size_in_memory_is_refused_before_it_is_read(info, binary):
+def test_refuses_message_that_expands_in_memory(info, binary):
     text = f'{{"i":0,"info":{info},"$blobs":[]}}'
     frame = struct.pack("<I", len(text)) + text.encode() if binary else text
     tracemalloc.start()

@@ -55,9 +55,7 @@ def test_an_episode_that_the_loop_ends_gives_its_place_to_another_environment(se
     assert reasons(url, executor(3), limits=LIMITS[reason]) == {reason: 6}
 
 
-def test_a_vanished_clients_place_is_free_after_its_lease_though_sessions_may_be_idle_for_longer(
-    serve, connect, relays
-):
+def test_frees_vanished_clients_place_after_its_lease(serve, connect, relays):
     url = serve(lease_seconds=0.2, idle_timeout_seconds=300.0, capacity=1)
     relay = relays(url)
     vanishing = connect(relay.url)

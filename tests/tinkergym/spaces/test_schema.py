@@ -70,7 +70,7 @@ def test_spaces_nested_without_end_are_refused():
     document = TEXT
     for _ in range(200):
         document = {"space": "tuple", "spaces": [document]}
-    with pytest.raises(InvalidSpaceError, match="deep"):
+    with pytest.raises(InvalidSpaceError):
         space_from_json(document)
 
 
@@ -94,11 +94,11 @@ class Halves(gym.spaces.Discrete):
 def test_a_space_without_a_json_form_is_refused_everywhere(space, value, wrapped):
     if wrapped:
         space, value = spaces.Tuple([space]), (value,)
-    with pytest.raises(UnsupportedSpaceError, match="has no JSON form"):
+    with pytest.raises(UnsupportedSpaceError):
         space_to_json(space)
-    with pytest.raises(UnsupportedSpaceError, match="has no JSON form"):
+    with pytest.raises(UnsupportedSpaceError):
         json_schema(space)
-    with pytest.raises(UnsupportedSpaceError, match="has no JSON form"):
+    with pytest.raises(UnsupportedSpaceError):
         to_json(space, value)
 
 

@@ -71,5 +71,5 @@ def test_arrays_without_elements_keep_their_shape(shape):
 
 def test_many_large_arrays_together_are_refused_like_one():
     box = {**BOX, "shape": [2**22]}  # 16 MiB of float32
-    with pytest.raises(InvalidSpaceError, match="bytes"):
+    with pytest.raises(InvalidSpaceError):
         space_from_json({"space": "tuple", "spaces": [box] * 8})

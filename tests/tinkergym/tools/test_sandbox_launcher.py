@@ -7,7 +7,7 @@ from tinkergym.tools.sandbox import run_python
 
 def test_a_sandbox_that_cannot_be_started_is_no_fault_of_the_policy(monkeypatch):
     monkeypatch.setattr(sandbox.sys, "executable", "/nowhere/python")
-    with pytest.raises(EnvironmentInfrastructureError, match="nowhere"):
+    with pytest.raises(EnvironmentInfrastructureError):
         run_python("1")
 
 
@@ -15,5 +15,5 @@ def test_a_launcher_that_dies_is_no_fault_of_the_policy(monkeypatch, tmp_path):
     launcher = tmp_path / "launcher.py"
     launcher.write_text("raise SystemExit('out of luck')")
     monkeypatch.setattr(sandbox, "_LAUNCHER", launcher)
-    with pytest.raises(EnvironmentInfrastructureError, match="out of luck"):
+    with pytest.raises(EnvironmentInfrastructureError):
         run_python("1", isolation="limits")

@@ -34,7 +34,7 @@ def test_all_that_descend_from_the_first_process_are_added_up(proc):
     assert tree.used_bytes() == 300 * 1024
 
 
-def test_a_process_whose_parent_was_started_while_the_list_was_read_is_found_by_the_next_look(proc):
+def test_finds_new_process_at_the_next_look(proc):
     tree = ProcessTree(proc.folder, FIRST)
     proc(40, 30, kilobytes=1000)
     proc(41, 40)

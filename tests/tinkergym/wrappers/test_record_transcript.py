@@ -114,7 +114,7 @@ def test_a_full_disk_is_one_warning_and_a_count(tmp_path):
 
 def test_a_full_disk_ends_the_episode_if_that_was_asked_for():
     env = RecordTranscript(Count(), "/dev/full", strict=True)
-    with pytest.raises(StorageFullError, match="/dev/full"):
+    with pytest.raises(StorageFullError):
         play(env)
 
 

@@ -58,7 +58,7 @@ def test_of_two_wrappers_the_environments_own_reward_stays():
 
 
 def test_a_term_that_gives_no_number_makes_the_reward_invalid():
-    with pytest.raises(InvalidRewardError, match="never"):
+    with pytest.raises(InvalidRewardError):
         stepped(RewardTerms(Echo(), {"never": never}), "x")
 
 
@@ -86,5 +86,5 @@ def test_it_is_recorded_in_the_spec_and_made_again_from_it():
 
 
 def test_a_step_before_reset_is_refused():
-    with pytest.raises(EpisodeProtocolError, match="reset"):
+    with pytest.raises(EpisodeProtocolError):
         RewardTerms(Echo(), weights={"step": 1}).step("x")

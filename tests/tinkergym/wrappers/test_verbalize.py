@@ -113,7 +113,7 @@ def test_retries_are_free_and_counted_and_the_last_one_loses():
         assert rest == [0.0, False, False, {"metrics": {"illegal_moves": 1.0}}]
     assert env.step("0")[0] == "24"
     assert [env.step("jump")[1:3] for _ in range(3)] == [(0.0, False), (0.0, False), (-7.0, True)]
-    with pytest.raises(EpisodeProtocolError, match="call reset"):
+    with pytest.raises(EpisodeProtocolError):
         env.step("0")
     env.reset()
     env.step("0")
@@ -125,7 +125,7 @@ def test_a_loss_needs_no_retry():
     assert env.step("jump")[1:3] == (-1.0, True)
 
 
-def test_a_random_action_in_its_place_comes_from_the_seed_but_not_from_the_environments_chance():
+def test_draws_replacement_actions_from_the_seed():
     def returns(seed, actions):
         env = Verbalize(gym.make("FrozenLake-v1"), on_illegal="random")
         observation, _ = env.reset(seed=seed)

@@ -350,7 +350,6 @@ def test_a_forward_that_raises_fails_its_requests_and_nothing_else(start, direct
     held.raise_at_next(RuntimeError("out of paper"))
     broken = answers(engine, [ask("r1", prompt(4), session_id="s"), ask("r2", prompt(5))])
     assert {answer.error.type for answer in broken.values()} == {"InternalServiceError"}
-    assert "out of paper" in broken["r1"].error.message
     request = ask("r3", prompt(4), session_id="s")
     assert_same_logprobs(plain_model(directory), request, complete(engine, [request])["r3"])
     assert engine.stats().failed_forwards == 1
@@ -495,7 +494,7 @@ def test_batches_of_jobs_without_a_tenant_do_not_wait_for_each_other(start, dire
     assert order == ["short", "long"]
 
 
-def test_the_engine_does_not_sleep_before_a_batch_is_answered_and_is_woken_by_the_next_one(start, directory):
+def test_sleeps_only_between_batches(start, directory):
     engine, found = start(directory), Future()
     assert engine.sleep()
     engine.submit_together([ask("a", prompt(4), max_tokens=100)], found.set_result)
@@ -516,7 +515,7 @@ def test_generate_together_answers_each_request_in_its_place(start, directory):
     assert isinstance(found[1], SampleFailure)
 
 
-def test_some_are_answered_before_others_are_begun_if_only_so_many_are_computed_at_a_time(start, directory):
+def test_answers_some_before_beginning_others_at_its_limit(start, directory):
     device = threading.Lock()
     engine = start(directory, most_active=4, device_lock=device)
     requests = [ask(f"r{n}", prompt(4 + n, n), max_tokens=5) for n in range(12)]

@@ -101,7 +101,7 @@ def model() -> PackedModel:
     return PackedModel(PACKAGED_MODELS["nano"], device=torch.device("cpu"), dtype=torch.float32)
 
 
-def test_who_takes_over_from_a_leader_that_left_hands_its_prompt_on_at_the_right_place(model):
+def test_hands_prompt_on_after_its_leader_left(model):
     steps = Steps(model)
     leaves = Asker()
     steps.ask("leaves", LONG, asker=leaves)

@@ -24,7 +24,7 @@ def keys(table, slot):
     return table.cache.layer(0, heads=1, key_dim=1, value_dim=1)[0][slot.index, 0, :, 0]
 
 
-def test_a_prompt_is_copied_before_the_slot_that_holds_it_is_given_up_for_longer_ones(table):
+def test_copies_prompt_before_giving_up_its_slot(table):
     policy = LoadedPolicy(name="p", version=1)
     source = table.take(policy, "", list(PROMPT))
     keys(table, source)[: len(PROMPT)] = torch.arange(1.0, 21.0)

@@ -188,9 +188,7 @@ TIED = [(Qwen2Config, {}), (Gemma2Config, {"head_dim": 32, "sliding_window": 16}
 
 
 @pytest.mark.parametrize("config_class, more", TIED, ids=["qwen2", "gemma2"])
-def test_a_tied_output_head_follows_full_weights_also_after_sleep_and_nothing_is_left_after_closing(
-    tmp_path, config_class, more
-):
+def test_updates_tied_output_head_after_sleep(tmp_path, config_class, more):
     from backend.engines.vllm.engine import VllmEngine
 
     torch.manual_seed(1)
@@ -280,7 +278,7 @@ def test_a_mixture_of_experts_samples_with_the_adapter_that_the_learner_trained(
         engine.publish("p", 1, learner.weights("p"))
         request = ask("r", [5, 9, 2, 40], policy="p", policy_version=1, max_tokens=12)
         answer = answers(engine, [request])["r"]
-        with pytest.raises(InvalidRequestError, match="mixture of experts") as caught:
+        with pytest.raises(InvalidRequestError) as caught:
             engine.publish("whole", 1, FullWeights(tensors=model.state_dict()))
         assert caught.value.field == "adapter"
     finally:

