@@ -66,6 +66,7 @@ def running(processes, word):
     return found
 
 
+@pytest.mark.full("starts Ray and kills it")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent")
 def test_when_it_is_killed_together_with_its_guardians_nothing_stays_behind(service, tmp_path):
     until(lambda: is_complete(tmp_path / "data" / "local.json"))

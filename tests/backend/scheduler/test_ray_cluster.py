@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.full("starts Ray for itself")]
 
 
 @pytest.fixture(scope="module")
