@@ -348,7 +348,7 @@ class TenantStore(TenantRuns):
 
     def _model_and_worker(self, policy: str) -> tuple[str, str | None] | None:
         ref = PolicyRef.find(policy)
-        if ref is None or (ref.has_version and ref.version is None):
+        if ref is None or str(ref) != policy or (ref.has_version and ref.version is None):
             return None
         with self._db.read() as connection:
             try:
