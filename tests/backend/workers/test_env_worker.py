@@ -154,6 +154,7 @@ def test_by_a_worker_over_http(expected, pool):
 
 
 @pytest.mark.service
+@pytest.mark.full("starts Ray")
 @pytest.mark.parametrize("pool", ["tcp"], indirect=True)
 def test_by_an_environment_worker_in_a_ray_actor(expected, pool, tmp_path_factory):
     service, url = pool
