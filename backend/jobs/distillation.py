@@ -13,11 +13,11 @@ from backend.jobs.played_job import Strategy
 from backend.jobs.run_facts import Source
 from backend.jobs.turn_rewards import counts
 from backend.jobs.update import update
-from backend.learner.distillation_loss import distillation_advantages
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.token_loss import policy_loss
 from backend.policies.frozen_policy import FrozenPolicy
 from backend.policies.parity import parity
+from tinkergym.advantages import distillation_advantages
 from tinkergym.schema.jobs.distillation import DistillationSpec
 
 _LOSS = policy_loss(loss="importance_sampling")

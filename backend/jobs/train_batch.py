@@ -6,7 +6,6 @@ job has a KL penalty, and the value head's estimates, only if there is one.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ from backend.learner.sequences import FloatArray, TrainSequence
 from tinkergym.outcomes import Credit, Outcome, StepOutcomes
 from tinkergym.policy_losses import kl_estimates
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.trajectory.trajectory import Segment, Trajectory, Turn
+from tinkergym.trajectory.trajectory import Segment, Trajectory
 
 _SHUFFLE = 2
 """Last word of the entropy for the control experiment's permutation."""
@@ -152,10 +151,8 @@ def _assembled(
 
 def _by_group(seats: list[PlayedSeat]) -> list[PlayedSeat]:
     """Return the seats with those of a group next to each other, otherwise in order."""
-    groups: dict[int, list[PlayedSeat]] = defaultdict(list)
-    for seat in seats:
-        groups[seat.group].append(seat)
-    return [seat for some in groups.values() for seat in some]
+    places = {group: place for place, group in enumerate(dict.fromkeys(seat.group for seat in seats))}
+    return sorted(seats, key=lambda seat: places[seat.group])
 
 
 def _kinds(spec: RLSpec, seats: Sequence[PlayedSeat]) -> list[int]:
@@ -192,13 +189,10 @@ def _learned(spec: RLSpec, trajectory: Trajectory, number: int) -> npt.NDArray[n
     """Return which tokens of a segment enter the loss."""
     mask = np.asarray(trajectory.segments[number].loss_mask, dtype=bool)
     for turn in trajectory.turns:
-        if turn.segment == number and (turn.void or _is_masked(spec, turn)):
+        cut = spec.algorithm.mask_truncated and turn.finish_reason == "length"
+        if turn.segment == number and (turn.void or cut):
             mask[turn.start : turn.end] = False
     return mask
-
-
-def _is_masked(spec: RLSpec, turn: Turn) -> bool:
-    return spec.algorithm.mask_truncated and turn.finish_reason == "length"
 
 
 def _sequence(

@@ -15,7 +15,7 @@ from tinkergym.certificates.document import refuse_repeated_names
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import BundledFile, CheckpointFacts, RunFacts
 from tinkergym.schema.jobs.parts import LoRA
-from tinkergym.schema.jobs.spec import JOB_SPEC, JobSpec
+from tinkergym.schema.jobs.spec import STORED_SPEC, JobSpec
 from tinkergym.schema.steering import settings_before
 
 MANIFEST = "manifest.json"
@@ -98,7 +98,7 @@ def _of_manifest(facts: RunFacts, one: CheckpointFacts, manifest: _Manifest) -> 
 def _same_settings(facts: RunFacts, agent: str, written: JsonValue) -> bool:
     """Whether a manifest's settings are those with which the job started."""
     try:
-        found: JobSpec = JOB_SPEC.validate_python(written)
+        found: JobSpec = STORED_SPEC.validate_python(written)
         began = settings_before(facts.job.spec, facts.job.updates).for_agent(agent)
     except (ValidationError, TinkerGymError, LookupError, TypeError):  # The changes may be invented.
         return False

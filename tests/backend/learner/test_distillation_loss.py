@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.learner.distillation_loss import distillation_advantages
 from backend.learner.learner import Learner
 from backend.learner.token_loss import policy_loss
+from tinkergym.advantages import distillation_advantages
 from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.policy_losses import LossTokens
 from tinkergym.schema.jobs.parts import FullParameters, LoRA

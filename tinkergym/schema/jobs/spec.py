@@ -24,19 +24,14 @@ KINDS: dict[str, type[JobSpec]] = {
     "policy": PolicySpec,
 }
 
-JOB_SPEC: TypeAdapter[RLSpec | SFTSpec | PreferenceSpec | DistillationSpec | PolicySpec] = TypeAdapter(
-    JobSpec
-)
-
-
 StoredSpec = Annotated[JobSpec, WrapValidator(as_stored)]
 """Settings that were accepted before: what is no longer installed here can still be shown."""
 
-_STORED_SPEC: TypeAdapter[RLSpec | SFTSpec | PreferenceSpec | DistillationSpec | PolicySpec] = TypeAdapter(
+STORED_SPEC: TypeAdapter[RLSpec | SFTSpec | PreferenceSpec | DistillationSpec | PolicySpec] = TypeAdapter(
     StoredSpec
 )
 
 
 def stored_spec(written: str) -> JobSpec:
     """Parse the stored JSON of a job's settings."""
-    return _STORED_SPEC.validate_json(written)
+    return STORED_SPEC.validate_json(written)
