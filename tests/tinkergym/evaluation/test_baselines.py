@@ -69,8 +69,9 @@ def test_an_environment_that_does_not_offer_it_is_refused(policy):
         def ask(self, options):
             return "?"
 
-    with pytest.raises(InvalidRequestError, match=r"Plain has no \w+_action"):
+    with pytest.raises(InvalidRequestError) as caught:
         policy(Plain())
+    assert caught.value.field == "policy"
 
 
 def test_an_action_that_is_not_known_is_refused_when_it_is_asked_for():
@@ -78,8 +79,9 @@ def test_an_action_that_is_not_known_is_refused_when_it_is_asked_for():
         def gold_action(self):
             return None
 
-    with pytest.raises(InvalidRequestError, match=r"gold_action\(\) returned no action"):
+    with pytest.raises(InvalidRequestError) as caught:
         play_episode(Unsolved(), GoldPolicy(Unsolved()), seed=0)
+    assert caught.value.field == "policy"
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,9 @@ def test_an_opponents_illegal_move_wins():
 
 
 def test_an_opponent_that_never_moves_legally_is_an_error_not_an_episode():
-    with pytest.raises(InvalidEnvironmentError, match="opponent that makes legal moves"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         against(Scripted("nonsense"), "second").reset(seed=0)
+    assert caught.value.field == "opponent"
 
 
 def test_illegal_moves_are_counted_in_each_step():
@@ -370,5 +371,6 @@ def test_pettingzoos_wrappers_may_stand_around_the_game():
 
 
 def test_a_game_that_names_no_opponents_needs_one_that_acts():
-    with pytest.raises(InvalidRequestError, match=r"act\(observation\)"):
+    with pytest.raises(InvalidRequestError) as caught:
         AgainstOpponent(Chain())
+    assert caught.value.field == "opponent"

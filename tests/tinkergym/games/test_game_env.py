@@ -67,8 +67,9 @@ def test_a_game_names_its_agents():
 def test_agents_that_are_not_one_for_each_player_are_refused(agents):
     game = Nim()
     game.agents = agents
-    with pytest.raises(InvalidEnvironmentError, match="2 players"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         GameEnv(game)
+    assert caught.value.field == "environment"
 
 
 def test_a_simultaneous_game_is_a_parallel_environment_too_and_back():
@@ -133,8 +134,9 @@ def test_a_game_of_three_pays_each_and_ends_for_all():
 def test_an_action_that_is_no_text_is_refused():
     env = GameEnv(Nim())
     env.reset(seed=0)
-    with pytest.raises(InvalidRequestError, match="must be a str, not int"):
+    with pytest.raises(InvalidRequestError) as caught:
         env.step(1)
+    assert caught.value.field == "action"
 
 
 @settings(max_examples=40, deadline=None)

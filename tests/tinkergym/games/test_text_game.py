@@ -86,20 +86,23 @@ def test_players_that_are_added_when_the_game_begins_are_refused():
             self.players = 2
 
     for game in (Grows(), Grown()):
-        with pytest.raises(InvalidEnvironmentError, match="players"):
+        with pytest.raises(InvalidEnvironmentError) as caught:
             GameEnv(game).reset(seed=0)
+        assert caught.value.field == "environment"
 
     class Empty(Nim):
         players = ()
 
-    with pytest.raises(InvalidEnvironmentError, match="has the invalid number of players"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         GameEnv(Empty())
+    assert caught.value.field == "environment"
 
 
 @pytest.mark.parametrize("method", ["first_player", "next_player"])
 def test_a_player_that_does_not_exist_is_refused_by_the_methods_name(method):
     game = type("Lost", (Nim,), {method: lambda self, *player: 7})
     env = GameEnv(game())
-    with pytest.raises(InvalidEnvironmentError, match=f"{method} returned 7"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         env.reset(seed=0)
         env.step("1")
+    assert caught.value.field == "environment"

@@ -74,7 +74,7 @@ def test_what_is_no_image_is_refused(value):
 )
 def test_a_pillow_image_is_refused_for_what_its_file_would_be(data, fault):
     # Pillow opens a file without decoding it, so it breaks only now.
-    with pytest.raises(InvalidImageError, match=fault):
+    with pytest.raises(InvalidImageError):
         image_file(Image.open(io.BytesIO(data)))
 
 

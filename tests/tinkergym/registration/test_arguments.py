@@ -36,17 +36,17 @@ def test_an_argument_that_could_not_travel_with_a_job_is_refused(value):
     with pytest.raises(InvalidRequestError) as made:
         tg.make("tests/Arguments-v0", level=value)
     assert made.value.field == "kwargs.level"
-    with pytest.raises(InvalidRequestError, match="with a job as JSON"):
+    with pytest.raises(InvalidRequestError) as caught:
         tg.register("tests/Refused-v0", Question, kwargs={"level": value})
+    assert caught.value.field == "kwargs.level"
     assert "tests/Refused-v0" not in gym.registry
 
 
 def test_a_data_set_as_an_argument_is_to_be_named_instead():
     tg.register("tests/Arguments-v0", Question)
-    with pytest.raises(
-        InvalidRequestError, match="pass a path and a split instead, and open the data in the"
-    ):
+    with pytest.raises(InvalidRequestError) as caught:
         tg.make("tests/Arguments-v0", level=NO_JSON["a data set"])
+    assert caught.value.field == "kwargs.level"
 
 
 def test_json_arguments_are_accepted_and_kept():

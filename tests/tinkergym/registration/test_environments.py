@@ -40,8 +40,9 @@ def test_registering_again_changes_nothing_and_another_class_is_refused():
     tg.register("tests/Again-v0", Question, kwargs={"level": 3})
     assert tg.make("tests/Again-v0").reset(seed=0)[0] == "level 3"
     assert gym.make("tests/Again-v0").reset(seed=0)[0] == "level 3"
-    with pytest.raises(InvalidRequestError, match="already registered"):
+    with pytest.raises(InvalidRequestError) as caught:
         tg.register("tests/Again-v0", Other)
+    assert caught.value.field == "id"
 
 
 def test_a_class_defined_anew_replaces_its_predecessor():
@@ -59,11 +60,13 @@ def test_a_class_defined_anew_replaces_its_predecessor():
 
 def test_a_failing_constructor_is_named_and_chained():
     tg.register("tests/Levels-v0", Question)
-    with pytest.raises(InvalidEnvironmentError, match="there is no such level") as caught:
+    with pytest.raises(InvalidEnvironmentError) as caught:
         tg.make("tests/Levels-v0", level=10)
+    assert caught.value.field == "environment"
     assert isinstance(caught.value.__cause__, RuntimeError)
-    with pytest.raises(InvalidEnvironmentError, match="colour"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         tg.make("tests/Levels-v0", colour="red")
+    assert caught.value.field == "environment"
 
 
 def test_an_environment_is_made_from_a_jobs_reference():

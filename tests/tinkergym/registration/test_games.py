@@ -69,12 +69,15 @@ def test_the_rule_for_illegal_moves_the_opponent_and_the_seat_stand_in_the_spec(
 
 def test_registering_again_replaces_and_another_game_is_refused():
     tg.register_game("test/Coins-v0", Coins)
-    with pytest.raises(InvalidRequestError, match="already registered for"):
+    with pytest.raises(InvalidRequestError) as caught:
         tg.register_game("test/Coins-v0", Other)
-    with pytest.raises(InvalidRequestError, match="no version"):
+    assert caught.value.field == "id"
+    with pytest.raises(InvalidRequestError) as caught:
         tg.register_game("test/Coins", Coins)
-    with pytest.raises(InvalidRequestError, match="no method genius"):
+    assert caught.value.field == "id"
+    with pytest.raises(InvalidRequestError) as caught:
         tg.register_game("test/New-v0", Coins, opponents=("random", "genius"))
+    assert caught.value.field == "opponents"
 
 
 def test_making_a_known_game_does_not_read_the_packs_again(monkeypatch):
@@ -87,8 +90,9 @@ def test_making_a_known_game_does_not_read_the_packs_again(monkeypatch):
 
 
 def test_an_unknown_setting_is_refused_by_name():
-    with pytest.raises(InvalidEnvironmentError, match="stones"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         tg.make("test/CoinsVs-v0", stones=3)
+    assert caught.value.field == "environment"
 
 
 def test_an_aec_environment_of_ones_own_is_made_when_it_is_asked_for(monkeypatch):
@@ -108,8 +112,9 @@ def test_an_aec_environment_of_ones_own_is_made_when_it_is_asked_for(monkeypatch
     with pytest.raises(InvalidRequestError) as refused:
         register_aec("test/Own-v0", "own_games")
     assert refused.value.field == "entry_point"
-    with pytest.raises(InvalidRequestError, match="already registered for own_games:make"):
+    with pytest.raises(InvalidRequestError) as caught:
         register_aec("test/Own-v0", "own_games:another")
+    assert caught.value.field == "id"
 
 
 def test_an_error_names_the_environment_that_was_asked_for():

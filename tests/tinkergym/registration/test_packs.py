@@ -154,8 +154,9 @@ def test_names_broken_pack_and_keeps_the_others(install, source):
     install("tinkergym-sound", "sound/Env-v0 = MODULE:Env")
     assert {"broken/Env-v0", "sound/Env-v0"} <= set(tg.registration.registered())
     for make, name in ((tg.make, "broken/Env-v0"), (tg.make_game, "broken/Nim-v0")):
-        with pytest.raises(InvalidEnvironmentError, match="tinkergym-broken"):
+        with pytest.raises(InvalidEnvironmentError) as caught:
             make(name)
+        assert caught.value.field == "environment"
     assert tg.make("sound/Env-v0").reset(seed=0)
 
 
@@ -164,8 +165,9 @@ def test_what_a_constructor_raises_is_an_error_that_names_the_environment(instal
     source = f"def Env(): raise {error}('\\x1b[2J')"
     install("tinkergym-raises", "raises/Env-v0 = MODULE:Env", source, games="raises/Game-v0 = MODULE:Env")
     for make, name in ((tg.make, "raises/Env-v0"), (tg.make_game, "raises/Game-v0")):
-        with pytest.raises(InvalidEnvironmentError, match=f"{name}.*{error}") as caught:
+        with pytest.raises(InvalidEnvironmentError) as caught:
             make(name)
+        assert caught.value.field == "environment"
         assert caught.value.message.isprintable()
 
 
@@ -173,26 +175,28 @@ def test_ends_import_of_a_pack_at_ctrl_c(install):
     install("tinkergym-slow", "slow/Env-v0 = MODULE:Env", "raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
         tg.make("slow/Env-v0")
-    with ThreadPoolExecutor(1) as thread, pytest.raises(InvalidEnvironmentError, match="KeyboardInterrupt"):
+    with ThreadPoolExecutor(1) as thread, pytest.raises(InvalidEnvironmentError) as caught:
         thread.submit(tg.make, "slow/Env-v0").result()
+    assert caught.value.field == "environment"
 
 
 def test_settings_that_a_factory_does_not_take_are_named(install):
     install("tinkergym-few", "few/Env-v0 = MODULE:hard", games="few/Nim-v0 = MODULE:long_nim")
-    with pytest.raises(InvalidEnvironmentError, match="stones"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         tg.make_game("few/Nim-v0", stnes=4)
-    with pytest.raises(
-        InvalidRequestError, match=r"cannot have an argument named id, because gymnasium\.make"
-    ):
+    assert caught.value.field == "environment"
+    with pytest.raises(InvalidRequestError) as caught:
         make_environment(EnvironmentRef(id="few/Env-v0", kwargs={"id": "other"}))
+    assert caught.value.field == "environment.kwargs.id"
 
 
 @pytest.mark.parametrize("players", ["0", "-1", "10**12", "'ab'", "None", "1.5"])
 def test_a_game_with_an_impossible_number_of_players_is_refused_when_it_is_made(install, players):
     source = f"import tinkergym\nclass Game(tinkergym.TextGame):\n    players = {players}"
     install("tinkergym-crowd", "", source, games="crowd/Game-v0 = MODULE:Game")
-    with pytest.raises(InvalidEnvironmentError, match="players"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         tg.make_game("crowd/Game-v0")
+    assert caught.value.field == "environment"
 
 
 def test_hides_only_the_id_a_script_registered(install):
@@ -263,10 +267,12 @@ def test_an_installed_pack_cannot_be_replaced_by_a_script(install):
     class OtherGame(tg.TextGame):
         pass
 
-    with pytest.raises(InvalidRequestError, match="already registered"):
+    with pytest.raises(InvalidRequestError) as caught:
         tg.register("firm/Env-v0", Other)
-    with pytest.raises(InvalidRequestError, match="already registered"):
+    assert caught.value.field == "id"
+    with pytest.raises(InvalidRequestError) as caught:
         tg.register_game("firm/Nim-v0", OtherGame)
+    assert caught.value.field == "id"
 
 
 def test_a_pack_installed_or_removed_while_the_process_runs_is_noticed(install, tmp_path):
@@ -293,5 +299,6 @@ def test_a_pack_that_was_installed_editable_after_this_process_began_is_found(in
 def test_an_environment_that_lacks_a_package_names_the_extra_that_brings_it(monkeypatch, make):
     monkeypatch.setitem(sys.modules, "pettingzoo.classic.rlcard_envs.leduc_holdem", None)
     env_id = "pettingzoo/LeducHoldemVs-v0" if make is tg.make else "pettingzoo/LeducHoldem-v0"
-    with pytest.raises(InvalidRequestError, match=r"not installed.*\.\[pettingzoo\]"):
+    with pytest.raises(InvalidRequestError) as caught:
         make(env_id).reset(seed=0)
+    assert caught.value.field == "environment"

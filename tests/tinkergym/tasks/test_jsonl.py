@@ -60,16 +60,19 @@ def test_a_task_that_is_not_there_is_refused(folder, index):
 
 
 def test_an_unknown_split_is_refused_with_those_that_are_there(folder):
-    with pytest.raises(InvalidRequestError, match=r"\['test', 'train'\]"):
+    with pytest.raises(InvalidRequestError) as caught:
         JsonlTasks(folder, split="dev")
+    assert caught.value.field == "split"
 
 
 def test_a_missing_and_an_empty_file_are_refused(tmp_path):
-    with pytest.raises(InvalidRequestError, match="task file"):
+    with pytest.raises(InvalidRequestError) as caught:
         JsonlTasks(tmp_path / "none.jsonl")
+    assert caught.value.field == "path"
     (tmp_path / "empty.jsonl").write_text("\n\n")
-    with pytest.raises(InvalidRequestError, match="no tasks"):
+    with pytest.raises(InvalidRequestError) as caught:
         len(JsonlTasks(tmp_path / "empty.jsonl"))
+    assert caught.value.field == "path"
 
 
 @pytest.mark.parametrize(
@@ -95,27 +98,31 @@ def test_tasks_survive_pickling(folder):
 
 
 def test_a_split_of_a_single_file_is_refused(folder):
-    with pytest.raises(InvalidRequestError, match="has no splits, so"):
+    with pytest.raises(InvalidRequestError) as caught:
         JsonlTasks(folder / "test.jsonl", split="test")
+    assert caught.value.field == "split"
 
 
 def test_a_file_that_changes_while_it_is_used_is_refused(folder):
     tasks = JsonlTasks(folder, split="train")
     assert len(tasks) == 3
     (folder / "train.jsonl").write_text('{"q": "another, and longer than before"}\n' * 9)
-    with pytest.raises(InvalidRequestError, match="changed after its tasks were first read"):
+    with pytest.raises(InvalidRequestError) as caught:
         tasks[0]
+    assert caught.value.field == "path"
     assert len(JsonlTasks(folder, split="train")) == 9
 
 
 def test_a_folder_is_not_taken_for_a_file(tmp_path):
     (tmp_path / "train.jsonl").mkdir()
-    with pytest.raises(InvalidRequestError, match="has no split 'train'") as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         JsonlTasks(tmp_path, split="train")
+    assert refused.value.field == "split"
     assert refused.value.hint == "it has none"
     (tmp_path / "test.jsonl").write_text("{}")
     tasks = JsonlTasks(tmp_path, split="test")
     (tmp_path / "test.jsonl").unlink()
     (tmp_path / "test.jsonl").mkdir()
-    with pytest.raises(InvalidRequestError, match="cannot be read"):
+    with pytest.raises(InvalidRequestError) as caught:
         len(tasks)
+    assert caught.value.field == "path"

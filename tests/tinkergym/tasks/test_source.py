@@ -27,8 +27,9 @@ def test_an_option_names_the_task_and_else_the_seed_draws_it(make):
     assert drawn == [make("train").choose(np.random.default_rng(seed), {}) for seed in range(20)]
     assert all(task == ROWS[index] for index, task in drawn)
     for wrong in (-1, 10, "1", 1.0, True):
-        with pytest.raises(InvalidRequestError, match="has no task"):
+        with pytest.raises(InvalidRequestError) as caught:
             tasks.choose(np.random.default_rng(0), {"task_index": wrong})
+        assert caught.value.field == "task_index"
 
 
 def test_a_named_task_draws_nothing_from_the_environments_chance(make):
