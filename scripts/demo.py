@@ -1,11 +1,13 @@
 """`make demo`: run an example, with a temporary service unless one is already running.
 
-Jobs and checkpoints stay in the service's data folder ($TINKERGYM_HOME, else ~/.tinkergym). Ctrl-C also
-cancels the job: otherwise it would resume with the service's next start, next to newly started jobs.
+Jobs and checkpoints stay in the service's data folder ($TINKERGYM_HOME, else ~/.tinkergym). Ctrl-C and
+SIGTERM also cancel the job: otherwise it would resume with the service's next start, next to newly started
+jobs.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ class _InterruptedError(Exception):
 
 def main() -> int:
     """Run the example against a service; the exit status is 0 if it completes."""
+    # Else SIGTERM would end this process alone, and leave the service and the job running.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with local_service(announce=print) as started_here:
             job = _run_example()
@@ -34,6 +38,8 @@ def main() -> int:
     except (KeyboardInterrupt, _InterruptedError) as interrupt:
         print(f"demo: interrupted; {str(interrupt) or 'nothing was started'}", file=sys.stderr)
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if started_here and job is not None:
         # The report's own hint assumes a running service; by now this one has stopped.
         print(f"To play against it, first `make serve`, then in another terminal:\n    {play_command(job)}")

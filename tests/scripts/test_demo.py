@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import signal
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def interrupted(demo, tmp_path, monkeypatch, capsys):
 )
 def test_it_says_what_became_of_the_job(interrupted, state, step, said):
     assert interrupted(EXAMPLE.format(state=state, step=step)) == f"demo: interrupted; {said}"
+
+
+def test_sigterm_cancels_the_job_like_ctrl_c(interrupted):
+    before = signal.getsignal(signal.SIGTERM)
+    ended = EXAMPLE.replace("raise KeyboardInterrupt", "import signal; signal.raise_signal(signal.SIGTERM)")
+    assert "job-1 was cancelled" in interrupted(ended.format(state="CANCELLED", step=0))
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_before_there_is_a_job_nothing_was_started(interrupted):

@@ -48,7 +48,7 @@ def signature_problem(certificate: Certificate, key: str) -> str:
     except ImportError as error:
         raise MissingExtraError(
             f"checking a signature needs the package cryptography: {error}",
-            hint="pip install 'tinkergym[signatures]'",
+            hint="pip install '.[signatures]' in a checkout of tinkergym",
         ) from error
     found = certificate.signature
     if found is None:
