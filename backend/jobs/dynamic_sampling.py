@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from backend.episodes.played import Played, PlayedSeat, trained_seats
 from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
-from tinkergym.outcomes import Outcome
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.trajectory.outcomes import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

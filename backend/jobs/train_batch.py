@@ -21,9 +21,9 @@ from backend.jobs.dynamic_sampling import learned_from
 from backend.jobs.run_facts import Source
 from backend.jobs.turn_rewards import compared_return, counts, shaped_rewards
 from backend.learner.sequences import FloatArray, TrainSequence
-from tinkergym.outcomes import Credit, Outcome, StepOutcomes
 from tinkergym.policy_losses import kl_estimates
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.trajectory.outcomes import Credit, Outcome, StepOutcomes
 from tinkergym.trajectory.trajectory import Segment, Trajectory
 
 _SHUFFLE = 2

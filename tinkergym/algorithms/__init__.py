@@ -10,10 +10,10 @@ from tinkergym.algorithms.ppo import PPO
 from tinkergym.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from tinkergym.algorithms.rloo import RLOO
 from tinkergym.algorithms.running_baseline import RunningBaseline
-from tinkergym.outcomes import Credits, Outcome, StepOutcomes
 from tinkergym.policy_losses import LossTokens
 from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.optimizer import AdamW
+from tinkergym.trajectory.outcomes import Credits, Outcome, StepOutcomes
 
 __all__ = [
     "GRPO",

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from tinkergym.outcomes import Credits, Memory, Outcome, StepOutcomes
 from tinkergym.schema.algorithms import PolicyGradient
+from tinkergym.trajectory.outcomes import Credits, Memory, Outcome, StepOutcomes
 
 
 class RunningBaseline(PolicyGradient):

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
-from tinkergym.outcomes import FloatArray, Outcome, StepOutcomes
 from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.trajectory.outcomes import FloatArray, Outcome, StepOutcomes
 
 
 def what_is_missing(spec: PlayedSpec, episodes: StoredEpisodes) -> str:

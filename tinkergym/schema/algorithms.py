@@ -12,7 +12,6 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.outcomes import Credits, Memory, Outcome, StepOutcomes
 from tinkergym.policy_losses import (
     KLEstimator,
     LossName,
@@ -32,6 +31,7 @@ from tinkergym.policy_losses import (
 from tinkergym.schema.model import Choice
 from tinkergym.schema.optimizer import Optimized, OptimizerStep
 from tinkergym.schema.refusals import Refusal
+from tinkergym.trajectory.outcomes import Credits, Memory, Outcome, StepOutcomes
 
 LARGEST = 1e6
 """Larger weights and bounds are mistakes, and their products would exceed float32."""

@@ -1,7 +1,7 @@
 """Outcomes of episodes with given returns."""
 
-from tinkergym.outcomes import Outcome, StepOutcomes
 from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.trajectory.outcomes import Outcome, StepOutcomes
 
 
 def outcomes(*groups, turns=None):

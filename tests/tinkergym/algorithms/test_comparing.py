@@ -3,7 +3,7 @@ import pytest
 
 from tests.tinkergym.algorithms.episodes import credits_of, outcomes
 from tinkergym.algorithms import GRPO
-from tinkergym.outcomes import StepOutcomes
+from tinkergym.trajectory.outcomes import StepOutcomes
 
 TURNS = {2.0: [2.0, 0.0], 4.0: [1.0, 3.0]}
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tinkergym.algorithms.ppo import PPO, turn_payments
-from tinkergym.outcomes import Outcome, StepOutcomes
+from tinkergym.trajectory.outcomes import Outcome, StepOutcomes
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
 
 

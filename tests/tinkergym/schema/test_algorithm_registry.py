@@ -5,10 +5,10 @@ import pytest
 from tests.tinkergym.algorithms.installed import RANKS, install, ranks, site
 from tinkergym import algorithms
 from tinkergym.errors import InvalidRequestError
-from tinkergym.outcomes import StepOutcomes
 from tinkergym.schema import algorithm_registry
 from tinkergym.schema.jobs.spec import stored_spec
 from tinkergym.schema.parsing import parse_spec
+from tinkergym.trajectory.outcomes import StepOutcomes
 
 __all__ = ["ranks", "site"]
 
