@@ -85,8 +85,9 @@ def test_an_unplayed_episode_and_a_broken_one_are_told_apart(adds):
 
 
 def test_a_row_without_a_seed_is_refused(adds):
-    with pytest.raises(InvalidRequestError, match="training_rows"):
+    with pytest.raises(InvalidRequestError) as caught:
         adds().reset(prompt=[])
+    assert caught.value.field == "seed"
 
 
 def test_a_task_can_be_named_by_the_row():

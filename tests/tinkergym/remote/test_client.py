@@ -84,8 +84,9 @@ def test_an_explicit_rollout_wins(start_service, connect):
     tg.register("only_here/Echo-v0", Echo)
     with pytest.raises(UnknownEnvironmentError):
         client.train("only_here/Echo-v0", steps=1, rollout="server")
-    with pytest.raises(InvalidRequestError, match="the service does not run a client's code"):
+    with pytest.raises(InvalidRequestError) as caught:
         client.train(Echo, steps=1, rollout="server")
+    assert caught.value.field == "rollout"
     assert len(service.jobs.newest_first()) == 1
 
 
@@ -107,8 +108,9 @@ def test_a_slip_of_the_environments_arguments_is_told_what_they_are_called(clien
 
 def test_an_environment_cannot_be_named_once_more_among_the_settings(service, client):
     for use in (client.train, partial(client.distill, teacher="nano")):
-        with pytest.raises(InvalidRequestError, match="environment: it is already the first argument"):
+        with pytest.raises(InvalidRequestError) as caught:
             use(Echo, steps=1, environment={"id": "board/TicTacToeVs-v0"})
+        assert caught.value.field == "environment"
     assert "POST /v1/jobs" not in service.calls
 
 
@@ -136,14 +138,16 @@ def test_an_environment_that_cannot_travel_with_a_job_is_refused(service, client
     [(Echo(), "pass the class"), (3, "cannot train in 3"), (lambda: 3, "not a gymnasium.Env")],
 )
 def test_what_is_no_environment_is_refused_with_what_to_hand_over(service, client, source, message):
-    with pytest.raises(InvalidRequestError, match=message):
+    with pytest.raises(InvalidRequestError) as caught:
         client.train(source, steps=1)
+    assert caught.value.field == "environment"
     assert "POST /v1/jobs" not in service.calls
 
 
 def test_env_kwargs_that_are_no_mapping_are_refused(service, client):
-    with pytest.raises(InvalidRequestError, match="env_kwargs: must be a mapping"):
+    with pytest.raises(InvalidRequestError) as caught:
         client.train("board/TicTacToeVs-v0", steps=1, env_kwargs=5)
+    assert caught.value.field == "env_kwargs"
 
 
 def test_a_key_is_taken_without_the_lines_end_that_a_file_added(service):
@@ -153,8 +157,9 @@ def test_a_key_is_taken_without_the_lines_end_that_a_file_added(service):
 
 @pytest.mark.parametrize("key", ["tg-\u00fcber", "tg-a\nb"])
 def test_what_cannot_be_a_key_is_refused_as_such(service, key, connect):
-    with pytest.raises(InvalidRequestError, match="the API key contains invalid characters"):
+    with pytest.raises(InvalidRequestError) as caught:
         connect(service.url, key)
+    assert caught.value.field == "api_key"
 
 
 def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):

@@ -26,5 +26,5 @@ def test_the_local_services_key_is_not_sent_to_another_service(service, monkeypa
     (tmp_path / "local.json").write_text(
         json.dumps({"url": "http://127.0.0.1:8265", "api_key": service.api_key})
     )
-    with pytest.raises(tg.TinkerGymError, match="key"):
+    with pytest.raises(tg.TinkerGymError):
         connect(service.url).models()

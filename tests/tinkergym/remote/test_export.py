@@ -55,13 +55,15 @@ class TestDownload:
     @pytest.mark.parametrize("way", ["download", "export"])
     def test_a_place_that_cannot_be_written_is_named(self, job, tmp_path, way):
         (tmp_path / "file").write_text("")
-        with pytest.raises(InvalidRequestError, match="cannot be written:"):
+        with pytest.raises(InvalidRequestError) as caught:
             getattr(job, way)(path=tmp_path / "file" / "inside")
+        assert caught.value.field == "path"
 
     def test_a_file_that_cannot_take_its_place_is_named(self, job, tmp_path):
         (tmp_path / job.id / "step-000001" / "manifest.json" / "full").mkdir(parents=True)
-        with pytest.raises(InvalidRequestError, match=r"manifest.json cannot be written"):
+        with pytest.raises(InvalidRequestError) as caught:
             job.download(path=tmp_path)
+        assert caught.value.field == "path"
 
     def test_the_version_before_training_cannot_be_exported_and_those_that_can_are_named(self, job, tmp_path):
         with pytest.raises(NotFoundError) as caught:
@@ -70,5 +72,6 @@ class TestDownload:
         assert not list(tmp_path.iterdir())
 
     def test_a_checkpoint_that_is_not_there_names_those_that_are(self, job, tmp_path):
-        with pytest.raises(NotFoundError, match=r"no checkpoint of step 7 .*there: 1"):
+        with pytest.raises(NotFoundError) as caught:
             job.download(7, tmp_path)
+        assert caught.value.field == "step"

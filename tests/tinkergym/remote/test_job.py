@@ -250,16 +250,18 @@ def test_a_job_is_not_taken_up_in_another_environment(service, client, other):
         client.attach(left.id, env=other)
     assert caught.value.field == "env"
     left.cancel()
-    with pytest.raises(InvalidRequestError, match="the job plays local/Echo-v0, not "):
+    with pytest.raises(InvalidRequestError) as caught:
         client.attach(left.id, env=other)
+    assert caught.value.field == "env"
     assert client.attach(left.id, env=Echo).state.final
 
 
 def test_a_job_of_an_id_is_taken_up_with_that_id_only(service, client):
     left = client.train("board/TicTacToeVs-v0", rollout="client", steps=10_000, algorithm=SMALL)
     left.close()
-    with pytest.raises(InvalidRequestError, match=r"plays board/TicTacToeVs-v0, not local/Echo-v0 \(leave"):
+    with pytest.raises(InvalidRequestError) as caught:
         client.attach(left.id, env=Echo)
+    assert caught.value.field == "env"
     left.cancel()
 
 
@@ -267,8 +269,9 @@ def test_an_environment_for_a_job_that_the_service_plays_is_refused(start_servic
     start_service(environments=["board/TicTacToeVs-v0"])
     with tg.Client() as client:
         job = client.train("board/TicTacToeVs-v0", steps=2)
-        with pytest.raises(InvalidRequestError, match="not played by a client"):
+        with pytest.raises(InvalidRequestError) as caught:
             client.attach(job.id, env=Echo)
+        assert caught.value.field == "env"
 
 
 def test_continues_job_whose_environment_breaks_in_play(service, client):

@@ -105,8 +105,9 @@ def test_a_number_of_demonstrations_that_is_none_is_refused(tmp_path, show):
 def test_a_seed_in_the_file_does_not_override_that_of_the_command_line_unseen(script, tmp_path):
     other = tmp_path / "other.toml"
     other.write_text("[train]\nseed = 3\n")
-    with pytest.raises(InvalidRequestError, match="--seed"):
+    with pytest.raises(InvalidRequestError) as caught:
         Recipe.from_command_line(script, [str(other), "--seed", "1"]).settings("train")
+    assert caught.value.field == "train.seed"
 
 
 def test_a_setting_that_the_demonstrations_lack_is_named(tmp_path):

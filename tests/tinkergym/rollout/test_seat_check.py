@@ -45,5 +45,6 @@ def test_a_game_that_is_over_before_anybody_acts_is_refused():
             super().reset(seed, options)
             self.terminations = dict.fromkeys(self.agents, True)
 
-    with pytest.raises(InvalidEnvironmentError, match="over before"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         first_standing(check_seats(Over(2), ["p0", "p1"], "x/Y-v0"), 0, "x/Y-v0")
+    assert caught.value.field == "environment"

@@ -110,8 +110,9 @@ def test_an_async_method_of_an_environment_is_found_before_a_job(client, name):
         return 1.0
 
     own = type("Own", (Paying,), {name: method})
-    with pytest.raises(InvalidEnvironmentError, match=f"Own.{name} is an async def"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         client.train(lambda: own(1.0), steps=1)
+    assert caught.value.field == "environment"
 
 
 def test_also_of_an_environment_by_hand():
@@ -119,8 +120,9 @@ def test_also_of_an_environment_by_hand():
         async def step(self, action):
             return "", 0.0, True, False, {}
 
-    with pytest.raises(InvalidEnvironmentError, match="step"):
+    with pytest.raises(InvalidEnvironmentError) as caught:
         refuse_unfinished(Plain())
+    assert caught.value.field == "environment"
 
 
 @pytest.mark.parametrize(

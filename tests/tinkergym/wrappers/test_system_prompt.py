@@ -28,5 +28,6 @@ def test_a_system_prompt_takes_the_place_of_the_environments_own():
 
 @pytest.mark.parametrize("text", [None, 3, "\ud800"])
 def test_a_system_prompt_must_be_text(text):
-    with pytest.raises(InvalidRequestError, match="Unicode"):
+    with pytest.raises(InvalidRequestError) as caught:
         SystemPrompt(Mirror(), text)
+    assert caught.value.field == "text"

@@ -54,8 +54,9 @@ def test_a_limit_that_is_none_is_refused(turns):
 
 
 def test_turns_cannot_be_told_where_there_is_no_text():
-    with pytest.raises(InvalidRequestError, match="Verbalize"):
+    with pytest.raises(InvalidRequestError) as caught:
         TurnLimit(gym.make("CartPole-v1"), turns=3, announce=True)
+    assert caught.value.field == "announce"
 
 
 def test_it_is_recorded_in_the_spec_and_rebuilt_from_it():
