@@ -17,8 +17,8 @@ demo: install  ## start the service, train tic-tac-toe, show the result, stop wh
 test: install  ## run the test-suite, without what takes long or needs more packages
 	@$(PY) -m pytest -n 2 -m "not full"
 
-test-all: install  ## run the test-suite and what `make test` leaves out; of that only PARTS="recipes vllm"
-	@$(if $(PARTS),,$(MAKE) test &&) bash scripts/test_all.sh $(PARTS)
+test-all: $(if $(PARTS),install,test)  ## run the test-suite and what `make test` leaves out; of that only PARTS="recipes vllm"
+	@bash scripts/test_all.sh $(PARTS)
 
 test-random: install  ## run the test-suite in random order; again in the same one with SEED=n
 	@$(PY) -m pytest -n 2 -m "not full" --shuffle$(if $(SEED),=$(SEED))
