@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from backend.jobs.dataset import batch_numbers, read, train_sequence, written
 from backend.jobs.job_control import JobControl
@@ -15,6 +16,7 @@ from backend.store.uploads import Uploads
 from tinkergym.errors import JobCancelledError
 from tinkergym.schema.data import DataChunk, DataManifest, TokenSequence
 from tinkergym.schema.jobs.dataset import SFTSpec
+from tinkergym.schema.setting_errors import explain
 
 DATA = "0" * 64
 
@@ -76,5 +78,6 @@ def test_spans_become_a_mask():
 
 @pytest.mark.parametrize("trained", [[], [(0, 1)], [(1, 1)], [(2, 4), (3, 5)], [(3, 5), (1, 2)], [(1, 6)]])
 def test_spans_that_make_no_sense_are_refused(trained):
-    with pytest.raises(ValueError, match="trained"):
+    with pytest.raises(ValidationError) as refused:
         TokenSequence(token_ids=[5, 6, 7, 8, 9], trained=trained)
+    assert explain(refused.value, TokenSequence).field.startswith("trained")

@@ -198,7 +198,7 @@ def test_every_changed_setting_of_an_update_reaches_the_learner(lab, monkeypatch
     learn, step = TrainedPolicy.forward_backward, TrainedPolicy.optim_step
 
     def forward_backward(policy, sequences, loss, **more):
-        used.append({"kl_coefficient": loss.kl_coefficient})
+        used.append({"kl_coefficient": loss.token_losses.__self__.kl_coefficient})
         return learn(policy, sequences, loss, **more)
 
     def optim_step(policy, **settings):
