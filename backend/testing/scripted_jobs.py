@@ -82,6 +82,8 @@ class ScriptedJobs:
         self.changed = threading.Condition(threading.RLock())
         self.files: dict[str, bytes] = {}
         """Of every checkpoint, by name; set them before training."""
+        self.most_steps: int | None = None
+        """A job without a client counts these steps and runs on; if None, it ends at once."""
         self.boards = Boards()
         self._store, self._tenant, self._files = store, tenant, job_files
         self._service = store.service()
@@ -200,7 +202,7 @@ class ScriptedJobs:
         spec = job.lease.spec
         self._service.set_state(job.lease, JobState.RUNNING)
         if spec.played is None or spec.played.rollout == "server":
-            while job.lease is not None:
+            while job.lease is not None and job.view.step != self.most_steps:
                 self._finish_step(job, [])
             return
         board = EpisodeBoard(lease_seconds=30.0, by_group=spec.played.scored_by_group)

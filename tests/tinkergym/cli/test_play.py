@@ -99,7 +99,7 @@ def test_play_takes_the_model_before_training_and_says_which_versions_are_kept(r
     assert run("play", BOARD, "--policy", "job-1@0", "--watch").exit_code == 0
     assert {request.policy_version for batch in service.sampled for request in batch} == {0}
     result = run("play", BOARD, "--policy", "job-1@2", "--watch")
-    assert (result.exit_code, "versions with a checkpoint: none" in result.output) == (2, True)
+    assert (result.exit_code, "versions with a checkpoint: 3;" in result.output) == (2, True)
     assert run("play", BOARD, "--policy", "job-1@x").exit_code == 2
 
 
