@@ -5,6 +5,7 @@ Requests are handed to the application in this process; those of some files go t
 
 import asyncio
 import json
+import math
 import secrets
 import socket
 import threading
@@ -331,6 +332,11 @@ def gateway(request, running_gateway):
     tenants = {name: f"{name}-{secrets.token_hex(4)}" for name in ("ada", "bob")} | {"owner": LOCAL_TENANT}
     for tenant in tenants.values():
         running_gateway.store.keys.ensure_tenant(tenant)
+    service = running_gateway.store.service()
+    for part in service.parts(time.time()):
+        service.forget_part(part)  # it was another test's
+    for pool in service.pools(time.time(), max_age=math.inf):
+        service.remove_pool(pool.pool_id)
     yield replace(
         running_gateway,
         tenants=tenants,

@@ -349,16 +349,17 @@ def test_a_gradient_that_waits_is_forgotten_on_every_rank(both, batch, tmp_path)
         group.save(name, tmp_path / "of-the-group" / name / "step-1", step=1, policy_version=1)
 
 
-def test_a_rank_that_dies_is_a_named_error_and_not_a_hang(both, batch):
-    """The last test of this file, as it ends the group."""
-    group, _ = both
-    group.forward_backward("lora", batch, policy_loss())
-    os.kill(group.process_ids[1], signal.SIGKILL)
-    with pytest.raises(RankLostError):
-        group.optim_step("lora", learning_rate=1e-2)
-    with pytest.raises(RankLostError):
-        group.logprobs("lora", batch)
-    group.close()  # as is done by whoever replaces it, while others still call it
-    for call in (group.logprobs, lambda *given: group.forward_backward(*given, policy_loss())):
+def test_a_rank_that_dies_is_a_named_error_and_not_a_hang(model_dir, batch):
+    # Processes of its own: the others of this file share theirs.
+    with DataParallelLearner(model_dir, ranks=2, silence_seconds=240.0) as group:
+        group.create_policy("lora", ADAPTERS["lora"], seed=3)
+        group.forward_backward("lora", batch, policy_loss())
+        os.kill(group.process_ids[1], signal.SIGKILL)
         with pytest.raises(RankLostError):
-            call("lora", batch)
+            group.optim_step("lora", learning_rate=1e-2)
+        with pytest.raises(RankLostError):
+            group.logprobs("lora", batch)
+        group.close()  # as is done by whoever replaces it, while others still call it
+        for call in (group.logprobs, lambda *given: group.forward_backward(*given, policy_loss())):
+            with pytest.raises(RankLostError):
+                call("lora", batch)
