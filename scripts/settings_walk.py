@@ -183,9 +183,6 @@ def is_settings(home: Module, function: ast.AST) -> bool:
     return any(name in WORDS or name.endswith("Spec") or is_variable(home, name) for name in names)
 
 
-_TAKE_APART = {"isinstance", "len", "str", "repr", "type", "any", "list", "getattr"}
-"""Built-in functions whose results are not the settings."""
-
 WORDS = {"Any", "EnvironmentMix", "EnvironmentRef", "JobLease"}
 
 

@@ -12,6 +12,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def record_key(node_id: str, markers: Iterable[str]) -> str:
 def read_record() -> dict[str, int]:
     """Return the recorded seconds of each file."""
     return json.loads(RECORD.read_text())
+
+
+@cache
+def _slow_files() -> frozenset[str]:
+    """Return the files that `--quick` leaves out."""
+    return frozenset(path for path, seconds in read_record().items() if seconds > QUICK_SECONDS)
 
 
 def longest_first(items: Iterable[pytest.Item], record: Mapping[str, int]) -> list[pytest.Item]:
@@ -138,7 +145,7 @@ def pytest_report_header(config):
 def pytest_ignore_collect(collection_path, config):
     """Leave out whole files, as their imports take long, too."""
     path = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
-    return True if config.option.quick and read_record().get(path, 0) > QUICK_SECONDS else None
+    return True if config.option.quick and path in _slow_files() else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself, which brings tests with an equal fixture together

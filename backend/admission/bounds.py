@@ -12,7 +12,6 @@ from backend.config import VLLM_LEAST_TEMPERATURE
 from tinkergym.errors import PythonToolRefusedError
 from tinkergym.registration.packs import pack_modules
 from tinkergym.rollout.table_tools import SANDBOX
-from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
@@ -22,10 +21,8 @@ from tinkergym.tools.sandbox import isolation_for
 def models_are_offered(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
     """Refuse models that the tenant may not name, and several that one worker cannot serve together."""
     config, others = facts.config, spec.other_models
-    require_offered(config, facts.tenant, spec.model)
-    teacher = getattr(spec, "teacher", "")
-    if teacher and not PolicyRef.is_meant(teacher):
-        require_offered(config, facts.tenant, teacher, field="teacher")
+    for field, model in spec.models().items():
+        require_offered(config, facts.tenant, model, field=field)
     for model, agent in others.items():
         require_offered(config, facts.tenant, model, field=f"agents.{agent}.model")
         if config.engine == "vllm" or config.learner_ranks > 1:

@@ -61,7 +61,7 @@ class Api:
         """
         # Headers must be ASCII; JSON escapes other characters in names and versions.
         known = json.dumps([pack.model_dump() for pack in packs])
-        with _folders_of_the_service({"model": spec.model, "teacher": getattr(spec, "teacher", "")}):
+        with _folders_of_the_service(spec.models()):
             body = self.connection.call(
                 "POST",
                 "/v1/jobs",

@@ -216,9 +216,8 @@ def _size(spec: JobSpec) -> tuple[object, ...]:
     algorithm = getattr(spec, "algorithm", None)
     updates = getattr(algorithm or spec, "updates_per_step", 1)
     compared = (getattr(algorithm, "kl_coefficient", 0.0) > 0, getattr(spec, "kl_metric_every", 0))
-    agents = getattr(spec, "agents", {})
     return (
         *(spec.kind, spec.model, spec.adapter, per_step, data),
-        *(type(algorithm), updates, getattr(algorithm, "minibatches", 1), *compared, agents),
+        *(type(algorithm), updates, getattr(algorithm, "minibatches", 1), *compared, spec.seats),
         *where,
     )

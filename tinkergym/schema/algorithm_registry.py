@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
 
@@ -144,9 +145,13 @@ def _validated(settings: Any, of_built_in: ValidatorFunctionWrapHandler) -> Any:
         if not _stored.get():
             raise
         return MissingAlgorithm.model_construct(**dict(settings))
-    # Not the class alone, so that an error is located as in a built-in one.
-    union: TypeAdapter[PolicyGradient] = TypeAdapter(_union_of(*BUILT_IN.values(), found))
-    return union.validate_python(settings)
+    return _with_built_in(found).validate_python(settings)
+
+
+@cache
+def _with_built_in(found: type[PolicyGradient]) -> TypeAdapter[PolicyGradient]:
+    """Return what validates a pack's algorithm; not the class alone, so that errors name the same places."""
+    return TypeAdapter(_union_of(*BUILT_IN.values(), found))
 
 
 def _union_of(*algorithms: type[PolicyGradient]) -> Any:

@@ -115,6 +115,10 @@ class TrainingSpec(DefaultAnswers, UserSettings):
         """The hashes of its data: of its datasets, or of its environments' tasks."""
         return self.datasets
 
+    def models(self) -> dict[str, str]:
+        """Return the base models that it names, by setting; without those of single agents."""
+        return {"model": self.model}
+
     def references(self) -> dict[str, str]:
         """Return the policies and jobs that it names, by setting."""
         return {"initial_policy": self.initial_policy} if self.initial_policy else {}

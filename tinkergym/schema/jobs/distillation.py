@@ -36,10 +36,13 @@ class DistillationSpec(PlayedSpec, Optimized):
         """The episodes of a train step, each with a start of its own."""
         return Groups(self.episodes_per_step, fields=("episodes_per_step", ""))
 
+    def models(self) -> dict[str, str]:
+        """Return the base models that it names, by setting."""
+        return super().models() | ({} if PolicyRef.is_meant(self.teacher) else {"teacher": self.teacher})
+
     def references(self) -> dict[str, str]:
         """Return the policies and jobs that it names, by setting."""
-        teacher = {"teacher": self.teacher} if PolicyRef.is_meant(self.teacher) else {}
-        return super().references() | teacher
+        return super().references() | ({"teacher": self.teacher} if PolicyRef.is_meant(self.teacher) else {})
 
     @field_validator("teacher")
     @classmethod

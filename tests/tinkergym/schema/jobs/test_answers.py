@@ -37,6 +37,19 @@ def test_tells_who_plays_and_on_what_data(settings, plays, played_by, datasets):
     assert spec.by_calls == (settings.get("kind") == "policy")
 
 
+@pytest.mark.parametrize(
+    ("settings", "models"),
+    [
+        (BOARD, {"model": "nano"}),
+        ({**BOARD, "kind": "distillation", "teacher": "large"}, {"model": "nano", "teacher": "large"}),
+        ({**BOARD, "kind": "distillation", "teacher": "job-7@3"}, {"model": "nano"}),
+        ({"kind": "policy", "model": "large"}, {"model": "large"}),
+    ],
+)
+def test_names_base_models_by_setting(settings, models):
+    assert parse_spec(settings).models() == models
+
+
 def test_tells_episodes_of_step():
     rl = parse_spec({**BOARD, "algorithm": GRPO(group_size=4, groups_per_step=3, dynamic_sampling_rounds=2)})
     assert (rl.groups.episodes, rl.groups.most_episodes) == (12, 36)
