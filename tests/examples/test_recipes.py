@@ -5,6 +5,7 @@ import os
 import runpy
 import sys
 import tomllib
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -118,10 +119,11 @@ def first_prompt(trajectory):
 def opening(environment, episode):
     """What the policy that begins is shown."""
     if episode.agent != ONLY_AGENT:
-        game = tg.make_game(environment.id, **environment.kwargs)
-        game.reset(seed=episode.seed)
-        return game.observe(episode.agent)
-    return tg.make(environment.id, **environment.kwargs).reset(seed=episode.seed)[0]
+        with closing(tg.make_game(environment.id, **environment.kwargs)) as game:
+            game.reset(seed=episode.seed)
+            return game.observe(episode.agent)
+    with closing(tg.make(environment.id, **environment.kwargs)) as env:
+        return env.reset(seed=episode.seed)[0]
 
 
 def in_inference(policy, observation, monkeypatch):
