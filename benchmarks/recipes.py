@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 from benchmarks.common import Figure, Service, service, write_result
-from tinkergym.reporting.recipe_picture import Run, draw
+from examples.shared.recipe_picture import Run, draw
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PICTURES = Path(__file__).parents[1] / "docs" / "images" / "recipes"

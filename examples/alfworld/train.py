@@ -11,8 +11,8 @@ from tinkergym_alfworld.make_games import Wanted, made_games
 from tinkergym_alfworld.searcher import Searcher
 
 import tinkergym as tg
-from tinkergym.reporting.demonstration import demonstration
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.demonstration import demonstration
+from examples.shared.recipe import Recipe
 
 ENV = "alfworld/Household-v0"
 recipe = Recipe.from_command_line(__file__)

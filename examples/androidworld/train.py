@@ -6,8 +6,8 @@
 import random
 
 import tinkergym as tg
-from tinkergym.reporting.demonstration import demonstration
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.demonstration import demonstration
+from examples.shared.recipe import Recipe
 from tinkergym.serving.remote_env import RemoteEnv
 
 recipe = Recipe.from_command_line(__file__)

@@ -4,7 +4,7 @@
 """
 
 import tinkergym as tg
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.recipe import Recipe
 
 recipe = Recipe.from_command_line(__file__)
 with tg.Client() as client:

@@ -7,9 +7,9 @@ about one case end well.
 import numpy as np
 
 import tinkergym as tg
+from examples.shared.demonstration import demonstration
+from examples.shared.recipe import Recipe
 from tinkergym.evaluation.repeated import evaluate_repeatedly
-from tinkergym.reporting.demonstration import demonstration
-from tinkergym.reporting.recipe import Recipe
 
 ENV = "dialogue/SupportVs-v0"  # the agent's seat, with a scripted customer
 recipe = Recipe.from_command_line(__file__)

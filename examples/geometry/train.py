@@ -5,7 +5,7 @@ shown with other problems than their own: a control, in which there is nothing t
 """
 
 import tinkergym as tg
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.recipe import Recipe
 
 recipe = Recipe.from_command_line(__file__)
 with tg.Client() as client:

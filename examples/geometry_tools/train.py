@@ -7,7 +7,7 @@ shown with other problems than their own: a control, in which there is nothing t
 import numpy as np
 
 import tinkergym as tg
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.recipe import Recipe
 from tinkergym.tools import render_calls
 from tinkergym.tools.syntax import ToolCall
 

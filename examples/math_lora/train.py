@@ -7,7 +7,7 @@ gives the same answer in plain transformers and PEFT.
 import tempfile
 
 import tinkergym as tg
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.recipe import Recipe
 
 recipe = Recipe.from_command_line(__file__)
 ENV = "math/WordProblems-v0"

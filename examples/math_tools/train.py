@@ -6,7 +6,7 @@
 import numpy as np
 
 import tinkergym as tg
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.recipe import Recipe
 from tinkergym.tools import render_calls
 from tinkergym.tools.syntax import ToolCall
 

@@ -6,7 +6,7 @@
 import re
 
 import tinkergym as tg
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.recipe import Recipe
 from tinkergym.rubrics.final_answer import final_answer, number_of
 
 ENV = "math/WordProblems-v0"

@@ -8,10 +8,10 @@ import random
 import re
 
 import tinkergym as tg
+from examples.shared.recipe import Recipe
 from tinkergym.bridges.openenv import OpenEnvEnv
 from tinkergym.bridges.verifiers import VerifiersEnv
 from tinkergym.errors import InvalidRequestError
-from tinkergym.reporting.recipe import Recipe
 
 ENV = "published/Environment-v0"
 BRIDGES = {"verifiers": VerifiersEnv, "openenv": OpenEnvEnv}

@@ -4,8 +4,8 @@
 """
 
 import tinkergym as tg
-from tinkergym.reporting.demonstration import demonstration
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.demonstration import demonstration
+from examples.shared.recipe import Recipe
 
 ENV = "board/TicTacToeVs-v0"
 recipe = Recipe.from_command_line(__file__)

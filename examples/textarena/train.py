@@ -7,8 +7,8 @@ shown legal moves; an instruction-following model does not need that (`episodes 
 import random
 
 import tinkergym as tg
-from tinkergym.reporting.demonstration import demonstration
-from tinkergym.reporting.recipe import Recipe
+from examples.shared.demonstration import demonstration
+from examples.shared.recipe import Recipe
 
 recipe = Recipe.from_command_line(__file__)
 train = recipe.settings("train", needs=["games"])

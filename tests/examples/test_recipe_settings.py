@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import tinkergym as tg
+from examples.shared.recipe import Recipe
 from tinkergym.bridges.openenv import OpenEnvEnv
 from tinkergym.bridges.verifiers import VerifiersEnv
 from tinkergym.errors import InvalidRequestError
-from tinkergym.reporting.recipe import Recipe
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.serving.remote_env import RemoteEnv
 

@@ -3,10 +3,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from examples.shared.recipe import Recipe
+from examples.shared.recipe_picture import Run
 from tests.tinkergym.reporting.jobs import step_event
 from tinkergym.errors import InvalidRequestError
-from tinkergym.reporting.recipe import Recipe
-from tinkergym.reporting.recipe_picture import Run
 from tinkergym.schema.events import EvaluationEvent
 
 SETTINGS = """

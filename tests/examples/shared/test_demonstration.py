@@ -1,7 +1,7 @@
 """Demonstrations: what a scripted player did, as messages."""
 
 import tinkergym as tg
-from tinkergym.reporting.demonstration import demonstration
+from examples.shared.demonstration import demonstration
 
 
 def test_it_begins_with_the_system_prompt_that_training_shows():

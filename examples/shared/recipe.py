@@ -19,9 +19,9 @@ from typing import Any, Protocol, Self
 
 from rich.console import Console
 
+from examples.shared.recipe_picture import Evaluated, Run, draw
 from tinkergym.display.progress import TrainingDisplay
 from tinkergym.errors import InvalidRequestError
-from tinkergym.reporting.recipe_picture import Evaluated, Run, draw
 from tinkergym.reporting.report import curve, reward_curves
 from tinkergym.schema.events import EvaluationEvent, Event, StepEvent
 from tinkergym.schema.jobs.spec import JobSpec
