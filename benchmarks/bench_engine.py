@@ -1,4 +1,4 @@
-"""Sampled tokens per second of the embedded engine against a bare batched loop over `past_key_values`.
+"""Sampled tokens per second of the transformers engine against a bare batched loop over `past_key_values`.
 
 Both get the same model, adapter and token counts. The bare loop is what one would write for sequences that
 stay in lockstep: it shares nothing between the members of a group, needs no padding because all lengths are
@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 import backend
 from backend.compute.weights import AdapterWeights
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from benchmarks.common import Figure, write_result
 from tinkergym.errors import from_wire
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest

@@ -1,4 +1,4 @@
-"""The embedded engine on one GPU; `python -m benchmarks.gpu_engine`.
+"""The transformers engine on one GPU; `python -m benchmarks.gpu_engine`.
 
 `gpu.py` measures what the machine can do, this script what the engine achieves: tokens per second of a batch,
 against the limit of the memory's bandwidth, and whether its logprobs equal those of a training forward pass.
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from backend.engines.asking import Asked
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from benchmarks import gpu
 from tinkergym.schema.sampling import Completion, SampleRequest
 

@@ -20,7 +20,7 @@ from tinkergym_geometry.area import AreaEnv
 import tinkergym as tg
 from backend.catalog.models import load_renderer_bundle
 from backend.config import PACKAGED_MODELS
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from backend.engines.vllm.engine import VllmEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
@@ -113,8 +113,8 @@ class _Player:
 
 def measure() -> list[Figure]:
     """Measure everything."""
-    player = _Player("embedded")
-    drifts = _drifts(player, "embedded")
+    player = _Player("transformers")
+    drifts = _drifts(player, "transformers")
     share, seconds = _share(player)
     player.engine.close()
     if importlib.util.find_spec("vllm"):

@@ -1,7 +1,7 @@
 """Which models keep state from token to token outside attention: Mamba, linear attention, RWKV.
 
-For learner and embedded engine, which both put several sequences into one row: attention can be told where a
-sequence begins, but such a state cannot.
+For learner and transformers engine, which both put several sequences into one row: attention can be told
+where a sequence begins, but such a state cannot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Linear layers through oneDNN on CPUs, for learner and embedded engine.
+"""Linear layers through oneDNN on CPUs, for learner and transformers engine.
 
 torch computes float32 matrix products with MKL, which leaves a good part of an AMD processor with AVX-512
 unused; oneDNN, which is part of torch too, uses all of it, and rounds a row in the same way in any batch. A

@@ -1,4 +1,4 @@
-"""RMS normalization in half the passes over memory, for learner and embedded engine.
+"""RMS normalization in half the passes over memory, for learner and transformers engine.
 
 On a CPU the decoder's small steps cost as much as its smaller matrix products, and most of them are norms. A
 module is replaced only after a check that it computes the same, so variants with a bias or a shifted weight

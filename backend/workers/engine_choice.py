@@ -11,10 +11,10 @@ import torch
 
 from backend.catalog.models import read_model_facts
 from backend.config import DType, VllmSettings
-from backend.engines.embedded.engine import TransformersEngine
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import ScriptedEngine
 from backend.engines.token_sampling import uniforms
+from backend.engines.transformers.engine import TransformersEngine
 from backend.engines.vllm.engine import VllmEngine
 from backend.vision.shared import SharedImages
 from tinkergym.schema.sampling import SampleRequest
@@ -41,7 +41,7 @@ def make_engine(
             check stops a job that trains with it.
         model_directory: From `resolve_model`.
         device: `cpu`, `cuda`, `cuda:1`, ...
-        device_lock: Held by the embedded engine while it computes; vLLM has a process of its own.
+        device_lock: Held by the transformers engine while it computes; vLLM has a process of its own.
         threads: OpenMP threads of vLLM on a CPU.
         vllm: vLLM's settings.
         log: File for the output of vLLM's processes.

@@ -41,7 +41,7 @@ class WorkerExtension:
     model_runner: Any
 
     def tinkergym_draw_by_position(self) -> None:
-        """Draw like the embedded engine: with a number that depends only on seed and position.
+        """Draw like the transformers engine: with a number that depends only on seed and position.
 
         vLLM's own draw depends on how many tokens the request has drawn before, so two turns of an episode,
         which share a seed, would use the same numbers. In addition, on a CPU a seeded request whose prompt is

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights
 from backend.config import PACKAGED_MODELS, VllmSettings
-from backend.engines.embedded.engine import TransformersEngine
 from backend.engines.protocol import SamplingEngine
 from backend.engines.scripted.engine import ScriptedEngine
+from backend.engines.transformers.engine import TransformersEngine
 from tests.backend.tiny_models import make_model, write_json  # noqa: F401
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 

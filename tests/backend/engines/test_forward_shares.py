@@ -9,8 +9,8 @@ import pytest
 
 from backend.compute.device_lock import DeviceLock
 from backend.engines.asking import Answers, Asked
-from backend.engines.embedded.engine import TransformersEngine
 from backend.engines.forward_shares import ForwardShares
+from backend.engines.transformers.engine import TransformersEngine
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 VOCABULARY = 64

@@ -1,4 +1,4 @@
-"""What sleeping gives back in the embedded engine; that it changes no answer stands in the contract."""
+"""What sleeping gives back in the transformers engine; that it changes no answer stands in the contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backend.config import PACKAGED_MODELS
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from tinkergym.schema.sampling import SampleRequest
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.store.store import ServiceStore
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError

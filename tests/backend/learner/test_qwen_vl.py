@@ -1,4 +1,4 @@
-"""Models of the Qwen-VL family in learner and embedded engine, against transformers' own run."""
+"""Models of the Qwen-VL family in learner and transformers engine, against transformers' own run."""
 
 import io
 
@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from backend.catalog.models import load_renderer_bundle
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from backend.config import PACKAGED_MODELS, GatewayLimits, ServiceConfig
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import RankLostError, StartError
 from backend.policies.pool_learner import PoolLearner

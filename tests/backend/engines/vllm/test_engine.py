@@ -20,7 +20,7 @@ from transformers import (
 from backend.compute.weights import FullWeights
 from backend.config import PACKAGED_MODELS, VllmSettings
 from backend.engines.asking import Asked
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
@@ -63,14 +63,14 @@ def close_to(subject, requests, found):
         )
 
 
-def test_a_seed_gives_the_tokens_that_it_gives_in_the_embedded_engine(subject):
+def test_a_seed_gives_the_tokens_that_it_gives_in_the_transformers_engine(subject):
     requests = [
         ask(f"{i}", prompt(5 + 3 * i, i), temperature=t, seed=seed)
         for i, (t, seed) in enumerate([(1.0, 0), (0.5, 7), (1.5, 2**63), (0.0, 3), (1.0, 2**64 - 1)])
     ]
-    embedded = TransformersEngine(NANO)
-    expected = embedded.generate_together(requests)
-    embedded.close()
+    other = TransformersEngine(NANO)
+    expected = other.generate_together(requests)
+    other.close()
     found = answers(subject.engine, requests)
     assert [found[r.request_id].token_ids for r in requests] == [answer.token_ids for answer in expected]
     alone = answers(subject.engine, requests[:1])["0"]
@@ -79,7 +79,7 @@ def test_a_seed_gives_the_tokens_that_it_gives_in_the_embedded_engine(subject):
     assert answers(subject.engine, [rest])["rest"].token_ids == alone.token_ids[3:]
 
 
-def test_what_top_p_and_top_k_leave_is_drawn_from_as_in_the_embedded_engine(subject):
+def test_what_top_p_and_top_k_leave_is_drawn_from_as_in_the_transformers_engine(subject):
     cuts = [{"top_p": 0.9}, {"top_k": 8}, {"top_p": 0.8, "top_k": 40}, {"top_p": 0.5, "temperature": 1.4}, {}]
     requests = [
         ask(f"{number}-{seed}", prompt(5 + number, seed), seed=seed, **cut)
@@ -88,11 +88,11 @@ def test_what_top_p_and_top_k_leave_is_drawn_from_as_in_the_embedded_engine(subj
     ]
     found = answers(subject.engine, requests)
     close_to(subject, requests, found)
-    embedded = TransformersEngine(NANO)
+    other = TransformersEngine(NANO)
     try:
-        expected = answers(embedded, requests)
+        expected = answers(other, requests)
     finally:
-        embedded.close()
+        other.close()
     for request in requests:
         name = request.request_id
         assert found[name].token_ids == expected[name].token_ids, name

@@ -1,4 +1,4 @@
-"""The vLLM engine with the real vLLM and a model that sees, against learner and embedded engine."""
+"""The vLLM engine with the real vLLM and a model that sees, against learner and transformers engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from backend.config import VllmSettings
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
@@ -96,7 +96,7 @@ def test_learner_and_vllm_agree_on_images_through_updates_of_every_kind_of_polic
         learner.drop(name)
 
 
-def test_what_is_sampled_of_images_is_what_the_embedded_engine_samples(seeing, engine, images):
+def test_what_is_sampled_of_images_is_what_the_transformers_engine_samples(seeing, engine, images):
     placeholder = seeing.renderer.images.placeholder
     plain = seeing.look("stray", 5)
     # A policy may have sampled a placeholder in an earlier turn; it is no image.
@@ -108,11 +108,11 @@ def test_what_is_sampled_of_images_is_what_the_embedded_engine_samples(seeing, e
         seeing.look("none"),
         seeing.look("again", 4, seed=7),
     ]
-    embedded = TransformersEngine(seeing.directory, images=images)
+    other = TransformersEngine(seeing.directory, images=images)
     try:
-        expected = embedded.generate_together(requests)
+        expected = other.generate_together(requests)
     finally:
-        embedded.close()
+        other.close()
     for _ in range(2):  # the second time from what is cached by the images' hashes
         for found, wanted in zip(engine.generate_together(requests), expected, strict=True):
             assert found.token_ids == wanted.token_ids

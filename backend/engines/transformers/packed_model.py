@@ -24,13 +24,13 @@ from backend.compute.fast_linears import all_through_onednn, speed_up_linears
 from backend.compute.fast_norms import speed_up_norms
 from backend.compute.seeing import has_mrope
 from backend.compute.whole_model import load_whole
-from backend.engines.embedded.image_ids import IMAGE_IDS, Shown, ShownImages
-from backend.engines.embedded.lean_decoder import LeanDecoder
-from backend.engines.embedded.loaded_policies import AdapterSegment, LoadedPolicies
-from backend.engines.embedded.packed_attention import ATTENTION_NAME
-from backend.engines.embedded.packed_batch import Indices, PackedBatch, Span
-from backend.engines.embedded.slot_cache import SlotCache
 from backend.engines.token_sampling import choose_tokens
+from backend.engines.transformers.image_ids import IMAGE_IDS, Shown, ShownImages
+from backend.engines.transformers.lean_decoder import LeanDecoder
+from backend.engines.transformers.loaded_policies import AdapterSegment, LoadedPolicies
+from backend.engines.transformers.packed_attention import ATTENTION_NAME
+from backend.engines.transformers.packed_batch import Indices, PackedBatch, Span
+from backend.engines.transformers.slot_cache import SlotCache
 from backend.vision.pixels import ImageReader
 from backend.vision.tower import KeptFeatures
 from tinkergym.errors import InvalidRequestError
@@ -287,7 +287,7 @@ def _sample_prompts(vocabulary: int) -> list[list[int]]:
 def _unsupported(directory: Path, reason: str) -> InvalidRequestError:
     name = read_model_facts(directory).architecture
     return InvalidRequestError(
-        f"{name} in {str(directory)!r} cannot be used by the embedded engine: {reason}",
+        f"{name} in {str(directory)!r} cannot be used by the transformers engine: {reason}",
         hint="use engine=vllm, which supports more families, or choose a decoder with plain softmax "
         "attention, such as "
         "Qwen 3, Llama, Mistral, Mixtral or GPT-2",

@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from backend.compute.device_lock import products_undivided
 from backend.compute.grouped_attention import attend
 from backend.compute.same_rounding import QUERIES
-from backend.engines.embedded.packed_batch import Bucket, PackedBatch
+from backend.engines.transformers.packed_batch import Bucket, PackedBatch
 
 ATTENTION_NAME = "tinkergym_packed"
 _REFUSED_OPTIONS = frozenset({"softcap", "s_aux", "position_bias", "head_mask"})

@@ -1,4 +1,4 @@
-"""Which versions' weights the embedded engine holds, and for how long."""
+"""Which versions' weights the transformers engine holds, and for how long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from backend.compute.weights import AdapterWeights, FullWeights
-from backend.engines.embedded.loaded_policies import AdapterSegment, LoadedPolicies
+from backend.engines.transformers.loaded_policies import AdapterSegment, LoadedPolicies
 from tinkergym.errors import InvalidRequestError
 
 

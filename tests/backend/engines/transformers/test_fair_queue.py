@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from backend.engines.embedded.fair_queue import FairQueue, Held
-from backend.engines.embedded.request_state import RequestState
+from backend.engines.transformers.fair_queue import FairQueue, Held
+from backend.engines.transformers.request_state import RequestState
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.schema.sampling import SampleRequest
 

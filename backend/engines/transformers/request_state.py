@@ -1,4 +1,4 @@
-"""The state of a request in the embedded engine: from the queue to its completion."""
+"""The state of a request in the transformers engine: from the queue to its completion."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
 
-from backend.engines.embedded.loaded_policies import LoadedPolicy
-from backend.engines.embedded.slot_table import PromptKey, Slot
 from backend.engines.failures import failure
 from backend.engines.protocol import Deliver
+from backend.engines.transformers.loaded_policies import LoadedPolicy
+from backend.engines.transformers.slot_table import PromptKey, Slot
 from tinkergym.agent.stop_strings import StopStrings, stopped_text
 from tinkergym.errors import (
     InternalServiceError,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backend.compute.same_rounding import QUERIES, filled_keys
-from backend.engines.embedded.slot_cache import SlotCache
+from backend.engines.transformers.slot_cache import SlotCache
 
 Indices = NDArray[np.int64]
 

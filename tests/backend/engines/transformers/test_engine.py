@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights, FullWeights
 from backend.engines.asking import Answers, Asked
-from backend.engines.embedded import loaded_policies
-from backend.engines.embedded.engine import TransformersEngine
-from tests.backend.engines.embedded.answers import ask, assert_same_logprobs, plain_model
+from backend.engines.transformers import loaded_policies
+from backend.engines.transformers.engine import TransformersEngine
+from tests.backend.engines.transformers.answers import ask, assert_same_logprobs, plain_model
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 

@@ -5,12 +5,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights
-from backend.engines.embedded.lean_decoder import LeanDecoder
-from backend.engines.embedded.loaded_policies import AdapterSegment
-from backend.engines.embedded.packed_batch import Span
-from backend.engines.embedded.packed_model import PackedModel
-from backend.engines.embedded.slot_cache import SlotCache
 from backend.engines.token_sampling import choose_tokens
+from backend.engines.transformers.lean_decoder import LeanDecoder
+from backend.engines.transformers.loaded_policies import AdapterSegment
+from backend.engines.transformers.packed_batch import Span
+from backend.engines.transformers.packed_model import PackedModel
+from backend.engines.transformers.slot_cache import SlotCache
 
 CPU = torch.device("cpu")
 RANK = 4

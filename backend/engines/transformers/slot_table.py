@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 
 from backend.engines.counters import Counters
-from backend.engines.embedded.loaded_policies import LoadedPolicy
-from backend.engines.embedded.slot_cache import SlotCache
+from backend.engines.transformers.loaded_policies import LoadedPolicy
+from backend.engines.transformers.slot_cache import SlotCache
 from tinkergym.schema.ids import SeatRef
 
 _LENGTH_STEP = 64

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.engines.embedded.separate_batches import SeparateBatches
+from backend.engines.transformers.separate_batches import SeparateBatches
 
 
 def played(batches, *, seconds, tenants, steps, step_seconds=1.0):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from backend.engines.asking import Answers, Asked
-from backend.engines.embedded.engine import TransformersEngine
-from tests.backend.engines.embedded.answers import ask, assert_same_logprobs, plain_model
+from backend.engines.transformers.engine import TransformersEngine
+from tests.backend.engines.transformers.answers import ask, assert_same_logprobs, plain_model
 from tinkergym.schema.sampling import Completion, SampleRequest
 
 VOCABULARY = 64

@@ -1,10 +1,10 @@
-"""The embedded engine with a model that sees."""
+"""The transformers engine with a model that sees."""
 
 import pytest
 import torch
 from PIL import Image
 
-from backend.engines.embedded.engine import TransformersEngine
+from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from tests.backend.vlm import NANO_VL, Pictures, look, picture
 from tinkergym.schema.jobs.parts import FullParameters, LoRA

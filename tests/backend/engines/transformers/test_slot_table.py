@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from backend.engines.counters import Counters
-from backend.engines.embedded.loaded_policies import LoadedPolicy
-from backend.engines.embedded.slot_table import SlotLimits, SlotTable
+from backend.engines.transformers.loaded_policies import LoadedPolicy
+from backend.engines.transformers.slot_table import SlotLimits, SlotTable
 
 PROMPT = list(range(20))
 

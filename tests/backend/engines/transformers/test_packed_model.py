@@ -9,10 +9,10 @@ from transformers import AutoModelForCausalLM, JambaConfig, Lfm2Config, Llama4Te
 
 from backend.compute.device_lock import DeviceLock, can_divide_threads
 from backend.engines.asking import Answers, Asked
-from backend.engines.embedded import slot_scheduler
-from backend.engines.embedded.engine import TransformersEngine
-from backend.engines.embedded.packed_model import PackedModel
-from tests.backend.engines.embedded.answers import ask, assert_same_logprobs, plain_model
+from backend.engines.transformers import slot_scheduler
+from backend.engines.transformers.engine import TransformersEngine
+from backend.engines.transformers.packed_model import PackedModel
+from tests.backend.engines.transformers.answers import ask, assert_same_logprobs, plain_model
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.sampling import Completion, SampleRequest
 
@@ -57,7 +57,7 @@ def test_a_model_with_attention_that_cannot_be_packed_is_refused(start, tmp_path
     BloomForCausalLM(
         BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=64, seq_length=64)
     ).save_pretrained(tmp_path)
-    with pytest.raises(InvalidRequestError, match="embedded engine"):
+    with pytest.raises(InvalidRequestError, match="transformers engine"):
         start(tmp_path)
 
 

@@ -22,15 +22,15 @@ from torch.nn import functional
 from backend.compute.compiled import compiled
 from backend.compute.fast_linears import product
 from backend.compute.fast_norms import over_rms
-from backend.engines.embedded.loaded_policies import AdapterSite, LoadedPolicies
-from backend.engines.embedded.packed_attention import (
+from backend.engines.transformers.loaded_policies import AdapterSite, LoadedPolicies
+from backend.engines.transformers.packed_attention import (
     attend_in_buckets,
     attention_undivided,
     bucket_masks,
     least_queries,
 )
-from backend.engines.embedded.packed_batch import Bucket, BucketShape, Indices, PackedBatch, buckets_in
-from backend.engines.embedded.slot_cache import SlotCache
+from backend.engines.transformers.packed_batch import Bucket, BucketShape, Indices, PackedBatch, buckets_in
+from backend.engines.transformers.slot_cache import SlotCache
 
 _READ = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 """Class names in transformers 5."""

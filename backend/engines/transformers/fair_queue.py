@@ -1,4 +1,4 @@
-"""The embedded engine's queue: in order within a job, while tenants take turns, and jobs within a tenant.
+"""The transformers engine's queue: in order within a job, while tenants take turns, and jobs within a tenant.
 
 The tenant with the fewest requests in slots comes first, so no request waits behind everything another tenant
 asked for.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 
-from backend.engines.embedded.request_state import RequestState
+from backend.engines.transformers.request_state import RequestState
 
 Line = tuple[str, str]
 """Tenant and policy."""

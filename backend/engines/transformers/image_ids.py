@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.engines.embedded.loaded_policies import AdapterSegment, LoadedPolicies, LoadedPolicy
-from backend.engines.embedded.packed_batch import Indices
+from backend.engines.transformers.loaded_policies import AdapterSegment, LoadedPolicies, LoadedPolicy
+from backend.engines.transformers.packed_batch import Indices
 from backend.vision.pixels import ImageReader
 from backend.vision.positions import mrope_positions
 from backend.vision.tower import BASE, ImageTower, KeptFeatures, kept_or_computed
