@@ -27,7 +27,7 @@ def groups(ordered):
     return found
 
 
-def test_longest_group_comes_first_and_files_sharing_a_service_count_together():
+def test_runs_longest_group_first_counting_shared_services_together():
     record = {SHORT: 2, LONG: 5, JOURNEYS[0]: 3, JOURNEYS[1]: 4}
     given = items(SHORT, JOURNEYS[0], LONG, NEW, JOURNEYS[1])
     ordered = longest_first(given, record)
@@ -59,7 +59,7 @@ def test_processes_receive_groups():
     assert split(None, f"{SHORT}::test_a[x::y]") == SHORT
 
 
-def test_record_is_renewed_for_files_that_ran_and_forgets_files_that_are_gone(monkeypatch, tmp_path):
+def test_renews_record_for_files_that_ran_and_forgets_vanished_ones(monkeypatch, tmp_path):
     monkeypatch.setattr(schedule, "ROOT", tmp_path)
     monkeypatch.setattr(schedule, "RECORD", tmp_path / "durations.json")
     schedule.RECORD.write_text(json.dumps({"a.py": 9, "b.py": 9, "c.py": 9, "gone.py": 9}))

@@ -51,7 +51,7 @@ def answer(
     return asyncio.run(run())
 
 
-def test_the_last_line_ends_the_answer_without_an_empty_chunk_behind_it():
+def test_ends_answer_with_last_line_and_no_empty_chunk():
     async def chunks(_client):
         yield b"1\n2\n"
         yield b"3\n"
@@ -93,7 +93,7 @@ def test_who_hangs_up_ends_the_work_on_the_answer():
     assert closed == [True]
 
 
-def test_who_hangs_up_while_the_head_is_sent_leaves_nothing_held():
+def test_holds_nothing_when_the_client_hangs_up_during_the_head():
     class Slow(Client):
         async def send(self, message: Any) -> None:
             self.hangs_up.set()
@@ -108,7 +108,7 @@ def test_who_hangs_up_while_the_head_is_sent_leaves_nothing_held():
     assert client.left
 
 
-def test_what_made_the_lines_ends_in_peace_though_the_client_goes_with_the_last_one():
+def test_ends_line_source_quietly_though_client_leaves_with_last_line():
     ended = []
 
     class Hasty(Client):

@@ -9,7 +9,7 @@ from backend.errors import StartError
 from backend.private_folder import make_private, refuse_changes_by_others
 
 
-def test_a_new_folder_is_entered_by_its_owner_only_whatever_its_parents_are(tmp_path):
+def test_makes_folder_for_its_owner_only_whatever_its_parents_are(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -45,7 +45,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o722, 0o770, 0o1777, 0o702])
-def test_a_folder_that_others_can_change_is_refused_with_the_command_that_fixes_it(tmp_path, mode):
+def test_rejects_folder_others_can_change_with_command_that_fixes_it(tmp_path, mode):
     folder = tmp_path / "our data"
     folder.mkdir()
     folder.chmod(mode)
@@ -57,7 +57,7 @@ def test_a_folder_that_others_can_change_is_refused_with_the_command_that_fixes_
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o703])
-def test_a_folder_that_others_can_replace_in_its_parent_is_refused_by_the_parent(tmp_path, mode):
+def test_rejects_folder_replaceable_in_its_parent_by_naming_the_parent(tmp_path, mode):
     parent = tmp_path / "parent"
     (parent / "between" / "ours").mkdir(parents=True)
     parent.chmod(mode)
@@ -66,14 +66,14 @@ def test_a_folder_that_others_can_replace_in_its_parent_is_refused_by_the_parent
     assert f"chmod go-w {parent}`" in caught.value.hint
 
 
-def test_a_folder_in_a_shared_one_whose_users_can_only_rename_their_own_is_accepted(tmp_path):
+def test_accepts_folder_in_shared_one_with_restricted_renaming(tmp_path):
     shared = tmp_path / "shared"
     (shared / "ours").mkdir(parents=True)
     shared.chmod(0o1777)
     refuse_changes_by_others(shared / "ours")
 
 
-def test_a_parent_that_the_users_own_group_can_write_to_is_accepted(tmp_path):
+def test_accepts_parent_that_the_users_own_group_can_write_to(tmp_path):
     (tmp_path / "ours").mkdir()
     tmp_path.chmod(0o770)
     refuse_changes_by_others(tmp_path / "ours")

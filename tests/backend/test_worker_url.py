@@ -8,7 +8,7 @@ from backend.worker_url import is_answered, listen, new_url, remove, socket_path
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
-def test_a_worker_is_answered_from_when_it_listens_until_it_ends(transport, tmp_path):
+def test_answers_a_worker_from_when_it_listens_until_it_ends(transport, tmp_path):
     url = new_url(transport, tmp_path, "pool-1")
     assert not is_answered(url)
     with listen(url):
@@ -19,14 +19,14 @@ def test_a_worker_is_answered_from_when_it_listens_until_it_ends(transport, tmp_
     remove(url)
 
 
-def test_only_its_owner_can_open_a_socket_and_one_that_was_left_is_replaced(tmp_path):
+def test_opens_socket_for_owner_only_and_replaces_a_leftover(tmp_path):
     url = new_url("unix", tmp_path, "pool-1")
     with listen(url), listen(url):
         assert stat.S_IMODE(socket_path(url).stat().st_mode) == 0o600
         assert is_answered(url)
 
 
-def test_a_port_that_is_taken_is_an_error_with_its_url(tmp_path):
+def test_reports_taken_port_with_its_url(tmp_path):
     url = new_url("tcp", tmp_path, "pool-1")
     with listen(url), pytest.raises(StartError, match=url):
         listen(url)
@@ -41,7 +41,7 @@ def test_what_is_no_url_of_a_worker_is_refused(url):
         socket_path(url)
 
 
-def test_a_port_is_kept_for_its_worker_from_when_its_url_is_made(tmp_path):
+def test_keeps_a_port_for_its_worker_once_url_is_made(tmp_path):
     url = new_url("tcp", tmp_path, "pool-1")
     port = int(url.rpartition(":")[2])
     with socket.socket() as other, pytest.raises(OSError):

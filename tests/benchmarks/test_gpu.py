@@ -40,7 +40,7 @@ def details(tmp_path, monkeypatch):
     return run
 
 
-def test_the_engine_decodes_on_a_cpu_with_a_tiny_model_as_a_forward_does(details):
+def test_decodes_on_cpu_with_tiny_model_as_a_forward_does(details):
     numbers = details(gpu_engine)
     assert numbers["parity"] <= 2e-2
     assert numbers["share"] > 0

@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_recipe_that_crashes_is_a_figure_and_the_others_go_on(folder, capfd):
+def test_reports_crashed_recipe_as_figure_and_runs_the_others(folder, capfd):
     for name, script in (("a_crash", CRASHES), ("rises", RISES)):
         (folder / name).mkdir()
         (folder / name / "train.py").write_text(script)

@@ -43,7 +43,7 @@ def test_publish_a_pack_really_builds_installs_and_finds_it(reader):
     assert list((reader.folder / "dist").glob("*.whl"))
 
 
-def test_the_smallest_environment_stands_on_top_of_the_readme_has_ten_lines_and_trains(reader):
+def test_trains_smallest_environment_in_ten_lines_on_top_of_readme(reader):
     commands, block = re.search(r"\A(.*?)```python\n(.*?)```", README, re.DOTALL).groups()
     assert "make demo" in commands
     assert len(commands.splitlines()) < 25

@@ -9,7 +9,7 @@ from scripts import draw_learning_curve
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_seconds_per_step_are_those_of_the_comparison_with_trl():
+def test_takes_seconds_per_step_from_the_comparison_with_trl():
     result = json.loads((ROOT / "benchmarks" / "results" / "versus_trl.json").read_text(encoding="utf-8"))
     measured = [
         re.search(r"\(([\d.]+) against ([\d.]+) s", f["measured"]).groups() for f in result["figures"]

@@ -165,7 +165,7 @@ def test_demonstrations_without_a_prompt_in_the_settings_have_the_environments(m
         ("sft_rl", "[train]\n[sft]\nepisode = 3\n", "sft.episodes"),
     ],
 )
-def test_a_setting_of_the_script_that_is_missing_or_misspelt_is_named(monkeypatch, name, settings, field):
+def test_names_missing_or_misspelt_setting_of_the_script(monkeypatch, name, settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         run(monkeypatch, name, settings)
     assert refused.value.field == field
@@ -182,7 +182,7 @@ def test_a_misspelt_argument_of_a_textarena_game_is_found():
         tg.make("textarena/IteratedPrisonersDilemmaVs-v0", num_round=2).reset(seed=0)
 
 
-def test_episodes_of_a_served_phone_give_their_place_back_when_they_end():
+def test_frees_places_of_served_phone_when_episodes_end():
     recipe = Recipe.from_command_line(str(EXAMPLES / "androidworld" / "train.py"), ["gpu"])
     spec = job(recipe, "train")
     played = [*spec.own_environments.values(), *(spec.environment_of(one) for one in spec.evaluations)]

@@ -78,7 +78,7 @@ def test_the_short_form_runs_to_its_report(running, monkeypatch, tmp_path, name)
 
 @pytest.mark.service
 @pytest.mark.full("a recipe of many")
-def test_a_control_is_run_with_shuffled_rewards_and_says_that_it_is_one(running, monkeypatch, tmp_path):
+def test_runs_control_with_shuffled_rewards_and_labels_it_so(running, monkeypatch, tmp_path):
     result = run(running, monkeypatch, tmp_path, "bandit", "--short", "--control")
     assert result["control"] is True
     with tg.Client() as client:
@@ -140,7 +140,7 @@ def in_inference(policy, observation, monkeypatch):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_a_short_script_two_configurations_and_a_page(name):
+def test_gives_each_recipe_a_short_script_two_configurations_and_page(name):
     assert len((EXAMPLES / name / "train.py").read_text().splitlines()) <= 60
     laptop, gpu = (
         tomllib.loads((EXAMPLES / name / f"{file}.toml").read_text()) for file in ("laptop", "gpu")

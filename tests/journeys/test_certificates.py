@@ -130,7 +130,7 @@ def test_distillation_runs_are_certified_too(client, tmp_path):
     assert verify(written.bundle).ok
 
 
-def test_a_jobs_episodes_train_further_as_they_are_and_under_another_reward(job, client):
+def test_trains_further_on_a_jobs_episodes_also_with_another_reward(job, client):
     episodes = job.episodes()
     assert [(one.step, one.index) for one in episodes] == [(step, n) for step in (1, 2) for n in range(4)]
     assert [one.step for one in job.episodes(first_step=2)] == [2] * 4

@@ -20,7 +20,7 @@ BOARD = "board/TicTacToeVs-v0"
 SMALL = tg.GRPO(group_size=4, groups_per_step=2)
 
 
-def test_both_placements_of_the_same_job_train_the_same_weights_to_the_bit(client):
+def test_trains_bit_equal_weights_in_both_placements_of_a_job(client):
     jobs = [
         client.train(BOARD, steps=2, algorithm=SMALL, seed=5, deterministic=True, rollout=rollout)
         for rollout in ("server", "client")
@@ -32,7 +32,7 @@ def test_both_placements_of_the_same_job_train_the_same_weights_to_the_bit(clien
     assert hashes[0] == hashes[1]
 
 
-def test_a_trained_policy_acts_is_downloaded_and_differs_from_the_model_it_began_with(client, tmp_path):
+def test_acts_downloads_and_differs_from_initial_model_once_trained(client, tmp_path):
     job = client.train(BOARD, steps=3, algorithm=SMALL)
     job.wait()
     env = tg.make(BOARD)
@@ -138,7 +138,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(client):
         client.train(BOARD, steps=1, env_kwargs={"size": 0})
 
 
-def test_a_policy_learns_from_its_rewards_and_nothing_from_shuffled_ones(client):
+def test_learns_from_rewards_and_nothing_from_shuffled_ones(client):
     env = "bandit/Bandit-v0"  # its answers are a token or two, so that many fit into a step
     algorithm = tg.GRPO(group_size=8, groups_per_step=8, learning_rate=5e-3)
     evaluations = []
@@ -154,7 +154,7 @@ def test_a_policy_learns_from_its_rewards_and_nothing_from_shuffled_ones(client)
     assert control.low <= before.high and before.low <= control.high
 
 
-def test_other_algorithms_train_through_the_service_and_say_what_they_did(client):
+def test_trains_other_algorithms_through_service_and_reports_what_they_did(client):
     algorithms = {
         "rloo": tg.algorithms.RLOO(
             group_size=4,
@@ -208,7 +208,7 @@ def test_the_page_on_written_answers_runs_from_top_to_bottom(service, monkeypatc
     assert names["job"].wait().state is JobState.COMPLETED
 
 
-def test_written_answers_then_preferences_then_a_teacher_each_begin_where_one_ended(client, tmp_path):
+def test_chains_written_completions_preferences_and_a_teacher_across_jobs(client, tmp_path):
     words = {"sky": "blue", "snow": "white", "coal": "black", "grass": "green"}
     rows, pairs = tmp_path / "rows.jsonl", tmp_path / "pairs.jsonl"
     rows.write_text("".join(f'{{"prompt": "{w}?", "completion": "{c}"}}\n' for w, c in words.items()))

@@ -82,13 +82,13 @@ def test_a_client_plays_those_of_its_own_class(client):
         (tg.EvaluateEvery(1, "board/TicTacToe-v0"), "use board/TicTacToeVs-v0"),
     ],
 )
-def test_an_environment_that_the_service_cannot_make_is_refused_at_once(client, evaluate, said):
+def test_rejects_environment_that_service_cannot_make_immediately(client, evaluate, said):
     with pytest.raises(tg.TinkerGymError, match=said) as refused:
         client.train("board/TicTacToeVs-v0", steps=2, evaluate=evaluate)
     assert refused.value.field == "evaluate"
 
 
-def test_a_job_on_a_dataset_is_evaluated_in_the_scripts_own_environment(client):
+def test_evaluates_job_on_a_dataset_in_the_scripts_own_environment(client):
     rows = tg.tasks.SequenceTasks([{"prompt": "?", "completion": "no"}] * 4)
     own = tg.EvaluateEvery(2, Short, episodes=3)
     job = client.sft(rows, steps=2, batch_size=2, evaluate=own)

@@ -63,9 +63,7 @@ def reordered(request):
     return request.model_copy(update={"results": results})
 
 
-def test_a_job_learns_from_images_and_stops_when_those_of_its_records_were_exchanged(
-    client, monkeypatch, tmp_path
-):
+def test_learns_from_images_and_stops_when_its_records_were_exchanged(client, monkeypatch, tmp_path):
     job = train(client)
     job.wait()
     assert job.state is JobState.COMPLETED

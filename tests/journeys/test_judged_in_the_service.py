@@ -53,7 +53,7 @@ def test_a_pack_may_pay_the_episodes_of_a_group_together(client):
         ({"deterministic": True}, "deterministic"),
     ],
 )
-def test_what_groups_that_are_paid_together_do_not_go_with_is_refused(client, changed, field):
+def test_rejects_what_cannot_go_with_groups_paid_together(client, changed, field):
     with pytest.raises(tg.errors.InvalidRequestError) as refused:
         client.train("judged/Longest-v0", **{**SETTINGS, **changed})
     assert refused.value.field == field

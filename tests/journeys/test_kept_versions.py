@@ -62,7 +62,7 @@ def test_an_older_version_is_evaluated(client, job):
     assert (len(played.trajectories), versions) == (2, {3})
 
 
-def test_a_version_that_is_not_kept_is_refused_with_those_that_are(client, job):
+def test_rejects_version_that_is_not_kept_and_names_kept_ones(client, job):
     with pytest.raises(PolicyVersionGoneError) as gone:
         client.policy(f"{job.id}@2")
     assert "3, 4" in gone.value.hint
@@ -71,7 +71,7 @@ def test_a_version_that_is_not_kept_is_refused_with_those_that_are(client, job):
     assert "3, 4" in best.value.hint
 
 
-def test_other_jobs_begin_with_an_older_version_by_its_policys_name(client, job):
+def test_begins_other_jobs_with_older_version_by_its_policys_name(client, job):
     with client.create_policy(initial_policy=f"{job.id}@3") as policy, client.create_policy() as plain:
         ids = policy.prompt_ids("?")
         sequence = {"token_ids": [*ids, *ids]}

@@ -59,7 +59,7 @@ def test_an_unknown_model_is_refused_before_there_is_a_policy(client):
     assert client.jobs() == before
 
 
-def test_calls_that_were_acknowledged_take_effect_once_also_when_the_worker_is_killed(client):
+def test_applies_acknowledged_calls_once_also_when_worker_is_killed(client):
     hashes = []
     for kills in (False, True):
         with client.create_policy(seed=3, checkpoint_every=5) as policy:
@@ -73,7 +73,7 @@ def test_calls_that_were_acknowledged_take_effect_once_also_when_the_worker_is_k
     assert hashes[0] == hashes[1]
 
 
-def test_a_policy_learns_what_it_is_told_and_is_sampled_as_it_was_published(client):
+def test_learns_as_told_and_samples_as_published(client):
     with client.create_policy(model="nano") as policy:
         before = policy.logprobs([sequence()]).result()[0]
         for _ in range(10):
@@ -92,7 +92,7 @@ def test_a_policy_learns_what_it_is_told_and_is_sampled_as_it_was_published(clie
         policy.cancel()
 
 
-def test_samples_stop_at_a_text_and_say_how_likely_tokens_were(client):
+def test_stops_samples_at_a_text_and_returns_token_logprobs(client):
     with client.create_policy(model="nano") as policy:
         policy.publish()
         free, _ = policy.sample("hello", n=2, max_tokens=24, seed=3, stop_ids=[])
@@ -123,7 +123,7 @@ def test_samples_stop_at_a_text_and_say_how_likely_tokens_were(client):
         policy.cancel()
 
 
-def test_deterministic_completions_are_the_same_to_the_bit_and_each_prompt_has_its_own(client):
+def test_repeats_deterministic_completions_to_the_bit_per_prompt(client):
     with client.create_policy(model="nano") as policy:
         policy.publish()
         prompts = ["hello", "a cat", TEXT]
@@ -153,7 +153,7 @@ def test_deterministic_completions_are_the_same_to_the_bit_and_each_prompt_has_i
         policy.cancel()
 
 
-def test_a_custom_loss_is_the_built_in_one_where_it_computes_the_same(client):
+def test_matches_built_in_loss_by_custom_one_computing_the_same(client):
     hashes = []
     with client.create_policy(seed=1) as built_in, client.create_policy(seed=1) as custom:
         batch = [sequence(), sequence(7)]
@@ -188,7 +188,7 @@ def test_a_saved_version_is_loaded_again_and_begun_from(client):
         policy.cancel()
 
 
-def test_a_copy_goes_on_alike_and_by_itself_and_is_deleted_alone(client):
+def test_continues_copy_alike_and_separately_and_deletes_it_alone(client):
     with client.create_policy(seed=5) as policy:
         train(policy, range(2))
         with policy.copy() as alike, policy.copy(with_optimizer=False) as fresh:
@@ -207,7 +207,7 @@ def test_a_copy_goes_on_alike_and_by_itself_and_is_deleted_alone(client):
         policy.cancel()
 
 
-def test_what_is_wrong_with_a_call_is_told_and_the_next_ones_go_on(client):
+def test_tells_what_is_wrong_with_call_and_continues(client):
     with client.create_policy() as policy:
         with pytest.raises(InvalidRequestError) as refused:
             policy.forward_backward([sequence()], "ppo", clip=0.1)
@@ -224,7 +224,7 @@ def test_what_is_wrong_with_a_call_is_told_and_the_next_ones_go_on(client):
         policy.cancel()
 
 
-def test_an_idle_policy_gives_up_its_place_and_comes_back_as_it_was(client):
+def test_frees_place_of_idle_policy_and_restores_it_as_was(client):
     with client.create_policy(idle_seconds=0.5) as policy:
         train(policy, range(2))
         known = policy.logprobs([sequence()]).result()
@@ -234,7 +234,7 @@ def test_an_idle_policy_gives_up_its_place_and_comes_back_as_it_was(client):
         assert policy.logprobs([sequence()]).result() == known
 
 
-def test_another_script_opens_a_policy_again_and_goes_on_with_what_was_published(client):
+def test_reopens_policy_in_another_script_and_continues_from_its_publish(client):
     with client.create_policy(model="nano") as policy:
         train(policy, range(2))
         version = policy.publish().result()
@@ -262,7 +262,7 @@ def test_the_example_learns(service, capsys):
     assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.3
 
 
-def test_a_loop_of_ones_own_shows_images_and_each_is_what_its_logprobs_say(client):
+def test_shows_images_in_own_loop_with_matching_logprobs(client):
     import numpy as np
 
     pictures = np.random.default_rng(0).integers(0, 255, (2, 64, 64, 3), np.uint8)
@@ -300,7 +300,7 @@ def test_a_loop_of_ones_own_shows_images_and_each_is_what_its_logprobs_say(clien
         policy.cancel()
 
 
-def test_what_was_saved_last_is_the_newest_version_of_an_ended_policy(client):
+def test_takes_what_was_saved_last_as_ended_policys_newest_version(client):
     sampling = {"temperature": 0, "max_turn_tokens": 4}
     with client.create_policy(seed=3) as policy:
         published = policy.publish().result()

@@ -30,7 +30,7 @@ def job_id(service):
     return job.id
 
 
-def test_versions_of_two_seats_meet_each_other_and_random_on_the_same_seeds(client, job_id):
+def test_rates_versions_of_two_seats_and_random_on_same_seeds(client, job_id):
     found = client.job(job_id).crossplay([0, 2], pairs=3)
     x0, x2, o0, o2 = (f"{job_id}/{agent}@{version}" for agent in "xo" for version in (0, 2))
     assert found.names == [x0, x2, o0, o2, "random"]
@@ -42,7 +42,7 @@ def test_versions_of_two_seats_meet_each_other_and_random_on_the_same_seeds(clie
     assert {one.name: one.step for one in ratings.ratings}[o2] == 2
 
 
-def test_a_version_that_is_not_kept_and_a_player_that_does_not_exist_are_refused(client, job_id):
+def test_rejects_unkept_version_and_player_that_does_not_exist(client, job_id):
     job = client.job(job_id)
     with pytest.raises(NotFoundError) as refused:
         job.crossplay([7], pairs=1)

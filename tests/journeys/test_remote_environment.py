@@ -12,7 +12,7 @@ pytestmark = pytest.mark.service
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_training_behind_a_server_gives_the_same_weights_to_the_bit(client, environment_url):
+def test_trains_bit_equal_weights_behind_a_server(client, environment_url):
     small = tg.GRPO(group_size=2, groups_per_step=2)
     hashes = []
     for env, kwargs in ((BOARD, None), (environment_url, {"token": TOKEN})):

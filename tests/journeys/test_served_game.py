@@ -8,7 +8,7 @@ from tinkergym.testing.environment_server import TOKEN, environment_server
 pytestmark = pytest.mark.service
 
 
-def test_both_seats_of_a_game_behind_a_server_are_trained_from_here(client):
+def test_trains_both_seats_of_a_game_behind_a_server(client):
     with environment_server("games/Nim-v0", capacity=4) as url:
         job = client.train(
             url,

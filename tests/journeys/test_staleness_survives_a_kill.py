@@ -25,7 +25,7 @@ def kill_pool_workers():
     return killed
 
 
-def test_a_job_that_plays_ahead_resumes_after_its_worker_was_killed_and_keeps_the_bound(client):
+def test_resumes_job_playing_ahead_after_kill_and_keeps_its_bound(client):
     job = client.train(
         "board/TicTacToeVs-v0",
         steps=4,

@@ -21,7 +21,7 @@ def imported(file):
 
 
 @pytest.mark.parametrize("pack", PACKS, ids=lambda pack: pack.name)
-def test_a_pack_imports_no_part_of_the_service_and_no_other_pack(pack):
+def test_imports_no_service_and_no_other_pack_in_a_pack(pack):
     files = sorted(pack.rglob("*.py"))
     assert files
     for file in files:

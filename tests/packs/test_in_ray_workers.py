@@ -32,7 +32,7 @@ for env_id, action in (("bandit/Bandit-v0", "red"), ("math/Arithmetic-v0", "5"))
 """
 
 
-def test_an_installed_pack_plays_the_same_episode_in_a_worker_that_imported_nothing(tmp_path):
+def test_plays_installed_pack_alike_in_worker_that_imported_nothing(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         cwd=tmp_path,

@@ -77,7 +77,7 @@ def test_before_there_is_a_job_nothing_was_started(interrupted):
 
 
 @pytest.mark.parametrize("started_here", [True, False])
-def test_who_has_no_service_any_more_is_told_to_start_it_before_playing(
+def test_tells_user_without_service_to_start_it_before_playing(
     demo, started_here, tmp_path, monkeypatch, capsys
 ):
     (tmp_path / "example.py").write_text(WHOLE)
@@ -89,7 +89,7 @@ def test_who_has_no_service_any_more_is_told_to_start_it_before_playing(
     assert ("tinkergym play board/TicTacToeVs-v0 --policy job-1" in shown) is started_here
 
 
-def test_a_service_that_is_there_already_is_named_by_its_url(demo, tmp_path, monkeypatch, capsys):
+def test_names_a_service_that_is_already_there_by_its_url(demo, tmp_path, monkeypatch, capsys):
     (tmp_path / "example.py").write_text("")
     monkeypatch.setattr(demo, "EXAMPLE", tmp_path / "example.py")
     assert demo.main() == 0

@@ -17,11 +17,11 @@ from scripts.docs_hooks import fit
         ("index.md", "#why", "#why"),
     ],
 )
-def test_a_link_leads_to_where_its_target_is_on_the_site(page, link, shown):
+def test_links_to_where_the_target_is_on_the_site(page, link, shown):
     assert fit(f"see [this]({link})", page) == f"see [this]({shown})"
 
 
-def test_a_link_to_a_file_that_the_site_does_not_show_is_an_error():
+def test_rejects_link_to_a_file_missing_from_the_site():
     with pytest.raises(PluginError):
         fit("[this](../pyproject.toml)", "index.md")
 
@@ -30,5 +30,5 @@ def test_a_link_to_a_file_that_the_site_does_not_show_is_an_error():
     ("fence", "shown"),
     [("python file=a.py", 'python title="a.py"'), ("sh no-run", "sh"), ("python", "python")],
 )
-def test_what_a_fence_says_to_the_tests_is_not_on_the_site(fence, shown):
+def test_hides_from_site_what_a_fence_says_to_the_tests(fence, shown):
     assert fit(f"```{fence}\nx = [1](2)\n```", "index.md") == f"```{shown}\nx = [1](2)\n```"

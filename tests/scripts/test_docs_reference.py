@@ -8,7 +8,7 @@ from backend.config import GatewayLimits, ServiceConfig, VllmSettings
 from scripts import docs_reference
 
 
-def test_every_setting_of_the_service_is_on_its_page_with_a_text():
+def test_documents_every_setting_of_the_service_on_its_page():
     page = docs_reference.settings_page()
     limits = {f"limits.{name}" for name in GatewayLimits.model_fields}
     vllm = {f"vllm.{name}" for name in VllmSettings.model_fields}
@@ -25,7 +25,7 @@ def test_every_command_is_on_its_page(command):
     assert f"`tinkergym {command}`" in docs_reference.command_line_page()
 
 
-def test_the_routes_are_on_their_page_and_their_bodies_on_another():
+def test_documents_routes_on_their_page_and_bodies_on_another():
     files = docs_reference.http_files()
     document = json.loads(files["reference/openapi.json"])
     assert document["paths"]

@@ -39,7 +39,7 @@ def test_groups_need_not_lie_together():
     np.testing.assert_allclose(result.values, [0.5, -5, -0.5, 5])
 
 
-def test_a_failed_episode_enters_no_baseline_and_is_not_trained_on():
+def test_excludes_failed_episode_from_baseline_and_training():
     result = group_advantages([1, 0, math.nan], [0, 0, 0], [True, True, False])
     np.testing.assert_allclose(result.values, [0.5, -0.5, 0.0])
     assert result.included.tolist() == [True, True, False]
@@ -48,7 +48,7 @@ def test_a_failed_episode_enters_no_baseline_and_is_not_trained_on():
 
 
 @pytest.mark.parametrize("baseline", ["group", "batch"])
-def test_a_group_that_failures_left_with_one_episode_is_broken_and_counted(baseline):
+def test_breaks_and_counts_group_left_with_one_episode(baseline):
     result = group_advantages([1, 0, 0], [0, 0, 0], [True, False, False], baseline=baseline)
     assert not result.values.any()
     assert not result.included.any()
@@ -134,7 +134,7 @@ def test_reinforce_plus_plus_brings_the_whole_batch_to_deviation_one():
     np.testing.assert_allclose(result.values, expected, rtol=1e-5)
 
 
-def test_with_group_baselines_it_divides_by_the_deviation_of_all_differences():
+def test_divides_by_deviation_of_all_differences_with_group_baselines():
     result = group_advantages(
         [1, 3, 10, 10, 0, 6], [0, 0, 1, 1, 2, 2], [True] * 6, baseline="group", normalize="batch_std"
     )
@@ -173,13 +173,13 @@ def test_small_differences_that_are_no_rounding_are_learned_from(returns):
     assert result.zero_variance_groups == 0
 
 
-def test_an_episode_that_earned_the_batch_mean_up_to_rounding_has_advantage_zero():
+def test_gives_zero_advantage_to_earning_batch_mean_up_to_rounding():
     result = group_advantages([0.3, 0.1 + 0.2, 0.2, 0.4], [0, 0, 1, 1], [True] * 4, baseline="batch")
     assert result.values[:2].tolist() == [0.0, 0.0]
     assert result.zero_variance_groups == 1
 
 
-def test_the_deviation_of_a_batch_is_that_of_the_episodes_that_completed():
+def test_takes_batch_deviation_of_the_completed_episodes():
     completed = [True, True, False, True, True, False]
     result = group_advantages(
         [1.0, 3.0, 50.0, 7.0, 2.0, math.nan], [0, 0, 0, 1, 1, 1], completed, normalize="batch_std"
@@ -209,7 +209,7 @@ def test_turns_are_compared_with_the_same_turn_of_the_siblings():
     assert episodes.lone_turns == 0
 
 
-def test_a_turn_that_no_sibling_came_to_has_advantage_zero_and_is_counted():
+def test_gives_and_counts_zero_advantage_to_turn_without_siblings():
     turns, episodes = turn_advantages([[1, 7], [0]], [0, 0], [True, True])
     assert [part.tolist() for part in turns] == [[0.5, 0.0], [-0.5]]
     assert episodes.lone_turns == 1
@@ -230,7 +230,7 @@ def test_failed_episodes_turns_are_compared_with_nothing():
     st.sampled_from(["group", "leave_one_out", "batch"]),
     st.sampled_from(["none", "std", "batch_std"]),
 )
-def test_for_episodes_of_one_turn_both_kinds_of_credit_are_the_same(episodes, baseline, normalize):
+def test_credits_episodes_of_one_turn_equally_by_both_kinds(episodes, baseline, normalize):
     returns, groups, completed = zip(*episodes, strict=True)
     whole = group_advantages(returns, groups, completed, baseline=baseline, normalize=normalize)
     turns, by_turn = turn_advantages(
@@ -243,13 +243,13 @@ def test_for_episodes_of_one_turn_both_kinds_of_credit_are_the_same(episodes, ba
 
 
 @given(st.lists(st.lists(st.floats(-9, 9), min_size=1, max_size=4), min_size=2, max_size=6))
-def test_the_advantages_of_each_turn_sum_to_zero_over_a_group(rewards):
+def test_sums_advantages_of_each_turn_to_zero_over_group(rewards):
     turns, _ = turn_advantages(rewards, [0] * len(rewards), [True] * len(rewards))
     for number in range(4):
         assert abs(sum(part[number] for part in turns if len(part) > number)) < 1e-9
 
 
-def test_returns_of_two_kinds_have_a_mean_and_a_deviation_each():
+def test_takes_mean_and_deviation_of_each_kind_of_returns():
     returns, strata = [1, 3, 100, 300], [0, 0, 1, 1]
     result = group_advantages(returns, [0, 1, 2, 3], [True] * 4, baseline="batch", strata=strata)
     assert result.values.tolist() == [-1, 1, -100, 100]
@@ -263,7 +263,7 @@ def test_returns_of_two_kinds_have_a_mean_and_a_deviation_each():
     assert [float(some[0]) for some in turns] == [-1, 1, -100, 100]
 
 
-def test_an_episode_that_is_alone_of_its_kind_has_nothing_to_be_compared_with():
+def test_compares_nothing_with_episode_alone_of_its_kind():
     result = group_advantages([1, 3, 9], [0, 1, 2], [True] * 3, baseline="batch", strata=[0, 0, 1])
     assert (result.included.tolist(), result.broken_groups) == ([True, True, False], 1)
 

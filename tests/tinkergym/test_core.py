@@ -86,7 +86,7 @@ def test_a_step_without_an_episode_is_refused():
         env.step("Paris")
 
 
-def test_a_subclass_need_not_call_the_parents_init_and_may_choose_its_spaces():
+def test_lets_subclass_skip_parents_init_and_choose_its_spaces():
     class Custom(Capitals):
         def __init__(self, limit):
             self.action_space = tg.spaces.Text(limit)
@@ -120,7 +120,7 @@ class AsyncScore(SingleTurnEnv):
         return float(len(answer)), {"letters": len(answer)}
 
 
-def test_a_score_may_be_async_also_where_a_loop_runs_already():
+def test_scores_asynchronously_also_where_a_loop_already_runs():
     env = AsyncScore()
     env.reset(seed=1)
     _, reward, terminated, _, info = env.step("four")

@@ -13,7 +13,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_error_keeps_its_type_and_fields_on_the_wire_and_between_processes(kind):
+def test_keeps_errors_type_and_fields_on_wire_and_between_processes(kind):
     error = kind("what happened", hint="what to do", field="a.b")
     error.code = "which_refusal"
     for again in (from_wire(error.to_wire()), pickle.loads(pickle.dumps(error))):

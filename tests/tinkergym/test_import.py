@@ -84,6 +84,6 @@ def test_the_top_has_few_names():
     assert len(tg.__all__) <= 30
 
 
-def test_a_name_that_moved_out_of_a_group_says_where_it_is_now():
+def test_says_where_a_name_that_left_its_group_is_now():
     with pytest.raises(AttributeError, match=re.escape("tinkergym.losses.SimPO")):
         _ = tg.algorithms.SimPO

@@ -111,7 +111,7 @@ def test_what_is_no_text_and_no_messages_is_refused(observation, error, reason):
         ),
     ],
 )
-def test_an_image_where_none_is_looked_for_is_refused_and_the_error_names_its_place(observation, key):
+def test_rejects_unexpected_image_and_names_its_place(observation, key):
     with pytest.raises(ImageObservationError, match=key) as caught:
         observation_messages(observation)
     # For those who catch what any unusable observation raises, and for those who want the type.
@@ -138,7 +138,7 @@ def test_an_image_where_none_is_looked_for_is_refused_and_the_error_names_its_pl
         ),
     ],
 )
-def test_images_are_parts_of_the_message_known_by_the_hash_of_their_file(observation, kinds):
+def test_knows_images_in_messages_by_hash_of_their_file(observation, kinds):
     (message,) = observation_messages(observation)
     assert [part.type for part in message["content"]] == kinds
     images = [part for part in message["content"] if part.type == "image"]
@@ -169,7 +169,7 @@ def test_parts_that_are_all_text_are_one_string():
     assert content == [{"type": "text", "text": "look "}, TextPart(text="there")]
 
 
-def test_other_parts_keep_their_kind_and_can_be_read_as_text():
+def test_keeps_kind_of_other_parts_readable_as_text():
     call = ToolCallPart(id="1", name="add", arguments='{"a": 1}')
     content = [{"type": "text", "text": "see "}, IMAGE, call]
     (message,) = observation_messages([{"role": "user", "content": content}])
@@ -187,7 +187,7 @@ def test_what_is_no_part_is_refused_in_its_place(content):
 
 
 @pytest.mark.parametrize("part", [IMAGE, {"type": "tool_call", "id": "1", "name": "f", "arguments": "{}"}])
-def test_a_part_that_a_model_of_text_does_not_take_is_refused_by_its_kind(part):
+def test_rejects_by_kind_a_part_that_text_models_lack(part):
     renderer = Renderer.from_bundle(byte_bundle())
     messages = observation_messages(
         [

@@ -74,7 +74,7 @@ def test_the_gradient_is_that_of_finite_differences():
     )
 
 
-def test_entropy_is_that_of_the_textbook_and_its_gradient_that_of_finite_differences():
+def test_matches_entropy_of_the_textbook_and_its_finite_difference_gradient():
     fair_coin, certain, die = [0.5, 0.5, 1e-30, 1e-30], [1.0, 1e-30, 1e-30, 1e-30], [0.25] * 4
     entropies = token_entropies(torch.tensor([fair_coin, certain, die], dtype=torch.float64).log())
     assert entropies.tolist() == pytest.approx([math.log(2), 0.0, math.log(4)])
@@ -123,7 +123,7 @@ def test_cispo_clips_the_weight_and_keeps_every_tokens_gradient():
     assert clipped == [False, False]
 
 
-def test_gspo_has_one_ratio_for_a_sequence_the_geometric_mean_of_its_tokens():
+def test_gives_gspo_one_ratio_by_geometric_mean_of_tokens():
     gap = float((LEARNER - SAMPLING).mean())  # log of sqrt(1.5 * 0.5) = 0.866
     ratio = math.sqrt(0.75)
 
@@ -140,7 +140,7 @@ def test_gspo_has_one_ratio_for_a_sequence_the_geometric_mean_of_its_tokens():
     assert not gradient.any()
 
 
-def test_gspo_over_a_sequence_has_the_gradient_of_the_papers_sequence_ratio():
+def test_has_the_papers_sequence_ratio_gradient_for_gspo():
     rng = np.random.default_rng(0)
     at, sampling = -2 + 0.1 * rng.normal(size=(2, 5))
 
@@ -156,7 +156,7 @@ def test_gspo_over_a_sequence_has_the_gradient_of_the_papers_sequence_ratio():
     assert float(losses.mean().detach()) == pytest.approx(paper(at))
 
 
-def test_dro_is_a_square_around_the_gap_that_the_advantage_earns():
+def test_draws_dro_as_square_around_the_gap_advantage_earns():
     beta, advantages, gap = 0.5, np.array([2.0, -1.0]), LEARNER - SAMPLING
     losses, _, gradient = run(dro_loss, advantages, beta=beta)
     square = (advantages - beta * gap) ** 2 / (2 * beta)
@@ -309,7 +309,7 @@ def test_clipping_never_makes_an_update_look_better_than_it_is(tokens, low, high
 
 
 @given(TOKENS)
-def test_on_the_policys_own_tokens_all_losses_have_the_gradient_of_reinforce(tokens):
+def test_has_gradient_of_reinforce_for_all_losses_on_own_tokens(tokens):
     sampling, advantages = (torch.tensor(some, dtype=torch.float64) for some in zip(*tokens, strict=True))
     for name in ("ppo", "importance_sampling", "cispo", "gspo", "dro"):
         learner = sampling.clone().requires_grad_()
@@ -355,7 +355,7 @@ def test_a_kl_penalty_is_added_to_each_tokens_loss():
     np.testing.assert_allclose(found.shares["kl"].numpy(), gap**2 / 2)
 
 
-def test_a_correction_weighs_by_the_step_before_and_the_ratio_begins_at_one():
+def test_weighs_by_step_before_and_begins_ratio_at_one():
     correction = {"importance_correction": "truncated", "importance_cap": 1.2}
     gradient, found = gradient_of(policy_loss(**correction), seen())
     # At the first update the learner itself is proximal: weights min(1.5, 1.2) and 0.5, ratio 1.
@@ -391,7 +391,7 @@ def test_clipped_tokens_are_counted_by_side():
 
 
 @pytest.mark.parametrize("name", ["ppo", "cispo"])
-def test_a_tokens_side_is_its_own_also_under_a_sequences_correction(name):
+def test_keeps_a_tokens_own_side_under_a_sequences_correction(name):
     correction = {"importance_correction": "truncated", "importance_level": "sequence"}
     # On the whole the sequence became less likely, though its first token became likelier.
     sequence = {"sequence_gaps": [-0.1, -0.1], "sequence_log_ratios": [0.0, 0.0]}

@@ -29,7 +29,7 @@ def assert_same(left, right):
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
-def test_learner_and_engine_agree_after_updates_though_the_model_has_dropout(
+def test_agrees_between_learner_and_engine_after_updates_despite_dropout(
     model_dirs, start_engine, bench, family
 ):
     """Fails when the engine keeps the weights of the version before, or the learner computes with dropout.
@@ -127,7 +127,7 @@ def adapters(learner, count):
     return found
 
 
-def test_a_thousand_requests_over_adapters_that_come_and_go_each_get_their_own(learner, start_engine, bench):
+def test_answers_each_of_thousand_requests_by_its_adapter_amid_changes(learner, start_engine, bench):
     """Fails when a batch's adapters are added to each other's tokens."""
     weights = adapters(learner, 16)
 
@@ -223,7 +223,7 @@ def test_continues_sampling_with_an_evicted_adapter(learner, start_engine, bench
             assert_same(answer, expected[request.request_id])
 
 
-def test_the_same_seed_gives_the_same_bits_whatever_else_the_machine_does(model_dir, start_engine, bench):
+def test_repeats_bits_by_seed_whatever_else_the_machine_does(model_dir, start_engine, bench):
     """Fails when a new adapter is drawn from a generator that others draw from too."""
     hashes = []
     for busy in (False, True):

@@ -92,7 +92,7 @@ def test_an_episode_that_is_handed_in_twice_counts_once(table, restart):
     assert event.episodes == 6
 
 
-def test_a_failed_episode_is_no_return_of_0_and_its_group_is_compared_without_it(table):
+def test_compares_group_without_failed_episode_instead_of_counting_0(table):
     """Fails when failed episodes enter the mean of their group."""
     dropped = [
         table.weights(lambda i, t, reward=reward: _failed(t, reward) if i == 1 else t)
@@ -103,7 +103,7 @@ def test_a_failed_episode_is_no_return_of_0_and_its_group_is_compared_without_it
     assert dropped[0][1].metrics["broken_groups"] == 0
 
 
-def test_a_group_that_failures_left_with_one_episode_teaches_nothing_and_is_counted(table):
+def test_counts_group_left_with_one_episode_and_teaches_nothing(table):
     """Fails when a lone episode is compared with 0, or with another group."""
 
     def broken(reward):
@@ -118,7 +118,7 @@ def test_a_group_that_failures_left_with_one_episode_teaches_nothing_and_is_coun
 @pytest.mark.parametrize(
     "reason", [StopReason.TRUNCATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT, StopReason.CONTEXT_LIMIT]
 )
-def test_an_episode_that_a_limit_cut_counts_as_its_return_says(table, reason):
+def test_counts_cut_episode_as_its_return_says(table, reason):
     """Fails when a cut episode is taken for a failed one, or its return for 0."""
     whole, _ = table.weights()
     cut, event = table.weights(
@@ -133,7 +133,7 @@ def test_an_episode_that_a_limit_cut_counts_as_its_return_says(table, reason):
     assert event.stop_reasons[reason] == 3
 
 
-def test_an_answer_that_was_cut_is_learned_as_it_was_sampled(table):
+def test_learns_cut_answer_as_it_was_sampled(table):
     """Fails when an end that nobody sampled is put behind a cut answer and learned."""
     for trajectory in table.results:
         (turn,), (segment,) = trajectory.turns, trajectory.segments
@@ -146,7 +146,7 @@ def test_an_answer_that_was_cut_is_learned_as_it_was_sampled(table):
     assert any(t.turns[0].finish_reason == "length" for t in table.results)
 
 
-def test_every_answer_carries_the_version_that_sampled_it_also_after_a_restart(lab):
+def test_stamps_every_answer_with_its_sampling_version_over_restarts(lab):
     """Fails when the resumed job's requests ask for another version than the one before their step."""
     job_id = lab.start(steps=2, checkpoint_every=1)
     lab.play_step(job_id)

@@ -142,9 +142,7 @@ def test_ranks_divide_by_the_whole_batch(learner, bench, aggregation, ranks):
     close(total(found), whole, tolerance=5e-5)
 
 
-def test_the_scaling_of_an_adapter_is_the_same_in_learner_engine_and_export(
-    learner, start_engine, bench, tmp_path
-):
+def test_scales_adapter_alike_in_learner_engine_and_export(learner, start_engine, bench, tmp_path):
     """Fails when the engine leaves alpha out, or the saved adapter_config.json has another alpha."""
     engine, batch = start_engine(), bench.batch(6)
     learner.create_policy("p", LoRA(rank=3, alpha=21.0), seed=1)
@@ -168,7 +166,7 @@ def test_the_scaling_of_an_adapter_is_the_same_in_learner_engine_and_export(
         np.testing.assert_allclose(found, sampled, atol=5e-5)
 
 
-def test_a_step_is_applied_once_however_often_it_is_asked_for(learner, bench):
+def test_applies_step_once_however_often_it_is_asked_for(learner, bench):
     """Fails when an optimiser step leaves its gradient waiting, or adding to the next one's."""
     learner.create_policy("p", bench.ADAPTER, seed=1)
     learner.forward_backward("p", bench.batch(7), bench.UNCLIPPED)
@@ -202,7 +200,7 @@ def _work(bench):
     return {name: PolicyBatch(sequences=batches[name], loss=losses[name]) for name in TENANTS}
 
 
-def test_tenants_that_train_in_one_call_get_the_bits_of_training_alone(model_dir, bench):
+def test_gives_tenants_in_one_call_bits_of_training_alone(model_dir, bench):
     """Fails when the adapter that was made first computes for all policies.
 
     Or when the base model computes with the adapter that was used last.

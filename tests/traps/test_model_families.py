@@ -97,9 +97,7 @@ def defined(model, sequence):
 
 
 @pytest.mark.parametrize("family", MIXTURES)
-def test_an_adapter_on_a_mixture_of_experts_is_the_same_in_learner_engine_and_export(
-    make, start_engine, bench, tmp_path, family
-):
+def test_agrees_on_experts_adapter_in_learner_engine_and_export(make, start_engine, bench, tmp_path, family):
     """Fails when the adapter is also on the router or on fused experts, as with PEFT's `all-linear`."""
     directory = make(MIXTURES[family]())
     learner, engine = Learner(directory), start_engine(directory)
@@ -129,7 +127,7 @@ def test_an_adapter_on_a_mixture_of_experts_is_the_same_in_learner_engine_and_ex
             np.testing.assert_allclose(defined(model, sequence), sampled, atol=1e-5)
 
 
-def test_attention_with_a_soft_cap_is_refused_by_name_in_the_engine(make, start_engine):
+def test_rejects_attention_with_soft_cap_by_name_in_engine(make, start_engine):
     """Fails when the engine leaves the cap out, as transformers' fast attention does by which it is tried."""
     config = Gemma2Config(**SHAPE, head_dim=8, query_pre_attn_scalar=8, attn_logit_softcapping=2.0)
     with pytest.raises(InvalidRequestError) as caught:
@@ -194,7 +192,7 @@ def test_keeps_sliding_window_of_vision_models(make, start_engine, bench):
         np.testing.assert_allclose(found, [p for p in sequence.sampling_logprobs if p is not None], atol=1e-5)
 
 
-def test_a_model_on_which_there_are_no_adapters_says_so_and_stays_as_it_was(make, bench):
+def test_says_that_model_takes_no_adapters_and_leaves_it(make, bench):
     """Fails when PEFT's own error gets out, or what it did before it is left on the model of all."""
     directory = make(MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4))
     learner, batch = Learner(directory), bench.batch(3)
@@ -218,13 +216,13 @@ def test_a_model_on_which_there_are_no_adapters_says_so_and_stays_as_it_was(make
     ],
     ids=lambda config: config.model_type,
 )
-def test_a_model_without_a_context_length_is_named_with_its_type(make, start_engine, config):
+def test_names_type_of_a_model_without_a_context_length(make, start_engine, config):
     directory = make(config)
     with pytest.raises(UnknownModelError):
         start_engine(directory)
 
 
-def test_a_model_that_cannot_be_run_as_others_are_is_refused_by_its_type(monkeypatch, make):
+def test_rejects_by_its_type_a_model_that_runs_differently(monkeypatch, make):
     def refuse(*_, **__):
         raise TypeError("it wants a picture, too")
 

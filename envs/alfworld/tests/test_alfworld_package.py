@@ -34,7 +34,7 @@ class TestMadeGames(EnvContract):
     kwargs = {"games": "made", "max_steps": 12}  # noqa: RUF012 - as EnvContract declares it
 
 
-def test_every_game_of_every_type_is_won_by_its_own_way():
+def test_wins_every_game_of_every_type_by_its_walkthrough():
     for split, count in (("train", 12), ("valid_seen", 6), ("valid_unseen", 6)):
         env = make(ID, games="made", split=split, show_commands=True)
         assert len(env.unwrapped.tasks) == count
@@ -114,7 +114,7 @@ def test_a_searching_player_wins_most_games():
     env.close()
 
 
-def test_a_malformed_problem_is_a_failure_of_the_engine_and_the_next_game_is_played(folder):
+def test_reports_malformed_problem_as_engine_failure_and_plays_next_game(folder):
     engine = EngineProcess(call_seconds=60)
     with pytest.raises(EnvironmentInfrastructureError):
         engine.ask("load", problem="(define (problem x) (:domain alfred)", task="put a mug in desk.")
@@ -124,7 +124,7 @@ def test_a_malformed_problem_is_a_failure_of_the_engine_and_the_next_game_is_pla
     engine.close()
 
 
-def test_a_game_is_the_same_after_others_and_in_another_process(folder):
+def test_plays_same_game_after_others_and_in_another_process(folder):
     games = sorted((folder / "json_2.1.1" / "valid_seen").rglob("game.tw-pddl"))[:2]
 
     def shown(engine, file):

@@ -32,7 +32,7 @@ class TestTheContract(EnvContract):
         return self.kind(max_steps=8)
 
 
-def test_an_episode_is_the_games_own_and_won_at_its_end(house):
+def test_plays_the_own_game_and_wins_at_its_end(house):
     env = house(split="valid_seen")
     observation, info = env.reset(options={"task_index": 2})
     assert observation.startswith("You are in the middle of a counterpart")
@@ -90,7 +90,7 @@ def test_a_command_is_read_from_the_last_line(said, command):
 
 
 @pytest.mark.parametrize("trouble", ["break", "die"])
-def test_an_engine_that_fails_is_a_lost_episode_and_another_one_is_started(house, write, trouble):
+def test_loses_episode_when_engine_fails_and_starts_another_engine(house, write, trouble):
     write("train", "a", trouble=trouble)
     env = house()
     env.reset(options={"task_index": 0})
@@ -114,7 +114,7 @@ def test_an_engine_that_hangs_is_killed(house, write):
     env.close()
 
 
-def test_an_engine_is_shared_by_environments_whose_episodes_follow_each_other(house):
+def test_shares_an_engine_between_environments_with_successive_episodes(house):
     first, second = house(), house(split="valid_seen")
     first.reset(options={"task_index": 0})
     engine = first._engine
@@ -186,7 +186,7 @@ def test_the_engines_process_ends_with_the_one_that_plays(house):
         engine.wait(timeout=30)
 
 
-def test_the_games_are_those_of_the_split_in_the_order_of_their_paths(house, write):
+def test_takes_games_of_the_split_in_order_of_their_paths(house, write):
     write("train", "a-Sliced")
     write("train", "movable")
     write("train", "b", solvable=False)
@@ -247,7 +247,7 @@ def test_missing_data_is_one_sentence_that_says_what_to_do(house, monkeypatch, t
         assert "alfworld-download" in error.value.hint
 
 
-def test_a_missing_package_is_one_sentence_that_says_what_to_do(house, monkeypatch):
+def test_names_missing_package_and_what_to_do_in_one_sentence(house, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InvalidRequestError, match="alfworld is not installed") as error:
         make(ID)
@@ -263,7 +263,7 @@ def test_a_sentence_that_could_hold_code_is_no_task(write, house):
 
 
 @pytest.mark.parametrize("walkthrough", [5, "look", [1], {"look": 1}])
-def test_a_game_whose_solution_is_not_a_list_of_commands_is_refused(write, house, walkthrough):
+def test_rejects_game_whose_solution_is_not_a_list_of_commands(write, house, walkthrough):
     file = write("train", "a") / "json_2.1.1" / "train" / "a" / "trial_1" / "game.tw-pddl"
     game = json.loads(file.read_text())
     file.write_text(json.dumps({**game, "walkthrough": walkthrough}))
@@ -272,7 +272,7 @@ def test_a_game_whose_solution_is_not_a_list_of_commands_is_refused(write, house
 
 
 @pytest.mark.parametrize("name", ["game.tw-pddl", "traj_data.json"])
-def test_a_file_that_is_nested_too_deeply_is_not_a_game(write, house, name):
+def test_rejects_file_that_is_nested_too_deeply(write, house, name):
     folder = write("train", "a") / "json_2.1.1" / "train" / "a" / "trial_1"
     (folder / name).write_text('{"solvable": true, "task_type": ' + "[" * 100_000)
     with pytest.raises(InvalidDataError, match="is not a game of ALFWorld"):

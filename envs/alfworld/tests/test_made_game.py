@@ -39,7 +39,7 @@ def drawn(task_type, seed, most=7, others=None):
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
-def test_a_game_is_a_function_of_its_seed_and_does_not_begin_solved(task_type):
+def test_derives_game_from_its_seed_and_never_begins_solved(task_type):
     games = [drawn(task_type, seed) for seed in range(20)]
     assert games == [drawn(task_type, seed) for seed in range(20)]
     for game in filter(None, games):
@@ -52,7 +52,7 @@ def test_a_game_is_a_function_of_its_seed_and_does_not_begin_solved(task_type):
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
-def test_the_walkthrough_opens_what_is_closed_once_and_ends_at_the_goal(task_type):
+def test_opens_closed_containers_once_and_ends_walkthrough_at_goal(task_type):
     game = next(filter(None, (drawn(task_type, seed) for seed in range(50))))
     way = walkthrough(game, lambda one: one, CATALOGUE.openable)
     opened = [command for command in way if command.startswith("open ")]
@@ -63,7 +63,7 @@ def test_the_walkthrough_opens_what_is_closed_once_and_ends_at_the_goal(task_typ
     assert taken == (2 if task_type == "pick_two_obj_and_place" else 1)
 
 
-def test_a_large_room_is_cut_to_one_of_each_kind_first():
+def test_cuts_a_large_room_to_one_of_each_kind_first():
     for seed in range(20):
         game = drawn("pick_and_place_simple", seed, most=6)
         assert game is None or sorted(one.kind for one in game.receptacles) == sorted(CATALOGUE.holds)
@@ -74,7 +74,7 @@ def test_a_room_that_is_too_small_makes_no_game():
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
-def test_objects_that_the_task_does_not_need_are_limited_and_the_others_stay(task_type):
+def test_limits_objects_that_the_task_does_not_need(task_type):
     games = [game for seed in range(50) if (game := drawn(task_type, seed, others=1)) is not None]
     for game in games:
         needed = [one for one in game.things if one.kind in (game.target, game.place)]

@@ -13,7 +13,7 @@ def player(mistakes=0.0, task="put a toiletpaper in toilet."):
     return made
 
 
-def test_an_object_is_taken_although_its_name_contains_that_of_the_place():
+def test_takes_object_whose_name_contains_that_of_the_place():
     assert (
         player().act([*WAYS, "take toiletpaper 1 from countertop 1"])
         == "take toiletpaper 1 from countertop 1"
@@ -24,7 +24,7 @@ def test_an_object_that_is_already_in_its_place_stays_there():
     assert player().act([*WAYS, "take toiletpaper 1 from toilet 1"]) in WAYS
 
 
-def test_a_mistake_wastes_the_turn_and_names_only_what_is_there():
+def test_wastes_turn_on_a_mistake_and_names_only_what_exists():
     searcher = player(mistakes=1.0, task="put a mug in desk.")
     shelf = ["go to desk 1", "open shelf 1"]
     assert {searcher.act(shelf) for _ in range(20)} == {"inventory", "look"}  # it is nowhere yet

@@ -164,7 +164,7 @@ def test_an_unknown_family_is_refused(listening):
     assert error.value.field == "family"
 
 
-def test_a_task_is_set_up_judged_and_torn_down_on_one_connection(launcher, listening, monkeypatch):
+def test_sets_up_judges_and_tears_down_task_on_one_connection(launcher, listening, monkeypatch):
     monkeypatch.setenv("TINKERGYM_ADB_PATH", "/fake/adb")
     env = make(REAL, console_port=listening)
     returns = []

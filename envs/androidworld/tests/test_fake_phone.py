@@ -34,7 +34,7 @@ def test_gymnasiums_own_checker_finds_nothing():
 
 
 @pytest.mark.parametrize("task", sorted(TASKS))
-def test_every_task_can_be_done_and_says_that_it_is_fake(task):
+def test_can_do_every_task_and_says_that_it_is_fake(task):
     env = make(FAKE, tasks=[task], combinations=4)
     for index in range(4):
         observation, info = env.reset(options={"task_index": index})
@@ -90,7 +90,7 @@ def test_what_a_policy_says_before_its_action_is_not_read():
         ("{" * 5000, "cannot be read"),
     ],
 )
-def test_an_action_that_cannot_be_done_is_answered_and_costs_a_step(action, said):
+def test_answers_impossible_action_and_charges_a_step_for_it(action, said):
     env = make(FAKE, tasks=["FakeOpenApp"], max_steps=2)
     env.reset(seed=0)
     for truncated in (False, True):
@@ -101,7 +101,7 @@ def test_an_action_that_cannot_be_done_is_answered_and_costs_a_step(action, said
     assert info["metrics"]["success"] == 0.0
 
 
-def test_a_click_on_a_point_is_a_click_on_what_is_there():
+def test_clicks_what_stands_at_the_clicked_point():
     env = make(FAKE, tasks=["FakeOpenApp"], boxes=True)
     observation, _ = env.reset(options={"task_index": 0})
     app = observation.splitlines()[0].removesuffix(".").rpartition(" ")[2]
@@ -128,7 +128,7 @@ def test_the_splits_divide_the_parameters_of_each_kind(task):
     assert len(train) + len(test) == len(TASKS[task].parameters())
 
 
-def test_no_goal_of_the_test_split_is_one_of_the_training_split():
+def test_shares_no_goal_between_test_and_training_split():
     goals = {"train": set(), "test": set()}
     for split, shown in goals.items():
         env = make(FAKE, tasks=["FakeOpenApp"], split=split, combinations=64)
@@ -212,7 +212,7 @@ class Watched(FakePhone):
         super().give_back(broken=broken)
 
 
-def test_a_device_that_fails_is_a_lost_episode_and_the_next_one_connects_anew():
+def test_loses_episode_when_device_fails_and_connects_anew():
     phone = Watched()
     env = PhoneEnv(phone, tasks=["FakeOpenApp"])
     env.reset(seed=0)
@@ -227,7 +227,7 @@ def test_a_device_that_fails_is_a_lost_episode_and_the_next_one_connects_anew():
 
 
 @pytest.mark.parametrize(("settings", "start"), [({}, "go home"), ({"start_on_home_screen": False}, "stay")])
-def test_a_task_is_set_up_before_the_episode_starts_where_the_task_says(settings, start):
+def test_sets_up_task_before_episode_starts_where_the_task_says(settings, start):
     # As in AndroidWorld: a task may open apps while it is set up.
     phone = Watched(**settings)
     PhoneEnv(phone, tasks=["FakeOpenApp"]).reset(seed=0)

@@ -56,7 +56,7 @@ def test_the_best_offered_arm_is_counted():
 
 
 @pytest.mark.parametrize("action", ["", "purple", "red blue", pytest.param("🎰" * 99, id="long")])
-def test_an_arm_that_is_not_offered_pays_nothing_and_is_counted(action):
+def test_pays_nothing_for_unoffered_arm_and_counts_it(action):
     env = BanditEnv()
     env.reset(seed=0)
     observation, reward, terminated, _, info = env.step(action)
@@ -66,7 +66,7 @@ def test_an_arm_that_is_not_offered_pays_nothing_and_is_counted(action):
     assert observation in env.observation_space
 
 
-def test_machines_differ_in_which_arms_pay_and_not_in_how_hard_they_are():
+def test_varies_paying_arms_between_machines_but_not_difficulty():
     tables = [payouts(machine) for machine in range(5)]
     assert len({tuple(table[arm] for arm in ARMS) for table in tables}) == 5
     assert {tuple(sorted(table.values())) for table in tables} == {tuple((2 * i + 1) / 16 for i in range(8))}
@@ -101,7 +101,7 @@ def test_dialogues_pull_an_offered_arm():
         assert answered["content"] in offered(asked["content"])
 
 
-def test_the_gold_action_is_the_best_offered_arm_and_legal_are_the_offered_ones():
+def test_names_best_offered_arm_as_gold_and_offered_as_legal():
     env = BanditEnv(offered=3, machine=2)
     for seed in range(30):
         arms = offered(env.reset(seed=seed)[0])

@@ -10,13 +10,13 @@ from tinkergym.registration.environments import make
 @pytest.mark.parametrize(
     ("player", "low", "high"), [("random", -0.15, 0.15), ("heuristic", 0.85, 0.97), ("perfect", 0.9, 1.0)]
 )
-def test_players_score_against_random_tic_tac_toe_as_the_page_says(player, low, high):
+def test_scores_against_random_tic_tac_toe_as_the_page_says(player, low, high):
     assert (
         low <= np.mean(returns(make("board/TicTacToeVs-v0").unwrapped, PLAYERS[player], range(200))) <= high
     )
 
 
-def test_perfect_play_scores_096_against_random_when_the_seat_is_drawn():
+def test_scores_096_against_random_by_perfect_play_from_drawn_seat():
     """Exactly: averaged over every reply that the opponent can draw."""
 
     def worth(position, seat):
@@ -30,7 +30,7 @@ def test_perfect_play_scores_096_against_random_when_the_seat_is_drawn():
     assert (worth(start, 0) + worth(start, 1)) / 2 == pytest.approx(0.956, abs=5e-4)
 
 
-def test_random_legal_play_scores_0_against_random_when_the_seat_is_drawn():
+def test_scores_0_against_random_by_random_legal_play():
     def worth(position, seat):
         if position.over:
             return 0.0 if position.winner is None else 1.0 if position.winner == seat else -1.0

@@ -29,7 +29,7 @@ def test_three_in_a_row_win_in_every_direction(cells):
     assert position.over
 
 
-def test_a_row_does_not_run_over_the_edge_of_the_board():
+def test_keeps_a_row_within_the_edge_of_the_board():
     # Cells 2, 3 and 4 are neighbours by number only: c1, a2, b2.
     assert play(Rules(3, 3), 2, 0, 3, 1, 4).winner is None
 
@@ -51,7 +51,7 @@ def test_a_winning_move_on_the_last_free_cell_wins():
 
 
 @pytest.mark.parametrize("cell", [0, -1, 9])
-def test_a_cell_that_is_taken_or_not_on_the_board_cannot_be_played(cell):
+def test_rejects_cell_that_is_taken_or_off_the_board(cell):
     with pytest.raises(ValueError, match="cannot be played"):
         play(Rules(3, 3), 0).played(cell)
 
@@ -64,7 +64,7 @@ def test_nothing_can_be_played_after_the_end():
 @pytest.mark.parametrize(
     ("size", "win", "field"), [(1, 1, "size"), (27, 5, "size"), (3, 4, "win"), (3, 1, "win")]
 )
-def test_a_board_that_cannot_be_played_on_is_refused_by_name(size, win, field):
+def test_rejects_unplayable_board_by_name(size, win, field):
     with pytest.raises(InvalidRequestError) as refused:
         Rules(size, win)
     assert refused.value.field == field

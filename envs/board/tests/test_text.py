@@ -5,13 +5,13 @@ from tinkergym_board.rules import Position, Rules
 from tinkergym_board.text import board_text, cell_names, read_cell, read_position
 
 
-def test_an_empty_cell_shows_its_name_and_a_taken_one_its_stone():
+def test_shows_name_of_empty_cell_and_stone_of_taken_one():
     position = Position(Rules(3, 3)).played(6).played(4)
     assert board_text(position) == "a1 b1 c1\na2 O c2\nX b3 c3"
 
 
 @pytest.mark.parametrize("text", ["b3", " b3\n", "B3"])
-def test_a_cell_is_read_whatever_the_case_and_the_space_around_it(text):
+def test_reads_a_cell_whatever_its_case_and_surrounding_space(text):
     assert cell_names(3)[read_cell(text, 3)] == "b3"
 
 

@@ -36,7 +36,7 @@ def test_the_same_seed_and_moves_give_the_same_episode(size, win, opponent):
         assert play(one, seed) == play(other, seed)
 
 
-def test_an_episode_ends_with_the_result_as_reward_and_as_metrics():
+def test_ends_episode_with_result_as_reward_and_as_metrics():
     env, rewards = versus(), set()
     for seed in range(60):
         observation, reward, _, info = play(env, seed)[-1]
@@ -140,7 +140,7 @@ def test_render_shows_the_board():
     assert observation.endswith(env.render())
 
 
-def test_somebody_else_can_take_the_opponents_seat_and_is_asked_until_the_move_is_legal():
+def test_asks_another_opponent_until_its_move_is_legal():
     env = versus()
     shown, answers = [], iter(["zz", "b2", "b2", "c3", "a1", "a2", "a3", "b1", "b3", "c1", "c2"])
 
@@ -170,7 +170,7 @@ class TestTicTacToe(EnvContract):
         return np.random.default_rng(seed).permutation(cell_names(3)).tolist()
 
 
-def test_the_legal_actions_are_those_that_do_not_lose_at_once():
+def test_lists_as_legal_the_actions_that_do_not_lose_immediately():
     env = versus()
     for seed in range(30):
         env.reset(seed=seed)
@@ -180,7 +180,7 @@ def test_the_legal_actions_are_those_that_do_not_lose_at_once():
             assert legal == (env.step(name)[4].get("metrics", {}).get("illegal_move", 0.0) == 0.0)
 
 
-def test_the_gold_action_never_loses_and_takes_nothing_from_the_episodes_chance():
+def test_never_loses_by_gold_action_nor_uses_the_episodes_chance():
     for opponent in ("random", "heuristic"):
         env, asked = versus(opponent=opponent), versus(opponent=opponent)
         returns = []

@@ -75,7 +75,7 @@ def test_the_best_actions_earn_the_most_there_is(name, settings, returns):
     assert {play_gold(env, seed) for seed in range(10)} <= returns
 
 
-def test_the_best_actions_on_slippery_ice_arrive_in_three_of_four_walks():
+def test_arrives_on_slippery_ice_in_three_of_four_walks():
     """0.74 is what Gymnasium names as the optimum."""
     env = make("classic/FrozenLake-v0", is_slippery=True)
     assert np.mean([play_gold(env, seed) for seed in range(300)]) == pytest.approx(0.74, abs=0.08)
@@ -100,7 +100,7 @@ def test_blackjack_earns_what_the_best_policy_earns():
     assert np.mean([play_gold(env, seed) for seed in range(3000)]) == pytest.approx(-0.045, abs=0.06)
 
 
-def test_a_random_lake_belongs_to_its_seed_and_always_has_a_way():
+def test_derives_random_lake_from_its_seed_and_leaves_a_way():
     one, other = (make("classic/FrozenLake-v0", map_name="random", size=5) for _ in range(2))
     maps = [one.reset(seed=seed)[0] for seed in range(8)]
     assert maps == [other.reset(seed=seed)[0] for seed in range(8)]

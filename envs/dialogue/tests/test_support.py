@@ -85,7 +85,7 @@ def test_an_order_that_the_customer_wants_must_stay():
     assert played("drop %s", f"drop {other}", "bye", seed=seed).episode_return == 0.0
 
 
-def test_a_dialogue_that_never_ends_is_cut_off_and_the_database_counts():
+def test_cuts_off_endless_dialogue_and_still_counts_the_database():
     trajectory = played("drop %s", *["look"] * 7, seed=case_with(status="open"))
     assert (trajectory.episode_return, trajectory.truncated, len(trajectory.turns)) == (1.0, True, 8)
 
@@ -145,7 +145,7 @@ def test_settings_that_mean_nothing_are_refused(settings, field):
     assert refused.value.field == field
 
 
-def test_a_model_elsewhere_reads_who_it_is_and_then_the_agent():
+def test_tells_remote_model_who_it_is_before_the_agents_words():
     """What an `External` in the customer's seat is shown, turn by turn."""
     table = tg.make_game("dialogue/Support-v0", calls="hermes")
     table.reset(seed=case_with(vague=True))

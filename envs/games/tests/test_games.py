@@ -32,7 +32,7 @@ def test_halving_finds_every_number_that_the_guesses_can_reach():
     assert returns(make("games/GuessNumber-v0", highest=31).unwrapped, "gold", range(200)) == [1.0] * 200
 
 
-def test_a_guess_is_answered_with_higher_or_lower_and_the_last_one_with_the_number():
+def test_answers_guess_with_higher_or_lower_and_finally_the_number():
     env = make("games/GuessNumber-v0", guesses=2)
     observation, _ = env.reset(seed=0)
     assert observation == "Guess my number from 1 to 20. You have 2 guesses."
@@ -75,7 +75,7 @@ def test_a_setting_out_of_range_is_refused_by_name(env_id, settings, field):
     assert refused.value.field == field
 
 
-def test_in_nim_the_gold_move_wins_from_every_heap_that_is_no_multiple_of_four():
+def test_wins_nim_by_gold_move_from_every_winnable_heap():
     for opponent in ("random", "perfect"):
         env = make("games/NimVs-v0", opponent=opponent).unwrapped
         for seed in range(60):
@@ -86,7 +86,7 @@ def test_in_nim_the_gold_move_wins_from_every_heap_that_is_no_multiple_of_four()
             assert reward == 1.0 or not winning
 
 
-def test_the_copycat_can_be_beaten_in_every_round_after_the_first():
+def test_can_beat_the_copycat_in_every_round_after_the_first():
     env = make("games/RockPaperScissorsVs-v0", opponent="copycat", rounds=5)
     beats = {"rock": "paper", "paper": "scissors", "scissors": "rock"}
     for seed in range(20):

@@ -50,7 +50,7 @@ def geometry3k(tmp_path, monkeypatch):
     return "own/geometry3k"
 
 
-def test_a_dataset_in_the_layout_of_geometry3k_is_read_from_parquet_files(geometry3k):
+def test_reads_dataset_in_layout_of_geometry3k_from_parquet_files(geometry3k):
     pq = pytest.importorskip("pyarrow.parquet")
     from_file, drawn = (ProblemsEnv(data, "test") for data in (geometry3k, "drawn"))
     file = next(iter(from_file.tasks._files))
@@ -149,7 +149,7 @@ def test_swapped_pictures_are_of_other_problems_and_drawn_anew():
     assert len(shown) > 10
 
 
-def test_the_calculator_is_answered_in_text_and_the_picture_is_not_shown_again():
+def test_answers_calculator_in_text_without_showing_the_picture_again():
     env = tg.make("geometry/ProblemsWithTools-v0")
     question, _ = env.reset(options={"task_index": 2})
     assert len(question["images"]) == 1

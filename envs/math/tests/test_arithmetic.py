@@ -32,7 +32,7 @@ def test_the_right_number_earns_1():
     ("action", "unreadable"),
     [("1000", 0.0), ("-1", 0.0), ("", 1.0), ("forty", 1.0), ("4 2", 1.0), ("٤٢", 1.0), ("²", 1.0)],
 )
-def test_anything_else_earns_0_and_what_is_no_number_is_counted(action, unreadable):
+def test_pays_0_for_anything_else_and_counts_non_numbers(action, unreadable):
     env = ArithmeticEnv()
     env.reset(seed=0)
     observation, reward, terminated, _, info = env.step(action)

@@ -33,7 +33,7 @@ def test_every_answer_is_right_and_not_negative():
             assert int(answer) == (left + right if operator == "+" else left - right) >= 0
 
 
-def test_no_problem_nor_its_mirror_is_in_both_splits_or_twice_in_one():
+def test_keeps_problems_and_their_mirrors_unique_within_and_between_splits():
     problems = [unordered(question) for split in SPLITS for question, _ in tasks(split)]
     assert len(set(problems)) == len(problems)
 
@@ -52,7 +52,7 @@ def test_dialogues_never_touch_the_test_split():
     assert len(asked) > 4000
 
 
-def test_dialogues_answer_with_a_number_that_is_right_as_often_as_asked():
+def test_answers_dialogues_with_the_asked_share_of_right_numbers():
     for accuracy in (0.2, 0.7):
         right = []
         for asked, answered in dialogues(np.random.default_rng(0), 2000, accuracy=accuracy):

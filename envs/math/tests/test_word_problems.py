@@ -59,7 +59,7 @@ def test_formulas_are_compared_as_mathematics(answer, reward, tmp_path, monkeypa
     assert played(answer, [MATH], "math", tmp_path, monkeypatch) == reward
 
 
-def test_the_calculator_finds_the_answer_and_an_unknown_tool_is_refused():
+def test_finds_answer_with_the_calculator_and_rejects_unknown_tool():
     env = make("math/WordProblemsWithTools-v0", tools=["calculator"])
     question, _ = env.reset(seed=3)
     call = render_calls([ToolCall("calculator", {"expression": question.removesuffix("=")})], "hermes")

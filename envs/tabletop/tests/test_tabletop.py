@@ -54,7 +54,7 @@ def played(table, moves, seed=0):
         (["bet", "call"], 2.0),
     ],
 )
-def test_kuhn_poker_pays_the_better_card_or_whoever_did_not_fold(moves, chips):
+def test_pays_better_card_or_player_who_did_not_fold(moves, chips):
     table = make_game("tabletop/KuhnPoker-v0")
     for seed in range(20):
         earned = played(table, moves, seed)
@@ -65,7 +65,7 @@ def test_kuhn_poker_pays_the_better_card_or_whoever_did_not_fold(moves, chips):
         assert all(table.terminations.values())
 
 
-def test_a_player_of_poker_is_shown_no_other_card_before_the_showdown():
+def test_hides_other_cards_from_poker_player_before_the_showdown():
     table = make_game("tabletop/KuhnPoker-v0")
     names = ("jack", "queen", "king")
     for seed in range(20):
@@ -77,7 +77,7 @@ def test_a_player_of_poker_is_shown_no_other_card_before_the_showdown():
         assert "other player's card" in table.observe("first")["text"]
 
 
-def test_in_leduc_poker_a_pair_beats_a_king_and_equal_cards_split():
+def test_lets_a_pair_beat_a_king_and_splits_equal_cards():
     table = make_game("tabletop/LeducPoker-v0")
     table.reset(seed=0)
     found = set()
@@ -111,7 +111,7 @@ def test_allows_one_raise_and_dearer_second_round_in_leduc_poker():
     assert table.game.paid == [9, 5]
 
 
-def test_leduc_poker_deals_its_public_card_by_the_seed_when_the_first_round_ends():
+def test_deals_public_card_by_the_seed_after_the_first_round():
     table = make_game("tabletop/LeducPoker-v0")
     publics = set()
     for seed in range(40):
@@ -130,7 +130,7 @@ def test_the_probabilities_of_all_deals_add_up_to_one():
         assert sum(chance for chance, _ in found) == pytest.approx(1.0)
 
 
-def test_the_prisoners_dilemma_pays_by_round_and_tit_for_tat_answers_the_last_choice():
+def test_pays_prisoners_dilemma_by_round_and_answers_tit_for_tat():
     env = make("tabletop/PrisonersDilemmaVs-v0", opponent="tit_for_tat", rounds=4, seat="first")
     env.reset(seed=0)
     rewards = [env.step(move)[1] for move in ("cooperate", "defect", "defect", "cooperate")]
@@ -147,7 +147,7 @@ def test_neither_prisoner_knows_the_others_choice_of_this_round():
     assert "You: cooperate. The other: defect." in table.observe("player_1")["text"]
 
 
-def test_in_signals_both_earn_the_same_and_the_code_always_works():
+def test_pays_both_players_alike_in_signals_whose_code_always_works():
     for seat in ("first", "second"):
         env = make("tabletop/SignalsVs-v0", seat=seat, rounds=3)
         for seed in range(10):
@@ -167,7 +167,7 @@ def test_an_illegal_move_in_signals_costs_the_team():
     assert earned == {"speaker": -1.0, "listener": -1.0}
 
 
-def test_in_liars_dice_a_player_drops_out_and_the_others_roll_again():
+def test_drops_a_player_of_liars_dice_and_others_roll_again():
     table = make_game("tabletop/LiarsDice-v0")
     orders = set()
     for seed in range(40):
@@ -193,7 +193,7 @@ def test_a_bid_must_be_higher_and_liar_needs_a_bid():
     assert legal[:3] == ["liar", "2x6", "3x1"]
 
 
-def test_in_deal_words_reach_the_other_and_an_agreement_pays_both():
+def test_carries_words_in_deal_and_pays_both_for_an_agreement():
     table = make_game("tabletop/Deal-v0")
     table.reset(seed=2)
     table.step("I would like  the books.\nYou may have the hats.")
@@ -209,7 +209,7 @@ def test_in_deal_words_reach_the_other_and_an_agreement_pays_both():
 
 
 @pytest.mark.parametrize("words", ["", "accept", "offer 9 9 9", "offer 1", "offer a b c", "x" * 500])
-def test_what_is_no_message_or_no_possible_offer_is_illegal_in_deal(words):
+def test_treats_non_messages_and_impossible_offers_in_deal_as_illegal(words):
     table = make_game("tabletop/Deal-v0")
     table.reset(seed=0)
     assert not table.is_legal("player_0", words)
@@ -217,7 +217,7 @@ def test_what_is_no_message_or_no_possible_offer_is_illegal_in_deal(words):
     assert table.rewards == {"player_0": -1.0, "player_1": 0.0}
 
 
-def test_an_offer_in_deal_can_be_accepted_by_the_other_player_only():
+def test_lets_only_the_other_player_accept_an_offer_in_deal():
     table = make_game("tabletop/Deal-v0")
     table.reset(seed=0)
     table.step("offer 0 0 0")

@@ -84,7 +84,7 @@ def test_more_than_two_can_play_where_the_game_lets_them():
     assert ended
 
 
-def test_what_a_game_adds_when_it_is_a_players_turn_is_shown():
+def test_shows_what_a_game_adds_when_a_players_turn_comes():
     actions = ["I want more. [Propose] $1.20", "Too much. [Reject]", "[Propose] $1.10", "[Accept]"]
     env = tg.make_game("textarena/Nim-v0", game="TwoDollar-v0", echo=True)
     for seed in range(3):
@@ -101,7 +101,7 @@ def test_a_game_whose_players_see_their_past_edited_is_refused():
 
 
 @pytest.mark.parametrize(("name", "players"), OTHERS)
-def test_games_that_are_only_named_are_shown_as_native_play_shows_them(name, players):
+def test_shows_games_that_are_only_named_as_native_play_does(name, players):
     env = tg.make_game("textarena/Nim-v0", game=f"{name}-v0", players=players, echo=True)
     actions = ["[0]", "[play 1]", "[1]", "I offer you peace.", "[pass]", "[2]"]
     native, rewards, _ = native_play(name, 1, actions, players)
@@ -134,7 +134,7 @@ def transcripts(seeds, actions):
     return seen
 
 
-def test_games_that_interleave_and_the_programs_own_random_do_not_disturb_each_other():
+def test_keeps_interleaved_games_and_the_programs_own_random_apart():
     actions = ["[roll]", "[roll]", "[hold]"] * 8
     alone = [transcripts([seed], actions)[0] for seed in range(3)]
     random.seed(4)
@@ -190,7 +190,7 @@ def test_only_the_player_whose_turn_it_is_has_legal_actions():
     assert env.is_legal(other, "[5]")
 
 
-def test_one_seat_of_it_is_a_gymnasium_environment_against_a_random_opponent():
+def test_turns_one_seat_into_gymnasium_environment_against_random_opponent():
     env = AgainstOpponent(tg.make_game("textarena/Nim-v0"))
     env.reset(seed=1)
     over = False

@@ -172,7 +172,7 @@ def test_games_that_interleave_do_not_share_their_chance(name):
     assert seen == expected
 
 
-def test_the_host_programs_random_is_left_alone_and_harms_no_game():
+def test_leaves_the_host_programs_random_alone():
     actions = actions_for("PigDiceVs")
     expected = episode(make("textarena/PigDiceVs-v0"), 0, actions)
     random.seed(5)
@@ -189,7 +189,7 @@ def test_the_host_programs_random_is_left_alone_and_harms_no_game():
     assert record == expected
 
 
-def test_threads_that_play_at_once_get_the_episodes_they_get_alone():
+def test_plays_same_episodes_in_simultaneous_threads_as_alone():
     actions = actions_for("KuhnPokerVs")
     expected = [episode(make("textarena/KuhnPokerVs-v0"), seed, actions) for seed in range(4)]
     seen, draws = {}, []
@@ -227,7 +227,7 @@ def test_textarena_draws_from_the_global_generator_for_others_as_ever():
     assert native() == one
 
 
-def test_a_game_goes_on_in_another_process_as_it_would_here():
+def test_continues_a_game_in_another_process_as_it_would_here():
     actions = actions_for("PigDiceVs")
     env = make("textarena/PigDiceVs-v0").unwrapped
     env.reset(seed=3)
@@ -288,7 +288,7 @@ def test_looking_for_legal_moves_changes_nothing():
         assert one.step(move) == other.step(move)
 
 
-def test_an_illegal_move_is_counted_and_said_once_more_it_loses():
+def test_counts_an_illegal_move_and_loses_by_the_next():
     env = make("textarena/TicTacToeVs-v0", seat=0)
     env.reset(seed=0)
     observation, reward, over, _, info = env.step("[99]")
@@ -301,7 +301,7 @@ def test_an_illegal_move_is_counted_and_said_once_more_it_loses():
         env.step("[1]")
 
 
-def test_an_opponent_that_loses_before_the_first_action_is_told_of_by_the_first_step():
+def test_tells_of_opponent_that_lost_before_the_first_action():
     env = make("textarena/TicTacToeVs-v0", seat=1, opponent=["hello"])
     env.reset(seed=0)
     _, reward, over, _, info = env.step("[0]")
@@ -382,7 +382,7 @@ def test_every_registered_game_is_one_of_textarenas():
     assert {f"{name}-v0" for name in (*SINGLE, *VERSUS)} <= set(ENV_REGISTRY)
 
 
-def test_the_entry_points_name_every_game_and_are_read_without_textarena():
+def test_names_every_game_by_entry_points_without_loading_textarena():
     (pack,) = [pack for pack in tg.registration.find_packs() if pack.distribution == "tinkergym-textarena"]
     environments = {f"textarena/{name}-v0" for name in SINGLE} | {f"textarena/{name}Vs-v0" for name in VERSUS}
     assert set(pack.environment_ids) == environments

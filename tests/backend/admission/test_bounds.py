@@ -25,7 +25,7 @@ WRITTEN = SFTSpec(data="0" * 64, steps=1)
         (WRITTEN, {"adapter": LoRA(rank=32)}, "adapter.rank"),
     ],
 )
-def test_what_vllm_cannot_do_is_refused_by_name_and_only_where_it_samples(spec, change, field):
+def test_rejects_by_name_what_vllm_cannot_do_where_it_samples(spec, change, field):
     asked = spec.model_copy(update=change)
     with pytest.raises(InvalidRequestError) as caught:
         admit(engine_can_sample, asked, facts(VLLM))
@@ -45,7 +45,7 @@ def test_what_vllm_can_do_passes(change):
 
 
 @pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
-def test_no_job_trains_where_the_engine_never_looks_at_what_is_trained(spec):
+def test_rejects_training_where_the_engine_never_looks_at_new_weights(spec):
     config = ServiceConfig(engine="scripted")
     with pytest.raises(InvalidRequestError, match="engine=scripted, which draws tokens uniformly"):
         admit(engine_can_sample, spec, facts(config))
@@ -57,7 +57,7 @@ def test_accepts_scripted_engine_with_a_parity_threshold():
 
 
 @pytest.mark.parametrize("spec", [PLAYED, WRITTEN])
-def test_all_parameters_of_a_mixture_of_experts_are_refused_where_vllm_samples(spec, tmp_path):
+def test_rejects_full_training_of_mixture_of_experts_under_vllm_sampling(spec, tmp_path):
     shutil.copytree(PACKAGED_MODELS["nano"], tmp_path / "mixture")
     shape = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
     header = json.dumps({"model.layers.1.mlp.experts.0.up_proj.weight": shape}).encode()

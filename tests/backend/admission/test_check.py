@@ -51,7 +51,7 @@ def admitted(tmp_path):
     store.close()
 
 
-def test_what_the_service_read_of_an_environment_is_stored_with_the_job(admitted):
+def test_stores_with_the_job_what_the_service_read_of_environment(admitted):
     spec, packs = admitted(RLSpec(environment=EnvironmentRef(id=QUIZ), steps=1))
     assert packs == {"own": "1"}
     assert (spec.environment_prompt, spec.environment_data) == ("Be brief.", {QUIZ: "a" * 64})

@@ -10,7 +10,7 @@ from tinkergym.errors import ServiceUnavailableError
 PATIENCE_SECONDS = 120.0
 
 
-def test_a_tenant_has_at_most_half_of_the_places_and_others_get_one_at_once():
+def test_gives_a_tenant_at_most_half_of_the_places():
     places, inside, done = CheckPlaces(4), threading.Semaphore(0), threading.Event()
 
     def hangs():
@@ -32,7 +32,7 @@ def test_a_tenant_has_at_most_half_of_the_places_and_others_get_one_at_once():
     assert not any(one.is_alive() for one in hanging)
 
 
-def test_without_a_place_in_time_a_check_is_refused_and_waits_no_longer():
+def test_rejects_a_check_that_gets_no_place_in_time():
     places = CheckPlaces(1)
     with places.taken("ada", 0.0), pytest.raises(ServiceUnavailableError), places.taken("bob", 0.0):
         pytest.fail("there was no place")

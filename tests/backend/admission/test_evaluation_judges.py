@@ -15,7 +15,7 @@ def evaluated(judge, **settings):
     return RLSpec(environment=EnvironmentRef(id="math/Sums-v0"), steps=5, evaluate=[evaluation], **settings)
 
 
-def test_the_judge_of_an_evaluation_has_to_be_listed_where_the_service_plays_it(tmp_path):
+def test_requires_that_judge_of_service_played_evaluation_is_listed(tmp_path):
     closed = ServiceConfig(data_dir=tmp_path)
     listed = ServiceConfig(data_dir=tmp_path, judge_urls=["https://judge.example"])
     check_evaluations(evaluated(JUDGE), listed)

@@ -33,7 +33,7 @@ def test_as_many_images_as_the_limit_are_no_more():
 
 
 @pytest.mark.service
-def test_a_first_prompt_with_too_many_images_is_refused_before_the_job_starts(pack):
+def test_rejects_first_prompt_with_too_many_images_before_job_starts(pack):
     preflight = Preflight(Catalog(), GatewayLimits(job_check_seconds=20, prompt_images=2))
     preflight.check(spec(how="many", length=2, model="nano-vl"))
     with pytest.raises(InvalidRequestError) as caught:
@@ -41,7 +41,7 @@ def test_a_first_prompt_with_too_many_images_is_refused_before_the_job_starts(pa
     assert caught.value.field == "environment"
 
 
-def test_a_dataset_with_too_many_images_in_a_sequence_is_refused(tmp_path):
+def test_rejects_dataset_with_too_many_images_in_a_sequence(tmp_path):
     config = ServiceConfig(data_dir=tmp_path, limits=GatewayLimits(prompt_images=3))
     data_id = uploaded(config.uploads, config.images, images=[1, 3])
     job = SFTSpec(model="nano-vl", data=data_id, steps=1, batch_size=1)

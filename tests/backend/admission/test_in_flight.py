@@ -4,7 +4,7 @@ from backend.admission.request_bounds import InFlight
 from tinkergym.errors import TooManyRequestsError
 
 
-def test_a_tenant_has_so_many_in_flight_and_others_do_not_count():
+def test_limits_what_a_tenant_has_in_flight_regardless_of_others():
     requests = InFlight(most=4)
     with requests.entered("ada", 3) as batch, requests.entered("bob", 4):
         with pytest.raises(TooManyRequestsError), requests.entered("ada", 2):
@@ -16,7 +16,7 @@ def test_a_tenant_has_so_many_in_flight_and_others_do_not_count():
             pass
 
 
-def test_who_has_nothing_in_flight_may_send_a_batch_of_any_size():
+def test_takes_batch_of_any_size_when_nothing_is_in_flight():
     requests = InFlight(most=4)
     with requests.entered("ada", 9), pytest.raises(TooManyRequestsError), requests.entered("ada", 1):
         pass

@@ -30,7 +30,7 @@ def test_layers_that_a_model_has_pass(config):
     check(config, adapter=LoRA(target_modules=["q_proj", "*_proj", "layers.0.*"]))
 
 
-def test_a_name_that_no_layer_has_is_refused_with_those_that_there_are(config):
+def test_rejects_name_that_no_layer_has_and_lists_the_others(config):
     with pytest.raises(InvalidRequestError) as caught:
         check(config, adapter=LoRA(target_modules=["query"]))
     assert caught.value.field == "adapter.target_modules"

@@ -43,7 +43,7 @@ def test_no_path_leads_to_the_checkpoints_of_others(config, checkpoint, tmp_path
         FileCatalog(config).facts(str(path.get(way, link)))
 
 
-def test_a_folder_that_is_named_in_ever_new_ways_does_not_fill_the_memory(config, checkpoint, tmp_path):
+def test_bounds_memory_for_a_folder_named_in_ever_new_ways(config, checkpoint, tmp_path):
     elsewhere = tmp_path / "downloaded"
     shutil.copytree(checkpoint, elsewhere)
     catalog = FileCatalog(config)

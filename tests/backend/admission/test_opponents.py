@@ -23,7 +23,7 @@ def game(key, agents, **kwargs):
     return RLSpec(environment=ref, steps=5, agents=agents)
 
 
-def test_a_replay_is_compared_without_the_keys_of_judges_and_shows_none(ada):
+def test_compares_replay_without_keys_of_judges_and_shows_none(ada):
     theirs = ada.create_job(game("stored:abc", {"a": Train(), "b": Train()}), {}).job_id
     agents = {"a": Train(), "b": Replay(theirs)}
     for kwargs, said in (({"rounds": 2}, "environment"), ({}, "steps")):
@@ -33,7 +33,7 @@ def test_a_replay_is_compared_without_the_keys_of_judges_and_shows_none(ada):
         assert "sk-very-secret" not in str(caught.value)
 
 
-def test_a_seat_with_tools_is_not_replayed_since_its_calls_are_no_moves(ada):
+def test_replays_no_seat_with_tools_since_calls_are_no_moves(ada):
     theirs = ada.create_job(
         game("stored:abc", {"a": Train(tools=["tinkergym.tools:run_python"]), "b": Train()}), {}
     ).job_id

@@ -31,7 +31,7 @@ def game(**settings):
     return RLSpec(**{**defaults, "agents": {"x": Train(), "o": Train()}, **settings})
 
 
-def test_a_seats_model_is_the_jobs_by_whichever_of_its_names(store):
+def test_recognizes_a_seats_model_by_any_name_of_the_jobs(store):
     job = game(model="nano/", agents={"x": Train(model="nano/"), "o": Train()})
     found = origins_are_definite(job, facts(ServiceConfig(), ScriptedCatalog(), store.tenant("ada")))
     assert found.model == "nano"
@@ -51,7 +51,7 @@ def settings_that_name(job_id):
 
 
 @pytest.mark.parametrize("where", list(settings_that_name("job-0")))
-def test_another_tenants_job_is_answered_like_none_wherever_it_is_named(store, where):
+def test_answers_for_another_tenants_job_as_for_a_missing_one(store, where):
     theirs = store.tenant("bob").create_job(game(), {}).job_id
     said = []
     for job_id in (theirs, "job-0"):

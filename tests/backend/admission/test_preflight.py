@@ -28,7 +28,7 @@ def preflight():
     return Preflight(Catalog(), GatewayLimits(job_check_seconds=20))
 
 
-def test_of_a_sound_environment_the_packs_version_and_the_system_prompt_are_known(pack, preflight):
+def test_knows_packs_version_and_system_prompt_of_sound_environment(pack, preflight):
     assert preflight.check(spec()) == Checked(packs={"odd": "0.3"}, environment_prompt="s" * 10)
 
 
@@ -42,13 +42,13 @@ def test_the_tasks_of_each_environment_are_hashed(pack, preflight):
     assert len(set(several.values())) == 2
 
 
-def test_an_unknown_environment_is_refused_with_what_is_meant_and_what_else_to_do(pack, preflight):
+def test_rejects_unknown_environment_with_suggestion_and_next_step(pack, preflight):
     with pytest.raises(UnknownEnvironmentError) as caught:
         preflight.check(spec("odd/Od-v0"))
     assert caught.value.field == "environment.id"
 
 
-def test_an_unknown_environment_of_an_evaluation_is_refused_without_advice_about_training(pack, preflight):
+def test_rejects_unknown_evaluation_environment_without_advice_about_training(pack, preflight):
     wanted = spec().model_copy(update={"evaluate": [EvaluateEvery(1, "odd/Od-v0")]})
     with pytest.raises(UnknownEnvironmentError) as caught:
         preflight.check(wanted)
@@ -68,7 +68,7 @@ def too_short(*, waited):
     return Preflight(Catalog(), limits, waited=lambda pid: waited * limits.job_check_seconds)
 
 
-def test_a_check_that_takes_too_long_names_the_setting_that_bounds_it(pack):
+def test_names_setting_that_bounds_a_check_that_takes_too_long(pack):
     with pytest.raises(InvalidEnvironmentError) as caught:
         too_short(waited=0.4).check(spec(how="hangs"))
     assert "limits.job_check_seconds" in caught.value.hint
@@ -80,25 +80,25 @@ def test_a_check_without_a_core_is_worth_another_try(pack):
     assert caught.value.http_status == 503
 
 
-def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused(pack, preflight):
+def test_rejects_prompt_that_leaves_no_room_for_a_completion(pack, preflight):
     with pytest.raises(PromptTooLongError) as caught:
         preflight.check(spec(length=180))
     assert caught.value.field == "sampling.max_turn_tokens"
     assert preflight.check(spec(length=50)).packs == {"odd": "0.3"}
 
 
-def test_an_environment_that_lives_in_the_client_is_only_a_name_here(preflight):
+def test_takes_environment_that_lives_in_the_client_by_name_only(preflight):
     assert preflight.check(spec("never/Heard-v0", rollout="client")).packs == {}
     assert preflight.check(spec("never/Heard-v0", rollout="script")).packs == {}
 
 
 @pytest.mark.parametrize("rollout", ["client", "server"])
-def test_an_answer_longer_than_the_context_is_refused_wherever_the_environment_is(pack, preflight, rollout):
+def test_rejects_completion_longer_than_the_context_wherever_environment_is(pack, preflight, rollout):
     with pytest.raises(PromptTooLongError):
         preflight.check(spec(rollout=rollout, max_turn_tokens=200))
 
 
-def test_a_longer_context_than_the_model_has_is_refused_by_name(preflight):
+def test_rejects_longer_context_than_the_model_has_by_name(preflight):
     there = spec(rollout="client")
     assert preflight.check(there.model_copy(update={"limits": Limits(max_context_tokens=200)})).packs == {}
     with pytest.raises(InvalidRequestError) as caught:
@@ -110,7 +110,7 @@ def test_a_longer_context_than_the_model_has_is_refused_by_name(preflight):
 @pytest.mark.parametrize(
     ("limits", "max_turn_tokens"), [(Limits(max_context_tokens=150), 10), (Limits(), 150)]
 )
-def test_each_seat_has_to_fit_into_the_context_of_its_own_model(preflight, rollout, limits, max_turn_tokens):
+def test_fits_each_seat_into_the_context_of_its_own_model(preflight, rollout, limits, max_turn_tokens):
     job = of_game(["x", "o"]).model_copy(
         update={
             "rollout": rollout,
@@ -159,7 +159,7 @@ def test_seats_that_are_not_the_games_are_refused(preflight, agents, field):
 @pytest.mark.parametrize(
     "seat", [Train(system_prompt="s" * 100_000), Train(sampling=Sampling(max_turn_tokens=100_000))]
 )
-def test_a_seat_whose_own_prompt_and_answer_do_not_fit_is_refused_by_name(preflight, seat):
+def test_rejects_seat_whose_prompt_and_completion_do_not_fit(preflight, seat):
     job = of_game(["x", "o"])
     job = job.model_copy(update={"agents": {**job.agents, "o": seat}})
     with pytest.raises(PromptTooLongError) as caught:
@@ -167,7 +167,7 @@ def test_a_seat_whose_own_prompt_and_answer_do_not_fit_is_refused_by_name(prefli
     assert caught.value.field == "agents.o"
 
 
-def test_a_game_whose_every_agent_has_a_seat_is_accepted_and_its_pack_known(preflight):
+def test_accepts_game_with_a_seat_per_agent_and_knows_pack(preflight):
     job = of_game(["o", "x"])
     assert preflight.check(job).packs.keys() == {"board"}
     # Its own evaluation may name it.

@@ -36,13 +36,13 @@ def test_what_an_environment_prints_disturbs_nobody(pack, preflight):
         ({"nonsense": 1}, "nonsense"),
     ],
 )
-def test_an_environment_that_cannot_start_is_refused_with_its_own_words(pack, preflight, kwargs, text):
+def test_rejects_environment_that_cannot_start_in_its_own_words(pack, preflight, kwargs, text):
     with pytest.raises(InvalidEnvironmentError, match=text) as caught:
         preflight.check(spec(**kwargs))
     assert caught.value.field == "environment"
 
 
-def test_what_an_environment_says_in_an_error_of_its_own_is_told_without_a_traceback(pack, preflight):
+def test_tells_an_environments_own_error_without_a_traceback(pack, preflight):
     with pytest.raises(InvalidEnvironmentError) as caught:
         preflight.check(spec(how="lacks"))
     assert "no column 'answer'" in caught.value.message
@@ -62,13 +62,13 @@ def test_an_environment_reads_only_listed_variables(pack, monkeypatch):
         assert name not in seen
 
 
-def test_images_are_for_a_model_that_sees_as_far_as_its_context_holds_them(pack, preflight):
+def test_accepts_images_only_for_seeing_model_within_its_context(pack, preflight):
     assert preflight.check(spec(how="many", length=3, model="nano-vl")).packs == {"odd": "0.3"}
     with pytest.raises(PromptTooLongError):
         preflight.check(spec(how="many", length=60, model="nano-vl"))
 
 
-def test_an_environment_that_hangs_is_stopped_with_all_that_it_started(pack):
+def test_stops_hanging_environment_with_everything_that_it_started(pack):
     with pytest.raises(InvalidEnvironmentError, match="within 6 s"):
         Preflight(Catalog(), GatewayLimits(job_check_seconds=6), ["ODD_PIDS"], waited=lambda pid: 0.0).check(
             spec(how="hangs")

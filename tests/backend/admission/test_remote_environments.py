@@ -22,7 +22,7 @@ def remote(spec, url=URL, **changes):
     return {**spec, "environment": {"id": "tinkergym/Remote-v0", "kwargs": {"url": url, **changes}}}
 
 
-def test_a_server_that_is_not_listed_is_refused_when_the_job_is_submitted(client, spec):
+def test_rejects_unlisted_server_when_the_job_is_submitted(client, spec):
     for job in (remote(spec), {**spec, "environment": {"id": URL}}):
         response = client.post("/v1/jobs", json={**job, "rollout": "server"})
         error = response.json()["error"]
@@ -31,7 +31,7 @@ def test_a_server_that_is_not_listed_is_refused_when_the_job_is_submitted(client
     assert client.get("/v1/jobs").json() == {"jobs": []}
 
 
-def test_the_token_of_a_job_is_in_no_view_and_in_no_database(gateway, client, spec, allowed):
+def test_shows_token_of_a_job_in_no_view_or_database(gateway, client, spec, allowed):
     body = {**remote(spec, token="a-very-secret-token"), "rollout": "server"}
     response = client.post("/v1/jobs", json=body)
     assert response.status_code == 201, response.text
@@ -45,14 +45,14 @@ def test_the_token_of_a_job_is_in_no_view_and_in_no_database(gateway, client, sp
     assert fetched.kwargs == {"url": URL, "token": "a-very-secret-token"}
 
 
-def test_a_request_with_a_token_that_is_sent_twice_makes_one_job(client, spec, allowed):
+def test_makes_one_job_of_a_request_with_token_sent_twice(client, spec, allowed):
     body = {**remote(spec, token="a-very-secret-token"), "rollout": "server"}
     headers = {"Idempotency-Key": "once"}
     first, second = (client.post("/v1/jobs", json=body, headers=headers).json() for _ in range(2))
     assert first == second
 
 
-def test_what_a_client_plays_needs_no_permission_and_its_token_is_not_kept(client, spec):
+def test_requires_no_permission_and_keeps_no_token_for_clients_play(client, spec):
     body = {**remote(spec, "ws://10.9.9.9:1", token="a-very-secret-token"), "rollout": "client"}
     job = client.post("/v1/jobs", json=body).json()
     assert job["spec"]["environment"]["kwargs"] == {"url": "ws://10.9.9.9:1"}
@@ -68,7 +68,7 @@ def judged(spec, url=f"{JUDGE}/v1", **changes):
     return {**spec, "environment": environment, "rollout": "server", **changes}
 
 
-def test_a_judge_that_is_not_listed_is_refused_when_the_job_is_submitted(client, spec):
+def test_rejects_unlisted_judge_when_the_job_is_submitted(client, spec):
     response = client.post("/v1/jobs", json=judged(spec))
     error = response.json()["error"]
     assert (response.status_code, error["field"]) == (422, "environment.kwargs.judge.url")
@@ -94,7 +94,7 @@ def test_hands_a_judges_key_to_the_worker_only(gateway, client, spec, monkeypatc
 
 
 @pytest.mark.parametrize("where", ["client", "evaluation"])
-def test_a_judges_key_that_would_be_stored_in_the_open_is_refused(gateway, client, spec, monkeypatch, where):
+def test_rejects_a_judges_key_that_would_be_stored_in_clear(gateway, client, spec, monkeypatch, where):
     monkeypatch.setitem(gateway.config.__dict__, "judge_urls", [JUDGE])
     body = judged(spec, rollout="client")
     if where == "evaluation":

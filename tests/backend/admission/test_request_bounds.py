@@ -9,7 +9,7 @@ def ask(**settings):
     return SampleRequest(request_id="r", policy="p", prompt_ids=[1] * 10, **{"max_tokens": 50, **settings})
 
 
-def test_as_many_logprobs_as_one_call_gives_are_taken_and_one_more_is_not():
+def test_takes_exactly_as_many_logprobs_as_one_call_gives():
     most = ask(max_tokens=MOST_EXTRA_LOGPROBS // 20, top_logprobs=20)
     refuse_too_many_logprobs([most, ask(max_tokens=10**9)])
     for more in (ask(prompt_logprobs=True), ask(top_logprobs=1, max_tokens=1)):

@@ -44,7 +44,7 @@ def test_a_model_that_is_not_offered_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{"engine": "vllm"}, {"learner_ranks": 2}])
-def test_where_a_worker_serves_one_model_only_a_second_is_refused(tmp_path, settings):
+def test_rejects_a_second_model_where_a_worker_serves_one_only(tmp_path, settings):
     refused(tmp_path, job(), **settings)
 
 

@@ -10,7 +10,7 @@ from backend.config import ServiceConfig
 from backend.errors import SERVICE_LOG, StartError
 
 
-def test_what_errors_call_the_services_log_is_where_the_scheduler_writes_it(tmp_path):
+def test_writes_services_log_where_the_scheduler_writes_it(tmp_path):
     config = ServiceConfig(data_dir=tmp_path)
     config.log_dir.mkdir()
     there = log_file(config, "scheduler").relative_to(config.data_dir)
@@ -20,7 +20,7 @@ def test_what_errors_call_the_services_log_is_where_the_scheduler_writes_it(tmp_
 @pytest.mark.parametrize(
     ("second", "field"), [({"data_dir": "one"}, "data_dir"), ({"data_dir": "two"}, "database_url")]
 )
-def test_a_folder_and_a_database_belong_to_one_service_at_a_time(tmp_path, second, field):
+def test_gives_a_folder_and_database_to_one_service_at_once(tmp_path, second, field):
     database = f"sqlite:///{tmp_path / 'shared.sqlite3'}"
     linked = tmp_path / "linked.sqlite3"
     linked.symlink_to(tmp_path / "shared.sqlite3")
@@ -33,7 +33,7 @@ def test_a_folder_and_a_database_belong_to_one_service_at_a_time(tmp_path, secon
         pass
 
 
-def test_no_service_starts_on_a_folder_that_other_users_can_write_to(tmp_path):
+def test_rejects_a_folder_that_other_users_can_write_to(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(0o777)
     with pytest.raises(StartError) as error, claimed(ServiceConfig(data_dir=tmp_path / "data")):

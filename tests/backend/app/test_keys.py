@@ -5,7 +5,7 @@ from backend.config import load_config
 from backend.store.store import Store
 
 
-def test_a_key_is_made_listed_and_revoked_from_the_command_line(tmp_path, capsys):
+def test_makes_lists_and_revokes_a_key_from_the_command_line(tmp_path, capsys):
     setting = f"data_dir={tmp_path}"
     assert main(["--set", setting, "create", "ada", "--name", "laptop"]) == 0
     made = capsys.readouterr()
@@ -51,7 +51,7 @@ def test_keys_are_json_for_a_program(tmp_path, capsys):
     assert run("revoke", "key-never", code=2)["error"]["type"] == "NotFoundError"
 
 
-def test_who_revokes_a_key_by_the_key_itself_reads_its_id_and_never_the_key(tmp_path, capsys):
+def test_shows_id_but_not_the_key_when_revoked_by_key(tmp_path, capsys):
     setting = f"data_dir={tmp_path}"
     assert main(["--set", setting, "--json", "create", "ada"]) == 0
     made = json.loads(capsys.readouterr().out)

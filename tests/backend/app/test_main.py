@@ -21,7 +21,7 @@ from backend.store.store import Store
 pytestmark = pytest.mark.service
 
 
-def test_it_says_where_it_is_and_answers_before_everything_is_there(serving):
+def test_says_where_it_is_and_answers_before_everything_is_ready(serving):
     served = serving()
     assert served.url in served.greeting
     assert str(served.data_dir / "local.json") in served.greeting
@@ -32,14 +32,14 @@ def test_it_says_where_it_is_and_answers_before_everything_is_there(serving):
     assert httpx.get(served.url + "/v1/jobs", trust_env=False).status_code == 401
 
 
-def test_an_offered_model_whose_folder_is_missing_is_named_at_the_start(serving, tmp_path):
+def test_names_offered_model_without_folder_at_the_start(serving, tmp_path):
     served = serving(settings=[f"models.gone={tmp_path / 'gone'}", "models.hub=some/model"])
     warned = [line for line in served.before_greeting if "cannot be used" in line]
     assert len(warned) == 1
     assert f"the model 'gone' cannot be used: {str(tmp_path / 'gone')!r} is not a folder" in warned[0]
 
 
-def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(serving):
+def test_restarts_killed_gateway_on_same_port_while_requests_wait(serving):
     served = serving()
     for _ in range(2):
         killed = served.gateway()
@@ -50,9 +50,7 @@ def test_a_killed_gateway_comes_back_on_the_same_port_and_requests_wait_for_it(s
     assert "gateway ended (SIGKILL)" in served.process.stdout.readline()
 
 
-def test_unfinished_images_go_when_the_service_starts_but_not_when_its_gateway_starts_again(
-    serving, tmp_path
-):
+def test_deletes_unfinished_images_when_service_starts_but_not_its_gateway(serving, tmp_path):
     (tmp_path / "data").mkdir(mode=0o700)
     images = tmp_path / "data" / "images" / "tenant"
     images.mkdir(parents=True)
@@ -77,7 +75,7 @@ def test_a_gateway_that_hangs_is_ended_and_started_again(serving):
     assert served.gateway() != hung
 
 
-def test_a_scheduler_that_cannot_stay_is_started_again_and_leaves_nothing_between(serving):
+def test_restarts_a_scheduler_that_cannot_stay_and_leaves_nothing_between(serving):
     served = serving(ends=True)
     lines = [*served.before_greeting, *(served.process.stdout.readline() for _ in range(2))]
     assert all("the scheduler ended (exit code 3)" in line for line in lines)
@@ -87,7 +85,7 @@ def test_a_scheduler_that_cannot_stay_is_started_again_and_leaves_nothing_betwee
     assert not any(psutil.pid_exists(pid) for pid in first)
 
 
-def test_a_restarted_service_keeps_its_key_and_its_jobs_and_waits_for_its_new_scheduler(serving):
+def test_keeps_key_and_jobs_over_restart_and_awaits_new_scheduler(serving):
     served = serving()
     store = Store.open(default_url(served.data_dir))
     store.service().touch_part("scheduler", now=time.time())
@@ -138,7 +136,7 @@ def test_what_it_cannot_start_with_is_one_clear_sentence(tmp_path, capfd, settin
     assert text in refusal(capfd, *(setting.format(folder=tmp_path) for setting in settings))
 
 
-def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_named_with_its_length(monkeypatch, capfd):
+def test_names_temporary_folder_whose_path_is_too_long_for_sockets(monkeypatch, capfd):
     def refused_with(folder):
         with monkeypatch.context() as patched:
             patched.setattr(tempfile, "tempdir", folder)  # what TMPDIR says when a process starts
@@ -161,7 +159,7 @@ def test_a_wrong_setting_is_a_wrong_command_line(capfd, setting, text):
     assert text in refusal(capfd, setting, code=2)
 
 
-def test_an_engine_that_is_not_installed_is_refused_before_any_job(tmp_path, monkeypatch, capfd):
+def test_rejects_an_engine_that_is_not_installed_before_any_job(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "vllm", None)  # whether it is installed here or not
     text = refusal(capfd, "engine=vllm", f"data_dir={tmp_path / 'data'}", "port=0")
     assert "engine: engine=vllm needs vLLM, which is not installed (make vllm" in text

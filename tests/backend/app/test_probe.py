@@ -20,7 +20,7 @@ class Gateway:
         return any(self.probe.hangs(started_at, now + tenth / 10) for tenth in range(round(seconds * 10)))
 
 
-def test_a_gateway_that_answered_and_then_does_not_several_times_in_a_row_hangs():
+def test_reports_gateway_that_stops_answering_several_times_in_a_row():
     gateway = Gateway()
     assert not gateway.hangs_within(10, now=100.0)
     gateway.well = False
@@ -37,7 +37,7 @@ def test_one_answer_in_between_is_enough():
         assert not gateway.hangs_within(3, now=now + 1)
 
 
-def test_a_gateway_that_starts_may_take_its_time_but_not_for_ever():
+def test_lets_a_starting_gateway_take_its_time_but_not_forever():
     gateway = Gateway()
     gateway.well = False
     assert not gateway.hangs_within(599, now=100.0)
@@ -45,7 +45,7 @@ def test_a_gateway_that_starts_may_take_its_time_but_not_for_ever():
     assert not gateway.hangs_within(599, started_at=710.0, now=710.0)
 
 
-def test_a_gateway_that_answered_somebody_else_and_then_does_not_hangs_too():
+def test_reports_gateway_that_answered_another_caller_and_then_stops():
     gateway = Gateway()
     gateway.well = False
     assert not gateway.hangs_within(1, now=100.0)
@@ -53,7 +53,7 @@ def test_a_gateway_that_answered_somebody_else_and_then_does_not_hangs_too():
     assert gateway.hangs_within(10, now=101.0)
 
 
-def test_after_a_long_sleep_of_the_machine_it_is_asked_as_often_as_ever():
+def test_probes_as_often_as_ever_after_a_long_machine_sleep():
     gateway = Gateway()
     assert not gateway.hangs_within(2, now=100.0)
     gateway.well = False
@@ -62,7 +62,7 @@ def test_after_a_long_sleep_of_the_machine_it_is_asked_as_often_as_ever():
     assert gateway.asked == asked + 1
 
 
-def test_a_scheduler_that_is_silent_at_several_looks_in_a_row_hangs():
+def test_reports_scheduler_that_is_silent_several_times_in_a_row():
     looks = iter([True, True, False, True, True, True, False])
     probe = SchedulerProbe(lambda: next(looks))
     assert [probe.hangs(0.0, 100.0 + 5 * look) for look in range(7)] == [False] * 5 + [True, False]

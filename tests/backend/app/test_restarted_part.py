@@ -14,7 +14,7 @@ def run_to_its_end(part, now):
     return ended
 
 
-def test_a_part_that_ends_says_how_and_starts_again_after_growing_pauses(tmp_path):
+def test_says_how_a_part_ended_and_restarts_after_growing_pauses(tmp_path):
     thing = part(tmp_path, "print('last words'); raise SystemExit(3)")
     now = 100.0
     for pause in (0.2, 0.4, 0.8):
@@ -26,7 +26,7 @@ def test_a_part_that_ends_says_how_and_starts_again_after_growing_pauses(tmp_pat
     assert thing.last_words() == "last words"
 
 
-def test_a_part_that_was_healthy_for_long_is_not_punished_for_older_failures(tmp_path):
+def test_forgives_older_failures_of_a_part_that_was_healthy_long(tmp_path):
     thing = part(tmp_path, "import os; os.kill(os.getpid(), 9)")
     for _ in range(5):
         assert run_to_its_end(thing, 100.0) == "SIGKILL"
@@ -41,7 +41,7 @@ def test_pauses_have_an_upper_end():
     assert pause_seconds(50) == 10.0
 
 
-def test_a_part_that_cannot_be_started_at_all_is_tried_again_later(tmp_path):
+def test_retries_a_part_that_could_not_start_at_all(tmp_path):
     thing = RestartedPart("thing", ["/no/such/program"], "test-mark", tmp_path / "thing.log")
     thing.start(100.0, {})
     assert "could not be started" in thing.ended(100.0)

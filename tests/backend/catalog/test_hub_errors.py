@@ -31,7 +31,7 @@ def refusal(kind, status):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_each_failure_of_the_hub_says_what_to_do_about_it(error, reason, advice):
+def test_says_for_each_failure_of_the_hub_what_to_do(error, reason, advice):
     said, hint = why_not("a/b", error)
     assert reason in said
     assert advice in hint

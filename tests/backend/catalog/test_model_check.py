@@ -195,7 +195,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_model_that_cannot_be_used_is_refused_with_the_reason_and_what_to_do(model, submit, what):
+def test_rejects_unusable_model_with_the_reason_and_what_to_do(model, submit, what):
     change, said = BROKEN[what]
     change(model)
     with pytest.raises((UnknownModelError, InvalidRequestError, TemplateError)) as caught:
@@ -205,7 +205,7 @@ def test_a_model_that_cannot_be_used_is_refused_with_the_reason_and_what_to_do(m
     assert caught.value.hint
 
 
-def test_a_model_that_is_well_is_taken_however_its_weights_are_written(model, submit):
+def test_takes_sound_model_however_its_weights_are_written(model, submit):
     submit()
     model.divide()
     submit()
@@ -226,7 +226,7 @@ def test_half_precision_weights_are_looked_at_in_their_own_format(model, submit)
     assert caught.value.field == "model"
 
 
-def test_a_model_that_was_repaired_is_taken_and_one_that_broke_is_not(model, submit):
+def test_takes_repaired_model_and_rejects_one_that_broke(model, submit):
     whole = model.weights.read_bytes()
     submit()
     model.change_weights(put(np.nan))
@@ -237,7 +237,7 @@ def test_a_model_that_was_repaired_is_taken_and_one_that_broke_is_not(model, sub
     submit()
 
 
-def test_weights_are_read_once_though_several_jobs_name_them_at_once(model, tmp_path, monkeypatch):
+def test_reads_weights_once_though_several_jobs_name_them_together(model, tmp_path, monkeypatch):
     catalog, together, read = FileCatalog(ServiceConfig(data_dir=tmp_path / "data")), threading.Barrier(3), []
 
     def resolve(*args, **settings):

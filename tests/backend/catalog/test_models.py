@@ -70,7 +70,7 @@ def test_no_name_does_not_mean_the_current_folder(name, directory, monkeypatch):
         resolve_model(name, {})
 
 
-def test_an_adapter_is_no_model_and_says_how_to_make_one(directory, monkeypatch):
+def test_rejects_adapter_as_model_and_says_how_to_make_one(directory, monkeypatch):
     (directory / "config.json").rename(directory / "adapter_config.json")
     monkeypatch.chdir(directory.parent)
     with pytest.raises(UnknownModelError) as caught:
@@ -78,25 +78,25 @@ def test_an_adapter_is_no_model_and_says_how_to_make_one(directory, monkeypatch)
     assert repr(str(directory)) in caught.value.message
 
 
-def test_an_offered_name_without_its_folder_is_not_taken_for_a_slip(directory):
+def test_does_not_treat_offered_name_without_folder_as_a_typo(directory):
     with pytest.raises(UnknownModelError) as caught:
         resolve_model("nano", {"nano": str(directory / "gone")})
     assert "did you mean" not in caught.value.hint
 
 
-def test_offered_folders_that_are_missing_are_named_and_hub_ids_are_not(directory):
+def test_names_missing_offered_folders_but_not_hub_ids(directory):
     offered = {"mine": str(directory), "gone": str(directory / "gone"), "hub": "some/model", "odd": "nano"}
     faults = without_folder(offered)
     assert sorted(faults) == ["gone", "odd"]
     assert repr(str(directory / "gone")) in faults["gone"]
 
 
-def test_only_offered_models_are_taken_where_the_operator_wants_it_so(directory):
+def test_takes_only_offered_models_where_the_operator_says_so(directory):
     with pytest.raises(UnknownModelError):
         resolve_model(str(directory), {}, allow_any=False)
 
 
-def test_a_hub_id_that_cannot_be_had_is_an_unknown_model(directory, monkeypatch):
+def test_reports_hub_id_that_cannot_be_had_as_unknown_model(directory, monkeypatch):
     import huggingface_hub
 
     def offline(hub_id, **options):
@@ -109,7 +109,7 @@ def test_a_hub_id_that_cannot_be_had_is_an_unknown_model(directory, monkeypatch)
     assert resolve_model("some/model", {}) == directory
 
 
-def test_a_model_that_is_too_large_is_not_downloaded_unless_the_operator_lists_it(directory, monkeypatch):
+def test_downloads_too_large_model_only_if_the_operator_lists_it(directory, monkeypatch):
     import huggingface_hub
 
     def download(hub_id, *, local_files_only=False, **options):
@@ -157,7 +157,7 @@ def test_a_broken_weights_file_is_named(directory):
         read_model_facts(directory)
 
 
-def test_the_bundle_holds_tokenizer_template_special_tokens_and_every_stop_id(directory, write_json):
+def test_bundles_tokenizer_template_special_tokens_and_every_stop_id(directory, write_json):
     write_json(directory / "generation_config.json", {"eos_token_id": [9, 2]})
     bundle = load_renderer_bundle("mine", directory)
     assert bundle.model == "mine"
@@ -169,7 +169,7 @@ def test_the_bundle_holds_tokenizer_template_special_tokens_and_every_stop_id(di
     assert bundle.context_length == 256
 
 
-def test_a_token_that_ends_a_message_inside_a_turn_is_no_stop_token(directory, write_json):
+def test_excludes_from_stop_tokens_one_that_ends_messages_within_turns(directory, write_json):
     added = [{"id": 3, "content": "<|end|>"}, {"id": 4, "content": "<|return|>"}]
     write_json(directory / "tokenizer.json", {**TOKENIZER, "added_tokens": added})
     # As harmony does: the last answer ends as the model ends its turn, earlier ones as any message.
@@ -188,7 +188,7 @@ def test_a_template_file_wins_and_changes_the_hash(directory):
     assert after.sha256 != before.sha256
 
 
-def test_a_model_without_a_template_or_a_tokenizer_is_refused_with_a_hint(directory):
+def test_rejects_model_without_template_or_tokenizer_with_a_hint(directory):
     (directory / "tokenizer_config.json").unlink()
     with pytest.raises(TemplateError):
         load_renderer_bundle("mine", directory)
@@ -211,7 +211,7 @@ def test_models_are_described_without_torch():
     assert result.stdout.split() == ["False", "False"]
 
 
-def test_an_exports_folder_says_how_its_policy_was_asked_in_training(directory, write_json):
+def test_says_in_export_folder_how_training_asked_the_policy(directory, write_json):
     before = load_renderer_bundle("mine", directory)
     assert before.trained_with is None
     written = {"job_id": "job-1", "policy_version": 3, "system_prompt": "Count.", "reasoning": "drop"}

@@ -24,5 +24,5 @@ class Model(nn.Module):
         (["full_attention"], True, True),
     ],
 )
-def test_a_model_keeps_a_state_if_any_of_its_layers_does(layer_types, stateful, keeps):
+def test_keeps_a_state_if_any_layer_of_the_model_does(layer_types, stateful, keeps):
     assert keeps_a_state(Model(layer_types, stateful)) is keeps

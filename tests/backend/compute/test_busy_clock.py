@@ -5,7 +5,7 @@ import time
 from backend.compute.busy_clock import BusyClock
 
 
-def test_work_of_several_at_a_time_counts_once_and_waiting_not_at_all():
+def test_counts_simultaneous_work_once_and_waiting_not_at_all():
     clock = BusyClock()
     began = time.perf_counter()
     with clock.working(), clock.working(), clock.working():

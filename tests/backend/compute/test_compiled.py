@@ -29,7 +29,7 @@ def test_a_function_of_tensors_is_compiled_and_computes_the_same():
     assert torch.equal(fast(states, 3), doubled(states, 3))
 
 
-def test_what_torch_cannot_compile_is_run_as_it_is_and_the_log_says_so(caplog):
+def test_runs_uncompilable_function_as_it_is_and_logs_it(caplog):
     with caplog.at_level(logging.WARNING):
         assert compiled(read_by_nobody) is read_by_nobody
     assert "read_by_nobody is not compiled" in caplog.text
@@ -82,6 +82,6 @@ def reaches_its_end_beside_a_keeper_of_the_lock() -> bool:
     return found == [1.0]
 
 
-def test_a_compiled_function_gets_to_its_end_while_another_thread_keeps_pythons_lock(no_switching):
+def test_finishes_compiled_function_while_another_thread_keeps_the_lock(no_switching):
     # Whatever else gives the lock away, to the keeper, before the function is called, costs an attempt.
     assert any(reaches_its_end_beside_a_keeper_of_the_lock() for _ in range(3))

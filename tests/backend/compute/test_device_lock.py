@@ -54,7 +54,7 @@ def in_a_thread(function):
 
 
 @needs_openmp
-def test_the_holder_computes_with_the_threads_that_were_asked_for_and_others_alone():
+def test_computes_alone_with_the_threads_that_were_asked_for():
     lock = DeviceLock(cpu_threads=2)
 
     def numbers():
@@ -118,7 +118,7 @@ def test_a_kept_core_stays_its_holders_until_somebody_wants_all():
     assert lock.take_free() == 2
 
 
-def test_a_shared_core_is_handed_over_after_as_long_as_its_holder_waited_for_it():
+def test_hands_over_shared_core_after_as_long_as_holder_waited():
     now = [0.0]
     lock = DeviceLock(cpu_threads=2)
     kept = KeptCore(lock, clock=lambda: now[0])
@@ -160,7 +160,7 @@ def test_a_shared_core_is_handed_over_after_as_long_as_its_holder_waited_for_it(
 
 
 @needs_openmp
-def test_who_has_a_core_computes_with_those_that_are_free_or_waits_for_all():
+def test_computes_with_the_free_cores_or_waits_for_all():
     lock = DeviceLock(cpu_threads=8)
 
     def numbers():

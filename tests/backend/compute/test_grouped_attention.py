@@ -4,7 +4,7 @@ from torch.nn import functional
 from backend.compute.grouped_attention import attend
 
 
-def test_heads_that_share_keys_attend_as_if_each_had_its_own():
+def test_attends_with_shared_keys_as_if_each_had_its_own():
     generator = torch.Generator().manual_seed(0)
     queries, keys, values = (
         torch.randn(2, heads, 5, 8, generator=generator, dtype=torch.float64) for heads in (4, 2, 2)

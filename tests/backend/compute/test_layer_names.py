@@ -8,7 +8,7 @@ PATH = "model.layers.0.self_attn.q_proj"
 @pytest.mark.parametrize(
     "pattern", ["q_proj", "*_proj", PATH, "layers.0.*", "layers.*.q_proj", "self_attn.q_proj"]
 )
-def test_a_layer_is_named_by_its_name_its_path_or_the_end_of_it(pattern):
+def test_names_layer_by_its_name_its_path_or_its_end(pattern):
     assert names(pattern, PATH)
 
 

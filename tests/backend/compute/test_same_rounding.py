@@ -29,7 +29,7 @@ def kernels_round_as_is_known():
 
 
 @pytest.mark.skipif(not kernels_round_as_is_known(), reason="this processor's kernels round otherwise")
-def test_engine_and_learner_agree_to_the_bit_over_turns_of_games():
+def test_agrees_to_the_bit_between_engine_and_learner_over_turns():
     learner, engine = Learner(NANO), TransformersEngine(NANO)
     learner.create_policy("p", LoRA(rank=8), seed=0)
     try:

@@ -7,7 +7,7 @@ from backend.compute.weights import FullWeights, require_finite, weights_sha256
 from tinkergym.errors import InvalidRequestError
 
 
-def test_a_hash_tells_names_shapes_dtypes_and_numbers_apart_also_of_a_single_number():
+def test_hashes_names_shapes_dtypes_and_numbers_apart_down_to_one():
     tensors = [
         {"a": torch.tensor(1.0)},
         {"a": torch.tensor(2.0)},
@@ -36,6 +36,6 @@ def test_weights_that_are_not_finite_are_refused_by_name(bad, dtype):
         require_finite(FullWeights(tensors=tensors))
 
 
-def test_large_weights_whose_sum_is_more_than_their_type_holds_are_finite():
+def test_calls_large_weights_finite_whose_sum_overflows_their_type():
     require_finite(FullWeights(tensors={"large": torch.full((4,), 60000.0, dtype=torch.float16)}))
     require_finite(FullWeights(tensors={"large": torch.full((4,), 3e38), "none": torch.zeros(0)}))

@@ -16,7 +16,7 @@ def nano(dtype):
 
 
 @pytest.mark.parametrize("fault", ["no head", "another shape"])
-def test_weights_that_are_not_all_there_or_of_another_shape_are_refused(fault, tmp_path):
+def test_rejects_incomplete_weights_or_weights_of_another_shape(fault, tmp_path):
     model = nano(torch.float32)
     weights = dict(model.state_dict())
     if fault == "no head":

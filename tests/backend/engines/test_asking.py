@@ -33,6 +33,6 @@ def test_after_its_time_those_that_came_are_returned():
 
 
 @pytest.mark.parametrize("batches", [(["a", "a"],), (["a"], ["a"]), (["stranger"],)])
-def test_an_engine_that_answers_twice_or_what_nobody_asked_is_found_out(batches):
+def test_catches_engine_that_answers_twice_or_unasked(batches):
     with pytest.raises(InternalServiceError):
         Asked(Engine(*batches), REQUESTS).wait(60.0)

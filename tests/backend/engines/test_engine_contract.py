@@ -58,7 +58,7 @@ def test_samples_adapters_of_few_layers_beside_others(subject, answers, check):
     check(requests, answers(requests))
 
 
-def test_a_policy_with_all_weights_of_its_own_samples_beside_the_others(subject, answers, check):
+def test_samples_policy_with_all_its_own_weights_beside_others(subject, answers, check):
     subject.publish("adapter", 1, subject.weights(1))
     subject.publish("full", 1, subject.full_weights(2))
     requests = [
@@ -80,7 +80,7 @@ def test_a_published_adapter_arrives_its_canary_token_has_probability_one(subjec
         assert answer.sampling_logprobs[0] > -1e-3
 
 
-def test_the_hash_of_what_arrived_is_that_of_what_was_sent(subject):
+def test_hashes_arrived_weights_as_the_sent_ones(subject):
     for weights in (subject.weights(5), subject.full_weights(5)):
         assert subject.publish("job", 1, weights) == weights_sha256(weights)
 
@@ -97,7 +97,7 @@ def test_after_a_publish_nothing_computed_before_it_is_used(subject, answers, ch
             check([request], answers([request]))
 
 
-def test_older_versions_and_strangers_are_told_that_their_policy_is_gone(subject, answers):
+def test_tells_older_versions_and_strangers_that_their_policy_is_gone(subject, answers):
     subject.publish("job", 2, subject.weights(1))
     gone = [ask("old", prompt(4), policy="job", policy_version=1), ask("x", prompt(4), policy="stranger")]
     assert {a.error.type for a in answers(gone).values()} == {"PolicyVersionGoneError"}
@@ -114,13 +114,13 @@ def test_a_prompt_with_an_image_is_refused_by_its_kind(answers):
     assert "'image'" in error.message
 
 
-def test_the_base_model_has_one_version_and_no_other_is_answered_by_it(answers):
+def test_answers_from_the_one_version_of_the_base_model_only(answers):
     found = answers([ask(str(version), prompt(4), policy_version=version) for version in (None, 0, 7)])
     assert found["None"].policy_version == found["0"].policy_version == 0
     assert found["7"].error.type == "PolicyVersionGoneError"
 
 
-def test_without_a_version_the_newest_answers_and_the_answer_says_which(subject, answers, check):
+def test_answers_from_newest_version_and_names_it_when_unspecified(subject, answers, check):
     found = []
     for version in (3, 4):
         subject.publish("job", version, subject.weights(version))
@@ -135,9 +135,7 @@ def test_without_a_version_the_newest_answers_and_the_answer_says_which(subject,
 
 
 @pytest.mark.parametrize("kind", ["weights", "full_weights"])
-def test_requests_under_way_are_finished_by_their_version_if_the_publisher_lets_them(
-    subject, answers, check, kind
-):
+def test_finishes_running_requests_by_their_version_if_publisher_allows(subject, answers, check, kind):
     """Three versions in flight at once, the same prompts under each; none may be sampled with another's."""
     waiting, found, last = {}, {}, threading.Semaphore(0)
 
@@ -183,7 +181,7 @@ def test_recomputes_an_episodes_past_after_publish(subject, answers, check):
         said = said + answer["turn"].token_ids + prompt(5, version)
 
 
-def test_no_answer_ever_comes_from_another_policy_while_policies_come_and_go(subject, answers, check):
+def test_never_answers_from_another_policy_while_policies_change(subject, answers, check):
     """A thousand requests; of each wave's policies some are new, some published anew, some retired."""
     waiting, found, lock, last = {}, {}, threading.Lock(), threading.Semaphore(0)
 
@@ -244,7 +242,7 @@ def test_generate_together_gives_the_same_bits_whatever_ran_before(subject, answ
     assert subject.engine.generate_together(requests) == first
 
 
-def test_what_is_submitted_together_is_delivered_at_once_and_in_order(subject):
+def test_delivers_jointly_submitted_requests_together_and_in_order(subject):
     requests = [ask(f"{i}", prompt(30 + i % 3, i), policy="" if i else "?") for i in range(5)]
     found = Future()
     subject.engine.submit_together(requests, found.set_result)
@@ -254,7 +252,7 @@ def test_what_is_submitted_together_is_delivered_at_once_and_in_order(subject):
     assert answers == subject.engine.generate_together(requests)
 
 
-def test_what_is_submitted_together_ends_when_its_sender_is_gone_and_leaves_nothing_to_others(subject):
+def test_ends_joint_requests_whose_sender_is_gone_and_leaves_nothing(subject):
     requests = [ask(f"{i}", prompt(20 + i, i), max_tokens=8) for i in range(3)]
     expected = subject.engine.generate_together(requests)
 
@@ -283,7 +281,7 @@ def test_stop_ids_the_limit_and_the_context_end_an_answer(subject, answers):
     assert found["full"].error.type == "PromptTooLongError"
 
 
-def test_a_stop_string_ends_an_answer_with_the_token_that_completes_it(subject, answers):
+def test_ends_completion_with_the_token_that_completes_stop_string(subject, answers):
     """The tokens are those of an answer without it; only the text leaves the string out."""
 
     def text(token_ids):
@@ -309,7 +307,7 @@ def test_a_stop_string_ends_an_answer_with_the_token_that_completes_it(subject, 
             assert len(found[name].sampling_logprobs) == end
 
 
-def test_without_its_stop_string_an_answer_ends_as_ever_and_its_text_is_whole(subject, answers):
+def test_keeps_completion_whole_when_its_stop_string_never_comes(subject, answers):
     asked = ask("r", prompt(9), max_tokens=8, stop=("no such text is sampled",))
     free = answers([ask("r", prompt(9), max_tokens=8)])["r"]
     found = answers([asked])["r"]
@@ -323,7 +321,7 @@ def test_without_its_stop_string_an_answer_ends_as_ever_and_its_text_is_whole(su
     assert ended.text == subject.tokenizer.decode(before, skip_special_tokens=False)
 
 
-def test_the_likeliest_tokens_come_with_the_logprobs_of_what_was_drawn_from(subject, answers):
+def test_returns_likeliest_tokens_with_logprobs_of_the_sampled_distribution(subject, answers):
     subject.publish("job", 1, subject.weights(1))
     cuts = [{}, {"temperature": 0.5}, {"temperature": 0.0}]
     cuts += [{"top_k": 3, "temperature": 1.5}] if subject.cuts else []
@@ -346,7 +344,7 @@ def test_the_likeliest_tokens_come_with_the_logprobs_of_what_was_drawn_from(subj
             assert [value for _, value in likeliest] == pytest.approx(values.tolist(), abs=subject.tolerance)
 
 
-def test_logprobs_of_a_prompt_are_those_of_temperature_one_whatever_a_cache_holds(subject, answers, check):
+def test_gives_prompt_logprobs_at_temperature_one_whatever_is_cached(subject, answers, check):
     subject.publish("job", 1, subject.weights(1))
     told = {"policy": "job", "policy_version": 1, "session_id": "ada/s", "temperature": 0.7}
     first = answers([ask("first", prompt(40), **told)])["first"]
@@ -399,7 +397,7 @@ CUTS = [
 ]
 
 
-def test_top_p_and_top_k_leave_the_likeliest_tokens_and_logprobs_are_among_those(subject, answers, check):
+def test_keeps_likeliest_tokens_under_top_p_and_top_k(subject, answers, check):
     """What an answer's tokens must be drawn from is computed anew; the token of another has no logprob."""
     subject.publish("job", 1, subject.weights(1))
     requests = [
@@ -419,7 +417,7 @@ def test_top_p_and_top_k_leave_the_likeliest_tokens_and_logprobs_are_among_those
         assert found["2-0"].error.field == "top_p"
 
 
-def test_a_request_without_top_p_and_top_k_is_answered_the_same_beside_those_with(subject, answers, check):
+def test_answers_unfiltered_request_alike_beside_filtered_ones(subject, answers, check):
     free = [ask(f"free{i}", prompt(6, i), temperature=t) for i, t in enumerate([1.0, 0.7, 0.0, 1.3])]
     alone = answers(free)
     cut = [ask(f"cut{i}", prompt(6, i), top_p=0.5, top_k=3) for i in range(4)]
@@ -441,7 +439,7 @@ def test_at_temperature_zero_top_p_and_top_k_change_nothing(subject, answers, ch
     assert len({tuple(answer.token_ids) for answer in found.values()}) == 1
 
 
-def test_an_engine_that_slept_answers_as_before_and_everything_wakes_it(subject, answers, check):
+def test_answers_as_before_after_sleep_and_wakes_for_everything(subject, answers, check):
     subject.publish("job", 1, subject.weights(1))
     requests = [
         ask("base", prompt(20), session_id="ada/s"),

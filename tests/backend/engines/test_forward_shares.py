@@ -68,7 +68,7 @@ def test_who_wants_the_least_bounds_every_share():
     assert shares.divided({"ada": 900, "bob": 5000}) == {"ada": 128, "bob": 128}
 
 
-def test_the_forward_of_one_tenant_stays_short_while_another_is_expected():
+def test_keeps_forward_of_one_tenant_short_while_another_is_expected():
     shares = ForwardShares(least=16, most=256)
     shares.note(["ada", "bob"], now=0.0)
     shares.note(["bob"], now=1.0)
@@ -116,7 +116,7 @@ def test_nobody_waits_behind_all_that_another_owner_asked_for(start, directory):
     assert [name for name in order if name != "b"] == [f"a{n}" for n in range(20)]
 
 
-def test_the_engine_samples_beside_a_learners_lane_and_lets_in_who_wants_the_whole_device(start, directory):
+def test_samples_beside_learner_and_admits_who_wants_the_whole_device(start, directory):
     lock = DeviceLock(cpu_threads=2)
     engine = start(directory, device_lock=lock)
     with lock.cores(1):

@@ -19,7 +19,7 @@ def test_a_plain_request_is_refused_nowhere():
     ("has_tokenizer", "has_stop", "field"),
     [(False, True, "structured"), (True, False, "stop_ids"), (True, True, None)],
 )
-def test_a_structure_needs_the_text_of_tokens_and_a_way_to_end(has_tokenizer, has_stop, field):
+def test_requires_text_of_tokens_and_an_end_for_a_structure(has_tokenizer, has_stop, field):
     error = structure_impossible(PATTERN, model="m", has_tokenizer=has_tokenizer, has_stop=has_stop)
     assert (error.field if error else None) == field
 

@@ -68,7 +68,7 @@ def test_a_token_without_probability_is_never_chosen():
     assert set(tokens) == {2}
 
 
-def test_a_row_without_a_finite_distribution_gets_nan_and_leaves_the_others_alone():
+def test_gives_nan_to_rows_without_finite_distribution_only():
     logits = torch.zeros(2, 4)
     logits[0, 1] = float("nan")
     _, logprobs = choose_tokens(logits, [1.0, 1.0], [1, 2], [0, 0])
@@ -132,7 +132,7 @@ def test_tokens_follow_what_is_left_of_the_distribution():
     assert logprobs == pytest.approx([math.log(expected[token - 2]) for token in tokens], abs=1e-6)
 
 
-def test_rows_that_are_not_cut_have_the_same_bits_beside_those_that_are():
+def test_keeps_bits_of_uncut_rows_beside_cut_ones():
     rows = 60
     logits = torch.randn(rows, 997, generator=torch.Generator().manual_seed(3)) * 2
     temperatures = [(0.0, 0.7, 1.0)[row % 3] for row in range(rows)]

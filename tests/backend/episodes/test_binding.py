@@ -53,7 +53,7 @@ def test_fixed_players_play_their_seats_in_every_episode():
     assert (seat.policy, seat.policy_version, seat.trained) == (job.model, 0, False)
 
 
-def test_each_step_has_as_many_groups_of_a_share_as_it_is_promised():
+def test_gives_each_step_the_promised_groups_of_a_share():
     job = spec(self_play=LEAGUE)
     for step in range(1, 30):
         counted = Counter(share_of(job, LEAGUE, step, group) for group in range(10))
@@ -78,7 +78,7 @@ def test_trains_one_seat_in_self_play_and_all_when_mirrored():
     assert {"random", "base", "past@0", "past@10"} <= against
 
 
-def test_a_draw_is_the_same_whenever_and_wherever_it_is_made():
+def test_draws_the_same_whenever_and_wherever_it_is_made():
     job = spec(self_play=LEAGUE)
     assert labels(job, 33) == labels(spec(self_play=LEAGUE), 33)
     assert labels(job, 33) != labels(spec(self_play=LEAGUE, seed=1), 33)
@@ -121,7 +121,7 @@ def played(job, step, points, others=0.0):
     ]
 
 
-def test_results_count_for_opponents_once_every_request_may_know_them_and_survive_a_restart():
+def test_counts_opponents_results_once_requests_may_know_them_over_restarts():
     league = League(anchors=[], anchor_share=0, current_share=0, past="prioritized")
     job = spec(agents={"x": Train(), "o": league})
     book = LeagueBook(job)
@@ -137,7 +137,7 @@ def test_results_count_for_opponents_once_every_request_may_know_them_and_surviv
 @pytest.mark.parametrize(
     ("own", "others", "share"), [(3.0, 5.0, 1 / 22), (3.0, 3.0, 1 / 2), (-1.0, -2.0, 21 / 22)]
 )
-def test_who_earned_more_has_beaten_the_other_whatever_the_game_pays(own, others, share):
+def test_decides_who_beat_whom_by_earnings_whatever_the_game_pays(own, others, share):
     league = League(anchors=[], anchor_share=0, current_share=0, past="prioritized")
     job = spec(agents={"x": Train(), "o": league})
     book = LeagueBook(job)

@@ -110,7 +110,7 @@ def test_a_step_is_done_when_all_its_results_are_stored(boards):
     assert sorted(job.stored) == sorted(request.episode_id for request in requests)
 
 
-def test_a_worker_for_any_job_takes_from_each_in_turn_but_not_from_clients(boards):
+def test_leases_from_each_job_in_turn_but_not_from_clients(boards):
     Job(boards, "job-1")
     Job(boards, "job-2")
     Job(boards, "job-3", server=False)
@@ -119,7 +119,7 @@ def test_a_worker_for_any_job_takes_from_each_in_turn_but_not_from_clients(board
     assert {request.job_id for request in boards.lease(ask(most=100)).episodes} == {"job-1", "job-2"}
 
 
-def test_a_waiting_worker_is_served_as_soon_as_a_step_begins(boards):
+def test_serves_waiting_worker_as_soon_as_a_step_begins(boards):
     Job(boards, "job-1")
     boards.lease(ask())
     with ThreadPoolExecutor() as threads:
@@ -235,7 +235,7 @@ def test_answers_repeated_result_once_the_first_is_durable(boards, first_is_stor
     assert saved == ([4] if first_is_stored else [4, 4])
 
 
-def test_each_seat_of_a_game_is_bounded_by_the_context_of_its_own_model(boards):
+def test_bounds_each_seat_by_the_context_of_its_own_model(boards):
     def played(request: EpisodeRequest, **tokens: int) -> EpisodeResult:
         long = {agent: unanswered(count) for agent, count in tokens.items()}
         return result_of(
@@ -272,7 +272,7 @@ def test_each_seat_of_a_game_is_bounded_by_the_context_of_its_own_model(boards):
     assert caught.value.field == "results.trajectories"
 
 
-def test_a_result_whose_job_ends_before_the_step_before_is_recorded_is_not_kept(boards):
+def test_drops_result_whose_job_ends_before_its_previous_step(boards):
     job = Job(boards, "job-1")
     hand_in(boards, boards.lease(ask()).episodes)
     post(boards, "job-1", step=2)
@@ -327,7 +327,7 @@ def test_refuses_unsound_result_but_keeps_its_episode_open(boards):
     assert reply.verdicts == ["accepted"] * 2
 
 
-def test_a_worker_serves_the_tenant_it_served_first_and_no_other(boards):
+def test_binds_a_worker_to_the_tenant_it_served_first(boards):
     Job(boards, "job-1", owner="ada")
     Job(boards, "job-2", owner="eve")
     first = boards.lease(ask(worker_id="env-1")).episodes
@@ -383,7 +383,7 @@ def test_blames_only_a_job_in_a_call_for_silent_worker(boards):
     assert boards.take_crash("job-1")
 
 
-def test_the_next_job_in_an_environment_that_crashed_begins_in_processes_of_its_own(boards):
+def test_starts_next_job_in_fresh_processes_after_an_environment_crash(boards):
     Job(boards, "job-1", owner="eve", environment="eve/Crash-v0")
     given = boards.lease(ask(worker_id="dead")).episodes
     boards.forget_worker("dead", [given[0].episode_id])

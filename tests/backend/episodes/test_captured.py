@@ -26,7 +26,7 @@ def handed_in(lease_id="lease-1"):
     return EpisodeResult(episode_id="job-1:1:0", lease_id=lease_id, trajectories=[one_turn_episode()])
 
 
-def test_what_was_returned_for_a_lease_is_known_when_it_is_handed_in():
+def test_knows_returned_completions_of_a_lease_when_handed_in():
     captured, arrived = CapturedTokens(), []
     deliver = captured.watching(arrived.extend, [request()])
     deliver([completion([2])])

@@ -64,7 +64,7 @@ def test_a_second_worker_gets_an_even_share():
     assert len(episodes.lease("a", 10, now=0.0)) == 2
 
 
-def test_workers_that_were_silent_for_a_lease_count_no_more_and_are_forgotten():
+def test_forgets_workers_that_were_silent_for_a_lease():
     episodes = EpisodeBoard(lease_seconds=30.0)
     episodes.post(1, step_requests("job-1", spec(), 1))
     episodes.lease("a", 0, now=0.0)
@@ -78,7 +78,7 @@ def test_workers_that_were_silent_for_a_lease_count_no_more_and_are_forgotten():
     assert len(episodes.lease("b", 10, now=32.5)) == 2  # "a" may still come for its share
 
 
-def test_a_silent_workers_episodes_are_issued_again_under_the_same_ids():
+def test_reissues_a_silent_workers_episodes_under_the_same_ids():
     episodes = board()
     lost = episodes.lease("a", 4, now=0.0)
     assert episodes.expire(now=29.9) == 0
@@ -90,7 +90,7 @@ def test_a_silent_workers_episodes_are_issued_again_under_the_same_ids():
     assert hand_in(episodes, again[0]) == "accepted"
 
 
-def test_a_worker_that_ends_hands_its_episodes_to_the_next_one_at_once():
+def test_hands_an_ending_workers_episodes_to_the_next_one_immediately():
     episodes = board()
     given = episodes.lease("a", 4, now=0.0)
     assert episodes.release("a", kept=[given[0].lease_id]) == 3
@@ -100,7 +100,7 @@ def test_a_worker_that_ends_hands_its_episodes_to_the_next_one_at_once():
     assert hand_in(episodes, given[1]) == "stale"
 
 
-def test_a_worker_whose_connection_broke_keeps_what_nobody_else_has_taken():
+def test_returns_untaken_episodes_to_a_worker_whose_connection_broke():
     episodes = board()
     given = [request.lease_id for request in episodes.lease("a", 4, now=0.0)]
     episodes.release("a")
@@ -109,7 +109,7 @@ def test_a_worker_whose_connection_broke_keeps_what_nobody_else_has_taken():
     assert episodes.renew("a", given, now=2.0) == set(given[2:])
 
 
-def test_for_how_long_a_silent_worker_holds_all_that_is_left_is_known():
+def test_knows_how_long_a_silent_worker_holds_all_remaining_episodes():
     episodes = board()
     episodes.lease("a", 4, now=0.0)
     episodes.lease("b", 4, now=5.0)
@@ -140,7 +140,7 @@ def test_nobody_renews_somebody_elses_lease():
     assert episodes.renew("b", [request.lease_id], now=1.0) == set()
 
 
-def test_a_dead_workers_episodes_are_open_at_once_and_its_late_results_are_refused():
+def test_reopens_dead_workers_episodes_immediately_and_rejects_late_results():
     episodes = board()
     request = episodes.lease("a", 4, now=0.0)[0]
     assert episodes.forget_worker("a") == 4
@@ -171,7 +171,7 @@ def test_what_another_policy_version_sampled_is_refused(version, fits):
 @pytest.mark.parametrize(
     ("agents", "fits"), [("xo", True), ("ox", True), ("x", False), ("xz", False), ("xoz", False)]
 )
-def test_a_result_has_one_trajectory_for_each_seat_of_its_request(agents, fits):
+def test_takes_one_trajectory_per_seat_of_the_request(agents, fits):
     episodes = EpisodeBoard(lease_seconds=30.0)
     episodes.post(1, [two_seats(request) for request in step_requests("job-1", spec(), 1)])
     request = episodes.lease("a", 1, now=0.0)[0]
@@ -181,7 +181,7 @@ def test_a_result_has_one_trajectory_for_each_seat_of_its_request(agents, fits):
     assert fits or caught.value.field == "results.trajectories"
 
 
-def test_each_seat_is_held_to_the_version_of_its_own_policy():
+def test_holds_each_seat_to_the_version_of_its_own_policy():
     request = two_seats(step_requests("job-1", spec(max_staleness=1, seed=1), 5)[0], trained="x")
     past = request.seats["o"].model_copy(update={"policy": "past", "policy_version": 1})
     request = request.model_copy(update={"seats": {**request.seats, "o": past}})
@@ -224,7 +224,7 @@ def sampled_by(version: int, request: EpisodeRequest) -> EpisodeResult:
     return result(request).model_copy(update={"trajectories": [trajectory]})
 
 
-def test_a_result_that_could_not_be_stored_may_be_handed_in_again():
+def test_accepts_again_a_result_that_could_not_be_stored():
     episodes = board()
     request = episodes.lease("a", 1, now=0.0)[0]
     assert episodes.claim(result(request)) == "accepted"
@@ -281,7 +281,7 @@ def test_keeps_the_step_before_one_played_ahead():
 
 
 @pytest.mark.parametrize(("version", "fits"), [(0, False), (1, True), (2, True), (3, False)])
-def test_ahead_any_version_within_the_bound_that_exists_may_have_sampled(version, fits):
+def test_accepts_ahead_any_existing_version_within_the_bound(version, fits):
     episodes = ahead(3)
     episodes.newest_version = 2
     request = episodes.lease("a", 1, now=0.0)[0]
@@ -291,14 +291,14 @@ def test_ahead_any_version_within_the_bound_that_exists_may_have_sampled(version
         episodes.check(sampled_by(version, request))
 
 
-def test_in_lockstep_one_worker_gets_the_whole_step_even_if_it_asked_for_less():
+def test_gives_whole_lockstep_step_to_one_worker_regardless_of_ask():
     episodes = board(lockstep=True)
     assert len(episodes.lease("a", 1, now=0.0)) == 4
     assert episodes.lease("b", 10, now=0.0) == []
 
 
 @pytest.mark.parametrize("how", ["expired", "died"])
-def test_in_lockstep_a_lost_episode_breaks_the_step_until_it_is_posted_again(how):
+def test_breaks_lockstep_step_on_a_lost_episode_until_posted_again(how):
     episodes = board(lockstep=True)
     requests = episodes.lease("a", 4, now=0.0)
     hand_in(episodes, requests[0])
@@ -312,7 +312,7 @@ def test_in_lockstep_a_lost_episode_breaks_the_step_until_it_is_posted_again(how
     assert len(episodes.lease("b", 4, now=99.0)) == 4
 
 
-def test_a_group_that_is_paid_together_goes_to_one_worker_whatever_it_has_room_for():
+def test_gives_jointly_paid_group_to_one_worker_whatever_its_room():
     episodes = board(by_group=True)
     first = episodes.lease("a", 1, now=0.0)
     assert [request.group for request in first] == [0, 0]
@@ -320,7 +320,7 @@ def test_a_group_that_is_paid_together_goes_to_one_worker_whatever_it_has_room_f
     assert episodes.lease("b", 3, now=0.0) == []
 
 
-def test_of_a_group_that_is_paid_together_all_results_count_or_none():
+def test_counts_all_results_of_a_jointly_paid_group_or_none():
     episodes = board(by_group=True)
     first, second, *other = episodes.lease("a", 4, now=0.0)
     assert episodes.claim_all([result(first)]) == ["stale"]
@@ -345,7 +345,7 @@ def test_a_lost_group_is_played_again_as_a_whole():
     assert episodes.claim_all([result(first), result(second)]) == ["stale", "stale"]
 
 
-def test_a_record_says_which_seats_are_trained_whatever_its_worker_wrote():
+def test_records_which_seats_are_trained_whatever_the_worker_wrote():
     episodes = EpisodeBoard(lease_seconds=30.0)
     (request, *_) = step_requests("job-1", spec(), 1)
     request = two_seats(request, ("job-1", "job-1@2"), trained="x")

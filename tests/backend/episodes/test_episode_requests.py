@@ -19,7 +19,7 @@ def test_the_same_job_and_step_give_the_same_requests():
     assert step_requests("job-1", spec(7), 2) == step_requests("job-1", spec(7), 2)
 
 
-def test_a_group_shares_its_environment_seed_and_nothing_else_is_shared():
+def test_shares_only_environment_seed_within_a_group():
     requests = step_requests("job-1", spec(), 1) + step_requests("job-1", spec(), 2)
     seeds = {(request.step, request.group): request.seed for request in requests}
     assert all(request.seed == seeds[request.step, request.group] for request in requests)
@@ -27,7 +27,7 @@ def test_a_group_shares_its_environment_seed_and_nothing_else_is_shared():
     assert len({request.seats[ONLY_AGENT].sampling_seed for request in requests}) == len(requests)
 
 
-def test_a_step_is_sampled_by_the_version_that_the_step_before_made():
+def test_samples_step_by_the_version_that_the_previous_one_made():
     assert {request.seats[ONLY_AGENT].policy_version for request in step_requests("job-1", spec(), 3)} == {2}
 
 

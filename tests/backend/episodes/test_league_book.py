@@ -46,7 +46,7 @@ def played(book, step, *, won):
     return found
 
 
-def test_points_are_counted_and_known_only_once_requests_may_depend_on_them():
+def test_counts_points_only_once_requests_may_depend_on_them():
     book = LeagueBook(SPEC)
     book.add(1, played(book, 1, won=True))
     assert book.known(2).scores == {}

@@ -79,7 +79,7 @@ def table():
         made.gate.close()
 
 
-def test_a_turn_is_sampled_as_one_batch_in_index_order_once_everybody_asked(table):
+def test_samples_a_turn_as_one_batch_in_order_once_complete(table):
     three = table(["a", "b", "c"])
     three.ask("c", "a")
     assert three.engine.batches == []
@@ -97,7 +97,7 @@ def test_an_episode_that_ended_is_not_waited_for(table):
     assert two.engine.batches == [["b"]]
 
 
-def test_a_request_repeated_after_a_lost_connection_is_sampled_once_and_answered_twice(table):
+def test_samples_once_a_request_repeated_after_a_lost_connection(table):
     one = table(["a", "b"])
     one.ask("a")
     one.ask("a")
@@ -106,7 +106,7 @@ def test_a_request_repeated_after_a_lost_connection_is_sampled_once_and_answered
     assert one.engine.batches == [["a", "b"]]
 
 
-def test_a_request_whose_answer_was_lost_is_answered_from_memory_and_spoils_no_later_batch(table):
+def test_answers_lost_request_from_memory_without_spoiling_later_batches(table):
     one = table(["a", "b"])
     one.ask("a", "b")
     lost = one.answered(2)[0]
@@ -117,7 +117,7 @@ def test_a_request_whose_answer_was_lost_is_answered_from_memory_and_spoils_no_l
     assert one.engine.batches == [["a", "b"], ["a", "b"]]
 
 
-def test_a_request_repeated_while_it_is_computed_gets_the_same_answer(table):
+def test_gives_same_answer_to_request_repeated_while_it_is_computed(table):
     engine = Engine()
     one = table(["a"], engine)
     again = engine.submit_together
@@ -155,7 +155,7 @@ def test_an_engine_that_fails_fails_the_requests_by_its_error(table):
     assert answer.error.type == "ServiceUnavailableError"
 
 
-def test_a_request_that_failed_is_sampled_again_also_while_another_policys_are_computed(table):
+def test_retries_failed_request_also_while_another_policys_are_computed(table):
     engine = Engine()
     two = table(["a", "b"], engine)
     compute, failures = engine.submit_together, [ServiceUnavailableError("once")]

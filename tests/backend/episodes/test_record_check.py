@@ -187,7 +187,7 @@ QUICK = [kind for kind in FAULTS if not kind.startswith("Hangs") and kind != "Di
 
 @pytest.mark.usefixtures("end_hangs")
 @pytest.mark.parametrize("name", RENDERERS)
-def test_no_record_of_the_loop_is_refused_whatever_ended_its_episode(name):
+def test_accepts_every_record_of_the_loop_whatever_ended_the_episode(name):
     bounds = TokenLimits(vocabulary=RENDERERS[name].vocab_size, context_length=RENDERERS[name].context_length)
     some_limits = [Limits(max_turns=4), Limits(max_episode_tokens=20), Limits(max_context_tokens=90)]
     reasons, segments = set(), set()
@@ -214,7 +214,7 @@ def test_no_record_of_the_loop_is_refused_whatever_ended_its_episode(name):
 
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_no_turn_can_be_moved_and_no_token_dropped_from_the_turns(data):
+def test_rejects_records_with_a_moved_turn_or_dropped_token(data):
     mask, turns = "", []
     for given_tokens, sampled in data.draw(
         st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=1)

@@ -66,7 +66,7 @@ def versions(results):
     return [[turn.policy_version for turn in result.trajectory.turns] for result in results]
 
 
-def test_the_next_step_is_played_to_its_end_while_the_learner_works(lab, learner):
+def test_plays_next_step_to_its_end_while_the_learner_works(lab, learner):
     job_id = lab.start(max_staleness=1)
     lab.play_step(job_id)
     assert learner.reached.wait(PATIENCE_SECONDS)
@@ -97,7 +97,7 @@ def test_a_strict_job_plays_nothing_ahead_and_counts_nothing(lab, learner):
     assert not [name for step in lab.events(job_id, "step") for name in step.metrics if "stale" in name]
 
 
-def test_an_episode_in_progress_survives_a_publish_and_each_turn_names_its_version(lab, learner, pauses):
+def test_keeps_running_episode_through_publish_and_names_versions_by_turn(lab, learner, pauses):
     job_id = lab.start(
         environment=PAUSES,
         max_staleness=1,
@@ -149,7 +149,7 @@ def test_plays_ahead_up_to_max_staleness(lab, learner):
 
 
 @pytest.mark.parametrize("checkpoint_every", [1, 100])
-def test_what_is_stored_keeps_its_stamps_when_another_worker_takes_the_job(lab, learner, checkpoint_every):
+def test_keeps_stored_stamps_when_another_worker_takes_the_job(lab, learner, checkpoint_every):
     job_id, stored = killed_in_the_second_step(lab, learner, checkpoint_every)
     made = lab.weights(job_id, 1)
     lab.pool.start_job(job_id)
@@ -173,7 +173,7 @@ def test_what_is_stored_keeps_its_stamps_when_another_worker_takes_the_job(lab, 
     assert all(step.metrics["staleness_max"] <= 1.0 for step in lab.events(job_id, "step"))
 
 
-def test_episodes_of_weights_that_a_replay_does_not_find_again_are_played_anew(lab, learner, monkeypatch):
+def test_plays_anew_episodes_whose_weights_a_replay_cannot_find(lab, learner, monkeypatch):
     job_id, _ = killed_in_the_second_step(lab, learner, 100)
     known = lab.pool._store.version_sha256
     monkeypatch.setattr(
@@ -190,7 +190,7 @@ def test_episodes_of_weights_that_a_replay_does_not_find_again_are_played_anew(l
     assert all(step.metrics["staleness_max"] <= 1.0 for step in steps)
 
 
-def test_a_job_plays_to_its_end_with_a_worker_of_its_own(lab):
+def test_plays_to_its_end_with_a_worker_of_its_own(lab):
     job_id = lab.start(max_staleness=1, steps=4, rollout="script")
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
@@ -285,7 +285,7 @@ def job(**settings):
 
 
 @pytest.mark.parametrize("on_failure", ["drop", "keep"])
-def test_an_episode_with_one_token_beyond_the_bound_is_left_out_and_counted_by_name(on_failure):
+def test_drops_and_counts_episode_with_one_token_beyond_the_bound(on_failure):
     spec = job(on_failure=on_failure)
     found = within_bound(spec, 6, played(spec, 6, [5, 5], [3, 4], [2, 5], []))
     assert [counts(spec, result.trajectory) for _, result in found] == [True, True, False, True]

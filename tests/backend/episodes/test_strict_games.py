@@ -87,9 +87,7 @@ class LateSampler:
     hasty=st.booleans(),
     threads=st.booleans(),
 )
-def test_no_turn_is_out_of_order_and_no_game_has_two_versions_of_a_policy(
-    seed, players, leave, fails, hasty, threads
-):
+def test_keeps_turns_ordered_and_one_policy_version_per_game(seed, players, leave, fails, hasty, threads):
     agents = [f"p{number}" for number in range(players)]
     spec = RLSpec(
         environment=EnvironmentRef(id="test/random"),

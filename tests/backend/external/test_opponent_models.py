@@ -33,7 +33,7 @@ EVERYWHERE = [
 
 
 @pytest.mark.parametrize("settings", EVERYWHERE, ids=["seat", "anchor", "self_play", "evaluation"])
-def test_wherever_a_model_plays_it_has_to_be_listed_and_its_key_is_stored_apart(tmp_path, settings):
+def test_requires_model_to_be_listed_and_stores_its_key_apart(tmp_path, settings):
     spec, tokens = job(**settings), EnvTokens(tmp_path)
     with pytest.raises(InvalidRequestError) as caught:
         opponent_models.check_listed(spec.external_models, [])

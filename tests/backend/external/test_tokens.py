@@ -33,14 +33,14 @@ def test_only_the_services_user_can_read_it(tokens, tmp_path):
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
-def test_the_same_request_is_stored_in_the_same_words_and_another_tenants_in_others(tokens, tmp_path):
+def test_stores_same_request_in_same_words_but_per_tenant(tokens, tmp_path):
     again = EnvTokens(tmp_path / "env-tokens")
     one = tokens.put_away(ref(token="a-secret"), "ada")
     assert again.put_away(ref(token="a-secret"), "ada") == one
     assert tokens.put_away(ref(token="a-secret"), "bob") != one
 
 
-def test_a_token_that_looks_like_a_stored_one_is_a_token_like_any_other(tokens):
+def test_treats_token_that_looks_like_a_stored_one_as_any(tokens):
     adas = tokens.put_away(ref(token="a-secret"), "ada")
     stolen = tokens.put_away(ref(token=adas.kwargs["token"]), "bob")
     assert tokens.fetch(stolen).kwargs["token"] == adas.kwargs["token"]
@@ -54,7 +54,7 @@ def test_a_reference_without_a_token_stays_so(tokens, tmp_path):
 LATER = float("inf")
 
 
-def test_a_token_goes_when_no_job_needs_it_and_the_others_stay(tokens):
+def test_removes_token_when_no_job_needs_it_and_keeps_others(tokens):
     kept, ended = (tokens.put_away(ref(token=word), "ada") for word in ("one", "two"))
     assert tokens.remove_unused([kept, ref()], LATER) == 1
     assert tokens.fetch(kept).kwargs["token"] == "one"
@@ -69,14 +69,14 @@ def test_a_token_whose_job_is_about_to_be_stored_stays(tokens):
     assert tokens.fetch(stored) == ref(token="one")
 
 
-def test_a_token_that_two_jobs_brought_stays_until_both_have_ended(tokens):
+def test_keeps_token_of_two_jobs_until_both_have_ended(tokens):
     first, second = (tokens.put_away(ref(token="one"), "ada") for _ in range(2))
     assert tokens.remove_unused([second], LATER) == 0
     assert tokens.remove_unused([], LATER) == 1
     assert first == second
 
 
-def test_what_a_killed_process_left_goes_too_and_strangers_files_do_not(tokens, tmp_path):
+def test_removes_what_a_killed_process_left_but_not_strangers_files(tokens, tmp_path):
     tokens.put_away(ref(token="one"), "ada")
     folder = tmp_path / "env-tokens"
     draft = folder / f".{'0' * 32}.{'a' * 16}"
@@ -86,7 +86,7 @@ def test_what_a_killed_process_left_goes_too_and_strangers_files_do_not(tokens, 
     assert sorted(file.name for file in folder.iterdir()) == ["README", "names.key", "names.lock"]
 
 
-def test_without_tokens_there_is_nothing_to_remove_and_no_folder_is_made(tokens, tmp_path):
+def test_makes_no_folder_and_removes_nothing_without_tokens(tokens, tmp_path):
     assert tokens.remove_unused([], LATER) == 0
     assert not (tmp_path / "env-tokens").exists()
 

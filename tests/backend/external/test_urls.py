@@ -40,7 +40,7 @@ def test_nothing_is_allowed_unless_the_operator_says_so():
         "https://envs.example.org",
     ],
 )
-def test_an_origin_that_only_looks_like_a_listed_one_is_refused(url):
+def test_rejects_origin_that_only_looks_like_a_listed_one(url):
     with pytest.raises(InvalidRequestError) as caught:
         check_listed(ref(url), LISTED)
     assert caught.value.field == "environment.kwargs.url"
@@ -91,7 +91,7 @@ def test_a_job_sets_only_what_is_its_own_to_set(kwargs, field):
         "ff02::1",
     ],
 )
-def test_a_name_that_leads_into_the_services_own_network_is_refused(address):
+def test_rejects_a_name_that_leads_into_the_services_own_network(address):
     assert not is_public(address)
     url = parse_environment_url("wss://envs.example.org")
     # One bad address is enough, wherever it stands.
@@ -121,7 +121,7 @@ def test_a_private_address_is_taken_when_it_is_listed_itself():
     assert look_up(here, LISTED, lambda host, port: ["::1", "127.0.0.1"]) == "127.0.0.1"
 
 
-def test_what_was_checked_is_what_is_connected_to_though_the_name_leads_elsewhere_by_then():
+def test_connects_to_the_checked_address_whatever_the_name_says_later():
     answers = iter([["93.184.216.34"], ["127.0.0.1"]])
     fixed = pinned(ref("wss://envs.example.org", token="t"), LISTED, lambda host, port: next(answers))
     assert fixed.kwargs["address"] == "93.184.216.34"
@@ -153,7 +153,7 @@ def test_an_address_as_the_environments_id_means_the_remote_environment():
     assert as_remote(pack) is pack
 
 
-def test_the_operators_list_is_read_in_one_spelling_and_nonsense_in_it_is_refused():
+def test_reads_operators_list_in_one_spelling_and_rejects_nonsense():
     config = load_config(settings=['environment_urls=["WSS://Envs.Example.org", "ws://[::1]:8300"]'])
     assert config.environment_urls == ["wss://envs.example.org:443", "ws://[::1]:8300"]
     for wrong in ("https://x", "ws://x/path", "*"):

@@ -7,7 +7,7 @@ import pytest
 from backend.fairness.fair_lock import FairLock
 
 
-def test_who_takes_it_again_at_once_comes_after_those_who_waited():
+def test_lets_waiting_threads_go_before_one_that_returns():
     lock, order, began = FairLock(), [], threading.Event()
 
     def wait_for_it() -> None:
@@ -53,7 +53,7 @@ def test_an_error_inside_gives_it_back():
         assert lock.awaited == 0
 
 
-def test_places_are_taken_one_by_one_and_whoever_wants_all_is_not_passed():
+def test_gives_places_one_by_one_and_never_passes_full_request():
     lock, order = FairLock(places=2), []
     lock.take(1)
     lock.take(1)

@@ -36,7 +36,7 @@ def test_tenants_that_wait_get_the_places_in_turn():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60), st.integers(1, 20))
-def test_no_request_is_lost_or_admitted_twice_and_no_place_stays_empty(steps, places):
+def test_loses_no_request_and_leaves_no_place_empty(steps, places):
     queue, admitted, waiting = FairPlaces(places), [], {}
     for number, (owner, remove) in enumerate(steps):
         queue.add(number, owner)

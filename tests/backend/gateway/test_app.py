@@ -100,7 +100,7 @@ def test_without_a_valid_key_nothing_but_health_answers(gateway, key):
                 assert error_of(response)["type"] == "AuthenticationError"
 
 
-def test_another_tenants_job_answers_on_no_route_and_looks_like_none_at_all(gateway, client, spec):
+def test_answers_another_tenants_job_as_missing_on_every_route(gateway, client, spec):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     with gateway.client("bob") as bob:
         for method, path in every_route(client):
@@ -127,7 +127,7 @@ def test_an_unknown_route_is_named_in_our_error_format(client, method, path, sta
     assert path in error_of(response)["message"]
 
 
-def test_the_document_says_how_to_send_a_key_and_which_routes_need_one(client):
+def test_documents_how_to_send_a_key_and_which_routes_require(client):
     document = client.get("/v1/openapi.json").json()
     (name, scheme), *others = document["components"]["securitySchemes"].items()
     assert (scheme["type"], scheme["scheme"], others) == ("http", "bearer", [])

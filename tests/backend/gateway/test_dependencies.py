@@ -34,7 +34,7 @@ def test_refuses_large_description_before_reading_its_settings(client):
     assert (response.status_code, error_of(response)["type"]) == (413, "PayloadTooLargeError")
 
 
-def test_of_thousands_of_unknown_settings_a_few_are_explained_and_the_others_counted(client, spec):
+def test_explains_few_of_thousands_of_unknown_settings_and_counts_others(client, spec):
     body = {**spec, **{f"k{number}": 1 for number in range(6_000)}}
     response = client.post("/v1/jobs", json=body)
     error = error_of(response)
@@ -51,13 +51,13 @@ def test_of_thousands_of_unknown_settings_a_few_are_explained_and_the_others_cou
         ("/v1/jobs/{job_id}/episodes/submit", b'{"results":[' + b"{}," * 30_000 + b"{}]}"),
     ],
 )
-def test_a_body_that_would_be_many_times_its_size_in_memory_is_refused(client, spec, path, body):
+def test_rejects_body_many_times_its_size_in_memory(client, spec, path, body):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     response = client.post(path.format(job_id=job_id), content=body)
     assert (response.status_code, error_of(response)["type"]) == (413, "PayloadTooLargeError")
 
 
-def test_bodies_that_are_under_way_have_a_share_per_key_and_others_still_pass(gateway):
+def test_shares_bodies_under_way_per_key_and_lets_others_pass(gateway):
     with ExitStack() as stack:
         for scheme in ("bearer", "Bearer "):  # however the key is sent
             stack.enter_context(half_a_body(gateway, "ada", 190_000, scheme))

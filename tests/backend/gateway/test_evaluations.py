@@ -42,7 +42,7 @@ def play(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("script", ["echo {}; exec sleep 600", "echo {}; exec >&-; exec sleep 600"])
-def test_an_evaluation_that_has_begun_to_answer_ends_with_its_time_too(play, script):
+def test_bounds_time_of_an_evaluation_that_has_begun_to_answer(play, script):
     first, last = filter(None, play(script).splitlines())
     assert (first, json.loads(last)["error"]["type"]) == (b"{}", "InternalServiceError")
     assert "more than 0.5 s" in json.loads(last)["error"]["message"]
@@ -54,7 +54,7 @@ def test_a_record_without_an_end_ends_the_evaluation(play):
     assert "bytes" in json.loads(last)["error"]["message"]
 
 
-def test_of_evaluations_that_come_together_no_more_than_four_are_taken(tmp_path):
+def test_takes_at_most_four_evaluations_that_come_together(tmp_path):
     config = ServiceConfig(data_dir=tmp_path)
     state = SimpleNamespace(parts=SimpleNamespace(config=config), evaluations=Evaluations(config.limits))
     scope = {"type": "http", "server": ("127.0.0.1", 1), "headers": [(b"authorization", b"Bearer key")]}

@@ -47,7 +47,7 @@ def test_a_log_without_events_has_an_empty_chain(log):
     assert (found.count, found.head_sha256) == (0, EMPTY_CHAIN)
 
 
-def test_only_events_that_are_new_since_the_last_time_are_hashed(log):
+def test_hashes_only_events_that_are_new_since_the_last_time(log):
     chains = EventChains()
     for written in (1200, 0, 3):
         log.write(written)

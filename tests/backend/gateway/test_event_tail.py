@@ -27,7 +27,7 @@ def frames(response):
             fields = {}
 
 
-def test_an_end_that_comes_between_two_looks_at_the_store_is_not_lost(gateway, client, job_id, monkeypatch):
+def test_catches_end_that_comes_between_two_looks_at_the_store(gateway, client, job_id, monkeypatch):
     service = gateway.store.service()
     lease = service.acquire(job_id, "w", 30, now=0)
     look = TenantStore.events_after
@@ -45,7 +45,7 @@ def test_an_end_that_comes_between_two_looks_at_the_store_is_not_lost(gateway, c
     assert seen[-1][2].body.state is JobState.COMPLETED
 
 
-def test_hundreds_may_follow_a_job_and_cost_the_store_one_look(gateway, client, job_id, monkeypatch):
+def test_reads_store_once_for_hundreds_of_followers_of_a_job(gateway, client, job_id, monkeypatch):
     looks = []
     look = TenantStore.events_after
 

@@ -55,7 +55,7 @@ def test_all_tenants_together_have_no_more_threads_than_there_are():
 
 
 @pytest.mark.parametrize("abandon", [True, False])
-def test_who_gives_up_leaves_the_thread_alone_or_waits_for_it(abandon):
+def test_leaves_or_awaits_the_thread_when_a_caller_gives_up(abandon):
     began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def hangs():

@@ -60,7 +60,7 @@ def test_checks_images_in_a_child_of_limited_time_and_memory(client, monkeypatch
     assert [data.endswith(one.data) for data in asked] == [True]
 
 
-def test_a_client_sends_each_image_once_and_asks_what_the_service_has(gateway, monkeypatch):
+def test_sends_each_image_once_and_asks_what_the_service_has(gateway, monkeypatch):
     sent = []
     call = Connection.call
 

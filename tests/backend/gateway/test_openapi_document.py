@@ -84,7 +84,7 @@ def test_texts_in_paths_are_never_an_error_of_the_service(document, client, numb
 
 
 @pytest.mark.parametrize("value", ['"2"', "true", str(10**30), "1e400", "2.5", "null", "[2]"])
-def test_a_number_in_a_body_is_written_as_one_and_within_bounds(client, value):
+def test_documents_numbers_in_a_body_as_numbers_with_bounds(client, value):
     request = f'{{"request_id": "a", "policy": "nano", "max_tokens": 1, "prompt_ids": [{value}]}}'
     bodies = {
         "/v1/policies/policy-x/calls": f'{{"seq": {value}, "call": {{"op": "publish"}}}}',

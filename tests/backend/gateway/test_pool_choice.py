@@ -31,7 +31,7 @@ def test_a_batch_for_several_models_is_answered_by_their_pools(gateway, client, 
     assert [len(pool.asked[0][2]["requests"]) for pool in pools] == [20, 10]
 
 
-def test_a_model_that_jobs_may_name_can_be_sampled_also_if_it_is_not_listed(owner, client, start_pool):
+def test_samples_unlisted_model_that_jobs_may_name(owner, client, start_pool):
     # "unlisted" stands for a folder: the catalog knows it, and no list has it.
     assert owner.get("/v1/renderer", params={"model": "unlisted/"}).json()["model"] == "unlisted"
     asked = {"requests": [request_for("unlisted")]}
@@ -44,7 +44,7 @@ def test_a_model_that_jobs_may_name_can_be_sampled_also_if_it_is_not_listed(owne
 
 
 @pytest.mark.parametrize("model", ["unlisted", "gpt-9", "/etc", "/no/such/folder", "some/hub-id"])
-def test_others_than_the_owner_learn_nothing_of_models_that_are_not_listed(client, spec, model):
+def test_hides_unlisted_models_from_all_but_the_owner(client, spec, model):
     teacher = {**spec, "kind": "distillation", "teacher": model}
     answers = [
         client.get("/v1/renderer", params={"model": model}),
@@ -65,7 +65,7 @@ def test_the_owner_may_train_models_that_are_not_listed(owner, spec):
 
 
 @pytest.mark.parametrize("policy", ["job-of-bob", "gpt-9", "/etc", ""])
-def test_a_policy_that_is_not_the_tenants_own_cannot_be_sampled(gateway, client, spec, start_pool, policy):
+def test_refuses_to_sample_policy_of_another_tenant(gateway, client, spec, start_pool, policy):
     pool = start_pool()
     if policy == "job-of-bob":
         with gateway.client("bob") as bob:
@@ -75,13 +75,13 @@ def test_a_policy_that_is_not_the_tenants_own_cannot_be_sampled(gateway, client,
     assert pool.asked == []
 
 
-def test_a_model_without_a_pool_is_asked_for_and_the_client_told_to_come_again(gateway, client, job_id):
+def test_requests_a_pool_for_model_and_tells_client_to_retry(gateway, client, job_id):
     response = client.post("/v1/sample", json={"requests": [request_for(job_id)]})
     assert (response.status_code, error_of(response)["type"]) == (503, "ServiceUnavailableError")
     assert "nano" in gateway.store.service().wanted_pools(now=time.time())
 
 
-def test_why_a_models_pool_does_not_start_is_answered_while_it_is_news(gateway, client):
+def test_tells_while_recent_why_a_models_pool_does_not_start(gateway, client):
     service = gateway.store.service()
     error = ErrorView(type="StartError", message="torch sees no GPU", hint="set device=cpu", field="device")
     try:

@@ -22,7 +22,7 @@ def request_for(policy, request_id="r1", **more):
     return {"request_id": request_id, "policy": policy, "prompt_ids": [1, 2], "max_tokens": 4, **more}
 
 
-def test_a_pool_that_died_or_came_back_with_another_token_is_unavailable(gateway, client, start_pool):
+def test_reports_pool_that_died_or_changed_token_as_unavailable(gateway, client, start_pool):
     pool = start_pool()
     pool.token = "another"
     response = client.post("/v1/sample", json={"requests": [request_for("nano")]})
@@ -62,7 +62,7 @@ def test_connections_to_pools_that_nobody_calls_are_forgotten(start_pool, tmp_pa
     assert asyncio.run(use_both()) == [records["pool-2"].url]
 
 
-def test_a_pool_that_dies_ends_its_answer_early_and_logs_no_traceback(client, start_pool, caplog):
+def test_ends_answer_early_without_traceback_when_its_pool_dies(client, start_pool, caplog):
     pool = start_pool("pool-1")
     pool.gate.clear()
     batch = {"requests": [request_for("nano", "a"), request_for("nano", "b")]}

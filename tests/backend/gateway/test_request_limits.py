@@ -44,13 +44,13 @@ def head(gateway, *lines):
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def test_a_body_that_announces_400_megabytes_is_refused_before_it_is_sent(gateway):
+def test_rejects_body_announcing_400_megabytes_before_it_is_sent(gateway):
     with gateway.connect() as connection:
         connection.sendall(head(gateway, f"Content-Length: {400 * 2**20}", "Expect: 100-continue"))
         assert answer_of(connection) == (413, "PayloadTooLargeError")
 
 
-def test_a_client_that_sends_400_megabytes_all_the_same_reads_why_it_was_refused(gateway):
+def test_tells_client_that_sends_400_megabytes_anyway_why_it_failed(gateway):
     memory = psutil.Process().memory_info
     megabyte = bytes(2**20)
     with gateway.connect() as connection:
@@ -73,7 +73,7 @@ def test_survives_client_that_hangs_up_in_a_body(gateway, caplog):
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_a_body_of_unannounced_length_is_refused_when_it_grows_too_large(gateway):
+def test_rejects_body_of_unknown_length_once_it_grows_too_large(gateway):
     chunk = b"8000\r\n" + bytes(0x8000) + b"\r\n"
     with gateway.connect() as connection:
         connection.sendall(head(gateway, "Transfer-Encoding: chunked"))
@@ -102,7 +102,7 @@ def test_half_a_head_is_hung_up_on(gateway, sent):
         assert connection.recv(1000) == b""
 
 
-def test_a_second_request_on_a_connection_may_not_stay_half_either(gateway):
+def test_limits_time_of_a_half_sent_second_request_too(gateway):
     whole = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with gateway.connect() as connection:
         connection.sendall(whole)
@@ -111,19 +111,19 @@ def test_a_second_request_on_a_connection_may_not_stay_half_either(gateway):
         assert connection.recv(1000) == b""
 
 
-def test_a_refused_request_leaves_the_connection_usable_when_its_body_was_read(client):
+def test_leaves_connection_usable_when_a_rejected_body_was_read(client):
     assert client.post("/v1/jobs", content=b"{").status_code == 422
     assert client.get("/v1/jobs").status_code == 200
 
 
-def test_a_request_may_take_longer_than_its_head_was_allowed_to(client, spec):
+def test_lets_a_request_take_longer_than_its_head_may(client, spec):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     # Nobody runs the job, so this waits as long as a head may take.
     lease = {"worker_id": "w", "max_episodes": 1, "wait_seconds": 30}
     assert client.post(f"/v1/jobs/{job_id}/episodes/lease", json=lease).status_code == 200
 
 
-def test_connections_have_a_limit_and_who_is_beyond_it_is_told(gateway, client, spec):
+def test_limits_connections_and_tells_the_client_beyond_the_limit(gateway, client, spec):
     most = gateway.config.limits.connections
     # One key has at most half of them in use.
     with ExitStack() as stack:
@@ -173,7 +173,7 @@ def test_connections_that_ask_nothing_keep_out_nobody_who_does(gateway, client):
         assert silent[0].recv(1000) == b""
 
 
-def test_one_key_has_half_of_the_connections_open_and_others_are_served(gateway, client, spec):
+def test_gives_one_key_half_of_the_connections_and_serves_others(gateway, client, spec):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     most = gateway.config.limits.connections // 2
     request = f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: {{}}\r\n\r\n"
@@ -192,7 +192,7 @@ def test_one_key_has_half_of_the_connections_open_and_others_are_served(gateway,
             assert bob.get("/v1/jobs").status_code == 200
 
 
-def test_the_room_for_bodies_of_one_key_is_the_same_however_its_header_is_written(gateway):
+def test_keeps_body_room_of_a_key_however_its_header_reads(gateway):
     limits = gateway.config.limits
     most = limits.bodies_bytes // 2 // limits.body_bytes
     size = limits.body_bytes

@@ -35,7 +35,7 @@ def sft(data, **settings):
     return {"kind": "sft", "data": data, "steps": 3, "batch_size": 2, **settings}
 
 
-def test_a_job_on_uploaded_data_is_created_with_every_default_filled_in(client):
+def test_creates_job_on_uploaded_data_with_every_default_filled_in(client):
     response = client.post("/v1/jobs", json=sft(upload(client, 4, 5, 6)))
     assert response.status_code == 201, response.text
     spec = response.json()["spec"]
@@ -137,7 +137,7 @@ def put_chunk(client, first):
     return client.put(f"/v1/data/chunks/{name}", content=body).status_code
 
 
-def test_a_tenant_whose_uploads_wait_for_the_disk_delays_only_its_own(gateway, client, monkeypatch):
+def test_delays_only_the_tenant_whose_uploads_wait_for_the_disk(gateway, client, monkeypatch):
     numbers = 501, 502, 503
     slow, add_chunk = {chunk(number)[0] for number in numbers}, Uploads.add_chunk
     holds, goes_on = threading.Semaphore(0), threading.Event()
@@ -160,7 +160,7 @@ def test_a_tenant_whose_uploads_wait_for_the_disk_delays_only_its_own(gateway, c
         assert [one.result() for one in hanging] == [200] * 3
 
 
-def test_chunks_of_one_tenant_are_not_all_a_look_at_every_file(gateway, client, monkeypatch):
+def test_does_not_look_at_every_file_for_each_chunk(gateway, client, monkeypatch):
     looks, files = [], LocalBlobs.files
     monkeypatch.setattr(LocalBlobs, "files", lambda self, key="": looks.append(key) or files(self, key))
     assert [put_chunk(client, first) for first in range(601, 611)] == [200] * 10
@@ -178,7 +178,7 @@ def checkpointed(gateway, client, spec, *versions):
     return job_id
 
 
-def test_the_job_that_another_begins_with_is_written_down_with_its_version(gateway, client, spec):
+def test_stores_version_of_the_job_that_another_begins_with(gateway, client, spec):
     first = checkpointed(gateway, client, spec, 5, 10)
     data = upload(client, 4, 5)
     for named, kept in ((first, f"{first}@10"), (f"{first}@5", f"{first}@5")):
@@ -233,7 +233,7 @@ def test_jobs_name_a_model_in_one_way(gateway, owner, spec):
         ("nano", "narrow", {}, ""),
     ],
 )
-def test_a_teacher_that_cannot_read_all_that_the_student_may_write_is_refused_at_once(
+def test_rejects_teacher_that_cannot_read_all_the_student_may_write(
     client, spec, teacher, model, limits, words
 ):
     distil = {**spec, "kind": "distillation", "model": model, "teacher": teacher, "limits": limits}
@@ -245,13 +245,13 @@ def test_a_teacher_that_cannot_read_all_that_the_student_may_write_is_refused_at
     assert words in error_of(reply)["message"]
 
 
-def test_a_teacher_that_a_job_trained_on_a_model_of_shorter_context_is_refused_too(gateway, client, spec):
+def test_rejects_teacher_job_trained_on_model_of_shorter_context_too(gateway, client, spec):
     taught = checkpointed(gateway, client, {**spec, "model": "short"}, 5)
     reply = client.post("/v1/jobs", json={**spec, "kind": "distillation", "teacher": taught})
     assert (reply.status_code, error_of(reply)["field"]) == (422, "teacher")
 
 
-def test_a_teacher_is_a_model_or_a_job_of_ones_own(gateway, client, spec):
+def test_takes_own_model_or_own_job_as_teacher(gateway, client, spec):
     first = checkpointed(gateway, client, spec, 5)
     distil = {**spec, "kind": "distillation"}
     assert client.post("/v1/jobs", json={**distil, "teacher": "nano"}).json()["spec"]["teacher"] == "nano"

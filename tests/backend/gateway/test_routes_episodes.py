@@ -28,7 +28,7 @@ def result_of(job_id, index=0):
     return {"episode_id": f"{job_id}:1:{index}", "lease_id": "l1", "trajectories": [{"anything": [1, 2]}]}
 
 
-def test_leases_and_results_go_to_the_pool_that_runs_the_job(client, running_job, start_pool):
+def test_sends_leases_and_results_to_the_pool_running_the_job(client, running_job, start_pool):
     other, pool = start_pool("pool-0", token="other"), start_pool("pool-1")
     reply = client.post(f"/v1/jobs/{running_job}/episodes/lease", json=LEASE)
     assert reply.json() == {"episodes": [], "lost": ["l1"], "job_state": "running"}
@@ -42,7 +42,7 @@ def test_leases_and_results_go_to_the_pool_that_runs_the_job(client, running_job
     assert other.asked == []
 
 
-def test_results_for_another_job_are_refused_before_a_pool_sees_them(client, spec, running_job, start_pool):
+def test_rejects_results_for_another_job_before_a_pool_sees_them(client, spec, running_job, start_pool):
     pool = start_pool("pool-1")
     body = {"worker_id": "w1", "results": [result_of(running_job), result_of("job-of-bob")]}
     reply = client.post(f"/v1/jobs/{running_job}/episodes/submit", json=body)
@@ -56,7 +56,7 @@ def test_results_without_episodes_are_refused(client, running_job, body):
     assert (reply.status_code, error_of(reply)["field"].partition(".")[0]) == (422, "results")
 
 
-def test_a_worker_whose_job_nobody_runs_keeps_what_it_plays_and_asks_again(client, job_id):
+def test_lets_worker_keep_episodes_while_no_pool_runs_the_job(client, job_id):
     reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
     nothing = {"episodes": [], "lost": [], "job_state": "queued", "held_seconds": 0.0}
     assert reply.json() == {**nothing, "waits_for": ""}
@@ -67,13 +67,13 @@ def test_a_worker_whose_job_nobody_runs_keeps_what_it_plays_and_asks_again(clien
     assert reply.headers["retry-after"] == "1"
 
 
-def test_a_worker_whose_job_is_in_the_queue_is_told_what_it_waits_for(gateway, client, job_id):
+def test_tells_worker_what_its_queued_job_waits_for(gateway, client, job_id):
     gateway.store.service().explain_queue([job_id], "loading the model 'nano'")
     reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
     assert reply.json()["waits_for"] == "loading the model 'nano'"
 
 
-def test_a_worker_that_asks_for_a_parked_jobs_episodes_has_it_queued_again(gateway, client, job_id):
+def test_queues_a_parked_job_again_when_a_worker_asks(gateway, client, job_id):
     service = gateway.store.service()
     service.park(service.acquire(job_id, "pool-1", 30, now=0), "waits for its client")
     assert client.get(f"/v1/jobs/{job_id}").json()["state"] == "waiting_for_client"

@@ -24,7 +24,7 @@ def frames(response):
             fields = {}
 
 
-def test_what_happened_and_what_happens_arrives_in_order_until_the_end(gateway, client, job_id):
+def test_streams_past_and_new_events_in_order_until_the_end(gateway, client, job_id):
     service = gateway.store.service()
     seen = []
     with client.stream("GET", f"/v1/jobs/{job_id}/events") as response:
@@ -42,7 +42,7 @@ def test_what_happened_and_what_happens_arrives_in_order_until_the_end(gateway, 
     assert [event for _, _, event in seen] == gateway.tenant().events_after(job_id, 0)
 
 
-def test_a_stream_is_taken_up_after_the_last_event_that_was_seen(gateway, client, job_id):
+def test_resumes_stream_after_the_last_event_that_was_seen(gateway, client, job_id):
     service = gateway.store.service()
     lease = service.acquire(job_id, "w", 30, now=0)
     service.append_events(lease, [WarningEvent(name=str(number), message="m") for number in range(1200)])
@@ -54,7 +54,7 @@ def test_a_stream_is_taken_up_after_the_last_event_that_was_seen(gateway, client
 
 
 @pytest.mark.parametrize("last", ["2", "3", "99999999999999999999999"])
-def test_a_stream_of_an_ended_job_ends_although_there_is_nothing_new(client, job_id, last):
+def test_ends_stream_of_ended_job_though_nothing_is_new(client, job_id, last):
     client.post(f"/v1/jobs/{job_id}/cancel")
     response = client.get(f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": last})
     assert (response.status_code, response.content) == (200, b"")

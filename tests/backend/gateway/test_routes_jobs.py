@@ -29,7 +29,7 @@ def test_a_job_is_created_with_every_default_filled_in(client, spec):
     assert client.get("/v1/jobs").json() == {"jobs": [job]}
 
 
-def test_the_environments_own_prompt_is_written_into_the_job_by_whoever_plays(client, spec):
+def test_writes_the_environments_own_prompt_into_job_from_any_player(client, spec):
     def stored(**settings):
         return client.post("/v1/jobs", json={**spec, **settings}).json()["spec"]["environment_prompt"]
 
@@ -48,7 +48,7 @@ def test_the_environments_own_prompt_is_written_into_the_job_by_whoever_plays(cl
         (5, {"deterministic": True, "rollout": "script"}, 201),
     ],
 )
-def test_a_job_in_lockstep_whose_requests_would_wait_for_each_other_is_refused(
+def test_rejects_lockstep_job_whose_requests_would_wait_for_each_other(
     client, spec, episodes, settings, status
 ):
     algorithm = {"group_size": episodes, "groups_per_step": 1}
@@ -74,9 +74,7 @@ def test_a_request_that_is_sent_again_needs_no_check(gateway, client, spec):
     assert client.post("/v1/jobs", json=spec).status_code == 422
 
 
-def test_what_the_services_engine_cannot_do_is_refused_before_the_job_exists(
-    gateway, client, spec, monkeypatch
-):
+def test_rejects_job_that_the_services_engine_cannot_do_before_creation(gateway, client, spec, monkeypatch):
     asked = {**spec, "sampling": {"temperature": 0.005}}
     assert client.post("/v1/jobs", json=asked).status_code == 201
     monkeypatch.setitem(gateway.config.__dict__, "engine", "vllm")
@@ -87,7 +85,7 @@ def test_what_the_services_engine_cannot_do_is_refused_before_the_job_exists(
 PACKS = [{"name": "rätsel", "distribution": "raetsel", "version": "1.2"}]
 
 
-def test_what_a_client_that_plays_has_installed_is_kept_with_the_job(client, spec):
+def test_keeps_with_job_what_a_playing_client_has_installed(client, spec):
     headers = {"Tinkergym-Packs": json.dumps(PACKS)}
     played_there = {**spec, "rollout": "client"}
     job = client.post("/v1/jobs", json=played_there, headers=headers).json()
@@ -100,7 +98,7 @@ def test_what_a_client_that_plays_has_installed_is_kept_with_the_job(client, spe
 
 
 @pytest.mark.parametrize("header", ["{", "{}", '[{"name": "a"}]', "[" + "[]," * 3000 + "[]]"])
-def test_a_header_that_is_no_list_of_packs_is_refused_by_name(client, spec, header):
+def test_rejects_header_that_is_not_a_list_of_packs(client, spec, header):
     response = client.post("/v1/jobs", json=spec, headers={"Tinkergym-Packs": header})
     assert (response.status_code, error_of(response)["field"]) == (422, "Tinkergym-Packs")
 
@@ -153,7 +151,7 @@ def test_a_job_that_nobody_would_play_is_refused(gateway, client, spec, monkeypa
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/sample"])
-def test_a_body_that_makes_no_sense_is_refused_and_never_an_internal_error(client, path, body):
+def test_rejects_nonsense_body_and_never_fails_internally(client, path, body):
     response = client.post(path, content=body)
     # 413 where a body has too many values for its kind: those are counted before it is parsed.
     assert response.status_code == (413 if path == "/v1/sample" and len(body) == 20_000 else 422)
@@ -267,7 +265,7 @@ def ended_job(gateway, client, spec, **changes):
     return job_id
 
 
-def test_a_deleted_job_leaves_nothing_and_its_key_can_be_used_again(gateway, client, spec):
+def test_deletes_job_fully_and_lets_its_key_be_used_again(gateway, client, spec):
     headers = {"Idempotency-Key": "again"}
     job_id = client.post("/v1/jobs", json=spec, headers=headers).json()["job_id"]
     client.post(f"/v1/jobs/{job_id}/cancel")
@@ -285,7 +283,7 @@ def test_a_deleted_job_leaves_nothing_and_its_key_can_be_used_again(gateway, cli
     assert client.post("/v1/jobs", json=spec, headers=headers).json()["job_id"] != job_id
 
 
-def test_a_job_that_has_not_ended_or_that_another_builds_on_is_not_deleted(gateway, client, spec):
+def test_keeps_job_that_is_running_or_that_another_builds_on(gateway, client, spec):
     queued = client.post("/v1/jobs", json=spec).json()["job_id"]
     refused = client.delete(f"/v1/jobs/{queued}")
     assert (refused.status_code, error_of(refused)["type"]) == (409, "ConflictError")
@@ -310,7 +308,7 @@ def test_what_is_no_job_deletes_no_folder(gateway, client, name):
     assert kept.is_dir()
 
 
-def test_the_environments_that_the_service_plays_are_listed_with_their_packs(gateway, client, monkeypatch):
+def test_lists_the_environments_that_the_service_plays_with_their_packs(gateway, client, monkeypatch):
     listed = client.get("/v1/environments").json()["environments"]
     board = next(one for one in listed if one["id"] == "board/TicTacToeVs-v0")
     assert board == {**board, "distribution": "tinkergym-board", "version": version("tinkergym-board")}

@@ -22,7 +22,7 @@ def send(client, calls, seq, call):
     return client.post(calls, json={"seq": seq, "call": call})
 
 
-def test_a_call_is_stored_once_and_waits_for_its_policys_place(client, calls):
+def test_stores_call_once_and_waits_for_place_of_its_policy(client, calls):
     for _ in range(2):  # an answer that was lost is asked for again
         answer = send(client, calls, 1, PUBLISH)
         assert (answer.status_code, answer.json()["state"]) == (200, "queued")
@@ -32,7 +32,7 @@ def test_a_call_is_stored_once_and_waits_for_its_policys_place(client, calls):
 
 
 @pytest.mark.parametrize(("seq", "call"), [(1, SAVE), (3, PUBLISH)])
-def test_another_call_of_the_same_number_and_one_after_a_gap_are_refused(client, calls, seq, call):
+def test_rejects_another_call_of_same_number_and_after_a_gap(client, calls, seq, call):
     assert send(client, calls, 1, PUBLISH).status_code == 200
     answer = send(client, calls, seq, call)
     assert (answer.status_code, answer.json()["error"]["type"]) == (409, "ConflictError")
@@ -40,7 +40,7 @@ def test_another_call_of_the_same_number_and_one_after_a_gap_are_refused(client,
     assert client.get(calls).json()["last_seq"] == 1
 
 
-def test_a_job_with_a_loop_takes_no_calls_and_an_ended_policy_takes_none_more(client, calls, spec):
+def test_takes_no_calls_for_jobs_with_loop_or_ended_policies(client, calls, spec):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     assert send(client, f"/v1/policies/{job_id}/calls", 1, PUBLISH).status_code == 409
     policy_id = calls.split("/")[3]
@@ -75,7 +75,7 @@ def test_nobody_loads_another_tenants_policy(gateway, client, calls, spec):
         {"op": "train"},
     ],
 )
-def test_a_call_that_cannot_be_carried_out_is_refused_before_it_is_stored(client, calls, call):
+def test_rejects_impossible_call_before_it_is_stored(client, calls, call):
     assert send(client, calls, 1, call).status_code == 422
     assert client.get(calls).json()["last_seq"] == 0
 
@@ -111,9 +111,7 @@ def test_a_policys_own_id_names_it_too(gateway, client, calls):
         assert bob.get(f"/v1/policies/{policy_id}/calls").status_code == 404
 
 
-def test_those_who_wait_for_one_policys_calls_leave_room_at_the_pool_for_others(
-    gateway, client, calls, start_pool
-):
+def test_leaves_room_at_pool_beside_waiting_calls_of_one_policy(gateway, client, calls, start_pool):
     assert send(client, calls, 1, PUBLISH).status_code == 200
     gateway.store.service().acquire(calls.split("/")[3], "pool-1", 30, now=0)
     pool = start_pool("pool-1")

@@ -37,9 +37,7 @@ def test_completions_come_through_line_by_line_as_they_are_finished(client, job_
 
 
 @pytest.mark.parametrize("session_id", ["s", ""])
-def test_tenants_cannot_reach_each_others_cache_by_naming_the_same_session_or_none(
-    gateway, client, start_pool, session_id
-):
+def test_separates_tenants_caches_whatever_session_they_name(gateway, client, start_pool, session_id):
     pool = start_pool()
     with gateway.client("bob") as bob:
         for own in (client, bob):
@@ -114,7 +112,7 @@ def test_an_answer_breaks_off_when_its_key_is_revoked(gateway, client, start_poo
     assert client.post("/v1/sample", json=batch).status_code == 401
 
 
-def test_what_a_client_that_hung_up_had_in_flight_does_not_count(client, start_pool):
+def test_ignores_in_flight_requests_of_a_client_that_hung_up(client, start_pool):
     pool = start_pool("pool-1")
     pool.gate.clear()
     batch = {"requests": [request_for("nano", f"r{number}") for number in range(MOST_IN_FLIGHT)]}

@@ -44,7 +44,7 @@ def test_reports_dead_pool_missing_until_replaced(gateway, client, owner, start_
     assert client.get("/v1/health").json()["status"] == "ok"
 
 
-def test_a_pool_that_is_silent_is_missing_before_the_scheduler_has_seen_it(gateway, owner, start_pool):
+def test_reports_silent_pool_as_missing_before_the_scheduler_sees_it(gateway, owner, start_pool):
     start_pool()
     service = gateway.store.service()
     service.touch_part("scheduler", now=time.time())
@@ -52,7 +52,7 @@ def test_a_pool_that_is_silent_is_missing_before_the_scheduler_has_seen_it(gatew
     assert owner.get("/v1/health").json()["waiting_for"] == ["pool:other"]
 
 
-def test_only_the_owner_of_the_machine_is_told_what_models_take(gateway, client, owner, start_pool):
+def test_tells_only_the_machines_owner_what_models_take(gateway, client, owner, start_pool):
     start_pool()
     service = gateway.store.service()
     assert owner.get("/v1/health").json()["memory"] == {}

@@ -17,7 +17,7 @@ def running_job(gateway, job_id):
     return job_id
 
 
-def test_the_leases_of_one_job_leave_room_at_the_pool_for_those_of_others(client, running_job, start_pool):
+def test_leaves_room_at_pool_beside_waiting_leases_of_one_job(client, running_job, start_pool):
     pool = start_pool("pool-1")
 
     async def lease(asking, number):
@@ -32,7 +32,7 @@ def test_the_leases_of_one_job_leave_room_at_the_pool_for_those_of_others(client
     assert 1 < pool.most_waiting <= 32
 
 
-def test_a_worker_renews_its_leases_however_many_wait_for_episodes_before_it(client, running_job, start_pool):
+def test_renews_a_workers_leases_however_many_wait_for_episodes(client, running_job, start_pool):
     pool, path = start_pool("pool-1"), f"/v1/jobs/{running_job}/episodes/lease"
     most = 24
 

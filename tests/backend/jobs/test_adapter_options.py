@@ -13,7 +13,7 @@ FEW = LoRA(rank=4, alpha=6.0, rslora=True, target_modules=["q_proj", "mlp.*"])
 OPTIMIZER = AdamW(beta1=0.8, beta2=0.95, eps=1e-6)
 
 
-def test_learner_and_engine_agree_and_a_resumed_job_ends_with_the_same_bits(lab):
+def test_agrees_between_learner_and_engine_and_resumes_bit_equal(lab):
     settings = {"adapter": FEW, "optimizer": OPTIMIZER, "deterministic": True, "checkpoint_every": 1}
     ended = []
     for killed in (False, True):
@@ -35,7 +35,7 @@ def test_each_option_takes_effect(lab, settings):
     assert lab.that_learn_the_same([{}, settings]) == []
 
 
-def test_a_job_that_names_no_layer_fails_with_the_names_that_there_are(lab):
+def test_fails_job_that_names_no_layer_and_lists_existing_ones(lab):
     job_id = lab.start(steps=1, adapter=LoRA(target_modules=["layers.99.*"]))
     lab.until(job_id, lambda: lab.state(job_id).final)
     error = lab.service.job(job_id).error

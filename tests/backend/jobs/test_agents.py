@@ -40,7 +40,7 @@ def hashes(lab, job_id, version):
     return [lab.service.version_sha256(job_id, version, agent) for agent in (FIRST, SECOND)]
 
 
-def test_each_seat_asks_its_own_policy_with_seeds_of_its_own():
+def test_asks_own_policy_of_each_seat_with_own_seeds():
     (request, *_) = step_requests("job-1", spec(system_prompt="Play."), 2)
     assert {agent: seat.policy for agent, seat in request.seats.items()} == {
         FIRST: f"job-1/{FIRST}",
@@ -59,7 +59,7 @@ def test_a_seat_that_shares_a_policy_asks_that():
     assert {seat.system_prompt for seat in request.seats.values()} == {"Win."}
 
 
-def test_every_policy_of_a_job_learns_from_its_own_seat_and_is_kept(lab):
+def test_trains_every_policy_from_its_own_seat_and_keeps_it(lab):
     job_id = lab.start(**GAME, steps=2, checkpoint_every=1)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
@@ -117,7 +117,7 @@ def test_resumes_at_the_last_step_all_policies_saved(lab, monkeypatch, keep):
     assert [step.step for step in lab.events(job_id, "step")] == [1, 2, 2, 3]
 
 
-def test_the_seats_of_a_job_may_rest_on_two_base_models(lab):
+def test_rests_the_seats_of_a_job_on_two_base_models(lab):
     job_id = lab.start(**{**GAME, "agents": {"x": Train(), "o": Train(model="nano-instruct")}}, steps=2)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED, lab.events(job_id, "state")[-1]
@@ -132,7 +132,7 @@ def test_the_seats_of_a_job_may_rest_on_two_base_models(lab):
         lab.transport(job_id).renderer("nano-instruct")
 
 
-def test_the_policies_of_a_job_learn_in_one_call_of_the_learner(lab, monkeypatch):
+def test_trains_policies_of_a_job_in_one_call_of_learner(lab, monkeypatch):
     calls, compute = [], Learner.forward_backward_many
 
     def counted(self, parts):
@@ -146,7 +146,7 @@ def test_the_policies_of_a_job_learn_in_one_call_of_the_learner(lab, monkeypatch
     assert calls == [2, 2]
 
 
-def test_a_change_for_one_policy_reaches_it_alone_and_survives_a_kill(lab):
+def test_applies_change_to_one_policy_alone_and_survives_a_kill(lab):
     job_id = lab.start(**GAME, steps=4, checkpoint_every=4)
     lab.play_step(job_id)
     lab.tenant.change_settings(job_id, {"agents.o.learning_rate": 0.125, "updates": "only:o"})

@@ -4,7 +4,7 @@ from backend.jobs.all_policies import together
 from backend.jobs.learn_phase import Learned
 
 
-def test_what_several_policies_learned_stands_under_their_names_and_is_not_averaged():
+def test_reports_what_several_policies_learned_by_name_without_averaging():
     learned = together(
         {
             "x": Learned(loss=1.0, metrics={"kl": 0.5}, trained_tokens=3),

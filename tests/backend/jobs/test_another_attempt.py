@@ -4,7 +4,7 @@ from tinkergym.schema.episodes import LeaseRequest
 from tinkergym.schema.events import JobState
 
 
-def test_a_new_worker_replays_what_was_stored_and_plays_only_what_was_not(lab):
+def test_replays_what_was_stored_and_plays_only_the_rest(lab):
     job_id = lab.start(steps=3)
     lab.play_step(job_id)
     lab.play_step(job_id)
@@ -34,7 +34,7 @@ def test_a_new_worker_goes_on_from_the_last_checkpoint(lab):
     assert lab.events(job_id, "state")[-1].reason == "resumed after step 2"
 
 
-def test_a_job_whose_client_stays_away_gives_its_place_up_and_loses_nothing(make_lab):
+def test_gives_up_place_of_job_whose_client_stays_away(make_lab):
     seeded = {"steps": 2, "seed": 7, "deterministic": True}
     undisturbed = make_lab("undisturbed")
     expected = undisturbed.start(**seeded)
@@ -64,7 +64,7 @@ def test_a_silent_client_is_waited_for_and_welcomed_back(lab):
     lab.until_state(job_id, JobState.COMPLETED)
 
 
-def test_an_environment_that_takes_worker_after_worker_down_fails_the_job(lab):
+def test_fails_job_whose_environment_takes_down_worker_after_worker(lab):
     job_id = lab.start(rollout="server")
     for death in range(5):
         request = LeaseRequest(worker_id=f"env-{death}", max_episodes=10, wait_seconds=20.0)

@@ -49,7 +49,7 @@ def looked(one, rounds, first=1):
     ]
 
 
-def test_a_fall_against_anchors_alone_is_an_alarm_that_names_the_version_before_it():
+def test_alarms_on_fall_against_anchors_and_names_version_before_it():
     rounds = [{"anchor": score} for score in (0.2, 0.6, 0.6, 0.6, 0.3, 0.1, 0.1)]
     ((name, step, message),) = looked(watch(), rounds)
     assert (name, step) == ("collapse_anchor_reward", 6)
@@ -99,7 +99,7 @@ def test_games_as_long_as_the_limit_allows_are_an_alarm():
     assert figures_of(SPEC, cut)["long"] == 1.0
 
 
-def test_a_fall_is_told_without_other_games_if_there_are_none():
+def test_tells_of_a_fall_without_other_games_if_none_exist():
     only = SPEC.model_copy(update={"agents": {"x": Train(), "o": Scripted("random")}, "self_play": False})
     one, alarms = CollapseWatch(only, CollapseGuard(window=2)), []
     for step, score in enumerate([0.6] * 3 + [0.0] * 3, 1):
@@ -124,7 +124,7 @@ def test_a_resumed_guard_sees_what_an_undisturbed_one_sees():
     assert len(undisturbed) == 2
 
 
-def test_a_policy_that_does_well_does_not_hide_the_collapse_of_another():
+def test_shows_collapse_of_one_policy_beside_one_that_does_well():
     pair = SPEC.model_copy(update={"agents": {"x": Train(), "o": Train()}})
     one = CollapseWatch(pair, CollapseGuard(window=2, anchor_drop=0.5))
     alarms = []

@@ -69,12 +69,12 @@ def test_lengths_and_shares_are_over_the_completions():
     )
 
 
-def test_a_step_that_is_as_it_should_be_has_no_warning():
+def test_warns_of_nothing_in_a_step_that_is_in_order():
     assert warned(*FINE) == {}
 
 
 @pytest.mark.parametrize(("cut", "enough"), [(4, "54"), (8, "a sufficient limit is unknown")])
-def test_many_completions_at_the_limit_are_told_with_what_would_be_enough(cut, enough):
+def test_warns_of_many_completions_at_limit_and_names_enough(cut, enough):
     # Half of them end within 8 tokens, so 1 % is left after log(0.01) / log(0.5) times 8.
     some = [episode(float(number), tokens=8, cut=True) for number in range(cut)]
     warning = warned(*some, *FINE[cut:])["completions_cut"]
@@ -82,7 +82,7 @@ def test_many_completions_at_the_limit_are_told_with_what_would_be_enough(cut, e
     assert enough in warning.message
 
 
-def test_a_seat_with_a_limit_of_its_own_is_measured_by_that():
+def test_measures_a_seat_by_its_own_limit():
     found = cut_by_seats(x=Train(sampling=Sampling(max_turn_tokens=4)), o=Train())
     assert found["completions_cut"].count == 8
     assert "max_turn_tokens=4" in found["completions_cut"].message
@@ -109,7 +109,7 @@ def test_each_seat_has_its_own_lengths():
     assert [found[f"seat/{agent}/completions/mean_length"] for agent in "xo"] == [2, 6]
 
 
-def test_completions_that_the_episodes_limit_cut_are_no_reason_to_raise_the_turns():
+def test_advises_no_longer_turns_when_the_episodes_limit_cut_completions():
     assert warned(*[episode(float(number), tokens=3, cut=True) for number in range(8)]) == {}
 
 
@@ -119,12 +119,12 @@ def test_completions_without_text_are_told():
     }
 
 
-def test_rewards_that_are_all_equal_are_told_where_they_are_learned_from():
+def test_tells_of_all_equal_rewards_where_they_are_learned_from():
     assert warned(*[episode(1.0)] * 8).keys() == {"equal_rewards"}
     assert warned(*[episode(1.0)] * 8, rewards_count=False) == {}
 
 
-def test_an_environment_that_ignores_its_seed_is_told_by_groups_that_do_not_start_equal():
+def test_notices_environment_that_ignores_its_seed_by_unequal_group_starts():
     starts = [episode(float(number), observation=str(number // 4)) for number in range(8)]
     assert warned(*starts) == {}
     starts[6] = episode(6.0, observation="another")

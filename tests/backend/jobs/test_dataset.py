@@ -43,7 +43,7 @@ def test_every_record_comes_equally_often_however_the_batches_fall(records, batc
     assert counted == Counter(dict.fromkeys(range(records), passes))
 
 
-def test_the_order_follows_from_the_seed_and_can_be_left_as_it_is():
+def test_derives_order_from_seed_or_leaves_it_as_it_is():
     orders = [batch_numbers(spec(batch_size=20, seed=seed), 20, 1) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert batch_numbers(spec(batch_size=20), 20, 2) != orders[0]

@@ -68,7 +68,7 @@ def test_a_spike_of_the_first_of_several_updates_is_told(lab, monkeypatch):
     assert step.metrics["loss_spike"] == 12.0
 
 
-def test_the_updates_of_a_step_weigh_what_was_sampled_by_how_likely_it_still_is(lab, written, monkeypatch):
+def test_weighs_samples_by_how_likely_they_still_are_per_update(lab, written, monkeypatch):
     """What the job does is done again by hand, with the loss that is named here."""
     teacher = written.run("sft", SAYS, steps=3, batch_size=1, learning_rate=1e-2)
     learned_from, forward_backward = [], Learner.forward_backward
@@ -94,7 +94,7 @@ def test_the_updates_of_a_step_weigh_what_was_sampled_by_how_likely_it_still_is(
 
 
 @pytest.mark.parametrize("on_failure", ["drop", "keep"])
-def test_what_the_student_said_before_a_failure_is_judged_if_the_job_keeps_failures(lab, on_failure):
+def test_judges_what_failed_students_said_if_job_keeps_failures(lab, on_failure):
     student = distill(
         lab,
         "nano",
@@ -110,7 +110,7 @@ def test_what_the_student_said_before_a_failure_is_judged_if_the_job_keeps_failu
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_teacher_and_learner_judge_at_the_temperature_that_was_sampled_at(lab, temperature):
+def test_judges_by_teacher_and_learner_at_the_sampling_temperature(lab, temperature):
     student = distill(lab, "nano", steps=1, sampling={"max_turn_tokens": 8, "temperature": temperature})
     lab.play_on(student)
     (step,) = lab.events(student, "step")
@@ -119,7 +119,7 @@ def test_teacher_and_learner_judge_at_the_temperature_that_was_sampled_at(lab, t
     assert step.metrics["parity_mean"] <= 1e-5
 
 
-def test_drift_between_learner_and_engine_stops_a_distillation_before_it_learns(lab):
+def test_stops_a_distillation_before_it_learns_from_drifted_engine(lab):
     student = distill(lab, "nano", parity_threshold=1e-12)
     lab.play_on(student)
     end = lab.events(student, "state")[-1]

@@ -56,7 +56,7 @@ def test_silent_groups_are_replaced_in_their_places_round_by_round():
     assert (rounds.wanted, rounds.groups, rounds.replaced) == ([], [0, 5, 4], 3)
 
 
-def test_a_group_that_tells_the_answers_of_one_seat_apart_is_kept():
+def test_keeps_group_that_tells_completions_of_one_seat_apart():
     spec = job(rounds=1)
     pairs = {0: [(1.0, -1.0), (0.0, 0.0)], 1: [(0.0, 5.0), (0.0, 5.0)], 2: [(0.0, 1.0), (0.0, 2.0)]}
     found = [
@@ -71,7 +71,7 @@ def test_a_group_that_tells_the_answers_of_one_seat_apart_is_kept():
 
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
-def test_a_group_whose_returns_differ_by_rounding_only_is_replaced_and_counted(credit):
+def test_replaces_and_counts_group_whose_returns_differ_by_rounding(credit):
     pair = (several_turns(0.1, 0.2), several_turns(0.3, 0.0))
     if credit == "turn":
         pair = (several_turns(0.1 + 0.2), several_turns(0.3))
@@ -81,7 +81,7 @@ def test_a_group_whose_returns_differ_by_rounding_only_is_replaced_and_counted(c
     assert learned.metrics["zero_variance_groups"] == 1
 
 
-def test_what_is_silent_after_the_last_round_stays_so_the_batch_keeps_its_size():
+def test_keeps_batch_size_with_silent_groups_after_the_last_round():
     spec = job(rounds=1)
     everything = played(spec, dict.fromkeys(range(6), SAME))
     kept, replaced = learned_from(spec, everything)
@@ -124,7 +124,7 @@ def several_turns(*rewards):
         (((0.0, 0.0), (0.0, 0.0, 1.0)), False),
     ],
 )
-def test_a_group_that_is_compared_turn_by_turn_is_silent_if_no_turn_went_better(pair, silent):
+def test_calls_turnwise_group_silent_if_no_turn_went_better(pair, silent):
     spec = job(rounds=1, credit="turn")
     group = tuple(several_turns(*rewards) for rewards in pair)
     found = played(spec, {0: group, 1: SPLIT, 2: SPLIT})
@@ -157,7 +157,7 @@ def answer(reward, tokens):
         (((1.0, 8), (0.5, 4)), True),  # the better one was longer by as much as it was better
     ],
 )
-def test_a_group_is_silent_by_the_rewards_that_it_is_compared_by(pair, silent, credit):
+def test_calls_group_silent_by_the_rewards_that_compare_it(pair, silent, credit):
     settings = {"credit": credit, "overlong_tokens": 4, "overlong_penalty": 0.5}
     found = played(job(rounds=1, **settings), {0: tuple(answer(*one) for one in pair), 1: SPLIT, 2: SPLIT})
     assert follow(job(rounds=1, **settings), found).wanted == ([3] if silent else [])

@@ -28,7 +28,7 @@ def evaluations(lab, job_id):
 
 
 @pytest.mark.parametrize("settings", [{}, {"deterministic": True}, {"max_staleness": 1}])
-def test_the_version_of_every_nth_step_is_evaluated_and_that_before_and_after_training(lab, settings):
+def test_evaluates_every_nth_version_and_before_and_after_training(lab, settings):
     job_id = lab.start(steps=5, evaluate=EvaluateEvery(2, episodes=3), **settings)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
@@ -51,7 +51,7 @@ def test_gives_equal_returns_an_honest_interval(lab):
     assert ends == [(0.0, pytest.approx(0.242, abs=1e-3))] * 2
 
 
-def test_held_out_episodes_have_seeds_of_their_own_and_the_version_that_is_asked_for(lab):
+def test_gives_held_out_episodes_own_seeds_and_the_asked_version(lab):
     job_id = lab.start(steps=1, evaluate=EvaluateEvery(1, episodes=2, temperature=0.5))
     requests = {}
     while len(requests) < 6:
@@ -62,7 +62,7 @@ def test_held_out_episodes_have_seeds_of_their_own_and_the_version_that_is_asked
     assert all(request.seed < FIRST_HELD_OUT_SEED for request in requests.values() if request not in held_out)
 
 
-def test_a_deterministic_job_learns_the_same_bits_with_evaluations_and_without(lab):
+def test_learns_same_bits_with_evaluations_and_without(lab):
     learned = []
     for evaluate in ([], [EvaluateEvery(1, episodes=3)]):
         job_id = lab.start(steps=3, deterministic=True, evaluate=evaluate)
@@ -71,7 +71,7 @@ def test_a_deterministic_job_learns_the_same_bits_with_evaluations_and_without(l
     assert learned[0] == learned[1]
 
 
-def test_an_evaluation_that_a_kill_broke_off_is_played_again_and_counted_once(lab):
+def test_replays_evaluation_that_a_kill_broke_off_and_counts_once(lab):
     job_id = lab.start(steps=3, keep_checkpoints=1, evaluate=EvaluateEvery(1, episodes=2))
     while lab.service.job(job_id).step < 1:
         learned_from = [request for request in lab.lease(job_id) if "/evaluate:" not in request.episode_id]
@@ -106,7 +106,7 @@ def test_the_best_version_keeps_its_checkpoint_and_has_a_name(lab):
 
 
 @pytest.mark.parametrize("best_by", ["worse", "worse/letters"])
-def test_the_best_version_is_decided_by_the_evaluation_or_metric_that_the_job_names(lab, best_by):
+def test_decides_best_version_by_the_evaluation_or_metric_named(lab, best_by):
     plain, worse = (
         EvaluateEvery(1, episodes=2, name=name, env_kwargs={"pay": pay})
         for name, pay in (("plain", 0.0), ("worse", -1.0))
@@ -189,7 +189,7 @@ def test_wrong_settings_are_named():
     assert refused.value.field == "EvaluateEvery.environment"
 
 
-def test_a_job_on_written_data_is_evaluated_in_an_environment_that_it_names(lab, written):
+def test_evaluates_job_on_written_data_in_environment_it_names(lab, written):
     held_out = EvaluateEvery(2, "test/Fickle-v0", episodes=3, name="held out", target=1e6)
     job_id = written.start("sft", [{"prompt": "?", "completion": "yes"}] * 4, steps=3, evaluate=held_out)
     lab.play_on(job_id)
@@ -221,7 +221,7 @@ def play_here(lab, job_id):
 ROWS = [{"prompt": "?", "completion": "yes"}] * 4
 
 
-def test_evaluations_in_a_clients_environment_wait_for_it_and_training_does_not(lab, written):
+def test_waits_for_client_in_its_evaluations_but_not_in_training(lab, written):
     own = EvaluateEvery(1, Own, episodes=2, env_kwargs={"pay": 2.0})
     job_id = written.start("sft", ROWS, steps=3, keep_checkpoints=1, evaluate=own)
     lab.until(job_id, lambda: lab.service.job(job_id).step == 3)
@@ -264,20 +264,20 @@ def test_gives_place_up_while_evaluations_wait_for_client(make_lab, written_in):
     ],
     ids=["mixed", "of another"],
 )
-def test_an_environment_of_the_script_that_nobody_could_play_is_refused(settings):
+def test_rejects_script_environment_that_no_side_could_play(settings):
     with pytest.raises(InvalidRequestError) as refused:
         parse_spec({"steps": 3, **settings})
     assert refused.value.field.startswith("evaluate") or "evaluate" in refused.value.message
 
 
-def test_the_class_stays_in_the_process_and_its_name_is_sent():
+def test_keeps_class_in_the_process_and_sends_its_name():
     own = EvaluateEvery(1, Own)
     assert (own.source, own.environment) == (Own, "local/Own-v0")
     assert "source" not in own.model_dump_json()
     assert EvaluateEvery.model_validate_json(own.model_dump_json()).source is None
 
 
-def test_a_job_on_written_data_that_names_no_environment_is_refused():
+def test_rejects_job_on_written_data_that_names_no_environment():
     with pytest.raises(InvalidRequestError):
         parse_spec({"kind": "sft", "data": "0" * 64, "steps": 3, "evaluate": EvaluateEvery(2)})
 
@@ -295,7 +295,7 @@ def held_out_of(lab, job_id, count):
     return list(requests.values())
 
 
-def test_a_policy_that_can_take_several_seats_is_evaluated_in_mirrored_pairs_that_count_whole(lab):
+def test_evaluates_policy_of_several_seats_in_whole_mirrored_pairs(lab):
     agents = {"x": Train(), "o": SharedWith("x")}
     evaluate = EvaluateEvery(2, episodes=3, against=Scripted("random"))
     job_id = lab.start(**GAME, agents=agents, steps=1, evaluate=evaluate)
@@ -319,7 +319,7 @@ def test_a_policy_that_can_take_several_seats_is_evaluated_in_mirrored_pairs_tha
     assert before.mean == sum(whole) / 2
 
 
-def test_a_game_that_the_other_seat_ended_before_its_first_turn_counts(lab):
+def test_counts_game_that_other_seat_ended_before_its_first_turn(lab):
     evaluate = EvaluateEvery(2, episodes=2, against=Scripted("random"))
     job_id = lab.start(**GAME, agents={"o": Train(), "x": Scripted("random")}, steps=1, evaluate=evaluate)
     requests = held_out_of(lab, job_id, 2)
@@ -341,7 +341,7 @@ def test_a_game_that_the_other_seat_ended_before_its_first_turn_counts(lab):
     assert before.mean == (1.0 + other.trajectories[0].episode_return) / 2
 
 
-def test_each_policy_of_a_job_has_a_best_version_of_its_own(lab):
+def test_keeps_a_best_version_for_each_policy_of_a_job(lab):
     agents = {"x": Train(), "o": Train()}
     evaluate = [
         EvaluateEvery(1, episodes=6, agent=agent, name=f"of {agent}", against=Scripted("random"))

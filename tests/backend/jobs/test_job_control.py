@@ -9,7 +9,7 @@ from tinkergym.schema.events import JobState
 from tinkergym.schema.sampling import SampleRequest
 
 
-def test_a_job_can_be_cancelled_while_it_waits_for_its_client(lab):
+def test_cancels_a_job_that_waits_for_its_client(lab):
     job_id = lab.start(client_timeout_seconds=0.2)
     lab.until_state(job_id, JobState.WAITING_FOR_CLIENT)
     lab.tenant.request_cancel(job_id)
@@ -26,7 +26,7 @@ def test_a_cancelled_job_keeps_what_it_learned(lab):
     assert sample(lab, job_id).policy_version == 1
 
 
-def test_a_job_that_was_given_to_another_worker_stops_at_once_and_writes_nothing_more(lab):
+def test_stops_a_job_given_to_another_worker_without_further_writes(lab):
     job_id = lab.start()
     requests = lab.lease(job_id)
     results = lab.play(requests)

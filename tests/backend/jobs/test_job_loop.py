@@ -39,9 +39,7 @@ def until_it_ends(lab, job_id):
     lab.until(job_id, ended)
 
 
-def test_a_job_goes_on_from_its_checkpoint_when_the_database_was_locked_for_a_moment(
-    lab, written, monkeypatch
-):
+def test_resumes_from_checkpoint_after_the_database_was_locked_briefly(lab, written, monkeypatch):
     lock_database(monkeypatch, "record_step", times=4)
     job_id = written.start("sft", ROWS, steps=4, checkpoint_every=2)
     until_it_ends(lab, job_id)
@@ -55,7 +53,7 @@ def test_a_job_goes_on_from_its_checkpoint_when_the_database_was_locked_for_a_mo
     assert "locked the database" in warnings[0].message
 
 
-def test_then_it_keeps_the_steps_since_its_checkpoint_that_are_recorded(lab, written, monkeypatch):
+def test_then_keeps_the_recorded_steps_since_its_checkpoint(lab, written, monkeypatch):
     lock_database(monkeypatch, "append_events", times=1)
     job_id = written.start("sft", ROWS, steps=4)
     until_it_ends(lab, job_id)
@@ -64,7 +62,7 @@ def test_then_it_keeps_the_steps_since_its_checkpoint_that_are_recorded(lab, wri
     assert "resumed after step 3" in [event.reason for event in lab.events(job_id, "state")]
 
 
-def test_a_service_that_stays_unavailable_ends_a_job_in_the_fifth_attempt(lab, written, monkeypatch):
+def test_ends_job_in_fifth_attempt_when_service_stays_unavailable(lab, written, monkeypatch):
     lock_database(monkeypatch, "record_step", times=5)
     job_id = written.start("sft", ROWS, steps=4)
     until_it_ends(lab, job_id)
@@ -73,7 +71,7 @@ def test_a_service_that_stays_unavailable_ends_a_job_in_the_fifth_attempt(lab, w
     assert end.error.type == "ServiceUnavailableError"
 
 
-def test_what_fails_since_the_worker_ends_its_parts_fails_no_job(lab, written, monkeypatch):
+def test_fails_no_job_by_what_fails_during_worker_shutdown(lab, written, monkeypatch):
     inside, go_on = threading.Event(), threading.Event()
 
     def closed(*_, **__):
@@ -94,7 +92,7 @@ def test_what_fails_since_the_worker_ends_its_parts_fails_no_job(lab, written, m
 
 
 @pytest.mark.parametrize("arrives_as", ["other weights", "the version before", "nothing"])
-def test_an_engine_that_has_something_else_than_was_published_ends_the_job(lab, monkeypatch, arrives_as):
+def test_ends_job_when_engine_holds_other_weights_than_were_published(lab, monkeypatch, arrives_as):
     publish = TransformersEngine.publish
 
     def published(self, policy, version, weights, **settings):

@@ -34,14 +34,14 @@ def kl_by_step(lab, **settings):
     return {event.step: event.metrics.get("kl") for event in lab.events(job_id, "step")}
 
 
-def test_the_kl_is_estimated_on_a_few_sequences_where_it_is_due(lab, asked):
+def test_estimates_kl_on_a_few_sequences_where_it_is_due(lab, asked):
     found = kl_by_step(lab, kl_metric_every=1)
     assert found[1] == pytest.approx(0.0, abs=1e-6)  # the first version is the beginning itself
     assert found[3] > 1e-6
     assert asked[-3:] == [2, 2, 2]
 
 
-def test_no_step_pays_for_it_where_it_is_off_or_not_due(lab, asked):
+def test_pays_nothing_for_kl_where_it_is_off_or_early(lab, asked):
     assert set(kl_by_step(lab, kl_metric_every=0).values()) == {None}
     assert set(kl_by_step(lab).values()) == {None}  # every tenth step
     # What the certificate asks of the first adapter, once per job.

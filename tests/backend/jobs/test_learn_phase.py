@@ -46,7 +46,7 @@ def told(sequences):
     return [(tuple(s.token_ids), tuple(s.sampling_logprobs), float(np.sum(s.advantage))) for s in sequences]
 
 
-def test_every_pass_learns_once_from_every_episode_with_a_step_after_each_part(lab, calls):
+def test_learns_once_from_every_episode_per_pass_in_parts(lab, calls):
     trained(lab, minibatches=3, updates_per_step=2)
     parts, steps = calls[::2], calls[1::2]
     assert steps == [None] * 6
@@ -59,13 +59,13 @@ def test_every_pass_learns_once_from_every_episode_with_a_step_after_each_part(l
     assert told(together) == told(calls[0])
 
 
-def test_the_first_part_is_compared_with_what_sampled_it_and_later_ones_have_moved_on(lab, calls):
+def test_compares_first_part_with_its_sampler_after_which_others_move(lab, calls):
     metrics = trained(lab, minibatches=4)
     assert metrics["parity_max"] <= 1e-5
     assert metrics["logprob_gap_max"] > 1e-3
 
 
-def test_a_corrected_ratio_begins_at_the_policy_that_the_step_began_with_in_every_part(lab, calls):
+def test_begins_corrected_ratio_at_the_steps_first_policy_in_parts(lab, calls):
     trained(lab, minibatches=2, importance_correction="truncated")
     for part in calls[::2]:
         for sequence in part:
@@ -74,7 +74,7 @@ def test_a_corrected_ratio_begins_at_the_policy_that_the_step_began_with_in_ever
 
 
 @pytest.mark.parametrize("correction", ["truncated", "masked"])
-def test_a_corrected_ratio_begins_there_in_later_passes_over_the_whole_batch_too(lab, calls, correction):
+def test_begins_corrected_ratio_there_in_later_whole_passes_too(lab, calls, correction):
     metrics = trained(lab, updates_per_step=3, importance_correction=correction)
     for part in calls[2::2]:
         for sequence in part:

@@ -30,9 +30,7 @@ def weights(lab, job_id):
 
 @pytest.mark.service
 @pytest.mark.full("jobs of each kind on two ranks")
-def test_two_ranks_train_what_one_trains_and_a_killed_rank_costs_a_job_no_step(
-    make_lab, written_in, monkeypatch
-):
+def test_trains_on_two_ranks_as_one_and_survives_killed_rank(make_lab, written_in, monkeypatch):
     one, two = make_lab("one"), make_lab("two", learner_ranks=2, learner_divide_from=1)
     jobs = [
         ("sft", ROWS, LoRA(rank=4)),
@@ -90,7 +88,7 @@ def test_two_ranks_train_what_one_trains_and_a_killed_rank_costs_a_job_no_step(
     assert two.weights(broken, 4) == smooth["sft", "lora"]
 
 
-def test_a_job_that_its_ranks_die_of_ends_with_their_error(make_lab, written_in, monkeypatch):
+def test_ends_job_that_kills_its_ranks_with_their_error(make_lab, written_in, monkeypatch):
     lab = make_lab()
 
     def dies(*_, **__):

@@ -47,7 +47,7 @@ def smooth(lab):
     return lab.weights(job_id, 4)
 
 
-def test_a_job_that_pauses_within_a_step_goes_on_elsewhere_with_the_same_bits(lab, smooth):
+def test_resumes_elsewhere_with_same_bits_after_pause_within_a_step(lab, smooth):
     job_id = lab.start(**SEEDED)
     lab.play_step(job_id)
     lab.play_step(job_id)
@@ -66,7 +66,7 @@ def test_a_job_that_pauses_within_a_step_goes_on_elsewhere_with_the_same_bits(la
     assert lab.weights(job_id, 4) == smooth
 
 
-def test_a_job_that_is_paused_while_it_learns_finishes_the_step_first(lab, learner):
+def test_finishes_step_first_when_paused_while_learning(lab, learner):
     learner.hold_at = 2
     job_id = lab.start(**SEEDED)
     lab.play_step(job_id)
@@ -80,7 +80,7 @@ def test_a_job_that_is_paused_while_it_learns_finishes_the_step_first(lab, learn
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
-def test_a_job_on_written_data_pauses_and_goes_on_with_the_same_bits(lab, written, learner, kind, rows):
+def test_pauses_and_resumes_written_data_with_the_same_bits(lab, written, learner, kind, rows):
     settings = {"steps": 6, "batch_size": 3, "held_out": 0.2}
     learner.go_on.set()
     smooth = written.run(kind, rows, **settings)
@@ -101,7 +101,7 @@ def test_a_job_on_written_data_pauses_and_goes_on_with_the_same_bits(lab, writte
     assert lab.weights(job_id, 6) == lab.weights(smooth, 6)
 
 
-def test_the_calls_of_a_paused_policy_wait_and_are_carried_out_once(lab):
+def test_holds_calls_of_paused_policy_and_runs_them_once(lab):
     calls = lab.store.policy_calls()
     job_id = lab.tenant.create_job(PolicySpec(), {}).job_id
     lab.pool.start_job(job_id)
@@ -154,7 +154,7 @@ def test_a_job_pauses_when_its_hours_are_used_up(lab):
 # --- settings ---
 
 
-def test_a_changed_setting_is_the_same_for_a_job_that_is_killed_and_resumed(lab, smooth):
+def test_keeps_changed_setting_the_same_for_killed_and_resumed_job(lab, smooth):
     learned = []
     for is_killed in (False, True):
         job_id = lab.start(**SEEDED)
@@ -179,7 +179,7 @@ def test_a_changed_setting_is_the_same_for_a_job_that_is_killed_and_resumed(lab,
     assert learned[0] == learned[1] != smooth
 
 
-def test_a_job_on_written_data_takes_another_rate_from_its_next_step_on(lab, written):
+def test_applies_another_rate_to_written_data_from_the_next_step(lab, written):
     job_id = written.start_later("sft", ROWS, steps=3, lr_schedule="constant")
     lab.tenant.change_settings(job_id, {"learning_rate": 5e-3})
     lab.pool.start_job(job_id)

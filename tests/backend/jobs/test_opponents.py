@@ -42,7 +42,7 @@ def test_a_policy_learns_against_somebody_who_is_not_trained(lab, opponent):
     assert all(event.agent == "x" for event in lab.events(job_id, "episode"))
 
 
-def test_a_policy_plays_itself_its_past_and_anchors_and_an_interrupted_job_draws_the_same(lab):
+def test_plays_itself_its_past_and_anchors_alike_when_interrupted(lab):
     league = League(anchors=[Scripted("random")], snapshot_every=1, past="prioritized", current_share=0.3)
     settings = {**GAME, "agents": {"x": Train(), "o": SharedWith("x")}, "self_play": league}
     job_id = lab.start(**settings, steps=4, keep_checkpoints=1)
@@ -69,7 +69,7 @@ def test_a_policy_plays_itself_its_past_and_anchors_and_an_interrupted_job_draws
     assert [view.step for view in lab.service.checkpoints(job_id, "x")] == [1, 2, 3, 4]
 
 
-def test_two_policies_of_a_deterministic_job_give_the_same_bits_through_a_kill(lab):
+def test_keeps_bits_of_two_deterministic_policies_through_a_kill(lab):
     settings = {**GAME, "agents": TWO, "deterministic": True, "steps": 3, "checkpoint_every": 2}
     undisturbed, killed = lab.start(**settings), None
     lab.play_on(undisturbed)
@@ -84,7 +84,7 @@ def test_two_policies_of_a_deterministic_job_give_the_same_bits_through_a_kill(l
     assert None not in hashes(lab, killed, 3).values()
 
 
-def test_policies_learn_in_turn_are_evaluated_and_begin_with_what_was_trained(lab):
+def test_trains_policies_in_turn_with_evaluations_from_what_was_trained(lab):
     against = EvaluateEvery(1, episodes=4, agent="o", against=Scripted("heuristic"))
     baseline = RunningBaseline(group_size=2, groups_per_step=4)
     agents = {"x": Train(algorithm=baseline), "o": Train()}
@@ -106,7 +106,7 @@ def test_policies_learn_in_turn_are_evaluated_and_begin_with_what_was_trained(la
     assert lab.state(again) is JobState.COMPLETED
 
 
-def test_a_frozen_policy_plays_to_the_end_as_it_was_trained(lab):
+def test_plays_frozen_policy_to_the_end_as_it_was_trained(lab):
     own = Sampling(max_turn_tokens=3, temperature=2.0)
     trained = {"x": Train(), "o": Train(sampling=own, system_prompt="Answer with a square.")}
     theirs = lab.start(**GAME, agents=trained, steps=1)
@@ -127,7 +127,7 @@ def test_a_frozen_policy_plays_to_the_end_as_it_was_trained(lab):
     assert all(step.reward_mean is not None for step in steps)
 
 
-def test_episodes_may_be_played_ahead_by_each_policys_versions_within_the_bound(lab):
+def test_plays_ahead_by_each_policys_versions_within_the_bound(lab):
     job_id = lab.start(**GAME, agents=TWO, max_staleness=1, steps=3)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
@@ -149,7 +149,7 @@ def test_learns_same_bits_as_against_a_record(lab):
         assert other not in lab.service.policies_of(alone)
 
 
-def test_a_league_meets_the_newest_version_while_episodes_are_played_ahead(lab):
+def test_meets_newest_version_in_league_while_playing_ahead(lab):
     agents = {"x": Train(), "o": League(anchors=[], anchor_share=0, current_share=1.0)}
     job_id = lab.start(**GAME, agents=agents, max_staleness=1, steps=4)
     lab.play_on(job_id)

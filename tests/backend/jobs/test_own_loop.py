@@ -23,7 +23,7 @@ def damage(lab, job_id):
             weights.write_bytes(b"rust")
 
 
-def test_after_a_load_the_other_policys_version_is_no_longer_needed(lab, owner):
+def test_releases_the_other_policys_version_after_a_load(lab, owner):
     other = Owner(lab)
     saved = other.call(BATCH, STEP, Save()).policy
     owner.call(Load(policy=saved))
@@ -34,7 +34,7 @@ def test_after_a_load_the_other_policys_version_is_no_longer_needed(lab, owner):
     assert owner.call(Logprobs(sequences=[SEQUENCE])).logprobs == known
 
 
-def test_a_damaged_version_is_not_loaded_and_the_policy_goes_on(lab, owner):
+def test_rejects_damaged_version_and_goes_on_with_the_policy(lab, owner):
     other = Owner(lab)
     saved = other.call(BATCH, STEP, Save()).policy
     damage(lab, other.job_id)
@@ -43,14 +43,14 @@ def test_a_damaged_version_is_not_loaded_and_the_policy_goes_on(lab, owner):
     assert owner.call(Logprobs(sequences=[SEQUENCE])).logprobs == known
 
 
-def test_a_call_that_is_refused_keeps_the_gradient_of_earlier_ones(lab, owner):
+def test_keeps_gradient_of_earlier_calls_when_one_is_rejected(lab, owner):
     sequence = {**SEQUENCE, "sampling_logprobs": [-1.0] * 4}
     without_reference = ForwardBackward(sequences=[sequence], loss="ppo", kl_coefficient=0.1)
     assert owner.call(BATCH, without_reference).error.field == "sequences.reference_logprobs"
     assert owner.call(STEP).error is None
 
 
-def test_a_policy_whose_calls_cannot_be_repeated_as_they_were_ends_with_the_call(lab, owner):
+def test_ends_policy_with_a_call_that_cannot_be_repeated_exactly(lab, owner):
     other = Owner(lab)
     saved = other.call(BATCH, STEP, Save()).policy
     owner.call(Load(policy=saved))
@@ -62,7 +62,7 @@ def test_a_policy_whose_calls_cannot_be_repeated_as_they_were_ends_with_the_call
     assert (end.state, end.error.type) == (JobState.FAILED, "CheckpointCorruptError")
 
 
-def test_a_call_that_was_refused_is_refused_again_and_the_others_are_repeated(lab, owner):
+def test_rejects_rejected_call_again_and_repeats_the_others(lab, owner):
     refused = owner.call(Load(policy=f"{owner.job_id}@7"))
     assert refused.error.type == "NotFoundError"
     known = owner.call(BATCH, STEP, Logprobs(sequences=[SEQUENCE])).logprobs
@@ -77,7 +77,7 @@ def compared(lab, owner):
     return {one.version: one.by for one in found}
 
 
-def test_each_publish_is_compared_by_its_own_completions_or_else_by_a_probe(lab, owner):
+def test_compares_each_publish_by_own_completions_or_a_probe(lab, owner):
     prompt = [65, 66]
     first = owner.call(Publish()).version
     own = owner.sampled(prompt, version=first, max_tokens=6)
@@ -97,7 +97,7 @@ def test_each_publish_is_compared_by_its_own_completions_or_else_by_a_probe(lab,
     assert [by[version] for version in (first, second, third)] == ["episodes", "probe", "probe"]
 
 
-def test_a_policy_whose_engine_holds_other_weights_ends_before_it_changes(lab, owner, publishes_wrongly):
+def test_ends_policy_before_it_changes_when_engine_holds_other_weights(lab, owner, publishes_wrongly):
     owner.call(BATCH, STEP)
     publishes_wrongly()
     owner.call(Publish(), BATCH)
@@ -114,7 +114,7 @@ def greedy(owner, version):
     return completion.token_ids, completion.sampling_logprobs
 
 
-def test_the_last_published_version_is_sampled_after_a_kill_whatever_was_trained_since(lab, owner):
+def test_samples_last_published_version_after_kill_whatever_was_trained_since(lab, owner):
     first = owner.call(BATCH, STEP, Publish()).version
     known = greedy(owner, first)
     owner.call(BATCH, STEP, Save())

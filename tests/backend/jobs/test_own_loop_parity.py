@@ -20,7 +20,7 @@ class Policy:
         self.compared.append((version, metrics["parity_max"], sequences))
 
 
-def test_a_batch_with_the_engines_logprobs_is_compared_with_its_images():
+def test_compares_batch_with_the_engines_logprobs_with_its_images():
     policy = Policy()
     context = SimpleNamespace(
         policy=policy,

@@ -122,7 +122,7 @@ def test_a_newer_publish_is_awaited_until_it_is_repeated(lab, learner):
     assert owner.sampled([65, 66], max_tokens=2).policy_version == 4
 
 
-def test_goes_on_with_its_optimizer_after_a_load_and_a_kill(lab):
+def test_resumes_with_its_optimizer_after_a_load_and_a_kill(lab):
     owner = Owner(lab, optimizer=AdamW(beta1=0.5, beta2=0.6, eps=1e-2))
     saved = owner.call(BATCH, STEP, Save()).policy
     owner.call(BATCH, STEP)
@@ -153,7 +153,7 @@ def test_weights_keep_their_version_until_they_change(lab):
     assert owner.call(BATCH, STEP, Save()).version == owner.seq
 
 
-def test_a_publish_is_saved_if_the_next_may_come_too_late(lab):
+def test_saves_a_publish_if_the_next_may_come_too_late(lab):
     owner = Owner(lab, checkpoint_every=6, keep_checkpoints=3)
     saved = []
     for _ in range(3):

@@ -31,7 +31,7 @@ def head(lab, job_id):
     return {name: tensor.numpy() for name, tensor in load_file(folder / "value_head.safetensors").items()}
 
 
-def test_a_policy_learns_by_ppo_and_its_values_come_nearer_to_the_rewards(lab):
+def test_learns_by_ppo_with_values_nearer_to_the_rewards(lab):
     algorithm = PPO(groups_per_step=32, learning_rate=2e-3, updates_per_step=2, value_clip=0.5)
     job_id = lab.start(**BANDIT, steps=10, algorithm=algorithm)
     lab.play_on(job_id)
@@ -49,7 +49,7 @@ def test_a_policy_learns_by_ppo_and_its_values_come_nearer_to_the_rewards(lab):
 
 
 @KINDS
-def test_a_resumed_job_has_the_bits_of_one_that_went_through_its_value_head_too(lab, adapter):
+def test_resumes_with_bits_of_an_unbroken_job_including_value_head(lab, adapter):
     # Games of several turns; the third step begins with the values that the checkpoint of the second holds.
     smooth = lab.start(**GAMES, adapter=adapter)
     lab.play_on(smooth)
@@ -69,7 +69,7 @@ def test_a_resumed_job_has_the_bits_of_one_that_went_through_its_value_head_too(
         np.testing.assert_array_equal(values, right[name])
 
 
-def test_a_job_goes_on_with_the_policy_and_the_value_head_of_another(lab):
+def test_continues_with_policy_and_value_head_of_another_job(lab):
     settings = {**BANDIT, "steps": 2, "algorithm": PPO(groups_per_step=8)}
     first = lab.start(**settings)
     lab.play_on(first)

@@ -69,7 +69,7 @@ def pair_loss(loss, chosen, rejected):
 
 
 @pytest.mark.parametrize("loss", [DPO(), IPO(), Hinge(), SimPO(), ORPO()])
-def test_the_gradient_is_that_of_the_mean_over_pairs_by_the_formula(lab, written, monkeypatch, loss):
+def test_has_gradient_of_the_mean_over_pairs_by_the_formula(lab, written, monkeypatch, loss):
     seen, forward_backward = [], Learner.forward_backward
 
     def noted(self, policy_id, sequences, *arguments, **settings):
@@ -115,7 +115,7 @@ def test_held_out_pairs_are_measured_as_those_of_a_step(lab, written, monkeypatc
     assert first.loss > second.loss + 1e-3
 
 
-def test_a_policy_that_began_with_another_has_that_one_as_its_reference(lab, written):
+def test_takes_the_policy_it_began_with_as_its_reference(lab, written):
     rows = [{"prompt": pair["prompt"], "completion": pair["rejected"]} for pair in PAIRS]
     taught = written.run("sft", rows, steps=40, batch_size=4, learning_rate=1e-2)
     job_id = written.run(
@@ -157,7 +157,7 @@ def test_restores_lost_reference_from_the_beginning(lab, written, learner, begin
     assert lab.weights(broken, 6) == lab.weights(smooth, 6)
 
 
-def test_a_policy_that_has_diverged_ends_the_job_by_its_loss(lab, written, monkeypatch):
+def test_ends_job_of_a_diverged_policy_by_its_loss(lab, written, monkeypatch):
     def logprobs(self, policy_id, sequences):
         return [np.full(sum(sequence.loss_mask), np.nan) for sequence in sequences]
 

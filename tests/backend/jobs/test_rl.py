@@ -37,7 +37,7 @@ def test_a_service_in_bfloat16_trains_within_its_wider_threshold(make_lab, adapt
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
-def test_a_job_trains_to_its_end_and_its_policy_can_be_sampled_afterwards(lab, adapter):
+def test_trains_to_its_end_and_samples_its_policy_afterwards(lab, adapter):
     job_id = lab.start(adapter=adapter)
     lab.play_on(job_id)
     assert [event.state for event in lab.events(job_id, "state")] == [
@@ -57,7 +57,7 @@ def test_a_job_trains_to_its_end_and_its_policy_can_be_sampled_afterwards(lab, a
     assert sample(lab, job_id).policy_version == 2
 
 
-def test_a_policy_whose_job_ended_before_the_worker_started_is_loaded_from_its_checkpoint(lab):
+def test_loads_policy_of_earlier_job_from_its_checkpoint(lab):
     job_id = lab.start(steps=1)
     lab.play_on(job_id)
     before = sample(lab, job_id)
@@ -76,7 +76,7 @@ def test_version_0_is_the_untrained_model_whatever_was_published_since(lab):
     assert untrained.sampling_logprobs != pytest.approx(sample(lab, job_id).sampling_logprobs, abs=1e-3)
 
 
-def test_what_a_script_handed_in_counts_after_a_restart_though_the_job_is_deterministic(lab):
+def test_counts_what_a_script_handed_in_after_a_restart(lab):
     job_id = lab.start(rollout="script", deterministic=True)
     first, *others = lab.lease(job_id)
     assert lab.submit(job_id, lab.play([first])) == ["accepted"]
@@ -86,7 +86,7 @@ def test_what_a_script_handed_in_counts_after_a_restart_though_the_job_is_determ
 
 
 @pytest.mark.parametrize("adapter", [LoRA(), FullParameters()])
-def test_in_lockstep_the_same_seed_gives_the_same_bits_and_a_resumed_job_too(lab, adapter):
+def test_repeats_same_bits_by_seed_in_lockstep_also_when_resumed(lab, adapter):
     environment = EnvironmentRef(id="board/TicTacToeVs-v0")
     settings = {"deterministic": True, "steps": 3, "environment": environment, "adapter": adapter}
     smooth = lab.start(**settings)
@@ -171,7 +171,7 @@ def test_counts_learned_tokens_once(lab):
     assert 0 < step.trained_tokens < step.sampled_tokens
 
 
-def test_rewards_that_tell_no_episode_from_another_are_a_warning_once(lab):
+def test_warns_once_of_rewards_that_tell_no_episode_apart(lab):
     job_id = lab.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"pay": 0.0}), steps=3)
     lab.play_on(job_id)
     (warning,) = lab.events(job_id, "warning")
@@ -182,7 +182,7 @@ def test_rewards_that_tell_no_episode_from_another_are_a_warning_once(lab):
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_a_step_that_taught_nothing_leaves_the_policy_as_it_is_and_counts_its_updates(lab, skip):
+def test_leaves_policy_as_is_after_step_without_signal_counting_updates(lab, skip):
     algorithm = GRPO(
         group_size=2,
         groups_per_step=2,
@@ -205,7 +205,7 @@ def test_a_step_that_taught_nothing_leaves_the_policy_as_it_is_and_counts_its_up
     assert lab.events(paid, "step")[0].metrics["skipped_updates"] == 0.0
 
 
-def test_a_kept_failure_at_the_first_answer_is_compared_turn_by_turn(lab):
+def test_compares_kept_failure_at_its_first_completion_turn_by_turn(lab):
     job_id = lab.start(
         environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3}),
         steps=1,
@@ -223,9 +223,7 @@ def test_a_kept_failure_at_the_first_answer_is_compared_turn_by_turn(lab):
     assert step.metrics["parity_max"] <= 1e-5
 
 
-def test_an_environment_that_takes_its_process_down_costs_its_episodes_and_the_job_goes_on(
-    lab, register_environment
-):
+def test_loses_only_episodes_of_environment_that_kills_its_process(lab, register_environment):
     register_environment("test/Dies-v0", "tinkergym.testing.faults:Dies")
     job_id = lab.start(
         environment=EnvironmentRef(id="test/Dies-v0"),
@@ -254,9 +252,7 @@ class Twice(tg.TextEnv):
         return "again", -float(len(action)), self.left == 0
 
 
-def test_a_job_that_drops_reasoning_learns_from_the_segments_that_it_leaves(
-    lab, register_environment, monkeypatch
-):
+def test_learns_from_the_segments_that_dropped_reasoning_leaves(lab, register_environment, monkeypatch):
     register_environment("test/Twice-v0", Twice)
     # The tiny model does not think aloud, so here an answer counts as reasoning but for its first letter.
     monkeypatch.setattr(agent_loop, "without_reasoning", lambda answer, *, opened: answer[:1])
@@ -283,7 +279,7 @@ def test_a_job_whose_environment_breaks_late_keeps_what_it_learned(lab):
     assert [checkpoint.step for checkpoint in lab.events(job_id, "checkpoint")] == [1]
 
 
-def test_a_worker_that_died_between_the_last_checkpoint_and_the_end_leaves_nothing_to_play(lab, monkeypatch):
+def test_leaves_nothing_to_play_after_death_past_last_checkpoint(lab, monkeypatch):
     last_words = lab.pool._store.set_state
 
     def die_before_the_end(lease, state, *others):
@@ -305,7 +301,7 @@ def test_a_worker_that_died_between_the_last_checkpoint_and_the_end_leaves_nothi
     assert sample(lab, job_id).policy_version == 1
 
 
-def test_drift_between_learner_and_engine_stops_the_job_before_it_learns(lab):
+def test_stops_before_it_learns_from_a_drifted_engine(lab):
     job_id = lab.start(parity_threshold=1e-12)
     lab.play_on(job_id)
     end = lab.events(job_id, "state")[-1]
@@ -325,9 +321,7 @@ def test_detects_last_version_missing_in_the_engine(lab, publishes_wrongly):
 
 @pytest.mark.parametrize("kind", ["truncated", "masked"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_the_correction_goes_by_the_kind_the_cap_and_the_level_that_were_asked_for(
-    lab, monkeypatch, kind, level
-):
+def test_corrects_by_the_kind_cap_and_level_asked_for(lab, monkeypatch, kind, level):
     """The engine says of every token that it was less likely than it is, by the same factor."""
     submit, gap = TransformersEngine.submit, 0.5
 

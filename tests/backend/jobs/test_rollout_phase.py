@@ -27,7 +27,7 @@ def test_failed_episodes_are_left_out_named_and_counted(lab):
 
 
 @pytest.mark.parametrize("most", [0.1, 0.9])
-def test_a_job_that_lost_many_episodes_says_so_when_it_is_complete(lab, most):
+def test_says_on_completion_that_it_lost_many_episodes(lab, most):
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
     algorithm = GRPO(group_size=2, groups_per_step=12)
     limits = {"max_failed_fraction": 1.0, "warn_failed_fraction": most}
@@ -39,7 +39,7 @@ def test_a_job_that_lost_many_episodes_says_so_when_it_is_complete(lab, most):
     assert [(event.count, event.step) for event in lost] == ([(failed, 2)] if most == 0.1 else [])
 
 
-def test_a_failed_episode_is_dropped_kept_or_played_again_as_the_job_says(lab):
+def test_drops_keeps_or_replays_failed_episode_as_the_job_says(lab):
     # Episodes of a group that fail leave the others to be compared.
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
     weights, retried = {}, {}
@@ -63,7 +63,7 @@ def test_a_failed_episode_is_dropped_kept_or_played_again_as_the_job_says(lab):
     assert retried == {"drop": 0.0, "keep": 0.0, "retry:1": failed}
 
 
-def test_too_many_failed_episodes_fail_the_job_and_it_says_which(lab):
+def test_fails_job_with_too_many_failed_episodes_and_names_them(lab):
     job_id = lab.start(environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 1.0}))
     lab.play_on(job_id)
     end = lab.events(job_id, "state")[-1]
@@ -88,7 +88,7 @@ def test_too_many_failed_episodes_fail_the_job_and_it_says_which(lab):
         ),
     ],
 )
-def test_a_job_that_its_failed_episodes_end_says_why_and_whose_fault_it_is(lab, reason, error, shown, hint):
+def test_says_why_and_whose_fault_ended_by_failed_episodes(lab, reason, error, shown, hint):
     job_id = lab.start()
     failed = [
         result.model_copy(

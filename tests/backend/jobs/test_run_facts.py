@@ -30,7 +30,7 @@ def facts(lab, job_id, kind):
     return [KINDS[kind].model_validate_json(body) for body in lab.tenant.facts(job_id, kind)]
 
 
-def test_of_a_killed_and_resumed_job_each_step_episode_and_version_is_recorded_once(lab):
+def test_records_each_step_episode_and_version_of_resumed_job_once(lab):
     job_id = lab.start(steps=3, on_failure="drop", environment=EnvironmentRef(id="test/Fickle-v0"))
     for _ in range(2):
         lab.play_step(job_id)
@@ -62,7 +62,7 @@ def test_of_a_killed_and_resumed_job_each_step_episode_and_version_is_recorded_o
     assert [one.attempt for one in facts(lab, job_id, "attempt")] == [1, 2]
 
 
-def test_an_episode_that_failed_or_was_handed_out_twice_is_told_apart(lab):
+def test_tells_apart_episode_that_failed_or_was_leased_twice(lab):
     job_id = lab.start(
         steps=1,
         environment=EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 1.0}),

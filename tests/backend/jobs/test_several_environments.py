@@ -16,7 +16,7 @@ MIXED = {
 }
 
 
-def test_each_environment_has_its_share_its_metrics_its_baseline_and_its_evaluation(lab):
+def test_gives_each_environment_its_share_metrics_baseline_and_evaluation(lab):
     job_id = lab.start(steps=2, evaluate=EvaluateEvery(2, episodes=3), **MIXED)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
@@ -31,7 +31,7 @@ def test_each_environment_has_its_share_its_metrics_its_baseline_and_its_evaluat
     assert done == [(step, name) for step in (0, 2) for name in (ALIKE, WELL)]
 
 
-def test_a_job_that_a_kill_broke_off_plays_the_same_environments_again(lab):
+def test_plays_same_environments_again_after_a_kill(lab):
     job_id = lab.start(steps=1, **MIXED)
     before = {request.episode_id: request.environment for request in lab.lease(job_id)}
     lab.replace_pool()
@@ -43,7 +43,7 @@ def test_a_job_that_a_kill_broke_off_plays_the_same_environments_again(lab):
     assert len({environment.model_dump_json() for environment in after.values()}) == 2
 
 
-def test_metrics_of_more_environments_than_an_event_holds_are_cut_and_the_job_goes_on(lab):
+def test_cuts_metrics_of_too_many_environments_and_goes_on(lab):
     kwargs = [{"pay": float(-number)} for number in range(12)]
     job_id = lab.start(
         steps=1,

@@ -38,7 +38,7 @@ def lost_after(lab, job_id, step):
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
 @pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
-def test_a_job_that_lost_its_worker_ends_with_the_same_bits(lab, written, kind, rows, adapter):
+def test_ends_with_same_bits_after_losing_its_worker(lab, written, kind, rows, adapter):
     settings = {"steps": 12, "batch_size": 3, "checkpoint_every": 5, "adapter": adapter, "held_out": 0.2}
     smooth = written.run(kind, rows, **settings)
     broken = written.start(kind, rows, **settings)
@@ -53,7 +53,7 @@ def test_a_job_that_lost_its_worker_ends_with_the_same_bits(lab, written, kind, 
 
 @pytest.mark.parametrize("version", [0, 4])
 @pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
-def test_weights_that_did_not_arrive_in_the_engine_are_found_out_by_a_few_tokens(
+def test_detects_by_few_tokens_weights_missing_from_the_engine(
     lab, written, publishes_wrongly, kind, rows, version
 ):
     publishes_wrongly(version=version)
@@ -71,9 +71,7 @@ def test_the_drift_of_a_published_version_is_a_metric(lab, written, kind, rows):
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
-def test_a_spike_of_the_loss_that_is_reported_is_a_metric_and_a_warning(
-    lab, written, kind, rows, monkeypatch
-):
+def test_reports_loss_spike_as_metric_and_warning(lab, written, kind, rows, monkeypatch):
     def look(self, value, *, name, least=0.0):
         return {name: value} if name == "loss_spike" else {}
 
@@ -84,7 +82,7 @@ def test_a_spike_of_the_loss_that_is_reported_is_a_metric_and_a_warning(
     assert [warning.name for warning in lab.events(job_id, "warning")] == ["loss_spike"]
 
 
-def test_jobs_of_different_kinds_on_one_pool_do_not_disturb_each_other(lab, written):
+def test_runs_jobs_of_different_kinds_on_one_pool_undisturbed(lab, written):
     def start(kind):
         if kind == "rl":
             return lab.start(deterministic=True, steps=4)
@@ -113,7 +111,7 @@ def test_a_cancelled_job_keeps_what_it_learned(lab, written):
     assert checkpoint.step == lab.service.job(job_id).step
 
 
-def test_a_held_out_part_is_measured_by_the_way_and_not_trained_on(lab, written):
+def test_measures_held_out_part_without_training_on_it(lab, written):
     job_id = written.run("sft", ROWS, steps=9, batch_size=4, held_out=0.25, eval_every=4)
     steps = lab.events(job_id, "step")
     assert [step.step for step in steps if "eval/loss" in step.metrics] == [1, 4, 8, 9]
@@ -151,7 +149,7 @@ def test_a_job_goes_on_with_what_another_learned(lab, written, adapter):
     assert lab.events(rl, "step")[0].metrics["parity_max"] <= 1e-5
 
 
-def test_a_beginning_that_is_gone_fails_the_job_with_what_to_do(lab, written):
+def test_fails_job_whose_initial_policy_is_gone_with_a_hint(lab, written):
     first = written.run("sft", CANARY, steps=1)
     job_id = written.start("sft", CANARY, initial_policy=f"{first}@7")
     lab.until(job_id, lambda: lab.state(job_id).final)

@@ -27,14 +27,14 @@ def labs(make_lab, monkeypatch):
     return plain, sleepy, slept
 
 
-def test_the_engine_sleeps_in_each_update_and_the_job_ends_with_the_same_bits(labs):
+def test_sleeps_engine_in_each_update_and_ends_with_same_bits(labs):
     plain, sleepy, slept = labs
     assert finished(sleepy) == finished(plain)
     assert slept == [True] * 3
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("sft", CONVERSATIONS), ("preference", PAIRS)])
-def test_the_engine_sleeps_in_the_updates_on_written_data_until_a_version_is_published(
+def test_sleeps_engine_during_written_data_until_a_version_is_published(
     labs, written_in, monkeypatch, kind, rows
 ):
     plain, sleepy, slept = labs

@@ -30,7 +30,7 @@ def test_the_time_left_is_that_of_the_last_ten_steps(time, clock):
     assert clock.expected(3) == 12.0
 
 
-def test_the_first_step_says_nothing_of_the_others_once_there_are_some(time, clock):
+def test_forgets_first_step_in_estimates_once_others_exist(time, clock):
     time.now += 60.0
     clock.lap()
     assert clock.expected(2) == 120.0
@@ -40,7 +40,7 @@ def test_the_first_step_says_nothing_of_the_others_once_there_are_some(time, clo
     assert clock.expected(2) == 6.0
 
 
-def test_a_pause_is_part_of_its_step_but_not_of_the_time_left(time, clock):
+def test_counts_a_pause_in_its_step_but_not_time_left(time, clock):
     time.now += 5.0  # it works,
     time.now += 30.0  # its client says nothing for so long that this is a pause,
     clock.pause(already=30.0)
@@ -54,7 +54,7 @@ def test_a_pause_is_part_of_its_step_but_not_of_the_time_left(time, clock):
     assert clock.expected(2) == 20.0
 
 
-def test_a_pause_that_is_longer_than_the_step_begins_with_it_and_may_outlast_it(time, clock):
+def test_starts_overlong_pause_with_its_step_and_lets_it_outlast(time, clock):
     time.now += 6.0
     clock.lap()
     time.now += 2.0

@@ -90,12 +90,12 @@ def test_a_failed_game_is_told_by_the_seat_that_failed():
     assert (warning.name, warning.count, warning.message) == ("sampling_failed", 2, "agent 'o': no")
 
 
-def test_a_step_of_failures_only_has_no_mean_reward_rather_than_one_of_0():
+def test_reports_no_mean_reward_for_a_step_of_failures_only():
     counted = statistics(played(broken("boom"), broken("boom")))
     assert (counted.failed_episodes, counted.reward_mean, counted.reward_std) == (2, None, None)
 
 
-def test_each_kind_of_failure_is_told_once_with_its_count_the_commonest_first():
+def test_tells_each_kind_of_failure_once_with_commonest_first():
     text = "Traceback ...\n  line {}\nValueError: bad"
     warnings = failure_warnings(
         played(broken("other"), broken(text.format(1)), broken(text.format(2)), episode()), step=7
@@ -108,7 +108,7 @@ def test_each_kind_of_failure_is_told_once_with_its_count_the_commonest_first():
 HUNG = "step did not return within {} s; it is here:\n  File 'env.py', line {}, in step\n    time.sleep(9)\n"
 
 
-def test_a_timeout_is_known_by_its_first_line_which_an_event_keeps():
+def test_knows_timeout_by_its_first_line_which_an_event_keeps():
     hung = [
         episode(100.0, StopReason.ENVIRONMENT_TIMEOUT, error=HUNG.format(1.0, line) + "more\n" * 2000)
         for line in (3, 4)
@@ -125,7 +125,7 @@ def test_failures_that_differ_in_their_numbers_are_one_kind():
     assert [warning.count for warning in failure_warnings(played(*slow, broken("boom")), step=1)] == [3, 1]
 
 
-def test_a_metric_whose_mean_is_beyond_all_numbers_is_left_out():
+def test_omits_metric_whose_mean_is_beyond_all_numbers():
     counted = statistics(played(episode(1.0, huge=1e308, score=1.0), episode(0.0, huge=1e308, score=3.0)))
     assert counted.environment_metrics == {"env/score": 2.0}
 
@@ -145,7 +145,7 @@ def test_failed_episodes_are_not_shown():
     assert episodes_to_read(played(broken("boom"), broken("boom")), step=1) == []
 
 
-def test_a_number_that_left_what_was_usual_is_a_warning_of_its_own():
+def test_warns_separately_of_number_that_left_what_was_usual():
     event = StepEvent.model_construct(step=7, metrics={"grad_norm": 9.0, "grad_norm_spike": 31.4})
     (warning,) = spike_warnings(event)
     assert (warning.name, warning.step) == ("grad_norm_spike", 7)
@@ -157,7 +157,7 @@ def step_with(**metrics: float) -> StepEvent:
     return StepEvent.model_construct(step=7, metrics=metrics)
 
 
-def test_a_step_whose_groups_all_earned_the_same_is_told_and_others_are_not():
+def test_tells_of_step_whose_groups_all_earned_the_same():
     warning = nothing_to_compare(step_with(zero_variance_groups=3.0, compared_groups=3.0), [])
     assert warning is not None
     assert (warning.name, warning.step) == ("nothing_to_compare", 7)
@@ -176,7 +176,7 @@ def test_reports_what_every_episode_earned(std, said):
     assert ("earned 1)" in warning.message) is said
 
 
-def test_what_happens_to_one_of_several_policies_is_told_with_its_seat():
+def test_tells_what_happens_to_one_of_several_policies_by_seat():
     (spike,) = spike_warnings(step_with(**{"policy/o/loss_spike": 12.0, "policy/x/loss": 1.0}))
     assert (spike.name, "'o'" in spike.message, "'x'" in spike.message) == ("loss_spike", True, False)
     counts = {"x": (2.0, 2.0), "o": (1.0, 2.0)}
@@ -187,7 +187,7 @@ def test_what_happens_to_one_of_several_policies_is_told_with_its_seat():
     assert ("'x'" in warning.message, "'o'" in warning.message) == (True, False)
 
 
-def test_a_step_reports_so_many_metrics_at_most_and_counts_the_others():
+def test_limits_metrics_of_a_step_and_counts_the_others():
     # Every episode may name others.
     episodes = [episode(1.0, **{f"m{number}-{own}": 1.0 for own in range(90)}) for number in range(4)]
     counted = statistics(played(*(trajectory for trajectory in episodes)))
@@ -196,7 +196,7 @@ def test_a_step_reports_so_many_metrics_at_most_and_counts_the_others():
     assert len(named) == 200
 
 
-def test_metrics_of_many_seats_and_policies_are_cut_to_what_an_event_holds_and_counted():
+def test_cuts_metrics_of_many_seats_and_policies_to_event_size():
     metrics = {f"env/{seat}/m{n}": 1.0 for seat in range(10) for n in range(200)}
     metrics |= {f"seat/{seat}/reward_mean": 1.0 for seat in range(10)}
     metrics |= {f"policy/{seat}/loss": 1.0 for seat in range(10)} | {"retried_episodes": 2.0}

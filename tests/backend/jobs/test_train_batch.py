@@ -39,7 +39,7 @@ def two_seat_batch(
     return train_batch(spec, 1, played, reference=never, values=values, policy=policy)
 
 
-def test_a_seat_is_compared_with_its_own_kind_only_and_those_are_neighbours():
+def test_compares_a_seat_with_neighbours_of_its_own_kind_only():
     found = two_seat_batch((GOOD, BAD), (BAD, BAD))
     # `x` earned 4 and 0; `o` twice 0, which is no worse than what its own group earned.
     assert [s.advantage for s in found.sequences] == [2.0, -2.0, 0.0, 0.0]
@@ -57,7 +57,7 @@ def test_a_seat_is_compared_with_its_own_kind_only_and_those_are_neighbours():
     ],
     ids=["batch", "reinforce++", "reinforce++_baseline", "turn"],
 )
-def test_seats_of_one_policy_are_never_averaged_by_a_batch_wide_algorithm(algorithm):
+def test_never_averages_seats_of_one_policy_in_batch_wide_algorithms(algorithm):
     # `x` always earns more than `o`: its game is easier, its play no better.
     pairs = [(one, other) for one in (GOOD, BAD) for other in (LESS, BAD)]
     alone = [
@@ -99,7 +99,7 @@ def test_a_policy_learns_from_its_own_seats_only():
 
 
 @pytest.mark.parametrize("algorithm", [GRPO(**PAIR), GRPO(**PAIR, credit="turn")], ids=["episode", "turn"])
-def test_an_answer_that_came_to_nothing_through_anothers_failure_is_masked(algorithm):
+def test_masks_completion_that_came_to_nothing_by_anothers_failure(algorithm):
     turns = [GOOD.turns[0], GOOD.turns[1].model_copy(update={"void": True, "reward": 0.0})]
     cut = GOOD.model_copy(update={"turns": turns, "stop_reason": StopReason.SEAT_FAILED})
     found = batch(cut, BAD, algorithm=algorithm, on_failure="keep")
@@ -138,7 +138,7 @@ def test_divides_constant_loss_by_most_sampled_tokens(limits, context_length, mo
     assert (loss.aggregation, loss.constant_tokens) == ("constant", most)
 
 
-def test_answers_that_were_cut_off_are_learned_from_or_left_out_as_declared():
+def test_learns_from_or_drops_cut_off_completions_as_declared():
     cut = episode((1.0, 2, "stop"), (1.0, 3, "length"))
     assert sum(batch(cut, BAD).sequences[0].loss_mask) == 5
     found = batch(cut, BAD, algorithm=GRPO(**PAIR, mask_truncated=True))
@@ -159,7 +159,7 @@ def test_a_token_that_was_not_sampled_is_never_trained():
             assert not any(sequence.loss_mask[i] for i in prompt)
 
 
-def test_kl_in_the_reward_is_taken_off_before_episodes_are_compared():
+def test_subtracts_kl_in_reward_before_comparing_episodes():
     algorithm = GRPO(**PAIR, kl_coefficient=0.1, kl_in="reward", kl_estimator="k1")
     found = batch(GOOD, BAD, algorithm=algorithm, reference=half)
     # 3 and 4 sampled tokens: 4 - 0.3 log 2 against 0 - 0.4 log 2.
@@ -221,7 +221,7 @@ def in_segments(*turns):
 
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
-def test_every_segment_of_an_episode_is_learned_from_with_its_own_turns(credit):
+def test_learns_from_every_segment_of_episode_with_its_own_turns(credit):
     good = in_segments((1.0, 2, "stop"), (3.0, 1, "stop"), (0.0, 3, "stop"))
     bad = in_segments((0.0, 2, "stop"), (0.0, 2, "stop"), (0.0, 1, "stop"))
     found = batch(good, bad, algorithm=GRPO(**PAIR, credit=credit))
@@ -301,7 +301,7 @@ def test_keeps_truncated_completion_as_a_ppo_step():
     assert learned == pytest.approx(np.array([2, 2, -1, -1, -1, -1]) / np.sqrt(2.4), rel=1e-5)
 
 
-def test_under_ppo_the_kl_in_the_reward_is_paid_token_by_token():
+def test_pays_kl_in_reward_token_by_token_under_ppo():
     def reference(sequences):
         return [np.full(sum(s.loss_mask), -2.0, np.float32) for s in sequences]
 

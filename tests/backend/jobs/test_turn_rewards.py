@@ -13,7 +13,7 @@ GOOD, BAD = episode((1.0, 2, "stop"), (3.0, 1, "stop")), episode((0.0, 2, "stop"
 PAIR = {"group_size": 2, "groups_per_step": 1}
 
 
-def test_each_answer_can_be_credited_with_what_was_earned_from_it_on():
+def test_credits_each_completion_with_what_was_earned_from_it_on():
     found = batch(GOOD, BAD, algorithm=GRPO(**PAIR, credit="turn", discount=0.5))
     # From the first turn on 1 + 0.5 * 3 = 2.5 against 0, from the second on 3 against 0.
     good, bad = (sequence.advantage for sequence in found.sequences)
@@ -22,7 +22,7 @@ def test_each_answer_can_be_credited_with_what_was_earned_from_it_on():
     assert found.metrics["lone_turns"] == 0
 
 
-def test_a_long_answer_is_paid_less_and_the_environments_reward_is_left_alone():
+def test_pays_long_completion_less_and_leaves_environments_reward_alone():
     long = episode((1.0, 8, "length"))
     short = episode((1.0, 4, "stop"))
     algorithm = GRPO(**PAIR, overlong_tokens=4, overlong_penalty=0.5)
@@ -33,7 +33,7 @@ def test_a_long_answer_is_paid_less_and_the_environments_reward_is_left_alone():
     assert batch(long, short).metrics["zero_variance_groups"] == 1
 
 
-def test_kl_in_the_reward_of_each_turn_is_that_of_its_own_answer():
+def test_charges_each_turn_with_kl_of_its_own_completion():
     algorithm = GRPO(**PAIR, kl_coefficient=0.1, kl_in="reward", kl_estimator="k1", credit="turn")
     found = batch(GOOD, BAD, algorithm=algorithm, reference=half)
     last = (3.0 - 0.1 * np.log(2)) - (0.0 - 0.2 * np.log(2))

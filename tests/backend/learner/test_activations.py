@@ -50,7 +50,7 @@ def most_kept(learner, batch):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("family", [None, "gpt2", "gemma2_softcap"])
 @KINDS
-def test_where_too_few_tokens_would_fit_layers_are_run_again_and_the_gradient_stays(
+def test_reruns_layers_and_keeps_gradient_where_too_few_tokens_fit(
     model_dir, make_batch, adapter, family, workers, tmp_path, monkeypatch
 ):
     if family is not None:
@@ -69,7 +69,7 @@ def test_where_too_few_tokens_would_fit_layers_are_run_again_and_the_gradient_st
     assert workers > 1 or kept[1] < kept[0] / 2
 
 
-def test_micro_batches_get_smaller_with_the_memory_and_layers_are_run_again_at_last():
+def test_shrinks_micro_batches_with_memory_and_finally_reruns_layers():
     found = [
         activations.micro_batching(100_000, layers=24, bytes_between_layers=4_000, room=room)
         for room in (10**12, 10**8, 10**7, 1)

@@ -42,7 +42,7 @@ def test_patterns_say_which_layers_are_adapted(model_dir, patterns, expected):
     )
 
 
-def test_a_pattern_that_names_no_layer_is_refused_with_those_that_there_are(model_dir):
+def test_rejects_pattern_that_names_no_layer_and_lists_existing_ones(model_dir):
     learner = Learner(model_dir)
     with pytest.raises(InvalidRequestError) as caught:
         learner.create_policy("p", LoRA(target_modules=["q_proj", "lm_head"]), seed=0)
@@ -51,7 +51,7 @@ def test_a_pattern_that_names_no_layer_is_refused_with_those_that_there_are(mode
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_adapters_of_different_layers_on_one_base_leave_each_other_alone(model_dir, batch, dtype):
+def test_separates_adapters_of_different_layers_on_one_base(model_dir, batch, dtype):
     adapters = {"q": QUERIES, "all": LoRA(rank=3), "mlp": LoRA(rank=2, target_modules="mlp.*")}
 
     def alone(name):
@@ -76,13 +76,13 @@ def test_adapters_of_different_layers_on_one_base_leave_each_other_alone(model_d
     assert len(together.logprobs("q", batch)) == len(batch)
 
 
-def test_a_rank_stabilized_adapter_is_scaled_by_the_root_of_its_rank():
+def test_scales_rank_stabilized_adapter_by_the_root_of_its_rank():
     tensors = {}
     assert AdapterWeights(rank=16, alpha=8.0, tensors=tensors).scaling == 0.5
     assert AdapterWeights(rank=16, alpha=8.0, rslora=True, tensors=tensors).scaling == 2.0
 
 
-def test_its_learner_computes_as_one_of_the_alpha_that_comes_to_the_same(model_dir, batch):
+def test_computes_then_as_a_learner_of_equivalent_alpha(model_dir, batch):
     learner = Learner(model_dir)
     learner.create_policy("stable", LoRA(rank=9, alpha=2.0, rslora=True), seed=1)
     learner.create_policy("plain", LoRA(rank=9, alpha=2.0 * math.sqrt(9)), seed=1)

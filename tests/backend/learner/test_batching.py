@@ -34,9 +34,7 @@ def rows_of(batch):
 
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("max_tokens", [1, 20, 1000])
-def test_every_sampled_token_is_predicted_once_from_exactly_what_stands_before_it(
-    make_batch, share, max_tokens
-):
+def test_predicts_every_sampled_token_once_from_exactly_its_prefix(make_batch, share, max_tokens):
     sequences = make_batch(seed=3, groups=4, size=4)
     seen = {}
     for batch in cut(sequences, max_tokens=max_tokens, share_prefixes=share):
@@ -99,7 +97,7 @@ def test_what_stands_after_the_last_sampled_token_is_left_out():
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_micro_batches_keep_to_their_budget_unless_one_sequence_alone_exceeds_it(make_batch, share):
+def test_keeps_micro_batches_within_budget_unless_one_sequence_exceeds_it(make_batch, share):
     sequences = make_batch(seed=5, groups=6, size=4)
     for batch in cut(sequences, max_tokens=40, share_prefixes=share):
         cost = len(batch.token_ids) if share else batch.node_of.size

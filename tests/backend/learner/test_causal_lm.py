@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 
 
-def test_a_window_that_the_configuration_tells_is_refused_without_a_try(caplog):
+def test_rejects_window_told_by_the_configuration_without_a_try(caplog):
     config = MistralConfig(
         vocab_size=50,
         hidden_size=16,
@@ -66,7 +66,7 @@ def test_a_model_that_is_its_own_decoder_is_taken_whole(make_batch):
     torch.testing.assert_close(lm.output_head(states), features)
 
 
-def test_a_window_in_the_text_part_of_a_configuration_is_seen(tmp_path):
+def test_finds_window_in_the_text_part_of_a_configuration(tmp_path):
     torch.manual_seed(0)
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     text = {"vocab_size": 97, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
@@ -93,7 +93,7 @@ def test_a_window_in_the_text_part_of_a_configuration_is_seen(tmp_path):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
-def test_where_positions_change_with_the_length_sequences_end_before_they_do(tmp_path):
+def test_ends_sequences_before_positions_change_with_the_length(tmp_path):
     """Beyond it a token's logprob would depend on the longest sequence of its micro-batch."""
     config = Phi3Config(
         vocab_size=60,
@@ -132,7 +132,7 @@ def test_where_positions_change_with_the_length_sequences_end_before_they_do(tmp
 
 
 @DTYPES
-def test_a_soft_cap_that_small_logits_do_not_reach_is_seen(dtype):
+def test_finds_soft_cap_that_small_logits_do_not_reach(dtype):
     torch.manual_seed(0)
     config = Gemma2Config(
         vocab_size=50,

@@ -40,7 +40,7 @@ def saved(learner, batch, tmp_path):
 
 
 @KINDS
-def test_two_steps_a_checkpoint_and_two_more_are_bit_equal_to_four(model_dir, batch, adapter, tmp_path):
+def test_trains_two_steps_twice_over_checkpoint_bit_equal_to_four(model_dir, batch, adapter, tmp_path):
     learner = Learner(model_dir)
     learner.create_policy("p", adapter, seed=1)
     train(learner, batch, steps=2)
@@ -59,7 +59,7 @@ def test_two_steps_a_checkpoint_and_two_more_are_bit_equal_to_four(model_dir, ba
     assert again.files["optimizer.safetensors"] == straight.files["optimizer.safetensors"]
 
 
-def test_a_full_policy_learns_the_same_bits_wherever_in_the_file_its_weights_lay(tmp_path):
+def test_learns_full_policy_bit_equal_wherever_files_hold_its_weights(tmp_path):
     # Eight bytes more in the header move every tensor to another address once the file is mapped into memory.
     # Not the tiny model, nor short sequences: small matrix products are computed alike everywhere.
     moved = shutil.copytree(NANO, tmp_path / "moved")
@@ -200,9 +200,7 @@ def test_restores_checkpoint_that_could_not_be_replaced(learner, saved, batch, m
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
-def test_what_was_replaced_is_put_back_when_the_directory_cannot_be_flushed(
-    learner, saved, batch, monkeypatch
-):
+def test_restores_what_was_replaced_when_directory_cannot_be_flushed(learner, saved, batch, monkeypatch):
     fsync = os.fsync
 
     def full(descriptor):
@@ -218,14 +216,14 @@ def test_what_was_replaced_is_put_back_when_the_directory_cannot_be_flushed(
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
-def test_what_a_killed_writer_was_about_to_replace_is_put_back_by_the_next(learner, saved):
+def test_restores_what_a_killed_writer_was_about_to_replace(learner, saved):
     saved.rename(saved.parent / f".replaced-{saved.name}")
     learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)
     assert learner.load("again", saved, ADAPTERS[0]).step == 2
     assert sorted(path.name for path in saved.parent.iterdir()) == ["step-2", "step-3"]
 
 
-def test_what_a_killed_writer_had_replaced_is_removed_by_the_next(learner, saved):
+def test_removes_what_a_killed_writer_had_replaced(learner, saved):
     shutil.copytree(saved, saved.parent / f".replaced-{saved.name}")
     learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)
     assert sorted(path.name for path in saved.parent.iterdir()) == ["step-2", "step-3"]

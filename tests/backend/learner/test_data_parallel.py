@@ -75,9 +75,7 @@ def test_a_policy_takes_anothers_place_on_every_rank(both, batch, kind, tmp_path
     "aggregation", ["token", *(pytest.param(name, marks=MATRIX) for name in ("sequence", "constant"))]
 )
 @pytest.mark.parametrize("sequences", [9, 1])
-def test_two_ranks_have_the_gradient_of_one_also_if_a_rank_has_nothing(
-    both, batch, kind, aggregation, sequences
-):
+def test_has_gradient_of_one_on_two_ranks_even_if_idle(both, batch, kind, aggregation, sequences):
     group, single = both
     part, loss = (
         batch[:sequences],
@@ -131,7 +129,7 @@ def test_two_ranks_skip_a_gradient_of_exactly_zero_as_one(both, batch, kind):
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)
-def test_two_ranks_begin_another_training_without_the_moments_of_the_first(both, batch, kind, tmp_path):
+def test_begins_another_training_on_ranks_without_old_moments(both, batch, kind, tmp_path):
     name = f"another-{kind}"
     for each in both:
         each.load(name, tmp_path / kind / "step-1", ADAPTERS[kind], fresh_optimiser=True)
@@ -149,7 +147,7 @@ def test_two_ranks_begin_another_training_without_the_moments_of_the_first(both,
         (policy_loss(importance_correction="truncated"), "importance_weight_mean"),
     ],
 )
-def test_metrics_are_those_of_one_also_if_a_rank_has_nothing_to_learn(both, batch, silent, loss, counted):
+def test_reports_metrics_of_one_also_if_a_rank_is_idle(both, batch, silent, loss, counted):
     pair = [dataclasses.replace(batch[i], advantage=0.0 if i == silent else -1.0) for i in (0, 1)]
     found, expected = (each.forward_backward("lora", pair, loss).metrics for each in both)
     assert expected[counted] > 0
@@ -159,7 +157,7 @@ def test_metrics_are_those_of_one_also_if_a_rank_has_nothing_to_learn(both, batc
         assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-6), name
 
 
-def test_two_ranks_have_the_values_and_the_value_gradient_of_one(group, learner, batch, tmp_path):
+def test_has_values_and_value_gradient_of_one_on_two_ranks(group, learner, batch, tmp_path):
     rng, adapter, loss = (
         np.random.default_rng(0),
         ADAPTERS["lora"],
@@ -187,7 +185,7 @@ def test_two_ranks_have_the_values_and_the_value_gradient_of_one(group, learner,
     group.drop("valued")
 
 
-def test_parts_of_a_batch_in_two_calls_add_up_as_in_one(both, batch):
+def test_adds_up_two_calls_of_batch_parts_as_one(both, batch):
     group, single = both
     totals = BatchTotals.of(batch)
     single.forward_backward("full", batch, policy_loss())
@@ -255,7 +253,7 @@ def alone(group, make_batch):
     return found
 
 
-def test_tenants_that_train_in_turns_get_the_bits_of_training_alone(group, alone, tenants, batch):
+def test_gets_bits_of_training_alone_for_tenants_in_turns(group, alone, tenants, batch):
     for number, _ in enumerate(itertools.zip_longest(*tenants.values())):
         group.logprobs(None, batch)
         group.create_policy("guest", LoRA(rank=4), seed=number)
@@ -264,7 +262,7 @@ def test_tenants_that_train_in_turns_get_the_bits_of_training_alone(group, alone
     assert taken_out(group) == alone
 
 
-def test_tenants_with_a_thread_each_get_the_bits_of_training_alone(group, alone, tenants):
+def test_gets_bits_of_training_alone_for_tenants_in_threads(group, alone, tenants):
     threads = [threading.Thread(target=list, args=(calls,)) for calls in tenants.values()]
     for thread in threads:
         thread.start()
@@ -273,7 +271,7 @@ def test_tenants_with_a_thread_each_get_the_bits_of_training_alone(group, alone,
     assert taken_out(group) == alone
 
 
-def test_a_checkpoint_of_the_group_goes_on_in_one_process_and_back(both, batch, tmp_path):
+def test_continues_checkpoint_of_the_group_in_one_process_and_back(both, batch, tmp_path):
     group, single = both
     group.forward_backward("lora", batch, policy_loss())
     group.optim_step("lora", learning_rate=2e-2)
@@ -288,7 +286,7 @@ def test_a_checkpoint_of_the_group_goes_on_in_one_process_and_back(both, batch, 
     assert group.policy_ids == ["lora", "full"]
 
 
-def test_an_error_in_one_rank_is_the_groups_and_leaves_no_half_gradient(both, batch):
+def test_raises_an_error_of_one_rank_without_half_a_gradient(both, batch):
     group, _ = both
     spoiled = [
         dataclasses.replace(
@@ -307,7 +305,7 @@ def test_an_error_in_one_rank_is_the_groups_and_leaves_no_half_gradient(both, ba
         )
 
 
-def test_a_gradient_that_is_refused_leaves_every_rank_as_it_was(both, batch):
+def test_leaves_every_rank_as_it_was_on_a_rejected_gradient(both, batch):
     group, _ = both
     for name in ADAPTERS:
         before = weights_sha256(group.weights(name))
@@ -349,7 +347,7 @@ def test_a_gradient_that_waits_is_forgotten_on_every_rank(both, batch, tmp_path)
         group.save(name, tmp_path / "of-the-group" / name / "step-1", step=1, policy_version=1)
 
 
-def test_a_rank_that_dies_is_a_named_error_and_not_a_hang(model_dir, batch):
+def test_raises_named_error_instead_of_hanging_on_a_dead_rank(model_dir, batch):
     # Processes of its own: the others of this file share theirs.
     with DataParallelLearner(model_dir, ranks=2, silence_seconds=240.0) as group:
         group.create_policy("lora", ADAPTERS["lora"], seed=3)

@@ -53,7 +53,7 @@ def test_student_and_teacher_in_each_others_place_turn_the_sign(pairs):
 
 
 @pytest.mark.parametrize("moved_by", [0.0, 0.3])
-def test_the_gradient_is_that_of_finite_differences_of_the_reverse_divergence(moved_by):
+def test_has_gradient_of_finite_differences_of_the_reverse_divergence(moved_by):
     """Over all tokens of one place, as the student sampled them and after it has moved on."""
     sampling, teacher = torch.tensor(np.log(STUDENT)), torch.tensor(np.log(TEACHER))
     drawn = torch.randn(4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

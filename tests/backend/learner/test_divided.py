@@ -49,7 +49,7 @@ def train(learner, policy_id, batch, *, steps=1):
     return weights_sha256(learner.weights(policy_id))
 
 
-def test_ranks_with_unequal_numbers_of_micro_batches_have_the_gradient_of_one(group, learner, batch, policy):
+def test_has_gradient_of_one_with_unequal_micro_batches_on_ranks(group, learner, batch, policy):
     learner.create_policy(policy, FULL, seed=0)
     # All that one rank has is only looked at, while the other learns.
     halves = [dataclasses.replace(s, advantage=0.0 if i % 2 else 1.0) for i, s in enumerate(batch)]
@@ -75,7 +75,7 @@ def test_tied_weights_are_copied_once(tied_model_dir):
 
 
 @pytest.mark.full("starts two ranks of its own")
-def test_tied_weights_have_the_gradient_of_one_and_are_saved_once(tied_model_dir, tmp_path, batch):
+def test_has_gradient_of_one_for_tied_weights_and_saves_once(tied_model_dir, tmp_path, batch):
     single = Learner(tied_model_dir)
     single.create_policy("p", FULL, seed=0)
     with DataParallelLearner(tied_model_dir, ranks=2, silence_seconds=240.0, divide_from=1) as group:
@@ -113,7 +113,7 @@ def test_layers_in_bfloat16_have_float32_parts_and_gradients(model_dir, learner,
         assert not torch.equal(found, expected)
 
 
-def test_its_checkpoint_is_a_transformers_model_and_goes_on_to_the_bit(
+def test_saves_transformers_model_as_checkpoint_and_resumes_to_the_bit(
     group, learner, batch, policy, tmp_path
 ):
     train(group, policy, batch, steps=2)
@@ -184,7 +184,7 @@ def test_what_is_refused_leaves_no_rank_waiting(group, batch, policy):
     assert weights_sha256(group.weights(policy)) == before
 
 
-def test_a_place_that_cannot_be_written_is_the_affair_of_one_policy(group, batch, policy, tmp_path):
+def test_fails_only_the_policy_whose_folder_cannot_be_written(group, batch, policy, tmp_path):
     before = train(group, policy, batch)
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(InternalServiceError, match=r"gather_and_save failed: \w+Error"):

@@ -30,7 +30,7 @@ def test_only_equal_images_have_equal_ids():
     assert one[1:3].min() > 10**6
 
 
-def test_the_images_of_a_micro_batch_and_their_places_come_back():
+def test_restores_images_of_a_micro_batch_and_their_places():
     numbers = ImageNumbers()
     numbered(numbers, OTHER)  # of another micro-batch
     ids = np.concatenate([numbered(numbers, ONE), numbered(numbers, OTHER, ONE)])

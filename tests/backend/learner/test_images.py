@@ -50,7 +50,7 @@ def expected(model, one):
 
 
 @pytest.mark.parametrize("adapter", KINDS, ids=["words", "eyes", "whole"])
-def test_what_is_learned_and_saved_answers_the_same_in_plain_libraries(learner, tmp_path, adapter):
+def test_answers_in_plain_libraries_as_learned_and_saved(learner, tmp_path, adapter):
     from peft import PeftModel
     from transformers import AutoModelForImageTextToText
 
@@ -86,7 +86,7 @@ def test_gradients_reach_what_sees_only_where_it_is_trained(learner):
     assert not [name for name in learner.gradient("words") if "vision" in name]
 
 
-def test_prompts_that_differ_in_their_image_alone_are_not_taken_for_equal(learner):
+def test_tells_apart_prompts_that_differ_in_image_alone(learner):
     learner.create_policy("p", KINDS[0], seed=0)
     alone = [learner.logprobs("p", [one])[0].tolist() for one in (sequence(3), sequence(4))]
     together = [found.tolist() for found in learner.logprobs("p", [sequence(3), sequence(4), sequence(3)])]

@@ -13,7 +13,7 @@ from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 @pytest.mark.service
 @pytest.mark.full("starts two ranks")
-def test_ranks_train_on_images_as_one_learner_does_and_divide_no_model_that_sees():
+def test_trains_ranks_on_images_as_one_without_dividing_vision_models():
     batch = [sequence(1), sequence(2), sequence(1, 2), sequence(3, answer=[30, 2], advantage=-1.0)]
     alone = Learner(NANO_VL, images=Pictures())
     with DataParallelLearner(NANO_VL, ranks=2, divide_from=1, images=Pictures()) as ranks:

@@ -26,7 +26,7 @@ def test_ratios_are_those_of_the_two_policies_and_stay_finite():
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1), st.floats(1.0, 100.0))
-def test_no_weight_is_above_the_cap_and_agreement_is_never_corrected(ratios, cap):
+def test_caps_every_weight_and_never_corrects_agreement(ratios, cap):
     some = torch.tensor([1.0, *ratios], dtype=torch.float64)
     for kind in ("truncated", "masked"):
         weights = importance_weights(some, kind=kind, cap=cap)

@@ -23,7 +23,7 @@ def test_golden_values(estimator, expected):
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
-def test_over_all_tokens_of_a_distribution_the_unbiased_ones_give_its_divergence(estimator):
+def test_gives_divergence_by_unbiased_estimators_over_all_tokens(estimator):
     policy, reference = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
     divergence = (policy * np.log(policy / reference)).sum()
     found = kl_estimates(torch.tensor(np.log(policy)), torch.tensor(np.log(reference)), estimator)
@@ -48,7 +48,7 @@ def test_the_gradients_are_those_that_the_docstring_names():
 
 
 @given(st.lists(st.tuples(st.floats(-20, 0), st.floats(-20, 0)), min_size=1))
-def test_k2_and_k3_are_never_negative_and_equal_policies_cost_nothing(pairs):
+def test_keeps_k2_and_k3_nonnegative_and_zero_for_equal_policies(pairs):
     policy, reference = (torch.tensor(some, dtype=torch.float64) for some in zip(*pairs, strict=True))
     for estimator in ("k2", "k3"):
         assert (kl_estimates(policy, reference, estimator) >= -1e-12).all()

@@ -88,7 +88,7 @@ def test_logprobs_are_those_of_plain_transformers_on_each_sequence_alone(
 
 
 @KINDS
-def test_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(learner, batch, adapter, tmp_path):
+def test_matches_loss_and_gradient_of_the_formula_by_plain_autograd(learner, batch, adapter, tmp_path):
     trained(learner, adapter, batch)
     model = plain_model(learner, tmp_path / "step-1")
     loss = plain_loss(model, batch)
@@ -169,7 +169,7 @@ def test_rewarded_tokens_become_likely(learner, adapter):
     )
 
 
-def test_advantage_zero_gives_exactly_zero_gradient_and_logprobs_all_the_same(learner, batch):
+def test_gives_zero_gradient_and_logprobs_for_advantage_zero(learner, batch):
     trained(learner, ADAPTERS[0], batch)
     expected = learner.logprobs("p", batch)
     silent = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
@@ -275,7 +275,7 @@ def _step(learner, batch, **kwargs):
 
 
 @KINDS
-def test_a_gradient_that_is_not_finite_is_refused_and_changes_nothing(learner, batch, adapter):
+def test_rejects_gradient_that_is_not_finite_and_changes_nothing(learner, batch, adapter):
     trained(learner, adapter, batch)
     before = weights_sha256(learner.weights("p"))
     exploding = [
@@ -319,7 +319,7 @@ def test_what_is_trained_is_float32_on_a_base_in_bfloat16(model_dir, batch, lear
     assert {t.dtype for t in short.weights("p").tensors.values()} == {torch.float32}
 
 
-def test_updates_too_small_for_bfloat16_add_up_and_survive_a_checkpoint(model_dir, batch, tmp_path):
+def test_adds_up_updates_too_small_for_bfloat16_through_checkpoint(model_dir, batch, tmp_path):
     short = Learner(model_dir, dtype=torch.bfloat16)
     short.create_policy("p", FullParameters(), seed=0)
     begin = short.weights("p").tensors

@@ -41,7 +41,7 @@ def stepped(policy, head, gradient, head_gradient, **settings):
     [(400.0, 1.0), (0.5, 0.5)],
     ids=["a loud head", "a quiet head"],
 )
-def test_policy_and_value_head_are_clipped_each_by_its_own_length(policy, head, head_gradient, head_clipped):
+def test_clips_policy_and_value_head_each_by_its_own_length(policy, head, head_gradient, head_clipped):
     moments = stepped(policy, head, [3.0, 4.0], [head_gradient], max_grad_norm=1.0).state()
     torch.testing.assert_close(moments["exp_avg.policy"], 0.1 * torch.tensor([0.6, 0.8]))
     torch.testing.assert_close(moments["exp_avg.head"], 0.1 * torch.tensor([head_clipped]))
@@ -85,7 +85,7 @@ def test_eps_is_added_to_the_root_of_the_second_moment(policy, head):
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_a_gradient_of_exactly_zero_moves_nothing_unless_adamw_is_to_have_its_way(policy, head, skip):
+def test_moves_nothing_on_exactly_zero_gradient_except_under_plain_adamw(policy, head, skip):
     optimiser = stepped(policy, head, [3.0, 4.0], [5.0])
     weights = [parameter.detach().clone() for parameter in (policy, head)]
     moments = {name: moment.clone() for name, moment in optimiser.state().items()}
@@ -97,7 +97,7 @@ def test_a_gradient_of_exactly_zero_moves_nothing_unless_adamw_is_to_have_its_wa
 
 
 @pytest.mark.parametrize(("gradient", "head_gradient"), [([0.0, 1e-30], [0.0]), ([0.0, 0.0], [0.1])])
-def test_a_gradient_of_which_any_number_is_not_zero_is_applied(policy, head, gradient, head_gradient):
+def test_applies_gradient_of_which_any_number_is_not_zero(policy, head, gradient, head_gradient):
     optimiser = stepped(policy, head, [3.0, 4.0], [5.0])
     policy.grad, head.grad = torch.tensor(gradient), torch.tensor(head_gradient)
     assert not optimiser.step(**FREE).skipped

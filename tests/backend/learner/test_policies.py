@@ -13,7 +13,7 @@ from tinkergym.schema.jobs.parts import FullParameters, LoRA
 ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
 
 
-def test_policies_that_train_in_turns_are_bit_equal_to_training_alone(model_dir, make_batch):
+def test_trains_policies_in_turns_bit_equal_to_training_alone(model_dir, make_batch):
     settings = {
         "a.1": (LoRA(rank=2), make_batch(seed=1)),
         "b": (LoRA(rank=5, alpha=3.0), make_batch(seed=2)),
@@ -43,7 +43,7 @@ def _step(learner, batch, **kwargs):
     return learner.optim_step("p", **kwargs)
 
 
-def test_a_policy_is_known_by_its_id_only_while_it_exists(learner, batch):
+def test_knows_a_policy_by_its_id_only_while_it_exists(learner, batch):
     learner.create_policy("p", ADAPTERS[0], seed=1)
     with pytest.raises(ConflictError, match="already"):
         learner.create_policy("p", ADAPTERS[0], seed=1)

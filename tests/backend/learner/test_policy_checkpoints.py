@@ -36,9 +36,7 @@ def test_the_same_policy_gives_the_same_files(learner, saved):
 
 @KINDS
 @pytest.mark.parametrize("training", ["the same", "another"])
-def test_weights_that_are_read_as_others_than_were_saved_are_refused(
-    learner, batch, adapter, training, tmp_path
-):
+def test_rejects_weights_that_are_read_differently_than_saved(learner, batch, adapter, training, tmp_path):
     """By a library of another version, say: each file is what was written."""
     learner.create_policy("p", adapter, seed=1)
     train(learner, batch, steps=1)

@@ -88,7 +88,7 @@ def test_averages_pairs_and_counts_chosen_wins():
     assert result.metrics["logprob_rejected"] == pytest.approx(-17 / 3)
 
 
-def test_golden_vectors_of_the_losses_by_mean_logprobs_for_answers_of_unequal_lengths():
+def test_matches_golden_losses_by_mean_logprobs_for_unequal_completions():
     chosen, rejected = np.array([-6 / 3, -9 / 4, -2.5 / 2]), np.array([-8 / 5, -7 / 2, -2.0])
     simpo = preference_loss(SimPO(beta=2.0, gamma=0.5), ANSWERS)
     expected = [-log_sigmoid(2.0 * (c - r) - 0.5) for c, r in zip(chosen, rejected, strict=True)]
@@ -113,7 +113,7 @@ EVERY = [kind() for kind in get_args(get_args(PreferenceLoss)[0])]
 
 # Of the second hinge the first pair is beyond, where it is flat.
 @pytest.mark.parametrize("loss", [*EVERY, DPO(label_smoothing=0.2), Hinge(beta=5.0)])
-def test_the_weights_of_the_tokens_are_minus_the_slope_of_the_loss(loss):
+def test_weighs_tokens_by_minus_the_slope_of_the_loss(loss):
     result = preference_loss(loss, ANSWERS)
     step = 1e-6
     for name, weights in (("chosen", result.chosen_weights), ("rejected", result.rejected_weights)):
@@ -129,7 +129,7 @@ def test_the_weights_of_the_tokens_are_minus_the_slope_of_the_loss(loss):
 
 
 @pytest.mark.parametrize("loss", [DPO(), Hinge(), SimPO(), ORPO()])
-def test_the_chosen_answer_becomes_likelier_and_the_rejected_one_less_likely(loss):
+def test_makes_chosen_completion_likelier_and_rejected_one_less_likely(loss):
     result = preference_loss(loss, ANSWERS)
     assert (result.chosen_weights > 0).all()
     assert (result.rejected_weights < 0).all()

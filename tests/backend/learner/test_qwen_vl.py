@@ -114,7 +114,7 @@ def test_the_engine_samples_and_the_learner_scores_as_transformers_does(engine, 
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), LoRA(rank=4, vision=True), FullParameters()])
-def test_updates_reach_the_engine_and_a_checkpoint_loads_in_plain_libraries(
+def test_sends_updates_to_engine_and_loads_checkpoint_in_plain_libraries(
     engine, learner, look, reference, tmp_path, folder, adapter
 ):
     from peft import PeftModel
@@ -147,7 +147,7 @@ def test_updates_reach_the_engine_and_a_checkpoint_loads_in_plain_libraries(
     learner.drop("p")
 
 
-def test_a_conversation_goes_on_from_its_cache_with_the_positions_behind_its_images(engine, look, reference):
+def test_continues_conversation_from_cache_with_positions_behind_its_images(engine, look, reference):
     from backend.engines.asking import Asked
 
     first = look("t0", 1, 0, session_id="s")
@@ -161,7 +161,7 @@ def test_a_conversation_goes_on_from_its_cache_with_the_positions_behind_its_ima
     assert found.sampling_logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_an_image_of_another_size_in_the_place_of_one_is_refused(learner, look):
+def test_rejects_image_of_another_size_in_place_of_one(learner, look):
     request = look("r", 0)
     (image,) = request.images
     other = image.model_copy(update={"sha256": PICTURES[2].sha256})
@@ -178,7 +178,7 @@ def test_an_image_of_another_size_in_the_place_of_one_is_refused(learner, look):
     learner.drop("p")
 
 
-def test_an_image_that_is_too_narrow_is_refused_where_it_is_shown(folder):
+def test_rejects_too_narrow_image_where_it_is_shown(folder):
     renderer = Renderer.from_bundle(load_renderer_bundle("tiny", folder))
     narrow = observation_messages({"image": np.zeros((2, 500, 3), np.uint8)})
     with pytest.raises(InvalidImageError):

@@ -84,12 +84,12 @@ def test_answers_come_in_the_order_of_the_ranks(make_group):
     assert not group.broken
 
 
-def test_an_answer_to_an_earlier_call_is_not_taken_for_one_to_this(make_group):
+def test_ignores_an_answer_to_an_earlier_call(make_group):
     group, _ = make_group({"weights": "late"}, {"weights": "late"})
     assert group.ask_all("weights") == ["late", "late"]
 
 
-def test_what_all_ranks_refuse_is_raised_and_leaves_the_group_whole(make_group):
+def test_raises_what_all_ranks_refuse_and_keeps_the_group_whole(make_group):
     group, _ = make_group({"load": ConflictError("there is one")}, {"load": ConflictError("there is one")})
     with pytest.raises(ConflictError, match="there is one"):
         group.ask_all("load")
@@ -105,7 +105,7 @@ def test_what_all_ranks_refuse_is_raised_and_leaves_the_group_whole(make_group):
         (ConflictError("mine alone"), r"rank 1 refused step \(mine alone\), and then rank 0 silent"),
     ],
 )
-def test_a_rank_that_others_would_wait_for_ends_the_group_with_its_reason(make_group, answer, words):
+def test_ends_group_with_reason_of_a_rank_others_wait_for(make_group, answer, words):
     group, ranks = make_group({"step": ...}, {"step": answer}, patience_seconds=0.1)
     with pytest.raises(RankLostError):
         group.ask_all("step")
@@ -115,13 +115,13 @@ def test_a_rank_that_others_would_wait_for_ends_the_group_with_its_reason(make_g
         group.ask_first("anything")
 
 
-def test_the_rank_that_died_is_named_and_not_one_that_failed_for_it(make_group):
+def test_names_the_dead_rank_and_not_one_failing_for_it(make_group):
     group, _ = make_group({"step": RuntimeError("connection reset")}, {"step": "dies"})
     with pytest.raises(RankLostError):
         group.ask_all("step")
 
 
-def test_a_rank_that_does_not_even_listen_is_silent_and_no_hang(make_group):
+def test_calls_a_rank_that_never_listens_silent_instead_of_hanging(make_group):
     group, ranks = make_group({}, "deaf", silence_seconds=0.5)
     with pytest.raises(RankLostError):
         group.ask({1: ("step", (bytes(50_000_000),), {})})  # more than a socket holds

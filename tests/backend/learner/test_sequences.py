@@ -36,7 +36,7 @@ def prepared(learner, batch):
     return learner, sequences
 
 
-def test_optional_numbers_are_wanted_of_every_sequence_and_in_the_right_number(ready):
+def test_requires_optional_numbers_of_every_sequence_in_right_number(ready):
     learner, batch = ready
     with pytest.raises(InvalidRequestError, match="for every sequence, or for none"):
         learner.forward_backward(
@@ -73,7 +73,7 @@ ADAPTERS = [LoRA(rank=4, alpha=12.0), FullParameters()]
         ({"loss_mask": [False, False, False]}, "loss_mask"),
     ],
 )
-def test_a_sequence_that_cannot_be_learned_from_is_refused_with_the_field(learner, change, field):
+def test_rejects_sequence_that_cannot_be_learned_from_by_field(learner, change, field):
     learner.create_policy("p", ADAPTERS[0], seed=1)
     good = {
         "token_ids": [1, 2, 3],

@@ -71,7 +71,7 @@ def test_prompts_are_shared_in_every_dtype(make, dtype, caplog, said_by):
 
 @DTYPES
 @pytest.mark.parametrize("change", [without_positions, within_a_window])
-def test_a_model_whose_tokens_would_see_others_is_refused_and_the_log_says_so(change, dtype, said_by):
+def test_rejects_model_whose_tokens_would_see_others_and_logs_it(change, dtype, said_by):
     lm = CausalLM(changed(nano(dtype), change), device=CPU)
     assert not lm.shares_prefixes
     assert lm.model.config._attn_implementation == "sdpa"
@@ -79,7 +79,7 @@ def test_a_model_whose_tokens_would_see_others_is_refused_and_the_log_says_so(ch
     assert "computed once per sequence" in message and "logprobs differ" in message
 
 
-def test_a_model_that_fails_on_shared_prompts_is_computed_once_per_sequence(caplog):
+def test_computes_per_sequence_a_model_that_fails_on_shared_prompts(caplog):
     def refuse(given):
         if given.get("position_ids") is not None:
             raise TypeError("no positions, please")

@@ -18,13 +18,13 @@ def test_numbers_about_zero_spike_only_beyond_their_own_scatter():
     assert watched([0.1, -0.2, 0.3, -0.1] * 4 + [-9.0])[-1]
 
 
-def test_a_small_change_of_a_constant_and_a_first_number_are_no_spikes():
+def test_sees_no_spike_in_first_number_or_slightly_changed_constant():
     assert not any(watched([2.0] * 12 + [2.5]))
     assert not any(watched([0.0, 100.0]))
     assert not any(watched([0.0] * 12 + [5.0]))
 
 
-def test_losses_that_are_nothing_but_rounding_have_no_spike_until_one_has_a_size():
+def test_sees_no_spike_in_rounding_until_losses_have_a_size():
     rounding = [1e-8, -2e-8, 3e-8, -1e-8] * 4
     assert watched([*rounding, 6e-4])[-1]
     assert not any(watched([*rounding, 6e-4, 0.09], LEAST_LOSS))

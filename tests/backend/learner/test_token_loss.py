@@ -67,7 +67,7 @@ def test_the_gradient_is_that_of_finite_differences():
     assert torch.autograd.gradcheck(lambda x: weighted_likelihood(x, weights), logprobs.requires_grad_())
 
 
-def test_the_weights_are_the_advantages_and_nobody_needs_to_have_sampled():
+def test_weighs_by_advantages_though_nothing_was_sampled():
     tokens = LossTokens(
         learner_logprobs=f64(-1.0, -3.0),
         sampling_logprobs=f64(math.nan, -math.inf),
@@ -105,7 +105,7 @@ def test_the_learners_gradient_is_that_of_finite_differences(
 
 
 @pytest.mark.parametrize("kind", [DPO(beta=0.5), SimPO(), ORPO(odds_weight=0.7)], ids=lambda kind: kind.name)
-def test_with_a_preferences_slopes_as_weights_it_has_the_gradient_of_the_preference(
+def test_has_preferences_gradient_when_weighted_with_its_slopes(
     smooth_model_dir, assert_slopes_of, make_batch, kind
 ):
     """Each answer is all sampled tokens of a sequence; a pair's stand side by side."""
@@ -134,7 +134,7 @@ def test_with_a_preferences_slopes_as_weights_it_has_the_gradient_of_the_prefere
     assert_slopes_of(found, batch, lambda logprobs: compared(sums([own.numpy() for own in logprobs])).loss)
 
 
-def test_only_marked_tokens_are_learned_and_what_follows_the_last_is_not_looked_at(learner, batch):
+def test_learns_only_marked_tokens_and_skips_what_follows_the_last(learner, batch):
     learner.create_policy("p", FullParameters(), seed=0)
     expected, result = gradient(learner, written(batch))
     longer = [
@@ -152,7 +152,7 @@ def test_only_marked_tokens_are_learned_and_what_follows_the_last_is_not_looked_
     assert of_longer.loss == result.loss
 
 
-def test_a_text_of_weight_zero_pulls_at_nothing_and_counts_in_the_mean(learner, batch):
+def test_counts_text_of_weight_zero_in_mean_without_pull(learner, batch):
     learner.create_policy("p", LoRA(rank=4), seed=0)
     weights = [0.0 if number % 3 == 0 else 1.0 for number in range(len(batch))]
     found, result = gradient(learner, written(batch, weights))
@@ -165,7 +165,7 @@ def test_a_text_of_weight_zero_pulls_at_nothing_and_counts_in_the_mean(learner, 
     assert not any(tensor.any() for tensor in nothing.values())
 
 
-def test_a_weight_scales_the_pull_and_a_negative_one_turns_it_round(learner, batch):
+def test_scales_pull_by_weight_and_reverses_it_when_negative(learner, batch):
     learner.create_policy("p", LoRA(rank=4), seed=0)
     plain, _ = gradient(learner, written(batch))
     found, _ = gradient(learner, written(batch, [-2.0] * len(batch)))
@@ -173,9 +173,7 @@ def test_a_weight_scales_the_pull_and_a_negative_one_turns_it_round(learner, bat
 
 
 @AGGREGATIONS
-def test_the_cut_into_micro_batches_or_calls_does_not_change_the_gradient(
-    model_dir, learner, batch, aggregation
-):
+def test_keeps_gradient_however_micro_batches_or_calls_are_cut(model_dir, learner, batch, aggregation):
     batch = written(batch, np.linspace(-1.0, 2.0, len(batch)).tolist())
     loss = likelihood_loss(aggregation=aggregation, constant_tokens=10)
     small = Learner(model_dir, micro_batch_tokens=7)
@@ -199,7 +197,7 @@ def test_the_cut_into_micro_batches_or_calls_does_not_change_the_gradient(
         ({}, likelihood_loss(aggregation="constant", constant_tokens=0), "constant_tokens"),
     ],
 )
-def test_a_weight_that_is_no_number_and_a_constant_of_zero_are_refused(learner, batch, change, loss, field):
+def test_rejects_weight_that_is_not_a_number_and_zero_constant(learner, batch, change, loss, field):
     learner.create_policy("p", LoRA(rank=4), seed=0)
     first, *rest = written(batch)
     with pytest.raises(InvalidRequestError) as caught:

@@ -134,7 +134,7 @@ def plain(model, batch, config):
 
 
 @EVERY
-def test_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(ready, name, tmp_path):
+def test_matches_loss_and_gradient_of_the_formula_by_plain_autograd(ready, name, tmp_path):
     learner, batch = ready
     learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1", attn_implementation="eager").eval()
@@ -146,7 +146,7 @@ def test_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(ready, 
 
 
 @pytest.mark.parametrize("name", [name for name, algorithm in ALGORITHMS.items() if algorithm.corrects])
-def test_in_later_updates_weights_are_those_of_the_policy_that_the_step_began_with(ready, name, tmp_path):
+def test_weighs_later_updates_by_policy_that_the_step_began_with(ready, name, tmp_path):
     learner, batch = ready
     rng, own = np.random.default_rng(1), learner.logprobs("p", batch)
     batch = [
@@ -163,9 +163,7 @@ def test_in_later_updates_weights_are_those_of_the_policy_that_the_step_began_wi
 
 
 @EVERY
-def test_neither_micro_batches_nor_slices_of_the_head_nor_halves_change_the_gradient(
-    model_dir, batch, name, monkeypatch
-):
+def test_keeps_gradient_across_micro_batches_head_slices_and_halves(model_dir, batch, name, monkeypatch):
     learner, sequences = prepared(Learner(model_dir), batch)
     whole, result = gradient(learner, sequences, CONFIGS[name])
     small, sequences = prepared(Learner(model_dir, micro_batch_tokens=7), batch)
@@ -238,7 +236,7 @@ def test_metrics_say_how_far_learner_and_sampler_are_apart(ready):
     assert metrics["ratio_max"] == pytest.approx(ratios.max(), rel=1e-4)
 
 
-def test_importance_weights_are_summed_up_over_the_sequences_that_have_a_loss(ready):
+def test_sums_importance_weights_over_sequences_that_have_a_loss(ready):
     learner, batch = ready
     # The engine agrees with the learner, and every other sequence teaches nothing.
     own = learner.logprobs("p", batch)
@@ -252,7 +250,7 @@ def test_importance_weights_are_summed_up_over_the_sequences_that_have_a_loss(re
     assert found.judged_tokens == sum(len(logprobs) for logprobs in own[1::2])
 
 
-def test_parts_of_a_batch_count_for_importance_weights_by_the_tokens_that_have_one():
+def test_counts_batch_parts_for_importance_weights_by_their_loss_tokens():
     some = {"kl": 1.0, "importance_weight_mean": 1.0, "importance_changed_fraction": 0.5}
     found = metrics_over_parts(
         [

@@ -96,9 +96,7 @@ def test_a_new_head_expects_nothing(learner, batch):
 
 
 @KINDS
-def test_values_loss_and_gradient_are_those_of_the_formula_under_plain_autograd(
-    learner, batch, adapter, tmp_path
-):
+def test_matches_values_loss_and_gradient_of_formula_by_plain_autograd(learner, batch, adapter, tmp_path):
     batch = judged(batch)
     learner.create_policy("p", adapter, seed=1, value_head=True)
     train(learner, batch, steps=2)
@@ -162,9 +160,7 @@ def test_neither_micro_batches_nor_halves_change_the_gradient(model_dir, learner
 
 
 @pytest.mark.parametrize("family", ["softcap", "scaled"])
-def test_models_whose_logits_are_more_than_a_matrix_times_the_state_have_values_too(
-    family, make_batch, tmp_path
-):
+def test_supports_values_for_models_with_scaled_logits(family, make_batch, tmp_path):
     torch.manual_seed(0)
     sizes = {
         "vocab_size": 61,
@@ -201,7 +197,7 @@ def test_models_whose_logits_are_more_than_a_matrix_times_the_state_have_values_
 
 
 @KINDS
-def test_a_head_that_no_loss_asks_for_leaves_the_policys_bits_alone(model_dir, batch, adapter):
+def test_leaves_policys_bits_alone_when_no_loss_asks_for_head(model_dir, batch, adapter):
     found = []
     for value_head in (False, True):
         learner = Learner(model_dir)
@@ -211,7 +207,7 @@ def test_a_head_that_no_loss_asks_for_leaves_the_policys_bits_alone(model_dir, b
     assert found[0] == found[1]
 
 
-def test_a_policy_beside_one_with_a_head_learns_the_bits_of_training_alone(model_dir, batch):
+def test_learns_bits_of_training_alone_beside_policy_with_a_head(model_dir, batch):
     alone, beside = Learner(model_dir), Learner(model_dir)
     beside.create_policy("valued", ADAPTERS[0], seed=2, value_head=True)
     for learner in (alone, beside):
@@ -224,7 +220,7 @@ def test_a_policy_beside_one_with_a_head_learns_the_bits_of_training_alone(model
 
 
 @KINDS
-def test_two_steps_a_checkpoint_and_two_more_are_bit_equal_to_four(model_dir, batch, adapter, tmp_path):
+def test_trains_two_steps_twice_over_checkpoint_bit_equal_to_four(model_dir, batch, adapter, tmp_path):
     batch = judged(batch)
     learner = Learner(model_dir)
     learner.create_policy("p", adapter, seed=1, value_head=True)
@@ -258,7 +254,7 @@ def test_a_damaged_head_is_named_and_nothing_is_loaded(learner, saved):
     assert learner.policy_ids == ["p"]
 
 
-def test_a_training_goes_on_with_a_head_only_if_it_had_one(learner, saved, tmp_path):
+def test_resumes_with_a_head_only_if_training_had_one(learner, saved, tmp_path):
     with pytest.raises(ConflictError, match="different parameters"):
         learner.load("q", saved, ADAPTERS[0])
     learner.create_policy("headless", ADAPTERS[0], seed=1)
@@ -268,9 +264,7 @@ def test_a_training_goes_on_with_a_head_only_if_it_had_one(learner, saved, tmp_p
     assert learner.policy_ids == ["p", "headless"]
 
 
-def test_another_training_takes_a_head_over_or_begins_with_a_new_one_or_without(
-    learner, saved, batch, tmp_path
-):
+def test_takes_over_renews_or_drops_a_head_in_another_training(learner, saved, batch, tmp_path):
     learner.load("taken", saved, ADAPTERS[0], fresh_optimiser=True, value_head=True)
     np.testing.assert_array_equal(
         np.concatenate(learner.values("taken", batch)), np.concatenate(learner.values("p", batch))
@@ -283,12 +277,12 @@ def test_another_training_takes_a_head_over_or_begins_with_a_new_one_or_without(
     assert not np.concatenate(learner.values("new", batch)).any()
 
 
-def test_the_head_is_no_part_of_the_weights_that_are_published(learner, saved):
+def test_publishes_weights_without_the_head(learner, saved):
     assert not [name for name in learner.weights("p").tensors if "value" in name]
     assert not [name for name in load_file(saved / "adapter_model.safetensors") if "value" in name]
 
 
-def test_its_gradient_is_clipped_by_itself_and_its_rate_is_its_own(learner, batch):
+def test_clips_head_gradient_separately_with_a_rate_of_its_own(learner, batch):
     batch = judged(batch)
     learner.create_policy("p", ADAPTERS[0], seed=1, value_head=True)
     loud = algorithm_loss(PPO(value_coefficient=1e6))
@@ -300,7 +294,7 @@ def test_its_gradient_is_clipped_by_itself_and_its_rate_is_its_own(learner, batc
     assert abs(bias.item()) == pytest.approx(0.25, rel=1e-3)
 
 
-def test_a_gradient_that_is_not_finite_leaves_policy_and_head_as_they_were(learner, saved, batch):
+def test_leaves_policy_and_head_as_they_were_without_finite_gradient(learner, saved, batch):
     weights, values = weights_sha256(learner.weights("p")), learner.values("p", batch)
     learner.forward_backward("p", judged(batch), VALUED)
     learner.gradient("p")["value_head.bias"].fill_(float("nan"))
@@ -311,7 +305,7 @@ def test_a_gradient_that_is_not_finite_leaves_policy_and_head_as_they_were(learn
         np.testing.assert_array_equal(before, after)
 
 
-def test_a_value_loss_without_a_head_is_refused_and_leaves_no_gradient(learner, batch):
+def test_rejects_value_loss_without_a_head_and_leaves_no_gradient(learner, batch):
     learner.create_policy("p", ADAPTERS[0], seed=1)
     with pytest.raises(InvalidRequestError, match="value_head=True"):
         learner.forward_backward("p", judged(batch), VALUED)

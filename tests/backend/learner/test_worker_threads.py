@@ -93,7 +93,7 @@ def test_workers_change_neither_loss_nor_logprobs_nor_gradient(
     ],
     ids=["lora in workers", "full in workers", "full in bfloat16"],
 )
-def test_a_gradient_that_is_kept_aside_is_the_sum_over_the_slices_of_the_head(
+def test_sums_a_gradient_kept_aside_over_slices_of_the_head(
     model_dir, make_batch, monkeypatch, adapter, options
 ):
     batch = make_batch(seed=5, groups=6, size=4)
@@ -117,9 +117,7 @@ def test_a_gradient_that_is_kept_aside_is_the_sum_over_the_slices_of_the_head(
 
 
 @KINDS
-def test_the_bits_do_not_depend_on_which_worker_is_done_first(
-    model_dir, checkpoint, make_batch, adapter, monkeypatch
-):
+def test_keeps_bits_whichever_worker_is_done_first(model_dir, checkpoint, make_batch, adapter, monkeypatch):
     batch = make_batch(seed=5, groups=6, size=4)
     usual, expected = learned(model_dir, checkpoint, adapter, batch, policy_loss(), workers=3)
     run, threads = WorkerThreads.run, set()
@@ -144,7 +142,7 @@ def test_the_bits_do_not_depend_on_which_worker_is_done_first(
     assert all(torch.equal(gradient[name], expected[name]) for name in expected)
 
 
-def test_a_failing_worker_leaves_no_gradient_and_the_next_batch_is_learned(model_dir, make_batch):
+def test_learns_next_batch_after_failing_worker_left_no_gradient(model_dir, make_batch):
     batch = make_batch(seed=5, groups=6, size=4)
     learner = Learner(model_dir, cpu_threads=3, micro_batch_tokens=240)
     learner.create_policy("p", ADAPTERS[0], seed=3)
@@ -158,7 +156,7 @@ def test_a_failing_worker_leaves_no_gradient_and_the_next_batch_is_learned(model
     assert learner.optim_step("p", learning_rate=1e-3).grad_norm > 0
 
 
-def test_work_is_done_at_the_same_time_and_results_stand_in_order():
+def test_works_in_parallel_and_returns_results_in_order():
     meeting = threading.Barrier(3, timeout=PATIENCE_SECONDS)
 
     def work(number):

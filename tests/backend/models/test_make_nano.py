@@ -41,7 +41,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.full("trains four models in two processes")
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_the_same_seed_makes_the_same_model_and_another_seed_another(made, recipe):
+def test_makes_the_same_model_by_the_same_seed_only(made, recipe):
     def hashes(folder: Path) -> dict[str, str]:
         paths = sorted(folder.glob("[!R]*"))  # the card says how long it took
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}

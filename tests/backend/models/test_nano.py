@@ -37,7 +37,7 @@ def test_the_model_loads_in_transformers_and_gives_finite_logits(folder):
     assert torch.isfinite(logits).all()
 
 
-def test_an_answer_ends_with_the_token_that_the_configuration_names_as_the_end(folder):
+def test_ends_completion_with_the_token_that_configuration_names(folder):
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["eos_token_id"] == Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(
         "<|im_end|>"
@@ -68,7 +68,7 @@ def test_any_text_survives_encoding_and_decoding(text):
 
 
 @pytest.mark.parametrize("cell", [f"{column}{row}" for column in "abcdefghi" for row in range(1, 10)])
-def test_a_cell_is_one_token_at_a_line_start_and_after_a_space(cell):
+def test_reads_a_cell_as_one_token_at_start_or_space(cell):
     assert len(TOKENIZER.encode(cell).ids) == 1
     assert len(TOKENIZER.encode(f"\n{cell} {cell}\n").ids) == 4
 
@@ -77,7 +77,7 @@ def test_every_digit_is_a_token_of_its_own():
     assert [TOKENIZER.decode([i]) for i in TOKENIZER.encode("47+380=").ids] == [*"47+380="]
 
 
-def test_a_new_message_only_adds_to_what_the_template_wrote_before():
+def test_only_adds_to_earlier_template_text_by_new_message():
     turns = [
         {"role": "system", "content": "Play."},
         {"role": "user", "content": "You are X.\na1 b1\na2 b2"},

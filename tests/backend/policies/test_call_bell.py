@@ -4,7 +4,7 @@ import threading
 from backend.policies.call_bell import CallBell
 
 
-def test_who_waits_is_woken_by_a_ring_and_no_ring_in_between_is_missed():
+def test_wakes_waiting_callers_by_a_ring_and_misses_no_ring():
     bell = CallBell()
     before = bell.rung
     bell.ring()
@@ -16,7 +16,7 @@ def test_who_waits_is_woken_by_a_ring_and_no_ring_in_between_is_missed():
     assert not waiting.is_alive()
 
 
-def test_a_call_is_waited_for_until_it_or_a_later_one_is_done():
+def test_waits_for_a_call_until_it_or_a_later_ends():
     bell = CallBell()
     before = bell.rung
     waiting = threading.Thread(target=bell.wait_until_done, args=("p", 2, 60.0))
@@ -37,7 +37,7 @@ def test_what_a_forgotten_policy_did_is_not_known():
     bell.wait_until_done("p", 1, 0.0)  # gives up at once; a loop elsewhere may do it
 
 
-def test_sampling_a_policy_that_is_trained_here_counts_as_using_it():
+def test_counts_sampling_of_a_policy_trained_here_as_use():
     now = 10.0
     bell = CallBell(lambda: now)
     bell.done("p", 0)

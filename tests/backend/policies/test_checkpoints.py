@@ -32,7 +32,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
     assert [warning.name for warning in lab.events(job_id, "warning")] == ["checkpoint_damaged"]
 
 
-def test_a_checkpoint_that_a_killed_worker_was_about_to_replace_is_resumed_from(lab):
+def test_resumes_from_checkpoint_that_a_killed_worker_was_replacing(lab):
     job_id = with_two_checkpoints(lab)
     lab.close_pool()
     newest = Path(lab.events(job_id, "checkpoint")[-1].path)
@@ -104,7 +104,7 @@ def test_after_going_back_behind_damaged_checkpoints_new_ones_are_kept(lab, writ
     assert not damaged[0].exists()
 
 
-def test_a_checkpoint_that_cannot_be_written_fails_the_job_with_the_reason(make_lab):
+def test_fails_job_with_reason_when_its_checkpoint_cannot_be_written(make_lab):
     lab = make_lab()
     folder = lab.config.jobs_dir
     shutil.rmtree(folder, ignore_errors=True)

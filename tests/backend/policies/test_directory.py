@@ -76,7 +76,7 @@ def test_a_models_name_means_the_model_without_an_adapter():
     assert Shelf({}).resolve("nano") == ("", 0)
 
 
-def test_a_models_name_with_a_version_is_refused_rather_than_answered_by_another():
+def test_rejects_a_models_name_with_version_instead_of_answering_otherwise():
     with pytest.raises(InvalidRequestError, match="has no version"):
         Shelf({}).resolve("nano", 7)
 
@@ -89,7 +89,7 @@ def test_a_job_and_its_policy_are_two_names_of_one(name):
     assert (trained.directory.trained_by(name), ended.directory.trained_by(name)) == ("job-1", None)
 
 
-def test_a_version_that_is_yet_to_come_is_the_engines_to_refuse():
+def test_leaves_rejection_of_a_future_version_to_the_engine():
     shelf = Shelf({"1": []})
     shelf.train("1", 7)
     assert shelf.resolve("job-1", 8) == ("policy-1", 8)
@@ -101,7 +101,7 @@ def test_version_0_of_a_trained_policy_is_the_model():
     assert shelf.read == []
 
 
-def test_version_0_of_a_policy_that_began_with_another_is_that_one():
+def test_resolves_version_0_to_the_policy_it_began_with():
     shelf = Shelf({"1": [0, 7]}, from_base=False)
     assert shelf.resolve("job-1", 0) == ("policy-1@0", 0)
     assert shelf.read == [("1", 0)]
@@ -115,7 +115,7 @@ def test_an_ended_jobs_policy_is_read_once():
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_an_older_version_that_is_kept_is_loaded_next_to_the_newest(trained):
+def test_loads_kept_older_version_next_to_the_newest(trained):
     shelf = Shelf({"1": [3, 5, 7]})
     if trained:
         shelf.train("1", 8)
@@ -127,7 +127,7 @@ def test_an_older_version_that_is_kept_is_loaded_next_to_the_newest(trained):
     assert shelf.read == [("1", 5)]
 
 
-def test_a_version_that_is_not_kept_is_refused_with_those_that_are():
+def test_rejects_version_that_is_not_kept_and_names_kept_ones():
     shelf = Shelf({"1": [3, 5]})
     shelf.train("1", 8)
     with pytest.raises(PolicyVersionGoneError) as caught:
@@ -135,14 +135,14 @@ def test_a_version_that_is_not_kept_is_refused_with_those_that_are():
     assert caught.value.field == "policy_version"
 
 
-def test_an_episode_that_is_trained_on_gets_no_version_from_the_disk():
+def test_gives_no_version_from_disk_to_episodes_trained_on():
     shelf = Shelf({"1": [5]})
     shelf.train("1", 8)
     assert shelf.resolve("job-1", 5, training=True) == ("policy-1", 5)  # for the engine to refuse
     assert shelf.read == []
 
 
-def test_older_versions_are_read_again_when_the_job_goes_on_and_may_make_others():
+def test_rereads_older_versions_when_the_job_resumes_and_makes_others():
     shelf = Shelf({"1": [5, 7]})
     shelf.resolve("job-1", 5)
     shelf.train("1", 7)
@@ -156,7 +156,7 @@ def test_a_policy_without_weights_is_not_found():
         Shelf({"1": []}).resolve("job-1")
 
 
-def test_the_policy_of_a_running_job_is_its_loops_to_publish():
+def test_leaves_publishing_of_a_running_jobs_policy_to_its_loop():
     shelf = Shelf({"1": [7]})
     shelf.train("1")
     with pytest.raises(NotFoundError):
@@ -172,7 +172,7 @@ def test_the_policy_that_was_longest_not_asked_for_makes_room():
     assert set(shelf.engine.loaded()) == {"policy-1", "policy-3"}
 
 
-def test_a_policy_stays_loaded_until_what_it_was_asked_is_answered():
+def test_keeps_policy_loaded_until_its_requests_are_answered():
     shelf, answers = Shelf({"1": [1, 2, 3]}, keep_idle=1), []
     answering = shelf.directory.answering(answers.extend)
 
@@ -239,7 +239,7 @@ def test_waits_for_version_that_is_published_again():
     assert shelf.resolve("job-1", 7) == ("policy-1", 7)
 
 
-def test_the_newest_version_of_a_policy_trained_by_calls_is_not_loaded_twice():
+def test_loads_newest_version_of_policy_trained_by_calls_once():
     shelf = Shelf({"1": [7]})
     shelf.directory.hold("policy-1", job_id="job-1", by_calls=True)
     shelf.engine.publish("policy-1", 7, WEIGHTS)
@@ -247,7 +247,7 @@ def test_the_newest_version_of_a_policy_trained_by_calls_is_not_loaded_twice():
     assert shelf.read == []
 
 
-def test_the_version_that_its_owner_saved_last_is_the_newest_when_the_job_ended():
+def test_takes_version_its_owner_saved_last_as_newest_after_end():
     shelf = Shelf({"1": [2, 4]})
     shelf.directory.hold("policy-1", job_id="job-1", by_calls=True)
     shelf.engine.publish("policy-1", 3, WEIGHTS)
@@ -261,7 +261,7 @@ def test_the_version_that_its_owner_saved_last_is_the_newest_when_the_job_ended(
     assert shelf.engine.loaded() == {"policy-1": 4}
 
 
-def test_a_version_saved_after_the_last_publish_is_loaded_when_its_job_ended():
+def test_loads_version_saved_after_last_publish_when_its_job_ended():
     shelf = Shelf({"1": [2, 4]})
     shelf.train("1", 2)
     shelf.directory.release("policy-1")

@@ -40,7 +40,7 @@ def in_the_second_update(lab, learner, **settings):
     return job_id
 
 
-def test_requests_of_the_awaited_version_wait_and_go_to_the_engine_in_their_batches():
+def test_holds_requests_of_awaited_version_and_keeps_their_batches():
     engine, first, second = Engine(), object(), object()
     early = EarlyRequests(engine)
     early.expect("job", 3)
@@ -72,9 +72,7 @@ def test_if_the_version_never_comes_its_requests_fail_by_name():
 
 
 @pytest.mark.parametrize("rollout", ["server", "client"])
-def test_episodes_are_leased_during_the_update_and_sampled_by_the_version_that_it_makes(
-    lab, learner, rollout, monkeypatch
-):
+def test_leases_episodes_during_update_and_samples_them_by_its_version(lab, learner, rollout, monkeypatch):
     job_id = in_the_second_update(lab, learner, rollout=rollout)
     requests = lab.lease(job_id)
     assert [request.step for request in requests] == [3] * 4

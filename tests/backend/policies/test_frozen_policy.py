@@ -68,7 +68,7 @@ def test_counts_from_the_policy_the_job_began_with(lab, written, loaded, adapter
     ],
     ids=["reward", "ppo"],
 )
-def test_so_it_does_in_the_reward_and_beside_a_value_head(lab, written, algorithm):
+def test_does_so_in_the_reward_and_beside_a_value_head(lab, written, algorithm):
     adapter = LoRA(rank=4)
     first, second = kls(
         lab,
@@ -80,7 +80,7 @@ def test_so_it_does_in_the_reward_and_beside_a_value_head(lab, written, algorith
 
 
 @pytest.mark.parametrize("checkpoint_every", [1, 100])
-def test_after_a_restart_it_is_that_policy_still_though_the_other_job_is_gone(lab, written, checkpoint_every):
+def test_keeps_that_policy_after_restart_though_other_job_is_gone(lab, written, checkpoint_every):
     adapter = LoRA(rank=4)
     begun_with = taught(written, adapter)
     settings = {
@@ -108,7 +108,7 @@ def test_after_a_restart_it_is_that_policy_still_though_the_other_job_is_gone(la
     assert lab.weights(broken, 3) == lab.weights(smooth, 3)
 
 
-def test_what_the_job_began_with_is_kept_beside_however_few_checkpoints(lab, written):
+def test_keeps_what_job_began_with_beside_however_few_checkpoints(lab, written):
     adapter = FullParameters()
     other = written.run("sft", SAYS, steps=1, batch_size=1, adapter=adapter)
     job_id = lab.start(

@@ -12,7 +12,7 @@ def answer(request_id):
     )
 
 
-def test_a_policy_is_in_use_until_all_its_requests_are_answered():
+def test_uses_a_policy_until_all_its_requests_are_answered():
     in_use, arrived = PoliciesInUse(), []
     answering = in_use.answering(arrived.extend)
     for request_id in ("a", "b"):

@@ -32,7 +32,7 @@ def test_a_mean_beyond_the_threshold_is_refused():
 
 @pytest.mark.parametrize("drift", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("allowed", [1e-3, 1e30])
-def test_a_difference_that_is_not_finite_is_refused_whatever_is_allowed(drift, allowed):
+def test_rejects_difference_that_is_not_finite_whatever_is_allowed(drift, allowed):
     with pytest.raises(ParityError):
         parity(allowed, SEQUENCES, learner(-1.0, drift, -3.0))
 

@@ -36,7 +36,7 @@ def test_a_broken_group_is_replaced_once_and_closed():
     assert second.closed
 
 
-def test_a_group_that_cannot_be_made_is_tried_again_by_the_next():
+def test_retries_making_a_group_that_failed_before():
     answers = [Ranks(), OSError("no"), Ranks()]
 
     def make():

@@ -34,6 +34,6 @@ def test_a_version_goes_to_the_engine_with_its_weights():
 
 
 @pytest.mark.parametrize(("holds", "given"), [({"policy-1": 2}, "aa"), ({}, "aa"), ({"policy-1": 3}, "bb")])
-def test_another_version_or_other_weights_in_the_engine_are_a_parity_error(holds, given):
+def test_reports_other_version_or_weights_in_engine_as_parity_error(holds, given):
     with pytest.raises(ParityError):
         publish(Engine(holds, given), "policy-1", 3, taken("aa"), let_finish=False)

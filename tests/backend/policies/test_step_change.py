@@ -86,7 +86,7 @@ def test_drift_costs_its_step_only(lab):
     assert kept(lab, job_id) == [2]
 
 
-def test_a_cancellation_before_a_steps_first_update_costs_its_step_only(lab, monkeypatch):
+def test_costs_only_its_step_when_cancelled_before_first_update(lab, monkeypatch):
     logprobs, cancel, heard = Learner.logprobs, JobControl.cancel, threading.Event()
 
     def cancelled_in_the_second(self, *arguments):
@@ -106,7 +106,7 @@ def test_a_cancellation_before_a_steps_first_update_costs_its_step_only(lab, mon
     assert [view.step for view in lab.service.checkpoints(job_id)] == [1]
 
 
-def test_a_policy_that_a_step_has_changed_in_part_is_not_kept(lab, monkeypatch):
+def test_drops_policy_that_a_step_has_changed_in_part(lab, monkeypatch):
     Poisoned(monkeypatch, gradient=4)
     job_id = lab.start(steps=5, algorithm=GRPO(group_size=2, groups_per_step=2, updates_per_step=2))
     lab.play_on(job_id)

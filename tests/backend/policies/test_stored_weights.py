@@ -30,7 +30,7 @@ FAMILIES = {
 @pytest.mark.parametrize("adapter", [FullParameters(), LoRA(rank=2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_weights_of_a_checkpoint_have_the_names_and_bits_of_the_policys(tmp_path, family, dtype, adapter):
+def test_stores_weights_with_names_and_bits_of_the_policy(tmp_path, family, dtype, adapter):
     AutoModelForCausalLM.from_config(FAMILIES[family]()).save_pretrained(tmp_path / "model")
     learner = Learner(tmp_path / "model", dtype=dtype)
     learner.create_policy("p", adapter, seed=0)

@@ -101,7 +101,7 @@ def learn(policy):
     policy.optim_step(**STEP)
 
 
-def test_a_policy_is_named_by_its_own_id_and_goes_on_from_what_was_saved(place):
+def test_names_policy_by_own_id_and_resumes_from_saved_state(place):
     job_id = place.create()
     (policy,) = place.take(job_id).values()
     assert policy.restore() == 0
@@ -117,7 +117,7 @@ def test_a_policy_is_named_by_its_own_id_and_goes_on_from_what_was_saved(place):
     assert place.learner.policy_ids == [again.id] == [policy.id]
 
 
-def test_between_an_optimizer_step_and_the_end_of_its_step_the_policy_is_no_version(place):
+def test_offers_no_version_between_optimizer_step_and_its_end(place):
     (policy,) = place.take(place.create()).values()
     policy.restore()
     policy.forward_backward([SEQUENCE], likelihood_loss(aggregation="token"))
@@ -145,7 +145,7 @@ def test_a_version_takes_the_policys_place(place, with_optimizer):
     assert (policy.take_weights().sha256 == ahead) == with_optimizer
 
 
-def test_a_version_that_is_gone_or_does_not_fit_leaves_the_policy_as_it_is(place):
+def test_leaves_policy_as_is_when_a_version_cannot_be_loaded(place):
     other = place.create()
     wider = place.store.tenant("ada").create_job(PolicySpec(adapter=LoRA(rank=3)), {}).job_id
     (policy,), (misfit,) = place.take(other).values(), place.take(wider).values()

@@ -28,7 +28,7 @@ def run(log, code, file_bytes):
     output.join(60.0)
 
 
-def test_a_child_that_prints_without_end_takes_three_files_of_bounded_size(tmp_path):
+def test_bounds_output_of_endlessly_printing_child_to_three_files(tmp_path):
     log = tmp_path / "noisy.log"
     run(log, NOISE, 10_000)
     sizes = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
@@ -38,7 +38,7 @@ def test_a_child_that_prints_without_end_takes_three_files_of_bounded_size(tmp_p
     assert log.read_text().endswith("by a C library\nit ends\n")
 
 
-def test_what_a_quiet_child_prints_stays_whole_and_the_next_one_goes_on_below_it(tmp_path):
+def test_keeps_quiet_childs_output_whole_and_appends_the_next_ones(tmp_path):
     log = tmp_path / "quiet.log"
     for word in ("first", "second"):
         run(log, f"print({word!r})", 10_000)
@@ -46,7 +46,7 @@ def test_what_a_quiet_child_prints_stays_whole_and_the_next_one_goes_on_below_it
     assert [file.name for file in tmp_path.iterdir()] == ["quiet.log"]
 
 
-def test_a_log_that_cannot_be_put_aside_does_not_stop_the_child(tmp_path):
+def test_keeps_child_running_when_its_log_cannot_be_rotated(tmp_path):
     log = tmp_path / "stuck.log"
     (tmp_path / "stuck.log.first").mkdir()
     (tmp_path / "stuck.log.first" / "something").touch()

@@ -16,7 +16,7 @@ def asked(code, question=b"", seconds=60.0):
         child.wait()
 
 
-def test_of_a_child_that_is_asked_only_the_end_of_what_it_prints_is_kept():
+def test_keeps_only_end_of_the_output_of_an_asked_child():
     code = "import sys\nfor n in range(40): sys.stderr.write('x' * 10**5)\nsys.stderr.write('end')\nprint(1)"
     out, err = asked(code)
     assert out == b"1\n"
@@ -34,6 +34,6 @@ def test_a_child_that_ends_without_listening_is_no_error():
     assert asked("print('no')", b"q" * 3_000_000) == (b"no\n", b"")
 
 
-def test_a_child_that_takes_too_long_is_reported_and_left_to_the_caller():
+def test_reports_slow_child_and_leaves_it_to_the_caller():
     with pytest.raises(subprocess.TimeoutExpired):
         asked("while True: print('x' * 1000)", seconds=0.5)

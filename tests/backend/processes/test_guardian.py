@@ -68,7 +68,7 @@ def running(processes, word):
 
 @pytest.mark.full("starts Ray and kills it")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent")
-def test_when_it_is_killed_together_with_its_guardians_nothing_stays_behind(service, tmp_path):
+def test_leaves_nothing_behind_when_killed_together_with_guardians(service, tmp_path):
     until(lambda: is_complete(tmp_path / "data" / "local.json"))
     until(lambda: running(service.children(recursive=True), "EnvWorkerProcess"))
     below = service.children(recursive=True)

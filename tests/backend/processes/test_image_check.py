@@ -44,7 +44,7 @@ def test_no_hostile_image_needs_much_time_or_memory(checks):
     assert stopped == []
 
 
-def test_returns_the_size_of_an_image_and_names_what_is_wrong(checks):
+def test_returns_size_of_an_image_or_names_what_is_wrong(checks):
     check = checks()
     assert check(encoded(), **SERVICE) == (7, 5)
     for data, limits, words in (

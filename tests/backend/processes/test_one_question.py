@@ -12,7 +12,7 @@ with one_question() as (question, answers):
 """
 
 
-def test_the_answer_is_alone_on_the_standard_output_and_no_thread_keeps_the_process():
+def test_prints_answer_alone_and_lets_no_thread_keep_the_process():
     child = subprocess.run(
         [sys.executable, "-c", CHILD],
         input='{"word": "yes"}',

@@ -19,7 +19,7 @@ threading.Event().wait()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent")
-def test_a_program_is_run_as_python_does_and_ends_with_its_parent(tmp_path):
+def test_runs_program_as_python_does_and_ends_with_its_parent(tmp_path):
     (tmp_path / "neighbour.py").write_text("word = 'here'")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -16,7 +16,7 @@ from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
 
 
-def test_preloaded_models_get_a_pool_and_environment_workers_before_any_job(world):
+def test_gives_preloaded_models_a_pool_and_workers_before_any_job(world):
     world.scheduler.tick()
     assert [address.model for address in world.workers.pools.values()] == ["nano"]
     assert list(world.workers.env_workers.values()) == list(world.workers.pools)
@@ -43,7 +43,7 @@ def test_wakes_for_commit_change_and_time(world):
         assert world.scheduler.due()
 
 
-def test_a_queued_job_goes_to_its_models_pool_once_that_is_ready(world):
+def test_sends_queued_job_to_its_models_pool_once_ready(world):
     job_id = world.submit()
     pool_id = world.pool()
     assert world.workers.started == []
@@ -51,7 +51,7 @@ def test_a_queued_job_goes_to_its_models_pool_once_that_is_ready(world):
     assert world.workers.started == [(pool_id, job_id)]
 
 
-def test_a_job_is_placed_once_and_again_only_if_nothing_came_of_it(world):
+def test_places_a_job_once_unless_nothing_came_of_it(world):
     job_id = world.submit()
     pool_id = world.pool()
     for _ in range(3):
@@ -78,7 +78,7 @@ def test_a_model_that_somebody_wants_to_sample_gets_a_pool(make_world):
     assert [address.model for address in world.workers.pools.values()] == ["nano"]
 
 
-def test_a_pool_that_nobody_needs_is_ended_but_not_a_preloaded_one(world):
+def test_ends_unneeded_pool_unless_it_is_preloaded(world):
     world.service.want_pool("some/model", world.clock.now)
     kept, idle = world.pool("nano"), world.pool("some/model")
     world.scheduler.tick()
@@ -90,7 +90,7 @@ def test_a_pool_that_nobody_needs_is_ended_but_not_a_preloaded_one(world):
     assert list(world.workers.pools) == [kept]
 
 
-def test_a_pool_that_is_sampled_or_has_a_job_is_kept(world):
+def test_keeps_pool_that_is_sampled_or_has_a_job(world):
     world.service.want_pool("sampled", world.clock.now)
     sampled, busy = world.pool("sampled"), world.pool("nano")
     job_id = world.submit(model="other")
@@ -107,7 +107,7 @@ def test_a_pool_that_is_sampled_or_has_a_job_is_kept(world):
     assert {sampled, busy} <= set(world.workers.pools)
 
 
-def test_the_token_of_a_jobs_environment_server_goes_soon_after_the_job_has_ended(world):
+def test_removes_environment_servers_token_soon_after_its_job_ended(world):
     tokens = EnvTokens(world.config.tokens_dir)
     remote = EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": "wss://e.org", "token": "a-secret"})
     stored = tokens.put_away(remote, "ada")
@@ -124,7 +124,7 @@ def test_the_token_of_a_jobs_environment_server_goes_soon_after_the_job_has_ende
         tokens.fetch(stored)
 
 
-def test_a_dead_pools_jobs_are_queued_at_once_and_another_pool_is_started(world):
+def test_queues_jobs_of_dead_pool_immediately_and_starts_another_pool(world):
     job_id = world.submit()
     dead = world.pool()
     world.scheduler.tick()
@@ -145,7 +145,7 @@ def test_a_dead_pools_jobs_are_queued_at_once_and_another_pool_is_started(world)
     assert world.workers.started[-1] == (another, job_id)
 
 
-def test_a_job_that_its_workers_die_of_is_failed_instead_of_killing_more(world):
+def test_fails_job_whose_workers_die_instead_of_killing_more(world):
     job_id = world.submit()
     for _ in range(5):
         assert not world.service.job(job_id).state.final
@@ -159,7 +159,7 @@ def test_a_job_that_its_workers_die_of_is_failed_instead_of_killing_more(world):
     assert "5 workers in a row died or hung" in job.reason
 
 
-def test_a_checkpoint_between_two_deaths_is_progress_as_policies_have_no_steps(world):
+def test_counts_checkpoint_between_two_deaths_as_progress(world):
     job_id = world.submit()
     for calls in range(1, 8):
         dead = world.pool()
@@ -187,7 +187,7 @@ def test_a_job_in_which_its_workers_hang_is_failed_too(world):
     assert "5 workers in a row died or hung" in job.reason
 
 
-def test_leases_that_run_out_under_a_worker_that_lives_are_not_blamed_on_the_job(world):
+def test_blames_no_job_for_leases_that_expire_under_live_workers(world):
     job_id = world.submit()
     pool_id = world.pool()
     world.scheduler.tick()
@@ -207,7 +207,7 @@ def test_leases_that_run_out_under_a_worker_that_lives_are_not_blamed_on_the_job
     assert world.service.job(job_id).state is JobState.QUEUED
 
 
-def test_a_pool_that_hangs_is_ended_when_its_silence_has_lasted_a_lease(world):
+def test_ends_hanging_pool_after_its_silence_lasted_a_lease(world):
     hung = world.pool()
     world.scheduler.tick()
     world.pass_time(world.config.lease_seconds - 1)
@@ -257,7 +257,7 @@ def test_silence_is_found_out_though_every_look_takes_long(world, monkeypatch):
     assert world.service.job(job_id).state is JobState.QUEUED
 
 
-def test_processes_that_all_stood_still_for_a_while_are_not_taken_for_silent(world):
+def test_does_not_mistake_stalled_processes_for_silent_ones(world):
     pool_id = world.pool()
     world.scheduler.tick()
     world.let_pass(3600)
@@ -278,7 +278,7 @@ def test_retries_lost_placement_after_clock_was_set_back(world):
     assert len(world.workers.started) > 1
 
 
-def test_a_model_that_cannot_be_loaded_fails_its_jobs_with_the_reason(world):
+def test_fails_jobs_of_unloadable_model_with_the_reason(world):
     job_id = world.submit(model="no/such")
     world.scheduler.tick()
     pool_id = next(a.pool_id for a in world.workers.pools.values() if a.model == "no/such")
@@ -338,7 +338,7 @@ def test_a_dead_environment_worker_is_replaced_and_its_pool_told(world):
     assert list(world.workers.env_workers.values()) == [pool_id, pool_id]
 
 
-def test_each_tenant_with_jobs_that_the_service_plays_has_environment_workers_of_its_own(world):
+def test_gives_each_tenant_environment_workers_of_its_own(world):
     pool_id = world.pool()
     world.scheduler.tick()
     (first,) = world.workers.env_workers
@@ -363,7 +363,7 @@ def test_each_tenant_with_jobs_that_the_service_plays_has_environment_workers_of
 
 
 @pytest.mark.parametrize("write", ["remove_pool", "requeue_worker", "forget_refusal"])
-def test_what_happened_while_the_database_was_locked_is_noted_when_it_is_free(make_world, monkeypatch, write):
+def test_records_events_during_a_database_lock_once_it_is_free(make_world, monkeypatch, write):
     world = make_world(preload=[])
     jobs = {model: world.submit(model=model) for model in ("dead", "new")}
     dead = world.pool("dead")
@@ -395,7 +395,7 @@ def test_what_happened_while_the_database_was_locked_is_noted_when_it_is_free(ma
     assert [a.model for a in world.workers.pools.values()] == ["new", "dead"]
 
 
-def test_a_pool_that_died_while_it_started_counts_once_however_often_the_database_refuses(world, monkeypatch):
+def test_counts_pool_death_during_start_once_despite_database_refusals(world, monkeypatch):
     job_id = world.submit()
     error = UnknownModelError("unknown model 'nano'", field="model")
 
@@ -417,7 +417,7 @@ def test_a_pool_that_died_while_it_started_counts_once_however_often_the_databas
     assert len(world.workers.pools) == 1
 
 
-def test_tenants_take_turns_and_a_pool_takes_no_more_jobs_than_it_has_places(make_world):
+def test_rotates_tenants_and_never_exceeds_the_places_of_a_pool(make_world):
     world = make_world(jobs_per_pool=3)
     adas = [world.submit("ada") for _ in range(4)]
     bobs = [world.submit("bob") for _ in range(2)]
@@ -437,7 +437,7 @@ def test_jobs_that_run_count_for_their_tenants_share(make_world):
     assert world.workers.started == [(pool_id, bobs)]
 
 
-def test_one_tenant_cannot_take_all_places_of_a_model_and_reads_why(world):
+def test_denies_one_tenant_all_places_of_a_model_with_reason(world):
     adas = [world.submit("ada") for _ in range(5)]
     pool_id = world.pool()
     world.scheduler.tick()
@@ -453,7 +453,7 @@ def test_one_tenant_cannot_take_all_places_of_a_model_and_reads_why(world):
     assert {job_id for _, job_id in world.workers.started} == {bobs, *adas[:3]}
 
 
-def test_a_parked_job_holds_no_place_and_is_queued_again_when_its_client_comes(make_world):
+def test_frees_parked_jobs_place_and_requeues_it_for_its_client(make_world):
     world = make_world(jobs_per_pool=1)
     parked, waiting = world.submit("ada"), world.submit("bob")
     pool_id = world.pool()
@@ -476,7 +476,7 @@ def test_a_parked_job_is_cancelled_at_once(world):
     assert world.store.tenant("ada").request_cancel(job_id).state is JobState.CANCELLED
 
 
-def test_a_new_scheduler_takes_over_what_runs_and_starts_nothing_twice(world):
+def test_takes_over_what_runs_and_starts_nothing_twice(world):
     pool_id = world.pool()
     world.scheduler.tick()
     (worker_id,) = world.workers.env_workers
@@ -492,7 +492,7 @@ def test_a_new_scheduler_takes_over_what_runs_and_starts_nothing_twice(world):
     assert world.workers.started == [(pool_id, job_id)]
 
 
-def test_a_new_scheduler_queues_the_jobs_of_pools_that_are_gone(world):
+def test_queues_jobs_of_vanished_pools_under_a_new_scheduler(world):
     job_id = world.submit()
     world.acquire(job_id, world.pool())
     world.workers.found = []
@@ -527,7 +527,7 @@ def small(make_world):
     return make_world(preload=[], pools_memory=0.3, lease_seconds=1000.0)
 
 
-def test_a_model_without_room_waits_and_its_job_says_for_what(small):
+def test_holds_model_without_room_and_says_what_its_job_awaits(small):
     wanting(small, "a", "b", "c")
     job_id = small.submit(model="d")
     small.scheduler.tick()
@@ -537,7 +537,7 @@ def test_a_model_without_room_waits_and_its_job_says_for_what(small):
     assert "waits for memory" in small.service.refusals()["d"].error.message
 
 
-def test_the_model_that_was_idle_longest_goes_for_one_that_waits(small):
+def test_evicts_longest_idle_model_for_one_that_waits(small):
     wanting(small, "a", "b", "c")
     job_id = small.submit(model="d")
     small.scheduler.tick()
@@ -572,7 +572,7 @@ def on_several_models(world, *models):
     return world.store.tenant("ada").create_job(spec, {}).job_id
 
 
-def test_a_job_on_several_base_models_starts_when_there_is_room_for_all(small):
+def test_starts_job_on_several_base_models_when_all_have_room(small):
     home, _ = wanting(small, "a", "b")
     fits, waits = on_several_models(small, "a", "x"), on_several_models(small, "a", "x", "y")
     small.scheduler.tick()
@@ -584,7 +584,7 @@ def test_a_job_on_several_base_models_starts_when_there_is_room_for_all(small):
     assert (home, waits) in small.workers.started
 
 
-def test_a_small_model_does_not_pass_a_large_one_that_waits(small):
+def test_lets_no_small_model_pass_a_waiting_large_one(small):
     wanting(small, "a", "b")
     large = make_weights(small, "large", gigabytes=2)
     small.submit(model=large)
@@ -604,7 +604,7 @@ def make_weights(world, name, *, gigabytes):
     return str(folder)
 
 
-def test_models_that_have_grown_too_large_together_lose_those_that_are_idle(small):
+def test_evicts_idle_models_when_all_grow_too_large_together(small):
     busy, _ = wanting(small, "a", "b")
     small.acquire(small.submit(model="a"), busy)
     small.pass_time(62)
@@ -622,7 +622,7 @@ def test_what_models_take_is_noted_for_whoever_asks(small):
     assert pool.memory_bytes == 2 * 10**9
 
 
-def test_a_model_that_is_not_preloaded_has_environment_workers_only_around_its_jobs(small):
+def test_keeps_environment_workers_of_unpreloaded_model_around_jobs_only(small):
     (pool,) = wanting(small, "a")
     assert list(small.workers.env_workers.values()) == [pool]
     small.pass_time(small.config.pool_rest_seconds + 2)
@@ -633,7 +633,7 @@ def test_a_model_that_is_not_preloaded_has_environment_workers_only_around_its_j
 
 
 @pytest.mark.parametrize("end", ["died", "fell silent"])
-def test_a_pool_that_is_being_replaced_is_a_lost_part_until_the_next_is_ready(make_world, end):
+def test_reports_replaced_pool_as_lost_part_until_next_is_ready(make_world, end):
     world = make_world(preload=[])
     job_id = world.submit(model="small")
     pool_id = world.pool("small")
@@ -651,7 +651,7 @@ def test_a_pool_that_is_being_replaced_is_a_lost_part_until_the_next_is_ready(ma
     assert lost_pools(world.service.parts(world.clock.now)) == set()
 
 
-def test_a_pool_that_died_when_nobody_needed_it_is_not_missed(make_world):
+def test_does_not_miss_pool_that_died_when_unneeded(make_world):
     world = make_world(preload=[])
     job_id = world.submit(model="small")
     pool_id = world.pool("small")

@@ -89,7 +89,7 @@ def test_a_second_program_gets_a_process_of_its_own(place):
     end(waited, first, second)
 
 
-def test_a_program_does_without_a_process_that_died_while_it_waited(place):
+def test_survives_death_of_a_waiting_process(place):
     waited = place.waiting()
     end(waited)
     python = early_worker.python_in(place.socket) or shlex.quote(sys.executable)

@@ -25,7 +25,7 @@ def test_a_run_repeats_to_the_bit(host, undisturbed):
 
 
 @pytest.mark.parametrize("victim", ["EnvWorkerProcess", "PoolProcess", "SchedulerProcess", "host"])
-def test_a_job_ends_with_the_same_bits_when_a_process_is_killed_at_step_3(host, undisturbed, victim):
+def test_ends_with_same_bits_when_killed_at_step_3(host, undisturbed, victim):
     job_id = host.submit()
     host.until(lambda: host.service.job(job_id).step >= 3)
     if victim == "host":
@@ -48,7 +48,7 @@ def test_a_job_ends_with_the_same_bits_when_a_process_is_killed_at_step_3(host, 
 
 
 @pytest.mark.parametrize("kind", ["sft", "preference"])
-def test_a_job_on_written_data_ends_with_the_same_bits_when_its_pool_is_killed(host, kind):
+def test_ends_with_same_bits_on_written_data_when_pool_dies(host, kind):
     undisturbed = host.final_weights(host.submit_written(kind))
     job_id = host.submit_written(kind)
     host.until(lambda: host.service.job(job_id).step >= 10)

@@ -6,7 +6,7 @@ from backend.scheduler.workers import PoolEnded, Running
 from tinkergym.schema.events import JobState
 
 
-def test_a_job_whose_model_is_being_loaded_says_so_once_for_each_attempt(world):
+def test_says_once_for_each_attempt_that_the_model_is_loading(world):
     job_id = world.submit()
 
     def reasons():

@@ -39,7 +39,7 @@ def test_bounds_the_logs_of_a_worker_that_prints_endlessly():
         assert any(file.read_text().endswith("the end\n") for file in logs if file.suffix == ".out")
 
 
-def test_of_ended_processes_the_newest_logs_are_kept_and_of_living_ones_all(tmp_path):
+def test_keeps_newest_logs_of_ended_processes_and_all_living_ones(tmp_path):
     logs = tmp_path / "session_2026" / "logs"
     (logs / "export_events").mkdir(parents=True)
     ended = [logs / f"worker-abc-01000000-{number}.out" for number in range(1000, 1000 + KEPT_FILES)]

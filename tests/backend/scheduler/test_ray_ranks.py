@@ -14,7 +14,7 @@ def undisturbed(host):
     return host.final_weights(host.submit())
 
 
-def test_ranks_are_actors_whose_death_costs_no_step_and_that_end_with_their_pool(tmp_path):
+def test_runs_ranks_as_actors_that_end_with_their_pool(tmp_path):
     host = Host(tmp_path, learner_ranks=2, learner_divide_from=1)
     try:
         # Few and small steps: every one of them is four times as slow with two ranks on two cores.

@@ -11,7 +11,7 @@ def test_nothing_ends_while_there_is_room():
     assert make_room([pool("a", idle_since=1.0)], needed=10, budget=20) == []
 
 
-def test_the_pools_that_were_idle_longest_end_and_no_more_than_are_needed():
+def test_ends_longest_idle_pools_and_no_more_than_needed():
     pools = [pool("young", idle_since=9.0), pool("old", idle_since=1.0), pool("older", idle_since=0.0)]
     assert make_room(pools, needed=10, budget=30) == ["older"]
     assert make_room(pools, needed=20, budget=30) == ["older", "old"]
@@ -28,20 +28,20 @@ def test_preloaded_pools_never_end():
     assert too_many(pools, budget=5) == ["idle"]
 
 
-def test_a_pool_for_which_there_is_never_room_starts_when_only_preloaded_ones_are_left():
+def test_starts_roomless_pool_when_only_preloaded_ones_are_left():
     pools = [pool("preloaded", preloaded=True), pool("idle", idle_since=1.0)]
     assert make_room(pools, needed=1000, budget=30) == ["idle"]
     assert make_room([*pools, pool("busy")], needed=1000, budget=30) is None
 
 
-def test_pools_that_have_grown_beyond_the_budget_lose_the_idle_ones_among_them():
+def test_evicts_idle_pools_among_those_grown_beyond_the_budget():
     pools = [pool("busy", 25), pool("young", idle_since=9.0), pool("old", idle_since=1.0)]
     assert too_many(pools, budget=45) == []
     assert too_many(pools, budget=35) == ["old"]
     assert too_many(pools, budget=5) == ["old", "young"]
 
 
-def test_a_pool_is_expected_to_take_its_weights_and_more_until_one_was_seen(tmp_path):
+def test_expects_pool_to_take_its_weights_and_more_until_seen(tmp_path):
     budget = MemoryBudget(10, {"small": str(tmp_path / "missing"), "large": str(tmp_path)})
     for number in (1, 2):
         (tmp_path / f"model-{number}.safetensors").write_bytes(b"x" * 100)
@@ -51,7 +51,7 @@ def test_a_pool_is_expected_to_take_its_weights_and_more_until_one_was_seen(tmp_
     assert budget.expected("large") == 5000
 
 
-def test_weights_that_went_away_stop_nothing_and_a_folder_may_be_in_the_home_folder(tmp_path, monkeypatch):
+def test_survives_vanished_weights_and_supports_folder_in_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "gone").mkdir()
     (tmp_path / "gone" / "model.safetensors").symlink_to(tmp_path / "nowhere")

@@ -37,7 +37,7 @@ def test_a_touched_blob_is_as_if_written_now(blobs):
 
 
 @pytest.mark.parametrize("key", ["none", "a", "a/none", "a/one/deeper"])
-def test_what_is_not_there_is_missing_and_can_be_deleted_again(blobs, key):
+def test_reports_missing_blob_and_deletes_it_again(blobs, key):
     blobs.put("a/one", b"1")
     with pytest.raises(BlobMissingError):
         blobs.get(key)
@@ -61,7 +61,7 @@ def test_a_folder_is_listed_moved_and_deleted_as_a_whole(blobs):
     assert keys(blobs) == []
 
 
-def test_what_a_killed_writer_left_is_never_seen_and_goes_at_the_next_start(blobs, tmp_path):
+def test_never_shows_and_later_removes_what_a_killed_writer_left(blobs, tmp_path):
     blobs.put("a/one", b"1")
     (tmp_path / "blobs" / "a" / ".draft-123-ab").write_bytes(b"half")
     assert keys(blobs) == ["a/one"]
@@ -75,7 +75,7 @@ def test_below_a_key_the_same_blobs_have_shorter_keys(blobs):
     assert keys(blobs.below("a")) == ["b/one"]
 
 
-def test_a_folder_that_is_filled_or_copied_in_can_be_read(blobs, tmp_path):
+def test_reads_folder_that_is_filled_or_copied_in(blobs, tmp_path):
     with blobs.filling("checkpoints/step-1") as folder:
         folder.mkdir()
         (folder / "weights").write_bytes(b"123")

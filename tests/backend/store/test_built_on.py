@@ -24,7 +24,7 @@ def test_a_student_builds_on_its_teacher_if_that_was_trained():
     assert named(DistillationSpec(**student, teacher="nano-instruct")) == set()
 
 
-def test_a_game_builds_on_its_opponents_and_on_the_beginnings_of_its_seats():
+def test_builds_game_on_its_opponents_and_beginnings_of_its_seats():
     agents = {
         "x": Train(initial_policy="job-1/x@2"),
         "o": League(anchors=[Frozen("job-3@4")], anchor_share=0.5),

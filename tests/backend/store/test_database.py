@@ -65,9 +65,7 @@ def test_names_the_database_whose_disk_fails(store, url, spec, tmp_path):
     assert len(tenant.list_jobs()) == 1
 
 
-def test_a_database_that_another_process_keeps_locked_is_unavailable_not_broken(
-    store, url, spec, monkeypatch, tmp_path
-):
+def test_calls_locked_database_unavailable_and_not_broken(store, url, spec, monkeypatch, tmp_path):
     monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.01)
     waiting = Store.open(url)
     other = sqlite3.connect(tmp_path / "store.sqlite3", isolation_level=None)

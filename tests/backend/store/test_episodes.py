@@ -45,7 +45,7 @@ def result(index, reward=1.0):
     )
 
 
-def test_results_come_back_to_the_bit_in_the_order_in_which_they_came(store, lease):
+def test_returns_results_bit_equal_in_order_of_arrival(store, lease):
     service = store.service()
     results = [result(3), result(1), result(2)]
     assert service.save_episodes(lease, 1, results) == ["accepted"] * 3
@@ -76,7 +76,7 @@ def test_of_two_results_for_one_episode_the_first_counts(store, lease):
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_results_of_a_job_that_has_ended_stay_until_it_is_deleted(store, lease, held):
+def test_keeps_results_of_ended_job_until_it_is_deleted(store, lease, held):
     service = store.service()
     service.save_episodes(lease, 1, [result(1)])
     if held:
@@ -106,7 +106,7 @@ def test_results_that_are_no_longer_needed_are_dropped(store, lease, bounds, lef
     assert {step for step in (1, 2, 3, 4) if service.episodes(lease.job_id, step)} == left
 
 
-def test_nothing_is_kept_of_results_handed_in_under_a_lost_lease(store, lease):
+def test_keeps_no_results_handed_in_under_a_lost_lease(store, lease):
     service = store.service()
     service.set_state(lease, JobState.CANCELLED)
     with pytest.raises(LeaseLostError):

@@ -28,7 +28,7 @@ def test_a_fact_that_is_written_again_replaces_itself(store, lease):
     assert service.facts(lease.job_id, "step") == [b"new", b"another's"]
 
 
-def test_whether_a_fact_was_seen_does_not_depend_on_the_attempt(store, lease):
+def test_sees_a_fact_whatever_the_attempt(store, lease):
     service = store.service()
     service.add_facts(lease, [fact(3, attempt=2, kind="publish", agent="black")])
     assert service.has_fact(lease.job_id, "publish", 3, "black")

@@ -23,7 +23,7 @@ def add(images, file, **limits):
     images.add(file.sha256, file.data, **{"unfinished_since": None, **SOME, **limits})
 
 
-def test_an_image_is_one_tenants_alone_and_there_for_every_worker(blobs):
+def test_keeps_image_private_to_tenant_and_readable_for_every_worker(blobs):
     ada, bob = Images(blobs, "ada"), Images(blobs, "bob")
     add(ada, picture(1))
     hashes = [picture(1).sha256, picture(2).sha256]
@@ -37,7 +37,7 @@ def test_an_image_is_one_tenants_alone_and_there_for_every_worker(blobs):
         EveryImage(blobs).read(hashes[1])
 
 
-def test_what_is_not_what_its_name_says_or_no_image_is_refused(blobs):
+def test_rejects_an_image_that_is_invalid_or_misnamed(blobs):
     images = Images(blobs, "ada")
     with pytest.raises(InvalidRequestError, match="SHA-256"):
         images.add(picture(2).sha256, picture(1).data, unfinished_since=None, **SOME)
@@ -50,7 +50,7 @@ def test_what_is_not_what_its_name_says_or_no_image_is_refused(blobs):
     assert blobs.files() == []
 
 
-def test_a_tenants_share_is_kept_and_old_images_make_room_only_where_they_may(blobs, tmp_path):
+def test_keeps_a_tenants_share_and_evicts_old_images_where_allowed(blobs, tmp_path):
     images = Images(blobs, "ada")
     room = len(picture(1).data) + len(picture(2).data)
     add(images, picture(1))
@@ -93,7 +93,7 @@ def test_an_image_that_an_unfinished_job_can_need_stays(blobs, tmp_path, hours, 
     assert old.exists() is stays
 
 
-def test_making_room_leaves_some_for_further_images_and_deletes_those_used_longest_ago(blobs, tmp_path):
+def test_leaves_room_for_further_images_by_deleting_longest_unused_ones(blobs, tmp_path):
     images = Images(blobs, "ada")
     for number in range(16):
         add(images, picture(number))
@@ -117,7 +117,7 @@ def test_a_tenant_has_a_bounded_number_of_images_however_small(blobs, tmp_path):
     assert images.missing([picture(1).sha256, picture(2).sha256]) == [picture(1).sha256]
 
 
-def test_not_every_image_is_a_look_at_all_others_and_the_share_still_holds(blobs, monkeypatch):
+def test_keeps_share_without_looking_at_all_images_every_time(blobs, monkeypatch):
     looks = []
     files = LocalBlobs.files
     monkeypatch.setattr(LocalBlobs, "files", lambda self, key="": looks.append(key) or files(self, key))
@@ -145,7 +145,7 @@ def test_several_processes_keep_within_the_share_together(blobs):
 
 
 @pytest.mark.parametrize("limit", ["bytes", "images"])
-def test_the_image_that_is_added_has_its_part_of_what_is_left(blobs, monkeypatch, limit):
+def test_gives_added_image_its_part_of_what_is_left(blobs, monkeypatch, limit):
     looks, files = [], LocalBlobs.files
     monkeypatch.setattr(LocalBlobs, "files", lambda self, key="": looks.append(key) or files(self, key))
     first, second = picture(1), picture(2)

@@ -34,7 +34,7 @@ def job_id(store, spec, root: Path) -> str:
     return made
 
 
-def test_a_job_is_deleted_with_its_folder_and_a_job_without_one_too(store, spec, root, job_id):
+def test_deletes_job_with_its_folder_or_without_one(store, spec, root, job_id):
     folders = JobFolders(LocalBlobs(root))
     assert (folders.size(job_id), folders.size("job-never")) == (100, 0)
     delete(store, folders, job_id)
@@ -63,7 +63,7 @@ def test_a_deletion_that_cannot_be_written_puts_the_folder_back(store, root, job
     assert store.has_job(job_id)
 
 
-def test_after_a_kill_in_the_middle_the_folder_follows_the_rows(store, root, job_id):
+def test_makes_folder_follow_rows_after_kill_in_the_middle(store, root, job_id):
     (root / job_id).rename(root / f".deleted-{job_id}")
     (root / "job-2").rename(root / ".deleted-job-2")
     JobFolders(LocalBlobs(root)).finish(store.has_job)

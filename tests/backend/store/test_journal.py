@@ -36,7 +36,7 @@ def checkpoint(step):
     )
 
 
-def test_a_step_shows_in_the_job_its_events_and_the_hash_of_its_version(store, lease):
+def test_shows_step_in_job_events_and_hash_of_its_version(store, lease):
     service = store.service()
     service.record_step(lease, step_event(1), "aa")
     event = service.record_step(lease, step_event(2), "bb")
@@ -47,7 +47,7 @@ def test_a_step_shows_in_the_job_its_events_and_the_hash_of_its_version(store, l
     assert store.tenant("ada").events_after(lease.job_id, event.seq - 1) == [event]
 
 
-def test_a_step_that_is_done_again_counts_as_it_was_done_last(store, lease):
+def test_counts_a_repeated_step_as_it_was_done_last(store, lease):
     service = store.service()
     for sha256 in ("aa", "bb"):
         service.record_step(lease, step_event(1), sha256)

@@ -28,7 +28,7 @@ def test_writing_a_step_again_changes_nothing(kept, tmp_path):
     assert [path.read_bytes() for path in tmp_path.iterdir()] == before
 
 
-def test_steps_are_in_the_order_of_their_numbers_and_other_files_are_none(kept, tmp_path):
+def test_orders_steps_by_number_and_ignores_other_files(kept, tmp_path):
     for step in (2_000_000, 10, 9):
         kept.write(step, packed(b"a"))
     (tmp_path / "step-1.zlib").write_bytes(b"")

@@ -67,7 +67,7 @@ def test_a_job_that_is_held_or_unknown_cannot_be_taken(store, job_id):
         service.job("job-never")
 
 
-def test_a_worker_that_fell_silent_cannot_write_once_another_has_the_job(store, job_id):
+def test_rejects_writes_of_silent_worker_once_another_has_the_job(store, job_id):
     service = store.service()
     silent = service.acquire(job_id, "w1", 30, now=100)
     taker = service.acquire(job_id, "w2", 30, now=130)
@@ -88,7 +88,7 @@ def test_a_worker_that_fell_silent_cannot_write_once_another_has_the_job(store, 
     assert store.tenant("ada").get_job_and_worker(job_id)[1] == "w2"
 
 
-def test_the_same_worker_cannot_use_a_lease_from_before_it_took_the_job_again(store, job_id):
+def test_rejects_workers_old_lease_after_it_took_job_again(store, job_id):
     service = store.service()
     old = service.acquire(job_id, "w1", 30, now=100)
     service.acquire(job_id, "w1", 30, now=200)
@@ -116,7 +116,7 @@ def test_the_jobs_of_silent_workers_go_back_to_the_queue(store, job_id):
     assert service.acquire(job_id, "w2", 30, now=132).attempt == 2
 
 
-def test_a_job_given_back_before_its_worker_saw_the_cancellation_ends_instead_of_queueing(store, job_id):
+def test_ends_returned_job_whose_worker_had_not_seen_the_cancellation(store, job_id):
     service = store.service()
     lease = service.acquire(job_id, "w1", 30, now=100)
     store.tenant("ada").request_cancel(job_id)
@@ -124,7 +124,7 @@ def test_a_job_given_back_before_its_worker_saw_the_cancellation_ends_instead_of
     assert states(store, job_id) == ["queued", "starting", "cancelled"]
 
 
-def test_a_job_whose_cancellation_its_dead_worker_never_saw_ends_all_the_same(store, job_id):
+def test_ends_job_whose_dead_worker_never_saw_the_cancellation(store, job_id):
     service = store.service()
     service.acquire(job_id, "w1", 30, now=100)
     store.tenant("ada").request_cancel(job_id)
@@ -144,7 +144,7 @@ def test_a_job_ends_exactly_once(store, job_id):
     assert states(store, job_id) == ["queued", "starting", "completed"]
 
 
-def test_a_job_without_a_worker_can_be_ended_but_one_with_a_worker_cannot(store, job_id):
+def test_ends_a_job_without_a_worker_but_none_with(store, job_id):
     service = store.service()
     service.acquire(job_id, "w1", 30, now=1000)
     assert not service.finish_unleased(job_id, JobState.FAILED, "no")
@@ -153,7 +153,7 @@ def test_a_job_without_a_worker_can_be_ended_but_one_with_a_worker_cannot(store,
     assert service.job(job_id).reason == "no worker can run it"
 
 
-def test_a_job_that_is_given_back_waits_for_the_next_worker(store, job_id):
+def test_keeps_returned_job_waiting_for_the_next_worker(store, job_id):
     service = store.service()
     service.release(service.acquire(job_id, "w1", 30, now=100))
     assert service.job(job_id).state == "queued"
@@ -161,7 +161,7 @@ def test_a_job_that_is_given_back_waits_for_the_next_worker(store, job_id):
 
 
 @pytest.mark.service
-def test_of_several_processes_that_claim_one_job_exactly_one_gets_it(url, store, job_id):
+def test_lets_exactly_one_of_several_processes_claim_a_job(url, store, job_id):
     script = (
         "import sys; from backend.store.store import Store\n"
         "service = Store.open(sys.argv[1]).service(); print('ready', flush=True); sys.stdin.readline()\n"

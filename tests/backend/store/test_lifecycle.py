@@ -47,7 +47,7 @@ def updates(ada, job_id):
 # --- pausing ---
 
 
-def test_a_job_in_the_queue_pauses_at_once_and_nobody_can_take_it(ada, service, job_id):
+def test_pauses_queued_job_immediately_so_that_no_worker_takes_it(ada, service, job_id):
     assert ada.request_pause(job_id).state is JobState.PAUSED
     assert service.queued_jobs() == []
     assert service.acquire(job_id, "w", 30, now=1000) is None
@@ -55,7 +55,7 @@ def test_a_job_in_the_queue_pauses_at_once_and_nobody_can_take_it(ada, service, 
     assert service.acquire(job_id, "w", 30, now=1000) is not None
 
 
-def test_a_running_job_pauses_when_its_worker_has_seen_the_request(ada, service, job_id):
+def test_pauses_running_job_when_its_worker_sees_the_request(ada, service, job_id):
     lease = service.acquire(job_id, "w", 30, now=1000)
     assert ada.request_pause(job_id).state is JobState.STARTING
     request = service.stop_request(job_id, now=1000)
@@ -68,7 +68,7 @@ def test_a_running_job_pauses_when_its_worker_has_seen_the_request(ada, service,
         service.record_step(lease, step_event(1), "00")
 
 
-def test_a_job_whose_worker_dies_before_it_saw_the_request_is_paused_all_the_same(ada, service, job_id):
+def test_pauses_job_whose_worker_dies_before_seeing_the_request(ada, service, job_id):
     service.acquire(job_id, "w", 30, now=1000)
     ada.request_pause(job_id)
     assert service.requeue_worker("w", "its worker died") == []
@@ -79,7 +79,7 @@ def test_a_job_whose_worker_dies_before_it_saw_the_request_is_paused_all_the_sam
     assert service.requeue_worker("w", "its worker died") == [job_id]
 
 
-def test_a_pause_that_is_taken_back_before_it_begins_leaves_the_job_running(ada, service, job_id):
+def test_keeps_job_running_when_pause_is_withdrawn_before_it_begins(ada, service, job_id):
     lease = service.acquire(job_id, "w", 30, now=1000)
     ada.request_pause(job_id)
     ada.request_resume(job_id)
@@ -89,7 +89,7 @@ def test_a_pause_that_is_taken_back_before_it_begins_leaves_the_job_running(ada,
     assert ada.get_job(job_id).state is JobState.QUEUED
 
 
-def test_a_paused_job_can_be_cancelled_and_an_ended_one_neither_paused_nor_resumed(ada, job_id):
+def test_cancels_a_paused_job_but_never_changes_an_ended_one(ada, job_id):
     ada.request_pause(job_id)
     assert ada.request_cancel(job_id).state is JobState.CANCELLED
     for change in (ada.request_pause, ada.request_resume):
@@ -104,7 +104,7 @@ def budgeted(ada, spec, **budget):
     return ada.create_job(spec.model_copy(update={"budget": Budget(**budget)}), {}).job_id
 
 
-def test_time_counts_from_heartbeat_to_heartbeat_while_a_worker_has_the_job(ada, service, clock, job_id):
+def test_counts_time_between_heartbeats_while_a_worker_has_the_job(ada, service, clock, job_id):
     lease = service.acquire(job_id, "w", 30, now=1000)
     lease = service.renew(lease, 30, now=1010)
     assert ada.get_job(job_id).used_seconds == 10
@@ -125,7 +125,7 @@ def test_a_machine_that_slept_counts_no_longer_than_the_lease(ada, service, job_
     assert ada.get_job(job_id).used_seconds == 30
 
 
-def test_tokens_of_a_step_count_once_however_often_it_is_repeated(ada, service, job_id):
+def test_counts_tokens_of_a_step_once_however_often_repeated(ada, service, job_id):
     lease = service.acquire(job_id, "w", 30, now=1000)
     service.record_step(lease, step_event(1), "00")
     service.record_step(lease, step_event(2), "00")
@@ -144,7 +144,7 @@ def test_tokens_of_a_step_count_once_however_often_it_is_repeated(ada, service, 
 @pytest.mark.parametrize(
     ("budget", "used_up"), [({"hours": 0.005}, True), ({"hours": 0.006}, False), ({"tokens": 200}, True)]
 )
-def test_a_job_is_to_pause_when_one_of_its_bounds_is_reached(ada, service, spec, budget, used_up):
+def test_pauses_job_when_one_of_its_bounds_is_reached(ada, service, spec, budget, used_up):
     job_id = budgeted(ada, spec, **budget)
     lease = service.acquire(job_id, "w", 30, now=1000)
     assert service.stop_request(job_id, now=1000).pause == ""
@@ -153,7 +153,7 @@ def test_a_job_is_to_pause_when_one_of_its_bounds_is_reached(ada, service, spec,
     assert (bool(request.pause), request.asked) == (used_up, False)
 
 
-def test_a_job_without_budget_left_is_resumed_once_it_is_raised(ada, service, spec):
+def test_resumes_job_without_budget_once_it_is_raised(ada, service, spec):
     job_id = budgeted(ada, spec, tokens=200)
     lease = service.acquire(job_id, "w", 30, now=1000)
     service.record_step(lease, step_event(1), "00")
@@ -181,7 +181,7 @@ def rates(service, lease, steps):
     return found
 
 
-def test_a_change_takes_effect_with_the_next_step_and_the_log_says_with_which(ada, service, job_id):
+def test_applies_change_with_next_step_and_logs_the_step(ada, service, job_id):
     lease = service.acquire(job_id, "w", 30, now=1000)
     assert rates(service, lease, [1]) == [1e-3]
     service.record_step(lease, step_event(1), "00")
@@ -197,7 +197,7 @@ def test_a_change_takes_effect_with_the_next_step_and_the_log_says_with_which(ad
     assert (event.from_step, change.name, change.old, change.new) == (3, "learning_rate", 1e-3, 5e-4)
 
 
-def test_steps_that_are_repeated_after_a_kill_keep_the_settings_that_they_had(ada, service, job_id):
+def test_keeps_settings_of_steps_repeated_after_a_kill(ada, service, job_id):
     lease = service.acquire(job_id, "w", 30, now=1000)
     service.record_step(lease, step_event(1), "00")
     ada.change_settings(job_id, {"learning_rate": 5e-4})
@@ -210,7 +210,7 @@ def test_steps_that_are_repeated_after_a_kill_keep_the_settings_that_they_had(ad
     assert [event.from_step for event in updates(ada, job_id)] == [2, 3]
 
 
-def test_what_is_changed_while_no_worker_has_the_job_begins_with_its_next_new_step(ada, service, job_id):
+def test_begins_change_made_without_worker_at_next_new_step(ada, service, job_id):
     lease = service.acquire(job_id, "w", 30, now=1000)
     service.record_step(lease, step_event(1), "00")
     service.pause(lease, "", asked=False)
@@ -235,7 +235,7 @@ def test_a_change_that_is_sent_twice_is_one(ada, job_id):
         ({"budget": {"days": 1}}, "budget.days"),
     ],
 )
-def test_what_cannot_be_changed_is_refused_by_name_and_nothing_is(ada, job_id, settings, field):
+def test_rejects_unchangeable_setting_by_name_and_changes_nothing(ada, job_id, settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         ada.change_settings(job_id, {"entropy_coefficient": 0.1, **settings})
     assert refused.value.field.split(".")[-1] in field

@@ -14,7 +14,7 @@ def test_pools_are_found_while_they_show_life(store):
     assert [pool.model for pool in service.pools(now=135)] == ["tiny"]
 
 
-def test_what_pools_take_is_known_and_those_that_are_gone_are_left_out(store):
+def test_knows_what_pools_take_and_leaves_out_vanished_ones(store):
     service = store.service()
     service.register_pool("p1", "nano", "unix:///run/p1.sock", "t1", now=100)
     service.weigh_pools({"p1": 600, "gone": 700})
@@ -39,7 +39,7 @@ def test_requests_for_pools_expire(store):
     assert service.wanted_pools(now=185) == ["nano", "tiny"]
 
 
-def test_a_part_is_as_old_as_its_last_sign_of_life(store):
+def test_ages_a_part_by_its_last_sign_of_life(store):
     service = store.service()
     assert service.parts(now=100) == {}
     service.touch_part("scheduler", now=100)
@@ -49,7 +49,7 @@ def test_a_part_is_as_old_as_its_last_sign_of_life(store):
     assert service.parts(now=105) == {}
 
 
-def test_why_a_pool_does_not_start_is_known_until_it_does(store):
+def test_remembers_why_a_pool_does_not_start_until_it_does(store):
     service = store.service()
     for number, model in enumerate(["nano", "tiny", "nano"]):
         error = ErrorView(type="StartError", message=f"reason {number}", hint="", field="device")

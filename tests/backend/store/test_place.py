@@ -10,7 +10,7 @@ from backend.store.place import database_file, default_url
 BACKEND = Path(__file__).parents[3] / "backend"
 
 
-def test_a_service_that_names_no_database_has_one_in_its_folder(tmp_path):
+def test_puts_unnamed_database_into_the_services_folder(tmp_path):
     assert database_file(default_url(tmp_path)).parent == tmp_path
 
 

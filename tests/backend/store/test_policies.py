@@ -30,7 +30,7 @@ def test_two_jobs_train_two_policies(ada, job, spec):
     assert set(ada.policies_of(other.job_id).values()).isdisjoint(ada.policies_of(job.job_id).values())
 
 
-def test_another_tenants_policy_is_answered_like_one_that_does_not_exist(store, ada, job):
+def test_answers_for_another_tenants_policy_as_for_missing_one(store, ada, job):
     (policy_id,) = ada.policies_of(job.job_id).values()
     with pytest.raises(NotFoundError) as theirs:
         store.tenant("bob").get_policy(policy_id)
@@ -52,7 +52,7 @@ def test_deleting_a_job_deletes_its_policy_and_its_checkpoints(store, ada, job):
         ada.get_policy(policy_id)
 
 
-def test_a_job_that_is_not_deleted_after_all_keeps_its_policy(store, ada, job):
+def test_keeps_policy_of_a_job_whose_deletion_was_withdrawn(store, ada, job):
     policies = ada.policies_of(job.job_id)
     ada.request_cancel(job.job_id)
 

@@ -11,7 +11,7 @@ def test_without_a_listing_there_is_no_room():
     assert not QuotaRoom().take("ada", 1000, 1)
 
 
-def test_an_eighth_of_the_bytes_and_of_the_files_that_are_left_may_be_added():
+def test_allows_an_eighth_of_the_remaining_bytes_and_files():
     room = QuotaRoom()
     room.seen("ada", 1000, size_left=800, files_left=1000)
     assert taken(room, "ada", 1000, 40, 4) == [True, True, False, False]

@@ -47,7 +47,7 @@ def test_what_a_read_raises_is_not_remembered(remembered):
     assert remembered.get("x", lambda: 7) == 7
 
 
-def test_what_was_read_before_a_commit_that_another_thread_saw_is_not_remembered(remembered, store):
+def test_does_not_remember_reads_from_before_another_threads_commit(remembered, store):
     reading, seen = threading.Event(), threading.Event()
 
     def slow():
@@ -73,7 +73,7 @@ def test_without_a_database_to_ask_everything_is_read(tmp_path):
     assert [nowhere.get("x", read) for _ in range(3)] == [1, 2, 3]
 
 
-def test_a_revoked_key_is_void_at_once_and_a_new_pool_known_at_once(store, url):
+def test_voids_revoked_key_and_knows_new_pool_immediately(store, url):
     key = store.keys.create("ada", "laptop")
     assert store.keys.tenant_of(key) == "ada"
     other = Store.open(url)

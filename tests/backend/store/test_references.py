@@ -56,7 +56,7 @@ def test_versions_and_train_steps_are_told_apart(ada, job_id):
 
 
 @pytest.mark.parametrize("chosen", ["@best", "@3", "@step:3"])
-def test_a_version_that_is_not_kept_is_refused_with_those_that_are(ada, job_id, chosen):
+def test_rejects_version_that_is_not_kept_and_names_kept_ones(ada, job_id, chosen):
     found = ada.find_policy(PolicyRef.parse(f"{job_id}{chosen}"))
     with pytest.raises(NotFoundError) as caught:
         found.checkpoint(field="teacher")
@@ -74,7 +74,7 @@ def test_another_tenants_policy_is_answered_like_none(store, job_id, policy_id):
     assert said[2] == said[3]
 
 
-def test_of_a_job_with_several_policies_one_has_to_be_named(store, ada, job_id, policy_id):
+def test_requires_a_name_among_several_policies_of_a_job(store, ada, job_id, policy_id):
     with store._db.write() as connection:
         row = {"tenant_id": "ada", "model": "nano", "adapter": '{"kind":"full"}', "created_at": 0.0}
         connection.execute(insert(policies).values(policy_id="policy-b", made_by_job=job_id, **row))
@@ -90,7 +90,7 @@ def test_of_a_job_with_several_policies_one_has_to_be_named(store, ada, job_id, 
     assert ada.find_policy(PolicyRef.parse("policy-b")).agent == "black"
 
 
-def test_the_only_policy_of_a_game_can_be_named_by_its_job_alone(ada, spec):
+def test_names_only_policy_of_a_game_by_its_job_alone(ada, spec):
     agents = {"x": Train(), "o": SharedWith("x")}
     job_id = ada.create_job(
         RLSpec.model_validate(spec.model_copy(update={"agents": agents}).model_dump()), {}
@@ -99,7 +99,7 @@ def test_the_only_policy_of_a_game_can_be_named_by_its_job_alone(ada, spec):
     assert (found.agent, str(found.ref)) == ("x", f"{job_id}/x@0")
 
 
-def test_a_job_is_not_deleted_while_another_builds_on_its_policy_by_that_name(ada, job_id, policy_id, spec):
+def test_keeps_job_while_another_builds_on_its_policy_by_name(ada, job_id, policy_id, spec):
     ada.create_job(spec.model_copy(update={"initial_policy": f"{policy_id}@7"}), {})
     ada.request_cancel(job_id)
     with pytest.raises(ConflictError):

@@ -7,7 +7,7 @@ from backend.store.store import Store
 
 
 @pytest.mark.parametrize("version", [1, 999])
-def test_a_database_of_another_schema_version_is_refused_and_left_alone(store, url, tmp_path, version):
+def test_rejects_database_of_another_schema_version_and_leaves_it_alone(store, url, tmp_path, version):
     store.close()
     with sqlite3.connect(tmp_path / "store.sqlite3") as connection:
         connection.execute("UPDATE schema_version SET version = ?", (version,))

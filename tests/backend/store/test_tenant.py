@@ -16,7 +16,7 @@ def test_a_new_job_is_queued_with_its_effective_configuration(store, spec, clock
     assert event.body == StateEvent(state=JobState.QUEUED)
 
 
-def test_a_tenant_has_unfinished_jobs_since_the_oldest_of_its_own_was_created(store, spec, clock):
+def test_counts_unfinished_jobs_since_the_tenants_own_oldest(store, spec, clock):
     ada, bob = store.tenant("ada"), store.tenant("bob")
     bob.create_job(spec, {})
     assert ada.unfinished_since() is None
@@ -49,7 +49,7 @@ def test_an_idempotency_key_cannot_be_used_for_another_spec(store, spec):
         ada.create_job(spec.model_copy(update={"steps": 6}), {}, "key-1")
 
 
-def test_the_same_request_makes_one_job_whatever_it_is_resolved_to_by_now(store, spec):
+def test_makes_one_job_of_same_request_whatever_it_resolves_to(store, spec):
     ada = store.tenant("ada")
     first = ada.create_job(spec, {}, "key-1", request_sha256="a" * 64)
     newer = spec.model_copy(update={"steps": 6})
@@ -98,7 +98,7 @@ def test_jobs_are_listed_page_by_page_newest_first(store, spec):
     assert first + second == ids[::-1]
 
 
-def test_a_page_of_large_jobs_is_short_and_the_next_one_goes_on_after_it(store, spec):
+def test_shortens_page_of_large_jobs_and_continues_on_the_next(store, spec):
     ada = store.tenant("ada")
     environment = spec.environment.model_copy(update={"kwargs": {"text": "n" * 1_500_000}})
     large = spec.model_copy(update={"environment": environment})
@@ -120,7 +120,7 @@ def test_a_queued_job_is_cancelled_at_once_and_only_once(store, spec):
     assert store.service().acquire(job_id, "w", 30, now=0) is None
 
 
-def test_the_cancellation_of_a_running_job_is_left_to_its_worker(store, spec):
+def test_leaves_cancellation_of_a_running_job_to_its_worker(store, spec):
     ada, service = store.tenant("ada"), store.service()
     job_id = ada.create_job(spec, {}).job_id
     lease = service.acquire(job_id, "w", 30, now=0)
@@ -142,7 +142,7 @@ def test_events_are_read_on_from_any_number(store, spec):
     assert ada.events_after(job_id, 6) == []
 
 
-def test_a_policy_is_found_with_the_number_of_a_version_and_by_its_tenant_alone(store, spec):
+def test_finds_policy_with_version_number_for_its_tenant_alone(store, spec):
     ada, bob = store.tenant("ada"), store.tenant("bob")
     job_id = ada.create_job(spec, {}).job_id
     assert ada.model_and_worker(job_id) == ada.model_and_worker(f"{job_id}@3") == ("nano", None)

@@ -29,7 +29,7 @@ class MovedMeanwhile(KeptEpisodes):
 
 
 @pytest.mark.parametrize("at", ["list", "read"])
-def test_a_step_that_moves_into_a_file_meanwhile_is_not_missed(store, spec, tmp_path, at):
+def test_misses_no_step_that_moves_into_a_file_meanwhile(store, spec, tmp_path, at):
     ada, service, files = store.tenant("ada"), store.service(), LocalBlobs(tmp_path / "kept")
     lease = service.acquire(ada.create_job(spec, {}).job_id, "w", 30, now=0)
     lost = Trajectory(

@@ -83,7 +83,7 @@ def test_a_tenants_share_of_the_disk_is_held(uploads):
     uploads.add_chunk(name, body, most_bytes=1)  # it is there already
 
 
-def test_a_chunk_that_a_set_names_many_times_counts_as_often(uploads):
+def test_counts_chunk_as_often_as_a_set_names_it(uploads):
     name, body = chunk([list(range(100))])
     uploads.add_chunk(name, body, most_bytes=MOST)
     often = MOST // len(body)
@@ -169,7 +169,7 @@ def test_what_killed_uploads_left_counts_against_nobody(uploads, tmp_path):
     assert uploads.used_bytes() == used
 
 
-def test_chunks_of_an_upload_that_broke_off_make_room_without_any_set(uploads, tmp_path):
+def test_evicts_chunks_of_broken_upload_without_any_set(uploads, tmp_path):
     name, body = chunk([[1, 2]])
     uploads.add_chunk(name, body, most_bytes=MOST)
     for file in tmp_path.glob("*/chunks/*"):
@@ -177,7 +177,7 @@ def test_chunks_of_an_upload_that_broke_off_make_room_without_any_set(uploads, t
     assert uploads.make_room(0, in_use=()) == 0
 
 
-def test_a_tenant_has_so_many_chunks_however_small_and_the_oldest_set_makes_room(tmp_path):
+def test_limits_chunks_of_a_tenant_and_evicts_oldest_set(tmp_path):
     uploads = Uploads(LocalBlobs(tmp_path), "ada", most_chunks=3)
     for first in (0, 100, 200):
         name, body = chunk([[first, 1]])
@@ -192,7 +192,7 @@ def test_a_tenant_has_so_many_chunks_however_small_and_the_oldest_set_makes_room
     uploads.add_chunk(name, body, most_bytes=MOST)
 
 
-def test_files_are_listed_once_for_many_chunks_that_fit_and_the_limit_holds(tmp_path, monkeypatch):
+def test_lists_files_once_for_many_chunks_and_keeps_the_limit(tmp_path, monkeypatch):
     listings, list_files = [], LocalBlobs.files
 
     def listed(self, *folder):
@@ -213,7 +213,7 @@ def test_files_are_listed_once_for_many_chunks_that_fit_and_the_limit_holds(tmp_
 
 
 @pytest.mark.parametrize("limit", ["bytes", "chunks"])
-def test_the_chunk_that_is_added_has_its_part_of_what_is_left(tmp_path, monkeypatch, limit):
+def test_gives_added_chunk_its_part_of_what_is_left(tmp_path, monkeypatch, limit):
     listings, list_files = [], LocalBlobs.files
 
     def listed(self, *folder):

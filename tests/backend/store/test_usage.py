@@ -25,7 +25,7 @@ def row(**columns):
 @pytest.mark.parametrize(
     ("now", "seconds"), [(100.0, 0.0), (110.0, 10.0), (130.0, 30.0), (500.0, 30.0), (90.0, 0.0)]
 )
-def test_time_counts_from_the_last_heartbeat_and_not_beyond_the_lease(now, seconds):
+def test_counts_time_from_last_heartbeat_and_not_beyond_lease(now, seconds):
     assert held_seconds(row(), now) == seconds
     assert counted(row(), now) == {"used_seconds": 10.0 + seconds, "counted_at": now}
 
@@ -35,7 +35,7 @@ def test_a_job_without_a_place_uses_nothing(columns):
     assert held_seconds(row(**columns), 110.0) == 0.0
 
 
-def test_a_budget_is_used_up_in_the_middle_of_a_lease():
+def test_uses_up_a_budget_in_the_middle_of_a_lease():
     job = row(budget=Budget(hours=30 / 3600).model_dump_json())
     assert used_up(job, 119.0) == ""
     assert used_up(job, 120.0)

@@ -37,7 +37,7 @@ class Broken(Brittle):
     fails_always = True
 
 
-def test_a_broken_environment_fails_the_job_as_in_the_real_service():
+def test_fails_job_of_broken_environment_as_the_real_service_does():
     with ScriptedService() as service, tg.Client(service.url, service.api_key) as client:
         job = client.train(Broken, steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=1))
         failed = pytest.raises(JobFailedError, match=r"environment_error.*KeyError: 'colour'")
@@ -47,7 +47,7 @@ def test_a_broken_environment_fails_the_job_as_in_the_real_service():
         assert job.steps() == []
 
 
-def test_a_failed_episode_is_counted_and_is_no_reward_of_zero():
+def test_counts_failed_episode_instead_of_a_zero_reward():
     with ScriptedService() as service, tg.Client(service.url, service.api_key) as client:
         # The scripted seeds are consecutive, so one of the two groups fails.
         job = client.train(Brittle, steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=2))

@@ -22,7 +22,7 @@ def tower():
 
 
 @pytest.mark.parametrize("gradient", [False, True])
-def test_an_image_has_the_same_features_alone_and_among_others_to_the_bit(tower, gradient):
+def test_gives_bit_equal_features_of_image_alone_and_among_others(tower, gradient):
     hashes = [picture(number).sha256 for number in range(21)]
     with torch.set_grad_enabled(gradient):
         alone = [tower.features([sha256])[0] for sha256 in hashes]
@@ -43,7 +43,7 @@ def test_images_of_other_shapes_are_computed_beside_each_other(tower):
     )
 
 
-def test_engine_and_learner_of_a_pool_read_and_see_each_image_once(monkeypatch):
+def test_reads_and_sees_each_image_once_in_engine_and_learner(monkeypatch):
     pictures = Pictures()
     images = SharedImages(pictures)
     engine, learner = TransformersEngine(NANO_VL, images=images), Learner(NANO_VL, images=images)

@@ -119,7 +119,7 @@ def test_a_socket_left_by_a_killed_pool_is_taken_over(connect, socket_path):
     again.close()
 
 
-def test_workers_that_wait_for_episodes_do_not_hold_up_the_others(monkeypatch, socket_path):
+def test_does_not_hold_up_others_by_workers_awaiting_episodes(monkeypatch, socket_path):
     monkeypatch.setattr(endpoints, "_LONG_POLLS", 1)
     service = Service()
     endpoint = PoolEndpoint(service, unix_url(socket_path), TOKEN)

@@ -131,7 +131,7 @@ def expected():
     return here(ThreadExecutor())
 
 
-def test_a_group_starts_equal_and_the_script_makes_it_end_equal(expected):
+def test_starts_group_equal_and_ends_it_equal_by_the_script(expected):
     records = {json.dumps(trajectory.model_dump(mode="json")) for trajectory in expected.values()}
     assert len(expected) == 8
     assert len(records) == 1
@@ -185,9 +185,7 @@ def make_broken(_):
 
 
 @pytest.mark.parametrize("pool", ["unix"], indirect=True)
-def test_what_an_environment_raised_is_handed_in_without_folders_of_the_services_machine(
-    pool, tmp_path, monkeypatch
-):
+def test_hands_in_environments_errors_without_the_services_folders(pool, tmp_path, monkeypatch):
     service, url = pool
     # It would end this process.
     monkeypatch.setattr("backend.workers.env_worker.end_on_stall", lambda *_: None)

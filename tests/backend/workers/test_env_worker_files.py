@@ -1,7 +1,7 @@
 from backend.workers.env_worker_files import EnvWorkerFiles
 
 
-def test_a_stall_is_told_in_part_and_the_files_can_be_removed_twice(tmp_path):
+def test_shows_part_of_a_stall_and_removes_files_twice(tmp_path):
     files = EnvWorkerFiles(tmp_path, "env-1")
     assert files.stall() == ""
     files.create()

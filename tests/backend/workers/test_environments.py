@@ -17,7 +17,7 @@ def tokens(tmp_path):
     return EnvTokens(tmp_path)
 
 
-def test_a_worker_plays_behind_a_server_that_is_listed_with_the_jobs_own_token(tokens, monkeypatch):
+def test_plays_behind_listed_server_with_the_jobs_own_token(tokens, monkeypatch):
     monkeypatch.setenv("TINKERGYM_ENV_TOKEN", TOKEN)
     with environment_server(BOARD) as url:
         make = environment_maker([url], tokens)

@@ -38,7 +38,7 @@ def guests(loaded):
     return GuestModels(load)
 
 
-def test_two_jobs_share_a_guest_and_the_last_one_takes_it_along(guests, loaded):
+def test_shares_guest_between_two_jobs_until_the_last_ends(guests, loaded):
     assert guests.take(["b"], "job-1") == guests.take(["b"], "job-2") == {"b": loaded[0]}
     guests.give_back("job-1")
     assert guests.has("b")
@@ -54,7 +54,7 @@ def test_a_job_whose_second_guest_cannot_be_loaded_holds_none(guests, loaded):
     assert loaded[0].engine.closed
 
 
-def test_a_policy_is_sampled_by_the_guest_that_it_rests_on_whichever_version_is_meant(guests, loaded):
+def test_samples_policy_of_any_version_by_guest_it_rests_on(guests, loaded):
     guests.take(["b"], "job-1")
     loaded[0].directory.trained["job-1/o"] = "job-1"
     assert all(guests.of_policy(name) is loaded[0] for name in ("b", "job-1/o", "job-1/o@3"))

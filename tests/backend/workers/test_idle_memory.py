@@ -14,7 +14,7 @@ from tinkergym.schema.events import JobState
 from tinkergym.schema.sampling import SampleRequest
 
 
-def test_it_is_time_to_rest_once_after_a_while_without_work():
+def test_rests_once_after_a_while_without_work():
     rest = Rest(30.0, now=100.0)
     assert [now for now in (101.0, 129.0, 130.0, 131.0, 500.0) if rest.is_due(now)] == [130.0]
 
@@ -28,7 +28,7 @@ def test_work_puts_the_rest_off_and_makes_another_one_due():
     assert [now for now in (161.0, 189.0, 190.0) if rest.is_due(now)] == [190.0]
 
 
-def test_a_job_does_not_wait_for_a_learner_that_hangs_while_it_rests():
+def test_starts_job_without_waiting_for_learner_that_hangs_at_rest():
     rests, goes_on = threading.Event(), threading.Event()
 
     class Hanging:
@@ -78,7 +78,7 @@ def fill_the_cache(lab):
     return max(seen)
 
 
-def test_a_resting_pool_gives_memory_back_and_learns_the_same_bits_as_before(resting_lab):
+def test_gives_memory_back_at_rest_and_learns_same_bits(resting_lab):
     lab = resting_lab
     learned = []
     for _ in range(2):

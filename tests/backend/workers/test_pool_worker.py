@@ -31,13 +31,13 @@ def start(tmp_path, model="nano", **settings):
     return PoolWorker(config, pool_id="p", model=model, url=unix_url(config.run_dir / "s"), token="t")
 
 
-def test_a_gpu_that_is_asked_for_and_not_there_is_one_clear_sentence(tmp_path, monkeypatch):
+def test_says_in_one_sentence_that_asked_gpu_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(StartError, match=r"torch sees no GPU .*set device=cpu"):
         start(tmp_path, device="cuda")
 
 
-def test_weights_too_large_for_a_look_at_submission_are_looked_at_by_the_worker(tmp_path):
+def test_checks_in_worker_weights_too_large_to_check_at_submission(tmp_path):
     shutil.copytree(PACKAGED_MODELS["nano"], tmp_path / "nano")
     file = tmp_path / "nano" / "model.safetensors"
     weights = load_file(file)
@@ -53,7 +53,7 @@ def test_an_unknown_model_is_refused_by_name(tmp_path):
         start(tmp_path, model="nanoo")
 
 
-def test_a_job_that_was_cancelled_in_the_queue_is_not_taken(lab):
+def test_takes_no_job_that_was_cancelled_in_the_queue(lab):
     job_id = lab.start_later()
     lab.tenant.request_cancel(job_id)
     lab.pool.start_job(job_id)
@@ -67,7 +67,7 @@ def test_a_job_is_taken_once_however_often_it_is_given(lab):
     assert lab.service.job(job_id).attempt == 1
 
 
-def test_a_pool_says_where_it_listens_and_that_it_lives_until_it_is_closed(lab):
+def test_says_where_it_listens_and_lives_until_closed(lab):
     (pool,) = lab.service.pools(0.0)
     assert (pool.pool_id, pool.model) == (lab.site.pool_id, "nano")
     lab.until("-", lambda: lab.service.pools(0.0)[0].seen_at > pool.seen_at)
@@ -76,14 +76,14 @@ def test_a_pool_says_where_it_listens_and_that_it_lives_until_it_is_closed(lab):
     assert [pool.pool_id for pool in lab.service.pools(0.0)] == [lab.site.pool_id]
 
 
-def test_a_pool_that_is_closed_hands_its_jobs_back_to_the_queue(lab):
+def test_hands_its_jobs_back_to_the_queue_when_closed(lab):
     job_id = lab.start()
     lab.until_state(job_id, JobState.RUNNING)
     lab.replace_pool(in_peace=True)
     assert lab.state(job_id) is JobState.QUEUED
 
 
-def test_a_job_goes_on_after_its_last_finished_step_when_its_pool_was_closed(lab):
+def test_resumes_after_last_finished_step_when_its_pool_was_closed(lab):
     job_id = lab.start(steps=4, checkpoint_every=100)
     lab.play_step(job_id)
     lab.until(job_id, lambda: lab.service.job(job_id).step == 1)
@@ -103,9 +103,7 @@ def test_a_job_goes_on_after_its_last_finished_step_when_its_pool_was_closed(lab
         (UnknownModelError("nano is gone"), "its worker could not take it up", "UnknownModelError"),
     ],
 )
-def test_a_job_for_which_no_learner_can_be_started_fails_in_the_third_attempt(
-    lab, monkeypatch, refusal, reason, error_type
-):
+def test_fails_job_in_third_attempt_when_no_learner_starts(lab, monkeypatch, refusal, reason, error_type):
     def refuse(_):
         raise refusal
 
@@ -126,7 +124,7 @@ def test_a_job_for_which_no_learner_can_be_started_fails_in_the_third_attempt(
 
 
 @pytest.mark.parametrize("broken", [(LockstepGate, "__init__"), (threading.Thread, "start")])
-def test_a_job_that_could_not_be_begun_is_not_kept_from_the_next_attempt(lab, monkeypatch, broken):
+def test_offers_next_attempt_a_job_that_could_not_begin(lab, monkeypatch, broken):
     job_id = lab.start_later(deterministic=True)
 
     def refuse(*_, **__):
@@ -146,7 +144,7 @@ def test_a_job_that_could_not_be_begun_is_not_kept_from_the_next_attempt(lab, mo
 
 
 @pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 3}])
-def test_an_episode_that_is_trained_on_is_drawn_from_the_whole_distribution(lab, cut):
+def test_draws_trained_episode_from_the_whole_distribution(lab, cut):
     job_id = lab.start()
     (episode, *_) = lab.lease(job_id)
     common = {"policy": job_id, "prompt_ids": [5, 6], "max_tokens": 1, **cut}
@@ -206,7 +204,7 @@ def test_refuses_only_the_prompt_with_too_many_images(lab):
     assert (answer.error.type, answer.error.field) == ("InvalidRequestError", "images")
 
 
-def test_images_of_earlier_jobs_make_room_for_those_that_a_job_shows(make_lab):
+def test_evicts_images_of_earlier_jobs_for_those_of_new_ones(make_lab):
     lab = make_lab(limits=GatewayLimits(stored_images=1))
     player = Player(lab.start(), "worker")
     first, second = picture(1), picture(2)

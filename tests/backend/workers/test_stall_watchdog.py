@@ -117,7 +117,7 @@ def workers(lab, tmp_path):
         ("HoldsTheInterpreter", 4.0, "environment_timeout"),
     ],
 )
-def test_an_environment_that_takes_its_process_along_costs_its_own_episodes_and_no_other_job(
+def test_loses_only_own_episodes_of_environment_that_kills_its_process(
     lab, workers, kind, seconds, stop_reason
 ):
     common = {"rollout": "server", "steps": MOST_WORKER_DEATHS + 1}
@@ -139,7 +139,7 @@ def test_an_environment_that_takes_its_process_along_costs_its_own_episodes_and_
     assert workers.deaths < MOST_WORKER_DEATHS
 
 
-def test_the_episodes_in_a_call_are_known_after_the_process_died(tmp_path):
+def test_knows_episodes_in_a_call_after_their_process_died(tmp_path):
     script = f"""
 import os
 from pathlib import Path

@@ -28,7 +28,7 @@ def script(monkeypatch, tmp_path):
     return str(folder / "train.py")
 
 
-def test_the_settings_of_a_stage_are_those_of_the_file_and_the_seed(script):
+def test_takes_settings_of_stage_from_file_and_seed(script):
     recipe = Recipe.from_command_line(script, ["--seed", "3"])
     assert recipe.settings("train") == {
         "steps": 100,
@@ -47,7 +47,7 @@ def test_a_control_shuffles_the_rewards(script):
     assert Recipe.from_command_line(script, ["--control"]).settings("train")["shuffle_rewards"] is True
 
 
-def test_a_variant_changes_what_its_table_says_also_in_a_short_run(script, tmp_path):
+def test_applies_changes_of_variants_table_also_in_short_run(script, tmp_path):
     settings = tmp_path / "bandit" / "laptop.toml"
     settings.write_text(SETTINGS + "[swapped.train]\nenv_kwargs = { swapped = true }\n")
     recipe = Recipe.from_command_line(script, ["--variant", "swapped", "--short"])
@@ -86,7 +86,7 @@ def test_overrides_of_a_table_that_does_not_exist_are_refused(script, tmp_path, 
     assert refused.value.field == field
 
 
-def test_a_setting_that_the_script_needs_is_named_if_it_is_missing(script):
+def test_names_missing_setting_that_the_script_needs(script):
     recipe = Recipe.from_command_line(script, [])
     assert recipe.settings("train", needs=["steps"])["steps"] == 100
     with pytest.raises(InvalidRequestError) as refused:
@@ -102,7 +102,7 @@ def test_a_number_of_demonstrations_that_is_none_is_refused(tmp_path, show):
     assert refused.value.field == "show.episodes"
 
 
-def test_a_seed_in_the_file_does_not_override_that_of_the_command_line_unseen(script, tmp_path):
+def test_never_overrides_command_lines_seed_silently_by_the_file(script, tmp_path):
     other = tmp_path / "other.toml"
     other.write_text("[train]\nseed = 3\n")
     with pytest.raises(InvalidRequestError) as caught:
@@ -163,7 +163,7 @@ def step(number, **metrics):
     return step_event(number, number, metrics=metrics).body
 
 
-def test_the_report_keeps_every_evaluation_by_name_and_can_be_read_again(script, tmp_path, capsys):
+def test_reports_every_evaluation_by_name_and_reads_it_again(script, tmp_path, capsys):
     job = ended(evaluation("a", 0, 0.2), evaluation("b", 0, 0.9), evaluation("a", 2, 0.6))
     recipe = Recipe.from_command_line(script, ["--out", str(tmp_path / "out")])
     path = recipe.report(job, regret=0.5)
@@ -176,7 +176,7 @@ def test_the_report_keeps_every_evaluation_by_name_and_can_be_read_again(script,
     assert "+0.900" in printed
 
 
-def test_several_metrics_are_kept_and_one_that_no_step_has_is_named(script, tmp_path, capsys):
+def test_keeps_several_metrics_and_names_one_no_step_has(script, tmp_path, capsys):
     job = ended(steps=[step(1, x=0.1, y=3.0), step(2, x=0.2)])
     recipe = Recipe.from_command_line(script, ["--out", str(tmp_path)])
     run = Run.from_json(json.loads(recipe.report(job, metric=["x", "y", "z"]).read_text()))
@@ -184,7 +184,7 @@ def test_several_metrics_are_kept_and_one_that_no_step_has_is_named(script, tmp_
     assert "z: no train step" in capsys.readouterr().out
 
 
-def test_the_report_of_a_control_says_so_and_long_facts_are_only_in_the_result(script, tmp_path, capsys):
+def test_says_control_in_its_report_and_keeps_facts_in_result(script, tmp_path, capsys):
     recipe = Recipe.from_command_line(script, ["--out", str(tmp_path), "--control"])
     recipe.settings("train")
     games = {"games": [[0.5] * 10] * 10}
@@ -200,14 +200,14 @@ def test_the_report_of_a_control_says_so_and_long_facts_are_only_in_the_result(s
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "a" * 300])
-def test_a_folder_that_cannot_hold_the_result_is_refused_before_the_run(script, tmp_path, out):
+def test_rejects_folder_that_cannot_hold_the_result_before_run(script, tmp_path, out):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidRequestError) as refused:
         Recipe.from_command_line(script, ["--out", out])
     assert refused.value.field == "--out"
 
 
-def test_the_folder_of_the_result_is_there_before_the_run_and_empty(script, tmp_path):
+def test_makes_empty_folder_of_the_result_before_the_run(script, tmp_path):
     Recipe.from_command_line(script, ["--out", str(tmp_path / "new" / "out")])
     assert list((tmp_path / "new" / "out").iterdir()) == []
 
@@ -261,7 +261,7 @@ def test_a_control_that_was_never_one_is_refused(script, tmp_path):
     assert not Recipe.from_command_line(script, []).own_control()
 
 
-def test_an_old_result_with_one_evaluation_and_one_metric_can_be_read():
+def test_reads_old_result_with_one_evaluation_and_one_metric():
     old = {"recipe": "bandit", "seed": 0, "control": False, "seconds": 1.0, "rewards": []}
     run = Run.from_json(old | {"evaluations": [[0, 0.1, None, None]], "metric": "x", "metrics": [[1, 2.0]]})
     assert run.evaluations == {"": [[0, 0.1, None, None]]}

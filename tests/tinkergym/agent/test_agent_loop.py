@@ -126,7 +126,7 @@ def test_prompts_grow_token_by_token_and_sampled_ids_stand_unchanged(turns):
         assert RENDERER.start(messages[:-1]) + sampled[-1] == segment.token_ids
 
 
-def test_the_plans_system_prompt_wins_over_the_environments_even_when_empty():
+def test_prefers_the_plans_system_prompt_even_when_empty():
     def first_prompt(plan, environment):
         return RENDERER.decode(
             agent(system_prompt=plan).begin("x", environment_prompt=environment).prompt_ids
@@ -158,7 +158,7 @@ def test_a_limit_truncates_and_keeps_the_reward(limits, reason):
     assert trajectory.completed
 
 
-def test_the_last_answer_may_use_what_is_left_of_the_budget():
+def test_lets_last_answer_use_the_rest_of_the_budget():
     _, request = one_turn("more", 0.0, False, False, {}, limits=Limits(max_episode_tokens=6))
     assert request.max_tokens == 2
 
@@ -176,7 +176,7 @@ def test_an_answer_gets_no_more_room_than_the_context_has():
     assert loop.trajectory().completed
 
 
-def test_a_first_prompt_without_room_is_not_a_return_of_zero():
+def test_returns_no_zero_for_first_prompt_without_room():
     loop = agent(Renderer.from_bundle(byte_bundle(context_length=10)))
     assert loop.begin("far too long for ten tokens") is None
     assert loop.trajectory().stop_reason is StopReason.CONTEXT_LIMIT
@@ -236,7 +236,7 @@ def test_any_finite_number_is_a_reward(reward):
         (("x", 0.0, False, False, {"metrics": {"a" * 101: 1.0}}), "at most 100"),
     ],
 )
-def test_garbage_from_step_ends_the_episode_and_says_what_it_was(step, words):
+def test_ends_episode_on_garbage_from_step_and_says_what(step, words):
     loop, request = one_turn(*step)
     assert request is None
     assert loop.trajectory().stop_reason is StopReason.ENVIRONMENT_ERROR
@@ -250,7 +250,7 @@ class Mute:
 
 
 @pytest.mark.parametrize("step", [(Mute(), 0.0, False, False, {}), ("x", Mute(), False, False, {})])
-def test_an_object_that_cannot_even_be_shown_ends_the_episode_and_nothing_else(step):
+def test_ends_only_the_episode_on_an_object_without_repr(step):
     loop, request = one_turn(*step)
     assert request is None
     assert "Mute, whose str() failed: RuntimeError" in loop.trajectory().error
@@ -298,7 +298,7 @@ def test_a_failure_between_turns_keeps_the_turns_that_were_whole():
     assert trajectory.segments[0].loss_mask[-1]
 
 
-def test_an_answer_whose_step_does_not_return_is_a_turn_that_earned_nothing():
+def test_earns_nothing_in_a_turn_whose_step_does_not_return():
     loop, request = one_turn("more", 1.0, False, False, {})
     loop.receive(answer(request, "jump", cut=True, version=5))
     loop.fail(StopReason.ENVIRONMENT_ERROR, "it broke")
@@ -317,7 +317,7 @@ def test_an_answer_whose_step_does_not_return_is_a_turn_that_earned_nothing():
     ]
 
 
-def test_an_answer_that_was_paid_for_is_one_turn_though_its_next_prompt_fails():
+def test_keeps_paid_answer_as_one_turn_though_next_prompt_fails():
     loop, request = one_turn("more", 1.0, False, False, {})
     assert request is not None
     loop.fail(StopReason.EPISODE_TIMEOUT)

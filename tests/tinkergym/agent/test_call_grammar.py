@@ -104,7 +104,7 @@ def test_a_templates_own_calls_are_read_back(write, kind):
 
 
 @pytest.mark.parametrize("write", [hermes, mistral, xml, glm])
-def test_what_is_said_before_calls_is_content_and_calls_keep_their_order(write):
+def test_keeps_text_before_calls_as_content_and_calls_in_order(write):
     grammar = grammar_of(several(write))
     read = grammar.read("Let me see. " + write(call("a", x="1")) + "\n" + write(call("b")))
     assert read.content.strip() == "Let me see."
@@ -127,12 +127,12 @@ def test_an_id_that_the_policy_wrote_is_kept():
         '<tool_call>\n{"name": "a", "arguments": {}} and more</tool_call>',
     ],
 )
-def test_a_call_that_cannot_be_read_is_one_all_the_same(text):
+def test_counts_unreadable_call_as_a_call_all_the_same(text):
     (read,) = grammar_of(several(hermes)).read(text).calls
     assert isinstance(read, BadCall)
 
 
-def test_the_stop_token_may_stand_in_place_of_what_closes_a_call():
+def test_accepts_stop_token_in_place_of_a_calls_closing():
     grammar = grammar_of(several(hermes))
     (read,) = grammar.read('<tool_call>\n{"name": "a", "arguments": {}}\n</tool').calls
     assert read == ReadCall(name="a", arguments={})
@@ -162,7 +162,7 @@ def test_many_calls_are_bounded():
     assert isinstance(read[-1], BadCall)
 
 
-def test_a_form_that_is_not_known_is_refused_with_what_to_do():
+def test_rejects_unknown_form_with_what_to_do():
     with pytest.raises(TemplateError):
         grammar_of(lambda calls: calls[0]["function"]["name"].upper())
 

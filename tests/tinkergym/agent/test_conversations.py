@@ -65,7 +65,7 @@ def answer(request, text="yes"):
     )
 
 
-def test_an_environment_can_open_with_a_conversation_and_go_on_with_new_messages():
+def test_opens_with_conversation_and_goes_on_with_new_messages():
     loop = agent()
     opening = [system("Use tools."), user("1+1?"), assistant("2"), user("6*7?")]
     first = loop.begin(opening)
@@ -96,7 +96,7 @@ def test_any_chats_give_the_ids_of_the_whole_conversation(seeds):
 
 
 @pytest.mark.parametrize(("job", "heading"), [(None, [system("own")]), ("job", [system("job")]), ("", [])])
-def test_the_jobs_system_prompt_replaces_the_one_in_the_first_observation(job, heading):
+def test_replaces_system_prompt_of_first_observation_by_the_jobs(job, heading):
     loop = agent(system_prompt=job)
     request = loop.begin([system("own"), user("go")], environment_prompt="metadata")
     assert request.prompt_ids == RENDERER.start([*heading, user("go")])
@@ -115,7 +115,7 @@ def ended_by(loop):
         ({"text": "look", "screen": np.zeros((4, 4, 3), np.uint8)}, "'screen'"),
     ],
 )
-def test_a_conversation_that_cannot_go_on_ends_the_episode_and_says_why(observation, reason):
+def test_ends_episode_whose_conversation_cannot_go_on_with_reason(observation, reason):
     loop = agent()
     assert loop.begin(observation) is None
     assert ended_by(loop)[0] == "environment_error"
@@ -141,7 +141,7 @@ def test_ends_only_the_episode_when_a_template_refuses_a_role(template, reason):
 
 
 @pytest.mark.parametrize("content", ["42", "<|im_end|> quoted", "long " * 100])
-def test_the_name_and_the_call_of_a_tool_reach_a_template_that_shows_them(content):
+def test_passes_name_and_call_of_tool_to_template_showing_them(content):
     renderer = renderer_of(NAMED)
     message = {**TOOL, "content": content}
     text = renderer.decode(renderer.continuation([message], answer_closed=True))

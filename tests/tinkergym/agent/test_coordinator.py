@@ -51,7 +51,7 @@ def records(coordinator):
     return {one.agent: one for one in coordinator.trajectories()}
 
 
-def test_what_is_paid_during_anothers_turn_is_earned_by_the_last_action_of_ones_own():
+def test_credits_pay_during_anothers_turn_to_own_last_action():
     game = seats("x", "o")
     game.receive(answer(game.begin(position(standing("x")))))
     game.receive(answer(game.stepped(position(standing("o", -1.0)))))
@@ -66,7 +66,7 @@ def test_what_is_paid_during_anothers_turn_is_earned_by_the_last_action_of_ones_
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_seat_that_never_acted_keeps_its_reward_and_has_nothing_to_learn_from(told):
+def test_keeps_reward_of_seat_that_never_acted_without_learning(told):
     game = seats("x", "o")
     game.receive(answer(game.begin(position(standing("x")))))
     ended = [standing("x", 1.0, over=True), standing("o", -1.0, over=True)]
@@ -85,7 +85,7 @@ def test_a_seat_that_never_acted_keeps_its_reward_and_has_nothing_to_learn_from(
         (position(None), "x"),
     ],
 )
-def test_a_game_that_does_not_keep_to_turns_fails_for_all(second, named):
+def test_fails_game_for_all_when_it_breaks_its_turns(second, named):
     game = seats("x", "o")
     game.receive(answer(game.begin(position(standing("x")))))
     assert game.stepped(second) is None
@@ -135,7 +135,7 @@ def test_names_whose_turn_it_was_when_time_ran_out():
     assert "'o'" in found["x"].error
 
 
-def test_a_stored_game_can_be_put_in_order_and_says_when_each_action_was_made():
+def test_orders_stored_game_and_says_when_actions_were_made():
     seconds = iter([10.0, 11.0, 12.5, 13.0, 14.0])
     game = seats("x", "o", clock=lambda: next(seconds))
     request = game.begin(position(standing("x")))
@@ -198,7 +198,7 @@ def text_games():
 
 
 @pytest.mark.parametrize("env_id", text_games())
-def test_the_seats_of_a_shipped_game_earn_what_the_game_paid(env_id):
+def test_pays_seats_of_shipped_game_what_the_game_paid(env_id):
     for seed in range(10):
         account, found = random_game(env_id, seed)
         assert {agent: one.episode_return for agent, one in found.items()} == pytest.approx(account, abs=0)

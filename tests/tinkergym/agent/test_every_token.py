@@ -74,7 +74,7 @@ def violations(renderer, plans, make_env):
     return found, reasons
 
 
-def test_a_thousand_episodes_of_random_tokens_leave_no_token_in_the_wrong_place():
+def test_misplaces_no_token_in_a_thousand_episodes_of_random_tokens():
     environments = playable()
     assert {"bandit/Bandit-v0", "board/TicTacToeVs-v0", "math/Arithmetic-v0"} <= set(environments)
     cases = list(itertools.product(RENDERERS, ("keep", "drop"), environments))

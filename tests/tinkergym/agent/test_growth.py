@@ -8,7 +8,7 @@ BUNDLES = {name: family_bundle(name) for name in FAMILIES}
 RENDERERS = {name: Renderer.from_bundle(bundle) for name, bundle in BUNDLES.items()}
 
 
-def test_a_template_that_moves_the_system_prompt_gets_a_segment_for_each_turn():
+def test_starts_segment_per_turn_when_template_moves_the_system_prompt():
     turns = [("one", "a"), ("two", "b"), ("three", "c")]
     trajectory, requests, _, _ = talk(RENDERERS["mistral"], turns, prompt="Be brief.")
     assert len(trajectory.segments) == 3

@@ -39,7 +39,7 @@ def part(text=None):
     return {"type": "image"} if text is None else {"type": "text", "text": text}
 
 
-def test_a_prompt_has_the_ids_that_the_models_processor_gives_it_on_every_turn(processor):
+def test_has_ids_of_the_models_processor_for_prompts_every_turn(processor):
     mine = renderer()
     loop = AgentLoop(mine, EpisodePlan(episode_id="e", seed=0, policy="p"))
     request = loop.begin({"image": PIXELS, "text": "Find the area."}, environment_prompt="Look.")
@@ -134,7 +134,7 @@ SIDES = (1, 7, 8, 15, 16, 17, 24, 25, 40, 63, 64, 100, 130, 250, 257, 511, 640, 
 @pytest.mark.parametrize(
     ("factor", "least", "most"), [(16, 256, 65_536), (28, 3136, 100_352), (8, 4096, 20_000)]
 )
-def test_an_image_has_as_many_tokens_as_the_processor_gives_it(factor, least, most):
+def test_gives_image_as_many_tokens_as_the_processor_does(factor, least, most):
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
     sizing = ImageSizing(factor=factor, least_pixels=least, most_pixels=most)
@@ -161,7 +161,7 @@ def test_placeholders_are_expanded_in_order_between_their_markers():
             expanded([5, 9, 6, 9], rules, wrong)
 
 
-def test_an_image_too_narrow_for_the_model_is_an_error_of_the_environment():
+def test_blames_environment_for_image_too_narrow_for_the_model():
     mine = by_size()
     narrow = np.random.default_rng(0).integers(0, 255, (1, 250, 3), np.uint8)
     loop = AgentLoop(mine, EpisodePlan(episode_id="e", seed=0, policy="p"))

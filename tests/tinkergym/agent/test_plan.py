@@ -35,7 +35,7 @@ def request(seats, **settings):
     )
 
 
-def test_requests_for_tokens_are_named_by_lease_seat_attempt_and_turn():
+def test_names_token_requests_by_lease_seat_attempt_and_turn():
     plan = EpisodePlan.from_request(request({"x": seat(), "o": seat()}))
     again = plan.again()
     names = [one.request_id(turn) for whole in (plan, again) for one in whole.seats for turn in (0, 1)]
@@ -58,7 +58,7 @@ def test_seats_that_are_played_at_the_table_have_no_plan():
     assert plan.seat == 1
 
 
-def test_with_staleness_seats_of_the_newest_version_ask_for_the_newest():
+def test_asks_for_newest_version_with_staleness_and_newest_seats():
     seats = {
         "x": seat(),
         "o": seat(trained=False, player=CURRENT),

@@ -80,12 +80,12 @@ def test_scripted_episodes_see_what_the_template_writes(name):
         ("cohere2", {"<eos>", "<|END_OF_TURN_TOKEN|>"}),
     ],
 )
-def test_the_tokens_that_end_a_turn_are_read_off_the_template(name, stops):
+def test_reads_tokens_that_end_a_turn_off_the_template(name, stops):
     renderer = Renderer.from_bundle(bundle_of(name))
     assert {renderer.decode([token]) for token in renderer.stop_ids} == stops
 
 
-def test_a_turn_of_harmony_ends_after_its_final_channel_which_is_what_the_environment_gets():
+def test_ends_harmony_turn_after_final_channel_which_environment_gets():
     renderer = Renderer.from_bundle(bundle_of("gptoss"))
     prompts, actions, trajectory = talk(renderer, [HARMONY, HARMONY], ["and?", "bye"])
     assert actions == ["b2", "b2"]
@@ -98,7 +98,7 @@ def test_a_turn_of_harmony_ends_after_its_final_channel_which_is_what_the_enviro
 
 
 @pytest.mark.parametrize("name", ["glm4", "glm4moe"])
-def test_the_token_that_ends_a_turn_of_glm_also_begins_the_next(name):
+def test_begins_next_turn_of_glm_by_the_token_ending_one(name):
     renderer = Renderer.from_bundle(bundle_of(name))
     answers = ["b2<|user|>", "c3<|observation|>", "cut"]
     prompts, _, trajectory = talk(renderer, answers, ["and?", [TOOL], "bye"])
@@ -108,7 +108,7 @@ def test_the_token_that_ends_a_turn_of_glm_also_begins_the_next(name):
 
 
 @pytest.mark.parametrize("name", ["phi3", "phi3_5"])
-def test_what_phi_writes_after_the_last_answer_only_is_no_change_of_the_past(name):
+def test_ignores_for_phi_what_follows_only_the_last_answer(name):
     renderer = Renderer.from_bundle(bundle_of(name))
     prompts, _, trajectory = talk(renderer, ["b2<|end|>", "c3<|end|>"], ["and?", "bye"])
     assert prompts[1].endswith("b2<|end|>\n<|user|>\nand?<|end|>\n<|assistant|>\n")
@@ -116,7 +116,7 @@ def test_what_phi_writes_after_the_last_answer_only_is_no_change_of_the_past(nam
     assert not renderer.rewrites_history([user("u")])
 
 
-def test_an_answer_that_ends_with_another_token_than_the_templates_opens_a_segment():
+def test_opens_segment_when_answer_ends_unlike_the_template():
     renderer = Renderer.from_bundle(bundle_of("qwen3"))
     prompts, _, trajectory = talk(renderer, ["b2<eos>", "c3<|im_end|>", "d"], ["and?", "so?", "bye"])
     assert "<eos>" not in prompts[1]
@@ -125,7 +125,7 @@ def test_an_answer_that_ends_with_another_token_than_the_templates_opens_a_segme
 
 
 @pytest.mark.parametrize("window", [7, 2 * TURNS_TRIED + 5])
-def test_a_template_with_a_window_opens_segments_when_messages_leave_it(window):
+def test_opens_segments_when_messages_leave_a_templates_window(window):
     source = SOURCES["sliding"].replace("-7:", f"-{window}:")
     bundle = template_bundle("sliding", source)
     renderer, reference = Renderer.from_bundle(bundle), TemplateReference(bundle)
@@ -137,7 +137,7 @@ def test_a_template_with_a_window_opens_segments_when_messages_leave_it(window):
     assert played.segments > 1
 
 
-def test_a_template_that_writes_later_answers_of_tools_differently_is_rendered_anew():
+def test_renders_anew_when_template_rewrites_later_tool_answers():
     renderer = Renderer.from_bundle(bundle_of("deepseekv3"))
     answers = ["b2<｜end▁of▁sentence｜>"] * 3
     prompts, _, _ = talk(renderer, answers, [[TOOL], [TOOL], "bye"])
@@ -163,7 +163,7 @@ def test_an_unnoticed_window_is_found(monkeypatch):
     assert play_conversation(renderer, reference, [user("u")], replies, answers).fault
 
 
-def test_written_answers_of_glm_end_with_the_token_of_the_turn_that_follows():
+def test_ends_written_answers_of_glm_with_next_turns_token():
     renderer = Renderer.from_bundle(bundle_of("glm4"))
     talked = [user("a"), assistant("call"), TOOL, assistant("b2"), user("c"), assistant("d")]
     sequence = conversation_tokens(renderer, talked)

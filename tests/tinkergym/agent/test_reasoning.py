@@ -31,7 +31,7 @@ def rendered(bundle, messages):
 @family
 @given(turns=TALKS)
 @settings(max_examples=25, deadline=None)
-def test_dropped_reasoning_is_nowhere_in_later_prompts_and_stays_where_it_was_sampled(name, turns):
+def test_shows_dropped_reasoning_only_where_it_was_sampled(name, turns):
     renderer = RENDERERS[name]
     trajectory, requests, completions, _ = talk(renderer, turns, prompt="Be brief.", reasoning="drop")
     assert ledger_violations(trajectory, completions, requests) == []
@@ -44,20 +44,20 @@ def test_dropped_reasoning_is_nowhere_in_later_prompts_and_stays_where_it_was_sa
 
 @given(turns=TALKS)
 @settings(max_examples=25, deadline=None)
-def test_a_template_that_drops_reasoning_itself_gives_the_prompts_of_a_loop_that_drops_it(turns):
+def test_gives_equal_prompts_whether_template_or_loop_drops_reasoning(turns):
     _, requests, _, conversations = talk(RENDERERS["qwen"], turns, reasoning="drop")
     for request, messages in zip(requests, conversations, strict=True):
         assert request.prompt_ids == rendered(BUNDLES["qwen"], messages)
 
 
-def test_kept_reasoning_stays_in_one_segment_though_the_template_would_drop_it():
+def test_keeps_reasoning_in_one_segment_though_template_would_drop_it():
     turns = [("one", "<think>\nhm\n</think>\n\na"), ("two", "b"), ("three", "c")]
     trajectory, requests, _, _ = talk(RENDERERS["qwen"], turns)
     assert len(trajectory.segments) == 1
     assert "<think>\nhm\n</think>\n\na<|im_end|>" in RENDERERS["qwen"].decode(requests[-1].prompt_ids)
 
 
-def test_an_answer_that_a_limit_cut_inside_its_reasoning_is_dropped_to_its_end():
+def test_drops_reasoning_cut_by_a_limit_to_its_end():
     trajectory, requests, _, _ = talk(
         RENDERERS["llama"], [("one", "<think>\nand so on"), ("two", "b")], reasoning="drop"
     )
@@ -65,7 +65,7 @@ def test_an_answer_that_a_limit_cut_inside_its_reasoning_is_dropped_to_its_end()
     assert "and so on" not in RENDERERS["llama"].decode(requests[1].prompt_ids)
 
 
-def test_a_prompt_that_opens_the_reasoning_lets_the_answer_close_it():
+def test_lets_answer_close_the_reasoning_that_its_prompt_opens():
     template = FAMILIES["llama"].template.replace(
         "assistant<|end_header_id|>\\n\\n", "assistant<|end_header_id|>\\n\\n<think>\\n"
     )

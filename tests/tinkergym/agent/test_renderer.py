@@ -87,7 +87,7 @@ def test_an_observation_cannot_forge_the_end_of_its_message(before, after):
     assert text in RENDERER.decode(delta)
 
 
-def test_a_template_that_rewrites_the_past_is_recognised_and_still_gives_deltas():
+def test_recognises_template_rewriting_the_past_and_still_gives_deltas():
     forgetful = Renderer.from_bundle(byte_bundle(chat_template=FORGETFUL))
     assert RENDERER.prefix_preserving
     assert not forgetful.prefix_preserving

@@ -2,7 +2,7 @@ from tinkergym.agent.round_trip import round_trip
 from tinkergym.testing import byte_bundle
 
 
-def test_a_plain_template_gives_the_same_tokens_turn_by_turn_as_at_once():
+def test_gives_same_tokens_turn_by_turn_as_together():
     found = round_trip(byte_bundle())
     assert found.exact
     assert found.prefix_preserving

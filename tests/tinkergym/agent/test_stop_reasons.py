@@ -65,7 +65,7 @@ CASES = {
 }
 
 
-def test_every_reason_has_a_case_but_those_that_others_give_an_episode():
+def test_has_a_case_for_every_reason_except_those_from_others():
     others = {StopReason.ABANDONED, StopReason.TOO_STALE}
     of_games = {
         StopReason.CONTEXT_OVERFLOW,

@@ -35,7 +35,7 @@ class Failing(tg.TextEnv):
         (KeyError("board"), StopReason.ENVIRONMENT_ERROR),
     ],
 )
-def test_an_episode_whose_step_raises_ends_with_a_reason_and_teaches_nothing(error, stop_reason):
+def test_ends_episode_whose_step_raises_with_reason_and_no_signal(error, stop_reason):
     plan = EpisodePlan(
         episode_id="e",
         seed=0,

@@ -39,7 +39,7 @@ def test_an_answer_ends_with_the_token_that_completes_the_string(stop, text, bef
     assert ids == ids_of(text)[:tokens]
 
 
-def test_the_text_leaves_out_the_stop_id_that_ended_an_answer():
+def test_leaves_out_of_the_text_the_final_stop_id():
     stops = RENDERER.stop_strings(["x"])
     end = RENDERER.stop_ids[0]
     assert stopped_text(stops, [*ids_of("yes"), end], [end]) == "yes"

@@ -39,7 +39,7 @@ def test_what_templates_do_is_done():
         "{{ ['x' * 9999999] | join('y' * 99999999) }}",
     ],
 )
-def test_a_few_characters_cannot_ask_for_all_memory_or_go_on_for_ever(source):
+def test_bounds_memory_and_time_that_few_characters_can_ask_for(source):
     with pytest.raises(OverflowError):
         render(source)
 

@@ -93,7 +93,7 @@ def test_one_does_not_leave_the_sandbox_or_change_the_messages(source):
     assert MESSAGES == [{"role": "user", "content": "hi"}]
 
 
-def test_what_one_raises_is_shown_without_control_characters_and_never_empty():
+def test_shows_errors_without_control_characters_and_never_empty():
     with pytest.raises(TemplateError) as caught:
         rendered(r"{{ raise_exception('\x1b[2J') }}")
     assert caught.value.message.isprintable()
@@ -106,7 +106,7 @@ def test_ordinary_sums_and_loops_are_computed():
     assert rendered(source, a="b") == "25 1024 === 4.5 b"
 
 
-def test_loops_sums_and_filters_that_templates_use_are_as_jinjas_own():
+def test_runs_loops_sums_and_filters_of_templates_as_jinja_does():
     source = (
         "{% for a in [1, 2, 3] if a != 2 %}{{ loop.index }}/{{ loop.length }}{{ ',' if not loop.last }}"
         "{% endfor %} {% for k, v in {'a': 1}.items() %}{{ k ~ '=' ~ v }}{% else %}none{% endfor %} "

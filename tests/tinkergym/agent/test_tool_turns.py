@@ -101,7 +101,7 @@ def bundles():
 
 
 @pytest.mark.parametrize(("name", "bundle"), bundles().items())
-def test_every_prompt_is_what_the_template_writes_for_calls_and_results(name, bundle):
+def test_writes_every_prompt_with_calls_and_results_as_template_does(name, bundle):
     talk = Talk(bundle, prompt="Be brief.")
     assert talk.prompt == talk.whole
     assert "add" in talk.prompt
@@ -130,7 +130,7 @@ def test_two_calls_of_one_answer_get_both_results():
     assert "call00001" in talk.prompt
 
 
-def test_a_call_that_cannot_be_read_is_answered_in_a_form_that_the_template_takes():
+def test_answers_unreadable_call_in_a_form_that_template_takes():
     talk = Talk(byte_bundle(chat_template=STRICT))
     action = talk.samples("<call>add {oh}</call>")
     assert action == "<tool_call>\nadd {oh}\n</tool_call>"
@@ -149,7 +149,7 @@ def test_a_template_without_tools_ends_the_episode_with_the_reason():
     assert "tools" in loop.error
 
 
-def test_without_tools_of_a_template_nothing_is_read_as_a_call():
+def test_reads_nothing_as_a_call_without_tools_of_a_template():
     loop = AgentLoop(
         Renderer.from_bundle(byte_bundle(chat_template=CALLING)),
         EpisodePlan(episode_id="e", seed=0, policy="p"),

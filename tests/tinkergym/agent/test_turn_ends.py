@@ -14,12 +14,12 @@ def test_what_is_written_after_every_answer_ends_a_turn():
     assert turn_ends(ChatTemplate(CHATML, {}), ["<|im_start|>", "<|im_end|>"]) == {"<|im_end|>"}
 
 
-def test_where_nothing_is_written_the_opening_of_the_next_turn_ends_it():
+def test_ends_turn_by_next_opening_where_template_writes_nothing():
     assert "<|user|>" in turn_ends(ChatTemplate(OPENING, {}), ["<|user|>", "<|assistant|>"])
 
 
 @pytest.mark.parametrize("template", ["{% broken", "{{ raise_exception('no') }}"])
-def test_of_a_template_that_cannot_be_used_the_named_ids_are_left(template):
+def test_keeps_the_named_ids_when_a_template_cannot_be_used(template):
     assert find_stop_ids(template, {}, {"<|im_end|>": 7}, [3, 2]) == [2, 3]
     assert find_stop_ids(CHATML, {}, {"<|im_end|>": 7}, [2]) == [2, 7]
 

@@ -23,7 +23,7 @@ def test_golden_values_of_a_reward_at_the_end():
 
 
 @given(episodes)
-def test_without_discount_and_with_lambda_1_it_is_the_return_minus_the_value(steps):
+def test_equals_return_minus_value_without_discount_at_lambda_1(steps):
     rewards, values = np.asarray(steps).T
     found = generalized_advantages(rewards, values, gamma=1.0, gae_lambda=1.0)
     np.testing.assert_allclose(found, rewards[::-1].cumsum()[::-1] - values, atol=1e-9)

@@ -192,7 +192,7 @@ def test_a_schema_whose_fields_cannot_be_read_is_refused(properties):
 
 
 @pytest.mark.parametrize("anything", [True, {}, None])
-def test_a_field_that_may_be_anything_can_be_the_policys_text(anything):
+def test_passes_the_policys_text_for_a_field_of_any_type(anything):
     with Counterpart(schema={"action": {"properties": {"message": anything}}}) as server:
         env = OpenEnvEnv(server.url, action_field="message")
         assert env.step(number_in(env.reset(seed=1)[0]))[1] == 1.0
@@ -200,7 +200,7 @@ def test_a_field_that_may_be_anything_can_be_the_policys_text(anything):
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-def test_a_number_that_json_does_not_have_is_a_malformed_action(number):
+def test_treats_number_that_json_lacks_as_malformed_action(number):
     schema = {"action": {"properties": {"message": {"type": "number"}}}}
     with Counterpart(schema=schema) as server:
         env = OpenEnvEnv(server.url)
@@ -211,7 +211,7 @@ def test_a_number_that_json_does_not_have_is_a_malformed_action(number):
         env.close()
 
 
-def test_an_object_with_a_number_that_json_does_not_have_is_a_malformed_action():
+def test_treats_object_with_number_that_json_lacks_as_malformed():
     with Counterpart(schema=TWO_FIELDS) as server:
         env = OpenEnvEnv(server.url)
         env.reset(seed=1)

@@ -101,7 +101,7 @@ def game(tmp_path):
         process.wait()
 
 
-def test_a_game_on_the_real_server_is_played_refused_and_lost_as_on_the_counterpart(game):
+def test_plays_rejects_and_loses_on_real_server_as_on_counterpart(game):
     env = OpenEnvEnv(game(), action_field="message", observation_fields=["text"])
     first, _ = env.reset(seed=3)
     assert env.reset(seed=3)[0] == first

@@ -147,7 +147,7 @@ def account(env, choose):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=12, max_size=12), st.integers(2, 4), st.integers(1, 12))
-def test_each_seat_earns_what_pettingzoos_own_game_pays_it_and_ends_as_there(actions, count, limit):
+def test_pays_and_ends_each_seat_as_pettingzoos_own_game(actions, count, limit):
     native, ours = Market(count, limit), GameEnv(ClassicMarket(count, limit))
     native.reset()
     ours.reset(seed=0)
@@ -164,7 +164,7 @@ def test_a_board_is_written_as_pettingzoo_draws_it():
     assert env.observe("player_0")["text"] == env.observe("player_1")["text"] == "X 3 6\nO X 7\n2 5 8"
 
 
-def test_a_stone_falls_to_the_lowest_free_place_of_its_column():
+def test_drops_stone_to_the_lowest_free_place_of_its_column():
     env = make_game("pettingzoo/ConnectFour-v0")
     env.reset(seed=0)
     for move in "335":

@@ -24,7 +24,7 @@ def test_a_group_earns_what_the_environment_pays(rollout):
     assert group.trajectories_G[0].stop_reason == "completed"
 
 
-def test_wrong_answers_earn_less_and_long_episodes_are_cut_off_by_name(rollout):
+def test_pays_wrong_answers_less_and_cuts_long_episodes_by_name(rollout):
     group, *_ = rollout(lambda prompt: "no", group_size=1, max_turns=2)
     assert group.get_total_rewards() == [0.0]
     assert group.trajectories_G[0].stop_reason == "max_turns"
@@ -37,7 +37,7 @@ def test_the_members_of_a_group_start_equal_and_groups_differ(rollout):
     assert [member.seed for index in range(3) for member in dataset.get_batch(index)] == list(range(6))
 
 
-def test_the_first_prompt_is_the_chat_template_with_the_environments_system_prompt(rollout):
+def test_renders_first_prompt_by_template_with_environments_system_prompt(rollout):
     from tinker_cookbook.tokenizer_utils import get_tokenizer
 
     _, policy, dataset = rollout(repeat, group_size=1)

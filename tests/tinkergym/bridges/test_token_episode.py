@@ -23,7 +23,7 @@ def test_sampled_tokens_stay_as_they_were_sampled(rollout):
     assert len(trajectory_to_data(group.trajectories_G[0], 1.0)) == 1
 
 
-def test_a_failing_environment_is_a_failed_rollout_not_a_reward_of_0(rollout):
+def test_fails_rollout_of_failing_environment_instead_of_paying_0(rollout):
     with pytest.raises(RuntimeError, match="broken on purpose"):
         rollout(lambda prompt: "fail", group_size=1)
 

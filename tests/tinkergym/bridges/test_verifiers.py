@@ -36,7 +36,7 @@ def count(**arguments):
     return VerifiersEnv("counterpart-env", arguments=arguments)
 
 
-def test_an_environment_that_does_not_load_in_time_leaves_no_process(monkeypatch):
+def test_leaves_no_process_of_an_environment_that_loads_too_slowly(monkeypatch):
     started = []
     popen = verifiers_process.subprocess.Popen
     monkeypatch.setattr(
@@ -67,7 +67,7 @@ def shell_for_python(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("line", ["Activating", "[1]", "{}", r"\377"])
-def test_a_python_that_prints_something_of_its_own_is_named_at_once(monkeypatch, shell_for_python, line):
+def test_names_python_that_prints_something_of_its_own_immediately(monkeypatch, shell_for_python, line):
     monkeypatch.setattr(verifiers_process, "_START_SECONDS", 20.0)
     shell_for_python(f"printf '{line}\\n'; read request")
     with pytest.raises(InvalidEnvironmentError) as error:
@@ -86,7 +86,7 @@ def test_ends_a_process_that_prints_an_endless_line(monkeypatch, shell_for_pytho
     assert caught.value.field == "environment"
 
 
-def test_a_line_that_is_no_response_ends_the_process_and_all_waits(monkeypatch, shell_for_python):
+def test_ends_process_and_all_waits_on_a_malformed_response_line(monkeypatch, shell_for_python):
     monkeypatch.setattr("tinkergym.bridges.verifiers._DATASET_SECONDS", 20.0)
     shell_for_python("""echo '{"i": -1}'; read request; echo Oops; read request""")
     with pytest.raises(EnvironmentInfrastructureError):
@@ -123,7 +123,7 @@ def test_an_episode_is_the_environments_own():
     env.close()
 
 
-def test_without_an_eval_dataset_the_training_tasks_are_not_taken_for_one():
+def test_takes_no_training_tasks_for_a_missing_eval_dataset():
     with pytest.raises(InvalidRequestError) as caught:
         VerifiersEnv("counterpart-env", arguments={"held_out": False}, split="eval")
     assert caught.value.field == "split"
@@ -137,13 +137,13 @@ def test_the_environments_own_limit_truncates():
     assert env.step("x")[2:4] == (False, True)
 
 
-def test_the_only_turn_of_an_environment_is_no_limit_but_its_end():
+def test_ends_an_environments_only_turn_without_calling_it_a_limit():
     env = count(max_turns=1)
     env.reset(seed=0)
     assert env.step("x")[2:4] == (True, False)
 
 
-def test_calls_are_read_and_their_results_are_messages_of_the_tool():
+def test_reads_calls_and_returns_results_as_tool_messages():
     env = count(tools=True)
     assert '"name": "add"' in env.metadata["system_prompt"]
     env.reset(seed=0)
@@ -189,7 +189,7 @@ def test_drops_rewards_too_large_for_a_float():
         env.step("huge")
 
 
-def test_a_process_that_ends_takes_its_episodes_and_the_next_reset_starts_another():
+def test_loses_episodes_of_ended_process_and_restarts_on_reset():
     env = count(max_turns=7)
     env.reset(seed=0)
     process = env._process()

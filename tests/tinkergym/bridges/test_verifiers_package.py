@@ -119,7 +119,7 @@ def test_many_episodes_at_once_do_not_mix():
 
 
 @v1
-def test_a_taskset_is_played_unchanged_with_its_own_turns_and_rewards():
+def test_plays_taskset_unchanged_with_its_own_turns_and_rewards():
     env = VerifiersEnv("real-taskset")
     assert len(env.tasks) == 2
     observation, _ = env.reset(options={"task_index": 1})

@@ -131,7 +131,7 @@ def test_a_kill_before_the_measurement_loses_no_proof(version, later_first):
     assert check.text.startswith(f"version {version} is the first")
 
 
-def test_an_effect_no_larger_than_the_difference_of_any_attempt_proves_nothing():
+def test_proves_nothing_by_effect_no_larger_than_between_attempts():
     agreements = [*CLEAN.agreements, CLEAN.agreements[1].model_copy(update={"attempt": 2, "mean": 5e-4})]
     facts = changed("adapters", 0, engine_shift=4e-4).model_copy(update={"agreements": agreements})
     assert verdict(facts, "adapter_bound") == "not_shown"

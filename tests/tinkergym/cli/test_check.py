@@ -19,7 +19,7 @@ def broken(tmp_path, monkeypatch):
     return "brokenly:Env"
 
 
-def test_a_sound_environment_has_a_line_per_check_and_exit_code_0(tg_run):
+def test_prints_a_line_per_check_and_exits_with_0(tg_run):
     result = tg_run("check", SOUND)
     assert result.exit_code == 0
     assert "ok      hostile text" in result.output
@@ -27,7 +27,7 @@ def test_a_sound_environment_has_a_line_per_check_and_exit_code_0(tg_run):
     assert "0 failed" in result.output
 
 
-def test_a_broken_one_says_what_is_wrong_and_what_to_do_and_ends_with_1(tg_run, broken):
+def test_says_what_is_wrong_and_to_do_and_exits_1(tg_run, broken):
     result = tg_run("check", broken)
     assert result.exit_code == 1
     assert (
@@ -118,14 +118,14 @@ class Nim(tg.TextGame):
 """
 
 
-def test_a_game_of_ones_own_is_checked_by_its_class_against_an_opponent(tg_run, tmp_path, monkeypatch):
+def test_checks_own_game_by_its_class_against_an_opponent(tg_run, tmp_path, monkeypatch):
     (tmp_path / "gamely.py").write_text(GAME)
     monkeypatch.chdir(tmp_path)
     result = tg_run("check", "gamely:Nim")
     assert (result.exit_code, "0 failed" in result.output) == (0, True), result.output
 
 
-def test_a_module_that_breaks_when_it_is_imported_is_one_sentence(tg_run, tmp_path, monkeypatch):
+def test_reports_module_that_breaks_on_import_in_one_sentence(tg_run, tmp_path, monkeypatch):
     (tmp_path / "badly.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
     result = tg_run("check", "badly:Env")
@@ -134,7 +134,7 @@ def test_a_module_that_breaks_when_it_is_imported_is_one_sentence(tg_run, tmp_pa
     assert "Traceback" not in result.output
 
 
-def test_an_argument_that_a_class_lacks_is_named_and_blamed_on_no_line_of_ours(tg_run, broken):
+def test_names_argument_that_a_class_lacks_without_blaming_our_lines(tg_run, broken):
     source = Path("brokenly.py").read_text()
     Path("lately.py").write_text(f"{source}\n    def __init__(self, path, size): pass\n")
     result = tg_run("check", "lately:Env")
@@ -148,7 +148,7 @@ def test_a_name_between_colons_is_no_emoji(tg_run, broken, tmp_path):
     assert "car:car: " in tg_run("check", "car:car").output
 
 
-def test_a_class_that_is_not_found_is_told_how_to_be_named(tg_run, broken):
+def test_tells_how_to_name_a_class_that_is_not_found(tg_run, broken):
     result = tg_run("check", "Reverse")
     assert result.exit_code == 2
     assert "module:Reverse" in " ".join(result.output.split())

@@ -44,7 +44,7 @@ def test_what_is_no_pair_is_refused(tg_run, files, extra, message):
     assert (result.exit_code, message in result.output) == (2, True), result.output
 
 
-def test_a_file_that_was_interrupted_or_has_failed_episodes_is_named_with_what_it_lacks(tg_run, files):
+def test_names_incomplete_file_with_what_it_lacks(tg_run, files):
     whole, part = files("legal"), files("legal")
     kept = part.read_text().splitlines(keepends=True)[: 1 + 12]  # of the settings, and of 12 tasks
     kept[1] = kept[1].replace('"stop_reason":"terminated"', '"stop_reason":"environment_error"')

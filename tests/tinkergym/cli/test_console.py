@@ -2,7 +2,7 @@ from tinkergym.cli.console import complain
 from tinkergym.errors import InvalidRequestError
 
 
-def test_an_error_is_a_sentence_with_its_field_and_then_what_to_do(capsys):
+def test_prints_error_as_sentence_with_field_and_then_the_hint(capsys):
     complain(InvalidRequestError("must be above 0", hint="take 1", field="steps"))
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -21,7 +21,7 @@ def address(register_environment, monkeypatch):
         yield url
 
 
-def test_the_policy_of_a_job_at_a_server_acts_without_token_and_server(service, client, register_environment):
+def test_acts_by_policy_of_servers_job_without_token_and_server(service, client, register_environment):
     register_environment("afar/Board-v0", lambda: SystemPrompt(tg.make(BOARD), "Play to win."))
     with environment_server("afar/Board-v0", capacity=8) as url:
         job = client.train(url, env_kwargs={"token": TOKEN}, rollout="client", steps=1, **SMALL)

@@ -91,7 +91,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["envs", *arguments])
 
 
-def test_a_line_says_cell_spaces_and_splits_below_its_pack_and_version():
+def test_lists_cell_spaces_and_splits_below_pack_and_version():
     result = run("listed", "board")
     lines = {line.split()[0]: " ".join(line.split()) for line in result.stdout.splitlines()}
     assert lines["listed/Fine-v0"] == "listed/Fine-v0 multi dependent Text -> Text train test"
@@ -113,7 +113,7 @@ def test_in_a_pipe_no_line_is_folded(monkeypatch):
     assert len([line for line in lines if "->" not in line]) <= 2
 
 
-def test_what_is_broken_is_reported_with_its_reason_and_the_rest_is_listed():
+def test_reports_what_is_broken_with_its_reason_beside_the_rest():
     result = run("listed", "unlucky", "greedy", "bandit")
     assert result.exit_code == 0
     assert "listed/Raises-v0 cannot be created" in result.output
@@ -138,7 +138,7 @@ def test_programs_get_json_and_nothing_else():
     assert "tinkergym-board" in packs["greedy"]["refused"][0]
 
 
-def test_what_python_passes_over_in_its_path_is_passed_over_here(tmp_path, monkeypatch):
+def test_skips_in_the_path_what_python_skips(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
     result = run("listed")
     assert (result.exit_code, "listed/Fine-v0" in result.stdout) == (0, True), result.output
@@ -156,7 +156,7 @@ def errors(tmp_path):
     return listed
 
 
-def test_a_pack_that_ends_its_process_or_writes_anywhere_loses_only_its_own_entry(tmp_path, errors, capfd):
+def test_loses_only_entry_of_pack_that_ends_process_or_writes(tmp_path, errors, capfd):
     for name, source in HOSTILE.items():
         install(tmp_path, name, source)
     found = errors(*HOSTILE, "listed")
@@ -180,7 +180,7 @@ def test_names_environment_that_hangs(tmp_path, errors, monkeypatch):
     assert "3 others" in found["hangs/Env-v4"]
 
 
-def test_a_pack_that_is_not_installed_is_refused_with_those_that_are():
+def test_rejects_uninstalled_pack_with_those_that_are_installed():
     result = run("nowhere")
     assert result.exit_code == 2
     assert "no installed pack" in result.output

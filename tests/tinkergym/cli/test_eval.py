@@ -43,7 +43,7 @@ def test_tasks_can_be_taken_by_index(tg_run, tmp_path):
     assert found == [(7, 0), (8, 1), (9, 2), (10, 3), (11, 4)]
 
 
-def test_of_fewer_tasks_than_usual_all_are_taken_by_index_and_no_more(tg_run, tmp_path, monkeypatch):
+def test_takes_all_tasks_by_index_when_fewer_than_usual_exist(tg_run, tmp_path, monkeypatch):
     (tmp_path / "few.py").write_text(
         "import tinkergym as tg\n"
         "class Env(tg.SingleTurnEnv):\n"
@@ -71,7 +71,7 @@ def test_of_fewer_tasks_than_usual_all_are_taken_by_index_and_no_more(tg_run, tm
         (["--policy", "gold", "--top-k", "3"], "error: --top-k: "),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(tg_run, arguments, message):
+def test_exits_with_2_and_one_sentence_on_impossible_requests(tg_run, arguments, message):
     result = tg_run("eval", BOARD, *arguments)
     assert (result.exit_code, message in result.output) == (2, True), result.output
 
@@ -86,7 +86,7 @@ def test_a_file_of_other_settings_is_refused_and_left_alone(tg_run, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["job-1", "nano"])
-def test_the_command_plays_at_temperature_0_as_python_does_and_says_so(tg_run, start_service, policy):
+def test_plays_at_temperature_0_as_python_does_and_says_so(tg_run, start_service, policy):
     service = start_service(lambda prompt: "b2", environments=[BOARD])
     tg_run(
         "train",
@@ -129,7 +129,7 @@ def test_what_needs_drawn_answers_is_refused_at_temperature_0(tg_run, start_serv
     assert tg_run("eval", BOARD, "--policy", "nano", "--temperature", 1, *idle).exit_code == 0
 
 
-def test_ctrl_c_keeps_what_was_played_and_says_how_to_go_on(tmp_path):
+def test_keeps_what_was_played_on_ctrl_c_and_says_how(tmp_path):
     (tmp_path / "slowly.py").write_text(
         "import time\n"
         "import tinkergym as tg\n"

@@ -25,7 +25,7 @@ def test_a_policy_that_the_environment_cannot_play_is_refused(tg_run, tmp_path, 
     assert (result.exit_code, "has no gold_action()" in result.output) == (2, True)
 
 
-def test_a_job_is_evaluated_at_its_newest_version_and_its_tokens_are_kept(tg_run, start_service, tmp_path):
+def test_evaluates_job_at_newest_version_and_keeps_its_tokens(tg_run, start_service, tmp_path):
     start_service(lambda prompt: "b2", environments=[BOARD])
     tg_run("train", BOARD, "--steps", 1)
     file = tmp_path / "run.jsonl"
@@ -42,7 +42,7 @@ def test_a_job_is_evaluated_at_its_newest_version_and_its_tokens_are_kept(tg_run
     assert trajectory.turns[0].action == "b2"
 
 
-def test_a_model_is_evaluated_by_its_name_and_an_unknown_name_is_refused(tg_run, start_service):
+def test_evaluates_model_by_name_and_rejects_unknown_name(tg_run, start_service):
     start_service(lambda prompt: "b2", environments=[BOARD])
     result = tg_run("eval", BOARD, "--policy", "nano", "--tasks", 2, "--json")
     assert figures(result)["settings"]["policy"] == "nano"
@@ -54,7 +54,7 @@ def test_a_model_is_evaluated_by_its_name_and_an_unknown_name_is_refused(tg_run,
     assert (slip.exit_code, "could not be created" in slip.output) == (2, True)
 
 
-def test_a_model_is_evaluated_with_the_sampling_that_was_asked_for(tg_run, start_service, tmp_path):
+def test_evaluates_model_with_the_sampling_asked_for(tg_run, start_service, tmp_path):
     service = start_service(lambda prompt: "b2", environments=[BOARD])
     command = ["eval", BOARD, "--policy", "nano", "--tasks", 1, "--temperature", 1, "--json"]
     plain = figures(tg_run(*command))
@@ -70,7 +70,7 @@ def test_a_model_is_evaluated_with_the_sampling_that_was_asked_for(tg_run, start
     assert (wrong.exit_code, "top_p" in wrong.output) == (2, True)
 
 
-def test_a_policy_that_only_a_service_could_know_says_so_where_none_answers(tg_run, monkeypatch):
+def test_says_that_only_a_service_could_know_unreachable_policy(tg_run, monkeypatch):
     monkeypatch.setenv("TINKERGYM_URL", "http://127.0.0.1:9")
     result = tg_run("eval", BOARD, "--policy", "gould")
     assert result.exit_code != 0

@@ -120,7 +120,7 @@ def documents(stdout):
     return [json.loads(line, parse_constant=pytest.fail) for line in stdout.splitlines()]
 
 
-def test_the_table_knows_every_command_and_each_says_that_it_prints_json():
+def test_knows_every_command_in_the_table_and_documents_its_json():
     assert TABLE.keys() == COMMANDS.keys()
     for name, command in COMMANDS.items():
         options = {option for parameter in command.params for option in parameter.opts}
@@ -147,7 +147,7 @@ def test_with_json_nothing_else_is_on_the_standard_output(workplace, tg_run, nam
 
 
 @pytest.mark.parametrize("name", HANDED_OVER)
-def test_a_program_of_the_service_is_told_that_json_is_wanted(tg_run, monkeypatch, name):
+def test_tells_a_program_of_the_service_that_json_is_wanted(tg_run, monkeypatch, name):
     program, arguments, _ = TABLE[name]
     became = []
     monkeypatch.setattr(os, "execv", lambda _, command: became.append(command[1:]))
@@ -184,14 +184,14 @@ def test_a_job_that_failed_ends_its_events_with_the_reason(workplace, tg_run):
     assert all(event["job_id"] == "job-2" for event in events)
 
 
-def test_a_question_is_asked_on_stderr_and_a_no_is_an_error(workplace, tg_run):
+def test_asks_on_stderr_and_treats_no_as_an_error(workplace, tg_run):
     result = tg_run("jobs", "delete", "job-1", "--json", typed="n\n")
     (printed,) = documents(result.stdout)
     assert (result.exit_code, "--yes" in printed["error"]["hint"]) == (1, True)
     assert "Delete job-1" in result.stderr
 
 
-def test_json_may_stand_before_the_name_of_what_a_group_does(workplace, tg_run):
+def test_accepts_json_before_the_name_of_a_groups_command(workplace, tg_run):
     before, after = (
         tg_run("jobs", *words) for words in (("--json", "show", "job-1"), ("show", "job-1", "--json"))
     )
@@ -251,7 +251,7 @@ def test_ctrl_c_ends_a_command_with_130_and_no_traceback(tmp_path, arguments):
         assert "noise of a child process" in err
 
 
-def test_ctrl_c_where_a_person_is_asked_leaves_the_game_with_130(tmp_path):
+def test_leaves_game_with_130_on_ctrl_c_at_a_question(tmp_path):
     process = subprocess.Popen(
         [*TINKERGYM, "play", BOARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -56,7 +56,7 @@ def test_an_adapter_loads_in_peft_and_gives_the_same_logprobs(trained, tmp_path)
     assert not names & {"optimizer.safetensors", "value_head.safetensors"}
 
 
-def test_a_merged_adapter_loads_in_transformers_and_gives_the_same_logprobs(trained, tmp_path):
+def test_loads_merged_adapter_in_transformers_with_the_same_logprobs(trained, tmp_path):
     exported = trained.job.export(tmp_path / "out", version=2, merge=True)
     assert not exported.is_adapter
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -67,9 +67,7 @@ def test_a_merged_adapter_loads_in_transformers_and_gives_the_same_logprobs(trai
     assert_equal(Learner(tmp_path / "out").logprobs(None, [SEQUENCE])[0], trained.logprobs())
 
 
-def test_an_adapter_trained_in_bfloat16_is_merged_into_the_base_as_it_was_then(
-    service, learned, tmp_path, connect
-):
+def test_merges_adapter_trained_in_bfloat16_into_base_as_then(service, learned, tmp_path, connect):
     trained = Trained(service, learned(dtype=torch.bfloat16), connect)
     trained.job.export(tmp_path / "out", merge=True)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -80,9 +78,7 @@ def test_an_adapter_trained_in_bfloat16_is_merged_into_the_base_as_it_was_then(
     np.testing.assert_allclose(logprobs(model), trained.logprobs(), atol=5e-2)
 
 
-def test_a_fully_trained_model_loads_in_transformers_and_gives_the_same_logprobs(
-    service, learned, tmp_path, connect
-):
+def test_loads_fully_trained_model_in_transformers_with_same_logprobs(service, learned, tmp_path, connect):
     trained = Trained(service, learned(FullParameters()), connect)
     assert not trained.job.export(tmp_path / "out").is_adapter
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -109,7 +105,7 @@ def test_the_command_says_what_is_wrong_in_a_sentence(
     assert "Traceback" not in ran.output
 
 
-def test_the_command_writes_the_folder_and_says_what_is_in_it(trained, tmp_path, tg_run, monkeypatch):
+def test_writes_the_folder_and_says_what_is_in_it(trained, tmp_path, tg_run, monkeypatch):
     monkeypatch.setenv("TINKERGYM_URL", trained.service.url)
     monkeypatch.setenv("TINKERGYM_API_KEY", trained.service.api_key)
     ran = tg_run("export", f"{trained.job.id}@2", tmp_path / "out")

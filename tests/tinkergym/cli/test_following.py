@@ -30,7 +30,7 @@ def test_a_detached_client_job_is_played_by_attach(run, service):
     assert "step 2/2" in run("jobs", "attach", "job-1").output
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(service, tmp_path, connect):
+def test_leaves_job_running_on_ctrl_c_and_says_how_on(service, tmp_path, connect):
     (tmp_path / "endless.py").write_text(
         "import tinkergym as tg\n"
         "class Env(tg.SingleTurnEnv):\n"

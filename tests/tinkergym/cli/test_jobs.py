@@ -49,7 +49,7 @@ def test_says_when_a_cancelled_job_ends(run, service, unplayed, state, said):
     assert (result.exit_code, said in result.output) == (0, True), result.output
 
 
-def test_a_bound_of_a_budget_is_changed_and_the_other_stays(run, service, unplayed):
+def test_changes_one_bound_of_a_budget_and_keeps_the_other(run, service, unplayed):
     unplayed(steps=9, budget=Budget(hours=2, tokens=1000))
     assert run("jobs", "update", "job-1", "--set", "budget.hours=4").exit_code == 0
     budget = service.jobs.get("job-1").view.spec.budget

@@ -26,7 +26,7 @@ class Env(tinkergym.SingleTurnEnv):
 """
 
 
-def test_what_an_environment_writes_in_any_way_and_at_any_time_goes_to_stderr(tmp_path):
+def test_sends_all_environment_output_to_stderr_at_any_time(tmp_path):
     (tmp_path / "loud.py").write_text(LOUD)
     ran = subprocess.run(
         [sys.executable, "-m", "tinkergym", "eval", "loud:Env", "--policy", "gold", "--tasks=2", "--json"],

@@ -32,9 +32,7 @@ def test_a_base_for_what_is_not_merged_is_refused(service, learned, tmp_path, co
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_base_that_is_another_model_is_refused_and_leaves_nothing(
-    service, learned, dtype, tmp_path, connect
-):
+def test_rejects_base_of_another_model_and_leaves_nothing(service, learned, dtype, tmp_path, connect):
     trained = Trained(service, learned(dtype=dtype), connect)
     other = AutoModelForCausalLM.from_pretrained(NANO)
     next(other.parameters()).data.add_(0.1)

@@ -51,7 +51,7 @@ def test_a_folder_that_is_there_is_left_alone(run, tmp_path):
     assert [path.name for path in files(tmp_path)] == ["mine.txt"]
 
 
-def test_a_disk_that_fills_up_leaves_no_half_of_a_pack(run, tmp_path, monkeypatch):
+def test_leaves_no_half_of_a_pack_on_full_disk(run, tmp_path, monkeypatch):
     from pathlib import Path
 
     write = Path.write_text

@@ -47,7 +47,7 @@ def python(code, *arguments, target, **more):
 
 
 @pytest.mark.full("builds and installs packages")
-def test_every_kind_of_pack_installs_passes_its_test_and_is_listed_with_its_cell(run, tmp_path):
+def test_installs_tests_and_lists_every_kind_of_pack_with_cell(run, tmp_path):
     for turns, data in KINDS:
         run(f"my-{turns}-{data}", "--turns", turns, "--data", data)
     folders = [f"my-{turns}-{data}" for turns, data in KINDS]

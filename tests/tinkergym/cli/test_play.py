@@ -30,7 +30,7 @@ def test_a_policy_can_be_watched(run, service):
 
 
 @pytest.mark.parametrize("option", ["--watch", "--temperature=0", "--top-p=0.9", "--top-k=5"])
-def test_what_only_a_policy_has_is_refused_where_a_person_plays(run, option):
+def test_rejects_policy_options_where_a_person_plays(run, option):
     result = run("play", BOARD, option)
     name = option.partition("=")[0]
     assert (result.exit_code, f"error: {name}: needs --policy" in result.output) == (2, True)
@@ -51,20 +51,20 @@ def test_a_model_plays_before_there_is_any_job(run, service):
     assert service.jobs.newest_first() == []
 
 
-def test_what_is_neither_a_job_nor_a_model_is_no_policy_to_play_with(run, service):
+def test_rejects_policy_that_is_neither_a_job_nor_a_model(run, service):
     result = run("play", BOARD, "--policy", "nanno")
     assert (result.exit_code, "error: --policy: 'nanno'" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize("command", [["play"], ["eval", "--tasks", "1"]])
-def test_a_version_that_cannot_be_played_is_a_name_that_there_is_not(run, service, command):
+def test_calls_an_unplayable_version_an_unknown_name(run, service, command):
     run("train", BOARD, "--steps", "1")
     result = run(*command, BOARD, "--policy", "job-1@50")
     assert (result.exit_code, "error: --policy: version 50 of job-1" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["nanno", "job-99", "job-99@4", "job-1/black", "policy-9", "job-1@x"])
-def test_a_name_that_there_is_not_is_refused_alike_by_all_commands(run, service, name):
+def test_rejects_unknown_name_alike_in_all_commands(run, service, name):
     run("train", BOARD, "--steps", "1")
     said = []
     for command in (["play", BOARD], ["eval", BOARD, "--tasks", "1"]):
@@ -80,7 +80,7 @@ def test_the_system_prompt_that_the_policy_reads_is_shown(run, service):
     assert "system\nPlay like a pirate." in run("play", BOARD, "--policy", "job-1", "--watch").output
 
 
-def test_a_person_plays_against_a_policy_where_the_opponent_can_be_replaced(run, service):
+def test_lets_person_play_against_policy_where_opponent_is_replaceable(run, service):
     run("train", BOARD, "--steps", "1")
     result = run("play", BOARD, "--policy", "job-1", typed="a1\na2\na3\n")
     # The policy always answers b2; its second b2 is illegal, so it loses at once.
@@ -94,7 +94,7 @@ def test_leaving_a_game_is_no_error(run):
     assert "left the game" in result.output
 
 
-def test_play_takes_the_model_before_training_and_says_which_versions_are_kept(run, service):
+def test_plays_untrained_model_and_says_which_versions_are_kept(run, service):
     run("train", BOARD, "--steps", "3")
     assert run("play", BOARD, "--policy", "job-1@0", "--watch").exit_code == 0
     assert {request.policy_version for batch in service.sampled for request in batch} == {0}
@@ -115,7 +115,7 @@ def test_a_person_sees_the_models_own_text(tg_run):
     assert "<|im_end|>\n<|im_start|>assistant\n" in result.output
 
 
-def test_a_person_sees_the_environments_system_prompt_and_may_answer_in_several_lines(tg_run):
+def test_shows_system_prompt_to_person_and_takes_several_lines(tg_run):
     result = tg_run("play", BOARD, "--env-set", "instructions=true", typed="z\\\nz\n")
     assert "system\n3 in a row wins." in result.output
     assert r"'z\nz' is no cell" in result.output

@@ -26,7 +26,7 @@ def test_who_closes_the_input_leaves_the_game(tg_run):
     assert "left the game" in run.output
 
 
-def test_a_hidden_move_is_not_shown_before_the_round_is_over(tg_run):
+def test_hides_a_move_until_the_round_is_over(tg_run):
     run = tg_run("play", "games/RockPaperScissors-v0", "--seat", "player_1", typed="rock\n" * 3)
     before = run.output.split("> ")[0]
     assert not re.search("^(rock|paper|scissors)$", before, re.MULTILINE)
@@ -35,7 +35,7 @@ def test_a_hidden_move_is_not_shown_before_the_round_is_over(tg_run):
 DICE = "tabletop/LiarsDice-v0"
 
 
-def test_seats_of_three_are_given_to_the_user_and_to_named_players(tg_run):
+def test_seats_user_and_named_players_in_game_of_three(tg_run):
     run = tg_run(
         *(
             "play",
@@ -94,7 +94,7 @@ def test_who_takes_no_seat_watches_every_move(tg_run, as_json):
         (["--seat", "player_0", "--player", "player_1=random", "--policy", "random"], "--policy"),
     ],
 )
-def test_what_makes_no_sense_at_a_seat_is_refused_by_name(tg_run, arguments, field):
+def test_rejects_by_name_what_makes_no_sense_at_a_seat(tg_run, arguments, field):
     run = tg_run("play", GAME, *arguments)
     assert run.exit_code == 2
     assert field in run.output

@@ -25,7 +25,7 @@ def save(bundle, folder):
     return folder
 
 
-def test_tokens_are_shown_as_they_were_under_the_words_of_their_kind(tg_run, played):
+def test_shows_tokens_unchanged_under_the_words_of_their_kind(tg_run, played):
     file, model = played
     result = tg_run("replay", file, "--episode", 0, "--model", model)
     assert "environment:\n  <|im_start|>user\n  You are" in result.output
@@ -34,7 +34,7 @@ def test_tokens_are_shown_as_they_were_under_the_words_of_their_kind(tg_run, pla
     assert "return -1, terminated" in result.output
 
 
-def test_a_token_that_was_sampled_and_is_not_learned_from_is_masked(tg_run, played, tmp_path):
+def test_masks_sampled_token_that_is_not_learned_from(tg_run, played, tmp_path):
     file, model = played
     record = read_records(file).episodes[0]
     body = record.trajectory.model_dump()

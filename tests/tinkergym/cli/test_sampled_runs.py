@@ -10,7 +10,7 @@ def figures(result):
     return json.loads(result.output)
 
 
-def test_the_samples_of_a_task_start_equal_and_differ_in_their_answers(tg_run, tmp_path):
+def test_starts_samples_of_a_task_equal_with_different_answers(tg_run, tmp_path):
     file = tmp_path / "run.jsonl"
     tg_run("eval", BOARD, "--policy", "legal", "--tasks", 3, "-n", 8, "--out", file)
     by_seed = {}

@@ -28,7 +28,7 @@ def test_a_wrong_setting_of_the_service_is_one_sentence(tmp_path):
     ("option", "setting"),
     [("--port=0", "port=0"), ("--host=127.0.0.1", "host=0.0.0.0"), ("--data-dir=a", "data_dir=b")],
 )
-def test_a_setting_of_the_service_that_is_given_twice_is_refused(tg_run, monkeypatch, option, setting):
+def test_rejects_a_service_setting_that_is_given_twice(tg_run, monkeypatch, option, setting):
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("the service began"))
     result = tg_run("serve", option, "--set", setting)
     name = setting.partition("=")[0]

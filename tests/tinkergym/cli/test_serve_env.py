@@ -51,7 +51,7 @@ def remote(url, token, **kwargs):
 
 
 @pytest.mark.service
-def test_a_token_is_drawn_shown_once_and_wanted_of_two_clients_at_once(start):
+def test_draws_token_shows_it_once_and_asks_two_clients(start):
     process, url, said = start("--kwargs", '{"size": 4}')
     token = re.search(r"token \(shown only now\): (\S+)", said)[1]
     assert said.count(token) == 1
@@ -74,7 +74,7 @@ def test_a_token_is_drawn_shown_once_and_wanted_of_two_clients_at_once(start):
 @pytest.mark.parametrize(
     ("number", "more"), [(signal.SIGTERM, ()), (signal.SIGINT, ("--processes",))], ids=["TERM", "INT"]
 )
-def test_a_signal_closes_the_environments_and_ends_the_server_without_an_error(start, number, more):
+def test_closes_environments_on_signal_and_ends_server_without_error(start, number, more):
     process, url, _ = start("--token", "a-token-of-mine", *more)
     env = remote(url, "a-token-of-mine")
     env.reset(seed=0)
@@ -119,7 +119,7 @@ def test_a_mistake_is_a_sentence(arguments, text):
     assert "Traceback" not in result.output
 
 
-def test_a_token_comes_from_the_option_the_file_or_the_variable(tmp_path):
+def test_takes_token_from_option_file_or_variable(tmp_path):
     file = tmp_path / "token"
     file.write_text("from-the-file\n")
     environ = {"TINKERGYM_ENV_TOKEN": "from-the-variable"}
@@ -144,7 +144,7 @@ class Echo(tg.SingleTurnEnv):
 
 @pytest.mark.service
 @pytest.mark.parametrize("more", [(), ("--processes",)], ids=["threads", "processes"])
-def test_an_environment_of_ones_own_is_served_by_where_it_stands(start, tmp_path, monkeypatch, more):
+def test_serves_own_environment_by_where_it_stands(start, tmp_path, monkeypatch, more):
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     _, url, _ = start("--token", "a-token-of-mine", "--kwargs", '{"word": "hi"}', *more, env="own:Echo")

@@ -3,7 +3,7 @@ import pytest
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_what_an_option_says_can_be_said_by_set_too_but_not_twice(run, service):
+def test_accepts_an_option_by_set_too_but_not_twice(run, service):
     result = run("train", BOARD, "--steps", "1", "--set", "rollout=server", "--set", "env_kwargs.size=5")
     assert result.exit_code == 0, result.output
     spec = service.jobs.newest_first()[0].spec

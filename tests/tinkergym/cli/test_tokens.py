@@ -39,7 +39,7 @@ def test_every_family_comes_out_exact(tg_run, tmp_path, family):
         ("phi3", {"<eos>", "<|end|>"}, False),
     ],
 )
-def test_stop_tokens_are_read_off_the_template_and_segments_are_told(tg_run, tmp_path, name, stops, rewrites):
+def test_reads_stop_tokens_off_the_template_and_reports_segments(tg_run, tmp_path, name, stops, rewrites):
     source = shipped_template(name)
     if source is None:
         pytest.skip("trl, which ships these templates, is not installed")
@@ -95,6 +95,6 @@ def test_a_name_that_nobody_knows_is_refused(tg_run, monkeypatch, tmp_path):
     assert "tinkergym serve" in result.output
 
 
-def test_templates_without_specials_of_their_own_are_read_as_the_directory_says():
+def test_reads_templates_without_specials_as_the_directory_says():
     bundle = read_bundle(NANO)
     assert Renderer.from_bundle(bundle).stop_ids == bundle.stop_ids == [2]

@@ -5,7 +5,7 @@ import pytest
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_training_prints_each_step_as_a_line_and_where_to_go_from_there(run, service):
+def test_prints_each_training_step_and_where_to_go_next(run, service):
     result = run("train", BOARD, "--steps", "3")
     assert result.exit_code == 0
     assert "step 3/3  reward" in result.output
@@ -73,9 +73,7 @@ def test_a_module_that_is_not_there_is_refused(run, service):
     assert "module:ClassName" in result.output
 
 
-def test_a_script_that_trains_when_it_is_imported_for_its_class_starts_no_job(
-    run, service, tmp_path, monkeypatch
-):
+def test_starts_no_job_of_a_script_imported_for_its_class(run, service, tmp_path, monkeypatch):
     (tmp_path / "trainly.py").write_text(
         "import tinkergym as tg\n"
         "class Env(tg.SingleTurnEnv):\n"

@@ -66,7 +66,7 @@ def test_images_of_every_turn_stand_on_their_placeholders(renderer):
     assert trained_texts(renderer, last) == [f"five{stop}"]
 
 
-def test_both_answers_of_a_comparison_show_the_images_of_the_prompt(renderer):
+def test_shows_prompts_images_in_both_answers_of_a_comparison(renderer):
     row = {"prompt": TALK[:5], "chosen": "good", "rejected": "a worse one"}
     for sequence, text in zip(
         tokens_of(renderer, row, kind="preference")[0], ("good", "a worse"), strict=True

@@ -120,7 +120,7 @@ def test_labeled_answers_to_one_prompt_with_an_image_are_paired(tmp_path):
     assert len(tokens_of(vision_renderer(), *rows, kind="preference")) == 1
 
 
-def test_a_prompt_of_a_labeled_answer_that_cannot_be_compared_is_refused(renderer):
+def test_rejects_prompt_of_labeled_answer_that_cannot_be_compared(renderer):
     row = {"prompt": {"a", "b"}, "completion": "blue", "label": True}
     assert "task 0: prompt: " in fault(renderer, row, kind="preference")
 
@@ -146,7 +146,7 @@ def test_tool_calls_are_learned_as_the_models_template_writes_them(renderer):
 
 @pytest.mark.parametrize("text", ["Let me see.", [{"type": "text", "text": "Let me see."}]])
 @pytest.mark.parametrize("field", ["messages", "prompt", "completion", "chosen"])
-def test_calls_next_to_a_text_are_rendered_with_it_wherever_messages_stand(renderer, field, text):
+def test_renders_calls_with_adjacent_text_wherever_messages_stand(renderer, field, text):
     spoken = answer_with(WEATHER_CALL, content=text)
     kind = "preference" if field == "chosen" else "sft"
     row = with_answer(field, spoken)
@@ -202,7 +202,7 @@ def test_a_call_after_an_image_is_rendered():
     assert (len(sequence.images), len(sequence.trained)) == (1, 1)
 
 
-def test_parts_of_text_before_a_call_reach_the_template_as_text():
+def test_passes_text_parts_before_a_call_to_template_as_text():
     strict = Renderer.from_bundle(
         byte_bundle(chat_template=CALLING.replace("m.content }}", "m.content + '' }}"))
     )

@@ -80,7 +80,7 @@ def test_much_data_is_cut_into_chunks_that_keep_its_order(renderer, monkeypatch)
     assert [answer[: len(str(i))] for i, answer in enumerate(answers)] == [str(i) for i in range(12)]
 
 
-def test_a_row_that_is_too_long_is_refused_or_dropped_and_counted(renderer):
+def test_rejects_too_long_row_or_drops_and_counts_it(renderer):
     long = {"prompt": "x " * 3000, "completion": "y"}
     assert "prompt with completion: 60" in fault(renderer, long)
     assert "the model's context is 1024" in fault(renderer, long)

@@ -113,7 +113,7 @@ def test_a_bad_comparison_is_refused_by_field_and_reason(renderer, row, text):
     assert text in fault(renderer, row, kind="preference")
 
 
-def test_a_line_that_breaks_off_is_named_by_one_line_and_its_column(renderer, tmp_path):
+def test_names_line_that_breaks_off_by_one_line_and_column(renderer, tmp_path):
     file = tmp_path / "chats.jsonl"
     file.write_text(json.dumps(ASKED) + '\n{"prompt": "x",\n', encoding="utf-8")
     with pytest.raises(InvalidDataError) as caught:
@@ -175,7 +175,7 @@ def test_a_row_that_is_nested_too_deeply_is_refused(renderer):
     assert caught.value.field == "data"
 
 
-def test_of_a_line_without_an_end_only_the_allowed_part_is_read(renderer, tmp_path):
+def test_reads_only_allowed_part_of_a_line_without_end(renderer, tmp_path):
     file = tmp_path / "chats.jsonl"
     with file.open("wb") as opened:
         opened.write(json.dumps(ASKED).encode() + b"\n")

@@ -50,13 +50,13 @@ def test_of_each_group_the_best_becomes_sft_data():
     assert len(kept) == 1
 
 
-def test_a_groups_best_and_worst_become_a_pair_if_anything_tells_them_apart():
+def test_pairs_best_and_worst_of_group_when_anything_differs():
     rows = episodes(0.0, 1.0, 0.5, 0.5).to_preference()
     assert [(row["chosen"], row["rejected"]) for row in rows] == [("answer 1", "answer 0")]
     assert all(comparison(row) for row in rows)
 
 
-def test_where_nothing_is_left_or_episodes_cannot_be_paired_it_is_said():
+def test_says_when_nothing_is_left_or_episodes_cannot_pair():
     with pytest.raises(InvalidDataError):
         episodes(0.0, 0.0).to_sft(min_reward=1.0)
     with pytest.raises(InvalidDataError):
@@ -66,7 +66,7 @@ def test_where_nothing_is_left_or_episodes_cannot_be_paired_it_is_said():
     assert caught.value.field == "to_preference"
 
 
-def test_calls_in_the_templates_own_form_become_tool_calls_and_need_the_tools():
+def test_turns_template_calls_into_tool_calls_that_need_tools():
     (episode,) = episodes(1.0)
     call = ToolCallPart(id="call00000", name="add", arguments='{"a": 1}')
     (first,) = episode.trajectory.turns

@@ -82,7 +82,7 @@ WORDS = st.text(alphabet="ab \n<é", min_size=1, max_size=12)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @settings(max_examples=15, deadline=None)
 @given(turns=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=3))
-def test_what_is_trained_is_to_the_token_what_an_episode_would_have_sampled(family, turns):
+def test_trains_to_the_token_on_what_an_episode_would_sample(family, turns):
     renderer = Renderer.from_bundle(family_bundle(family))
     if renderer.opens_reasoning:
         turns = [(question, f"so\n</think>\n{answer}") for question, answer in turns]
@@ -104,7 +104,7 @@ def test_what_is_trained_is_to_the_token_what_an_episode_would_have_sampled(fami
     assert not any(sampled[length:])
 
 
-def test_only_the_answers_are_learned_each_with_the_token_that_ends_it(renderer):
+def test_learns_only_answers_each_with_its_ending_token(renderer):
     ((talk,), (asked,)) = tokens_of(renderer, TALK, ASKED)
     stop = renderer.decode([renderer.stop_ids[0]])
     assert trained_texts(renderer, talk) == [f"two{stop}", f"four{stop}"]
@@ -113,7 +113,7 @@ def test_only_the_answers_are_learned_each_with_the_token_that_ends_it(renderer)
     assert trained_texts(renderer, last) == [f"four{stop}"]
 
 
-def test_a_template_that_rewrites_the_past_is_rendered_anew_for_the_last_answer(monkeypatch):
+def test_renders_anew_for_last_answer_when_template_rewrites_past(monkeypatch):
     bundle = family_bundle("qwen")
     # Says the system prompt in the newest message from the user.
     source = (

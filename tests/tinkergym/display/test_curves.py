@@ -14,7 +14,7 @@ def test_every_curve_is_a_picture(values, name):
         assert "nan" not in drawn and "inf" not in drawn
 
 
-def test_a_line_of_blocks_goes_from_the_lowest_to_the_highest_value():
+def test_draws_line_of_blocks_from_lowest_to_highest_value():
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([5.0, 5.0]) == "▁▁"
     assert sparkline([]) == ""

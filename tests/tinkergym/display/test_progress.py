@@ -49,7 +49,7 @@ def test_reward_loss_speed_and_time_left_are_shown(terminal):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_game_shows_the_reward_of_each_seat_and_the_loss_of_each_policy(terminal):
+def test_shows_reward_of_each_seat_and_loss_of_each_policy(terminal):
     metrics = {
         "seat/x/reward_mean": 0.25,
         "seat/o/reward_mean": -0.75,
@@ -64,7 +64,7 @@ def test_a_game_shows_the_reward_of_each_seat_and_the_loss_of_each_policy(termin
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_preference_job_shows_how_often_and_by_how_much_the_chosen_answers_win(terminal):
+def test_shows_how_often_and_how_far_chosen_answers_win(terminal):
     metrics = {"accuracy": 0.75, "reward_margin": 0.0123, "logprob_chosen": -77.0}
     text = shown(step(2).model_copy(update={"records": 32, "metrics": metrics}), terminal=terminal)
     for part in ("-0.0100", "accuracy 0.750", "reward_margin +0.0123"):
@@ -73,7 +73,7 @@ def test_a_preference_job_shows_how_often_and_by_how_much_the_chosen_answers_win
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_distillation_shows_how_far_the_student_is_from_its_teacher(terminal):
+def test_shows_how_far_the_student_is_from_its_teacher(terminal):
     metrics = {"reverse_kl": 0.75, "teacher_logprob": -77.0}
     text = shown(step(2).model_copy(update={"metrics": metrics}), terminal=terminal)
     assert "reverse_kl 0.7500" in text
@@ -102,7 +102,7 @@ def test_a_job_on_conversations_shows_no_more_than_its_loss(terminal):
         (StateEvent(state=JobState.RUNNING, attempt=2), "working on the next step"),
     ],
 )
-def test_a_job_that_waits_again_shows_what_for_instead_of_the_time_left_before(state, text):
+def test_shows_what_a_job_waits_for_instead_of_time_left(state, text):
     last = shown(step(2), state, terminal=True).rsplit("2/4", 1)[1]
     assert text in last
     assert "left" not in last.partition("\n")[0]

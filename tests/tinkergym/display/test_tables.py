@@ -36,7 +36,7 @@ def test_figures_become_tables(job, client):
     assert episodes["length"].mean() == evaluation.metrics["length"]
 
 
-def test_of_a_job_that_runs_the_steps_so_far_are_there_at_once(client, service):
+def test_shows_steps_of_a_running_job_so_far_immediately(client, service):
     job = client.train(Echo, steps=10_000, algorithm=SMALL)
     for event in job.events():
         if event.body.type == "step" and event.body.step == 2:

@@ -43,7 +43,7 @@ def test_legal_actions_are_all_tried_and_repeat_for_a_seed():
     assert played[3] == play_episode(env, LegalPolicy(env), seed=0, policy_seed=3)
 
 
-def test_random_answers_are_mostly_words_of_the_observation_and_repeat_for_a_seed():
+def test_plays_random_answers_mostly_from_observation_repeatable_by_seed():
     policy = RandomTextPolicy(5)
     answers = [policy.act("one two three") for _ in range(200)]
     share = sum(answer in ("one", "two", "three") for answer in answers) / len(answers)
@@ -74,7 +74,7 @@ def test_an_environment_that_does_not_offer_it_is_refused(policy):
     assert caught.value.field == "policy"
 
 
-def test_an_action_that_is_not_known_is_refused_when_it_is_asked_for():
+def test_rejects_unknown_action_when_it_is_asked_for():
     class Unsolved(Guess):
         def gold_action(self):
             return None

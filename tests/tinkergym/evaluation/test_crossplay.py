@@ -57,7 +57,7 @@ def test_the_same_seeds_give_the_same_matrix():
     assert one == two
 
 
-def test_a_win_by_the_others_illegal_move_is_counted_apart_and_not_rated():
+def test_counts_win_by_others_illegal_move_apart_without_rating():
     players = [*scripted("random"), Player(name="mute", plays=Says("mute", "nothing"))]
     found = crossplay(players, NIM, pairs=5)
     cell = found.cell("random", "mute")
@@ -97,14 +97,14 @@ def test_players_bound_to_the_same_seat_cannot_meet():
     assert refused.value.field == "players"
 
 
-def test_a_game_that_a_limit_cut_off_is_neither_won_nor_rated():
+def test_neither_scores_nor_rates_game_cut_off_by_a_limit():
     slow = Player(name="slow", plays=Says("slow", "1", Limits(max_turns=1)))
     found = crossplay([*scripted("random"), slow], NIM, pairs=3)
     assert found.cell("slow", "random").cut_off == 6
     assert found.ratings()["slow"].pairs == 0
 
 
-def test_a_game_that_ended_before_a_policy_had_a_turn_counts_all_the_same():
+def test_counts_game_that_ended_before_a_policy_had_a_turn():
     players = [Player(name=name, plays=Says(name, "nothing")) for name in ("one", "two")]
     cell = crossplay(players, NIM, pairs=2).cell("one", "two")
     assert (cell.failed, cell.forfeits_won, cell.forfeits_lost) == (0, 2, 2)
@@ -123,7 +123,7 @@ def test_a_game_that_broke_is_a_failure_and_no_result():
     assert "the player broke" in result.error
 
 
-def test_with_three_players_each_takes_every_seat_against_two_of_the_other():
+def test_rotates_each_of_three_players_against_two_others():
     found = crossplay(scripted("random", "cautious"), "tabletop/LiarsDice-v0", pairs=30)
     assert found.cell("cautious", "random").games == 90
     for each in found.encounters:
@@ -140,7 +140,7 @@ def bound(*seats, plays="cautious"):
     return [Player(name=f"job-1/{seat}@9", plays=plays, seats=(seat,), step=9) for seat in seats]
 
 
-def test_policies_of_one_seat_of_three_meet_while_another_takes_the_seat_that_is_left():
+def test_seats_third_policy_beside_two_that_meet_in_one_seat():
     found = crossplay([*bound("player_0", "player_1"), *scripted("random")], DICE, pairs=5)
     one, other, rest = found.names
     for row, column in ((one, other), (other, one)):
@@ -158,7 +158,7 @@ def test_policies_of_one_seat_of_three_meet_while_another_takes_the_seat_that_is
     assert sum(rating.pairs for rating in found.ratings().ratings) <= 2 * 3 * 5
 
 
-def test_three_policies_of_one_seat_each_meet_in_the_same_games():
+def test_plays_three_policies_of_one_seat_in_the_same_games():
     found = crossplay(bound(*SEATS), DICE, pairs=2, others=bound(*SEATS))
     assert len({id(each.result) for each in found.encounters}) == 2
     assert {(each.row, each.column) for each in found.encounters} == {

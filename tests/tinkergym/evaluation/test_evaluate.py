@@ -50,7 +50,7 @@ class Scripted:
         return Recording(self.renderer, self.answer)
 
 
-def test_an_evaluation_counts_wins_draws_and_losses_by_the_sign_of_the_return():
+def test_counts_wins_draws_and_losses_by_sign_of_the_return():
     def answer(prompt):
         number = int(prompt.split("user\n")[1].split()[0])
         return "pass" if number % 5 == 0 else "1"
@@ -102,7 +102,7 @@ def test_failed_episodes_are_counted_and_enter_no_figure():
     assert "out of order" in evaluation.failed[0].error
 
 
-def test_if_every_episode_fails_there_is_no_evaluation_but_the_first_error():
+def test_raises_first_error_when_every_episode_fails():
     class Closed(Parity):
         def ask(self, options):
             raise RuntimeError("no such world")
@@ -121,7 +121,7 @@ def test_if_every_episode_fails_there_is_no_evaluation_but_the_first_error():
         (Parity, {"brokn": True}, "did you mean broken"),
     ],
 )
-def test_an_environment_that_cannot_be_made_is_refused_before_the_first_episode(env, kwargs, said):
+def test_rejects_environment_that_cannot_be_made_before_first_episode(env, kwargs, said):
     ended = []
     with pytest.raises(InvalidRequestError, match=said) as caught:
         tg.evaluate(Scripted(lambda prompt: "0"), env, env_kwargs=kwargs, on_episode=ended.append)
@@ -129,7 +129,7 @@ def test_an_environment_that_cannot_be_made_is_refused_before_the_first_episode(
     assert ended == []
 
 
-def test_a_temperature_that_is_none_is_refused_before_the_first_episode():
+def test_rejects_invalid_temperature_before_the_first_episode():
     with pytest.raises(InvalidRequestError) as caught:
         tg.evaluate(Scripted(lambda prompt: "0"), Parity, temperature=-1)
     assert caught.value.field == "temperature"

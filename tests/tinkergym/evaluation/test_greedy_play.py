@@ -31,7 +31,7 @@ def perfectly(situations: list[Situation]) -> dict[Situation, str]:
     return found
 
 
-def test_perfect_play_of_tic_tac_toe_cannot_be_exploited_and_careless_play_can():
+def test_exploits_careless_play_of_tic_tac_toe_but_not_perfect():
     perfect = greedy_exploitability(make_game(TICTACTOE), perfectly)
     assert (perfect.exploitability, perfect.values) == (0.0, {"x": 0.0, "o": 0.0})
     careless = greedy_exploitability(make_game(TICTACTOE), first_legal)
@@ -41,7 +41,7 @@ def test_perfect_play_of_tic_tac_toe_cannot_be_exploited_and_careless_play_can()
     assert 0 < careless.situations < 3_000
 
 
-def test_it_agrees_with_the_whole_tree_where_that_is_small_enough():
+def test_agrees_with_whole_tree_where_that_is_small_enough():
     game = make_game("tabletop/LeducPoker-v0")
     whole = GameTree(game).exploitability(lambda one: {one.legal[0]: 1.0})
     greedy = greedy_exploitability(make_game("tabletop/LeducPoker-v0"), first_legal)

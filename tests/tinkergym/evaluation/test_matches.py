@@ -56,7 +56,7 @@ def test_samples_each_player_by_its_own_settings():
     assert ["Play." in prompt for prompt in prompts] == [False, True]
 
 
-def test_samples_every_game_and_seat_with_a_seed_of_its_own():
+def test_samples_every_game_and_seat_by_its_own_seed():
     one, other = Recorded("one"), Recorded("other")
     seats = [Player(name=policy.name, plays=policy) for policy in (one, other)]
     played(*seats, seeds=(0, 1, 2))

@@ -32,7 +32,7 @@ def test_strengths_are_found_again_from_games_drawn_by_them():
         assert name == "a" or found[name].low < ELO * strength < found[name].high
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says():
+def test_holds_truth_in_the_interval_as_often_as_stated():
     truth = ELO * math.log(0.7 / 0.3)
     rng = np.random.default_rng(2)
     inside = 0
@@ -61,7 +61,7 @@ def test_many_tables_are_solved_as_one_by_one():
     assert np.allclose(together, [bradley_terry(table) for table in tables], atol=1e-8)
 
 
-def test_random_is_the_anchor_where_it_plays_and_another_must_be_a_player():
+def test_anchors_at_random_where_it_plays_else_at_named_player():
     pairs = pairs_of(0, 1, 3, 1)
     assert rate(["a", "random"], pairs).anchor == "random"
     with pytest.raises(InvalidRequestError) as refused:
@@ -98,7 +98,7 @@ def test_opens_the_intervals_of_players_that_no_other_ever_beat():
     assert all(math.isfinite(found[name].low) for name in "abcd")
 
 
-def test_bounds_a_winner_by_those_who_beat_the_ones_it_lost_to():
+def test_bounds_winner_by_those_who_beat_its_victors():
     # a beat the anchor always, but lost to b, which the anchor beat.
     pairs = [*pairs_of(0, 2, 5, 0), *pairs_of(1, 0, 1, 2), *pairs_of(2, 1, 1, 2)]
     found = rate(list("abc"), pairs, anchor="c")

@@ -97,7 +97,7 @@ def test_other_settings_are_refused_by_name(tmp_path):
         ("# Readme", "it is not a JSON object"),
     ],
 )
-def test_a_line_that_is_no_episode_says_why_in_a_sentence(tmp_path, line, why):
+def test_says_in_a_sentence_why_a_line_is_no_episode(tmp_path, line, why):
     file = tmp_path / "run.jsonl"
     file.write_text(line + "\n")
     with pytest.raises(InvalidRequestError) as caught:

@@ -39,7 +39,7 @@ class Scripted:
         return self._answers[(self._asked - 1) % len(self._answers)]
 
 
-def test_each_task_is_played_as_often_as_asked_and_its_episodes_start_alike():
+def test_plays_each_task_as_often_as_asked_from_same_start():
     scores = evaluate_repeatedly(Scripted("yes"), Parity, tasks=4, samples=3, seed=10)
     assert sorted(record.key for record in scores.records) == [
         (s, i) for s in range(10, 14) for i in range(3)
@@ -47,7 +47,7 @@ def test_each_task_is_played_as_often_as_asked_and_its_episodes_start_alike():
     assert scores.pass_at(3).mean == scores.pass_hat(3).mean == 0.5
 
 
-def test_a_policy_that_succeeds_now_and_then_passes_at_k_and_not_hat_k():
+def test_passes_at_k_but_not_hat_k_by_occasional_success():
     scores = evaluate_repeatedly(Scripted("yes", "no"), Parity, tasks=1, samples=4, max_concurrent=1)
     assert (scores.pass_at(4).mean, scores.pass_hat(4).mean) == (1.0, 0.0)
 

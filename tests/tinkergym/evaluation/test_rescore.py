@@ -73,7 +73,7 @@ def test_advantages_are_those_that_the_service_computes(algorithm):
     assert found.summary["groups_reranked"] == 0
 
 
-def test_rewards_of_two_environments_are_not_compared_and_a_seat_has_its_own_algorithm():
+def test_compares_no_rewards_across_environments_and_keeps_seats_algorithms():
     places = [EnvironmentRef(id=f"own/{name}-v0") for name in "AB"]
     found = [
         replace(
@@ -142,7 +142,7 @@ class Judged(Question):
         return self.factor
 
 
-def test_a_class_gets_each_episodes_own_arguments_without_the_keys_that_the_service_holds():
+def test_passes_class_each_episodes_arguments_without_the_services_keys():
     judge = {"url": "https://judge.example/v1", "model": "small", "api_key": "stored:0123"}
     found = [
         replace(
@@ -175,7 +175,7 @@ def test_rewards_out_of_state_and_other_questions_are_refused(kind):
         rescore(spec(), episodes(1.0, 0.0), kind)
 
 
-def test_a_rubric_sees_the_tasks_row_and_all_answers_of_the_group():
+def test_shows_rubric_the_tasks_row_and_all_group_answers():
     rubric = Rubric()
 
     @rubric.term
@@ -227,7 +227,7 @@ def test_compares_the_episodes_of_each_step_apart():
             np.testing.assert_allclose(own, wanted, atol=1e-5)
 
 
-def test_pays_an_episode_the_new_reward_also_if_it_earned_before():
+def test_pays_new_reward_also_to_episode_that_earned_before():
     job = spec()
     early, plain = (
         replace(one, trajectory=one.trajectory.model_copy(update={"early_reward": early}))

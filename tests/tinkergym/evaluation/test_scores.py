@@ -76,7 +76,7 @@ def test_failed_episodes_are_counted_and_are_not_returns_of_0():
     assert (found.pass_at(1).tasks, found.pass_at(2).tasks, found.pass_at(3)) == (2, 1, None)
 
 
-def test_a_run_in_which_everything_failed_has_no_figures_but_a_summary():
+def test_summarizes_run_without_figures_when_everything_failed():
     summary = scores([[None]]).to_json([1])
     assert (summary["mean_return"], summary["pass_at"]["1"]) == (None, None)
 

@@ -19,7 +19,7 @@ def table_of(*, coins=5, **scripts):
     return SharedTable(GameEnv(Coins(coins=coins)), scripts, accounts), accounts
 
 
-def test_scripts_move_before_a_policy_is_asked_and_the_account_has_everybody():
+def test_moves_scripts_before_asking_a_policy_and_accounts_for_everybody():
     table, accounts = table_of(player_0="greedy")
     position = table.reset(seed=7)
     assert (position.agents, position.turn.agent) == (("player_1",), "player_1")
@@ -39,14 +39,14 @@ def test_a_game_of_scripts_alone_is_played_to_its_end():
     assert accounts[1].moves == 3
 
 
-def test_who_loses_by_an_illegal_move_is_in_the_account_whoever_played():
+def test_accounts_for_loser_by_illegal_move_whoever_played():
     table, accounts = table_of(player_0=Says("nine"))
     assert table.reset(seed=1).turn is None
     assert accounts[1].forfeits == {"player_0"}
     assert accounts[1].ended
 
 
-def test_the_same_seed_gives_the_same_game_and_seats_have_chance_of_their_own():
+def test_repeats_game_by_seed_with_separate_chance_of_seats():
     def moves(seed):
         table, accounts = table_of(coins=40, player_0="random", player_1="random")
         table.reset(seed=seed)

@@ -54,7 +54,7 @@ def test_gives_equal_results_an_honest_interval(value, found):
     assert mean_interval([value] * 32) == found
 
 
-def test_takes_a_game_that_was_always_won_as_one_that_may_be_lost():
+def test_treats_a_game_always_won_as_one_that_may_lose():
     low, high = mean_interval([1.0] * 32, bounds=game_bounds([1.0] * 32))
     assert (low, high) == (pytest.approx(-1 + 2 * share_interval(32, 32)[0]), 1.0)
     assert game_bounds([2.0, -1.0]) is None
@@ -116,7 +116,7 @@ def test_shows_infinite_ends_as_open(ends, text):
 
 
 @given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
-def test_pass_at_k_is_the_share_of_k_answers_with_a_success_among_them(case):
+def test_defines_pass_at_k_as_share_with_one_success(case):
     samples, successes, k = case
     answers = [True] * successes + [False] * (samples - successes)
     chosen = list(itertools.combinations(answers, k))
@@ -124,7 +124,7 @@ def test_pass_at_k_is_the_share_of_k_answers_with_a_success_among_them(case):
 
 
 @given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
-def test_pass_hat_k_is_the_share_of_k_answers_that_are_all_successes(case):
+def test_defines_pass_hat_k_as_share_with_all_successes(case):
     samples, successes, k = case
     answers = [True] * successes + [False] * (samples - successes)
     chosen = list(itertools.combinations(answers, k))

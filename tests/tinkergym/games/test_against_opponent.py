@@ -203,7 +203,7 @@ def test_an_opponent_sees_what_an_agent_in_its_seat_sees():
     assert opponent.shown == [f"You are Anna.\n{left + 1} left.", f"{left - 1} left."]
 
 
-def test_an_opponent_is_told_when_an_episode_begins_by_a_seed_of_its_own():
+def test_tells_opponent_when_episode_begins_by_its_own_seed():
     opponent = Scripted("1")
     env = against(opponent)
     for seed in (1, 2, 1):
@@ -233,7 +233,7 @@ def test_an_opponents_illegal_move_wins():
     assert info["metrics"]["illegal_move"] == 0.0
 
 
-def test_an_opponent_that_never_moves_legally_is_an_error_not_an_episode():
+def test_raises_on_opponent_that_never_moves_legally():
     with pytest.raises(InvalidEnvironmentError) as caught:
         against(Scripted("nonsense"), "second").reset(seed=0)
     assert caught.value.field == "opponent"
@@ -248,7 +248,7 @@ def test_illegal_moves_are_counted_in_each_step():
     assert env.step("1")[4] == {"metrics": {"illegal_moves": 0.0}}
 
 
-def test_gold_beats_random_nearly_always_and_never_loses_from_a_won_position():
+def test_beats_random_by_gold_and_never_loses_won_positions():
     env, won = against("random"), []
     for seed in range(100):
         env.reset(seed=seed)
@@ -335,7 +335,7 @@ def test_hostile_text_is_answered_with_a_short_observation(answer, on_illegal):
     assert observation in env.observation_space
 
 
-def test_a_game_written_by_hand_against_pettingzoo_can_be_played_too():
+def test_plays_hand_written_pettingzoo_game_too():
     env = AgainstOpponent(Chain(), opponent=Scripted("tree", "eel"), seat="second")
     assert env.reset(seed=0) == ("tree", {"words": 0})
     assert env.observation_space == Text()
@@ -353,7 +353,7 @@ def test_what_cuts_a_game_off_truncates():
     assert [step[2:4] for step in steps] == [(False, False)] * 3 + [(False, True)]
 
 
-def test_those_who_drop_out_of_a_game_for_more_are_passed_over():
+def test_skips_those_who_drop_out_of_a_larger_game():
     env = AgainstOpponent(Chain(3), opponent=Scripted("a", "a", "b", "c"), seat="first")
     env.reset(seed=0)
     # Second says a, third says it again and drops out.

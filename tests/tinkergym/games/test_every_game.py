@@ -56,7 +56,7 @@ def test_pettingzoo_and_gymnasium_find_nothing_wrong(name):
 
 
 @pytest.mark.parametrize("name", ZERO_SUM)
-def test_random_play_keeps_the_rules_and_the_results_of_both_players_fit_together(name):
+def test_keeps_rules_in_random_play_with_matching_results(name):
     env = make_game(name)
     for seed in range(25):
         rng = np.random.default_rng([seed, 3])

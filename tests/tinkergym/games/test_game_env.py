@@ -105,7 +105,7 @@ def test_the_verdict_and_the_metrics_are_about_the_whole_game():
     assert env.observe("player_1")["text"].endswith("Draw.")
 
 
-def test_an_agent_is_shown_what_is_new_since_its_last_action_however_often_it_asks():
+def test_shows_agent_what_is_new_since_its_last_action():
     env = GameEnv(Three())
     env.reset(seed=0)
     assert env.observe("player_0") == {"text": "Say something."}
@@ -217,7 +217,7 @@ class Bombs(TextGame):
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 7), min_size=30, max_size=30), st.integers(2, 4), st.booleans())
-def test_what_each_seat_earns_is_what_the_game_has_paid_it(moves, players, simultaneous):
+def test_pays_each_seat_what_the_game_has_paid_it(moves, players, simultaneous):
     game = Bombs(players, simultaneous=simultaneous)
     env = GameEnv(game)
     env.reset(seed=0)
@@ -279,7 +279,7 @@ class Tax(TextGame):
 
 
 @pytest.mark.parametrize("seat", ["first", "second"])
-def test_what_is_earned_before_the_first_own_move_comes_with_it(seat):
+def test_pays_earnings_before_first_own_move_with_that_move(seat):
     env = AgainstOpponent(GameEnv(Tax()), seat=seat)
     for _ in range(2):
         env.reset(seed=0)

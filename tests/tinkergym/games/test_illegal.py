@@ -21,7 +21,7 @@ def test_an_illegal_move_loses_and_says_why():
     assert env.infos["player_0"]["metrics"]["illegal_move"] == 0.0
 
 
-def test_an_illegal_move_is_tried_again_so_often_and_then_loses():
+def test_retries_an_illegal_move_so_often_and_then_loses():
     env = GameEnv(Nim(), on_illegal="retry:2")
     env.reset(seed=0)
     first = env.observe("player_0")
@@ -52,7 +52,7 @@ def test_the_tries_are_counted_anew_in_each_turn():
     assert not any(env.terminations.values())
 
 
-def test_a_random_move_is_played_instead_and_told_only_to_whose_move_it_was():
+def test_replaces_illegal_by_random_move_and_tells_its_mover_only():
     env = GameEnv(Nim(), on_illegal="random")
     env.reset(seed=0)
     before = env.game.left
@@ -67,7 +67,7 @@ def test_a_random_move_is_played_instead_and_told_only_to_whose_move_it_was():
 @pytest.mark.parametrize(
     ("moves", "rewards"), [(("x", "1"), (-1.0, 1.0)), (("1", "x"), (1.0, -1.0)), (("x", "x"), (0.0, 0.0))]
 )
-def test_an_illegal_move_of_a_round_loses_it_once_all_have_moved(moves, rewards):
+def test_loses_round_by_illegal_move_once_all_have_moved(moves, rewards):
     env = GameEnv(Evens())
     env.reset(seed=0)
     for move in moves:

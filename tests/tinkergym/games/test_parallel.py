@@ -59,7 +59,7 @@ def registered():
     register_aec(GAME, f"{__name__}:Parity")
 
 
-def test_a_registered_parallel_game_has_turns_in_which_nobody_sees_the_rounds_other_moves():
+def test_hides_rounds_moves_in_turns_of_registered_parallel_game():
     game = make_game(GAME, rounds=1)
     assert isinstance(game, AECEnv)
     game.reset(seed=0)
@@ -72,20 +72,20 @@ def test_a_registered_parallel_game_has_turns_in_which_nobody_sees_the_rounds_ot
     assert {agent: game.rewards[agent] for agent in "abc"} == {"a": -1.0, "b": 0.0, "c": 1.0}
 
 
-def test_a_game_without_a_rule_for_illegal_moves_is_not_asked_for_one():
+def test_asks_no_rule_of_game_without_one_for_illegal_moves():
     with pytest.raises(InvalidRequestError) as refused:
         make_game(GAME, on_illegal="lose")
     assert refused.value.field == "on_illegal"
 
 
-def test_a_round_pays_each_player_of_a_match_for_its_own_move():
+def test_pays_each_player_of_a_match_for_its_own_move():
     players = [Player(name=name, plays=name) for name in ("low", "high")]
     cell = crossplay(players, GAME, pairs=2).cell("high", "low")
     # One says 4 and two say 1, twice.
     assert (cell.games, cell.mean_return) == (6, 4.0)
 
 
-def test_one_seat_of_a_parallel_game_is_played_against_the_others():
+def test_plays_one_seat_of_a_parallel_game_against_the_others():
     env = AgainstOpponent(Parity(), opponent="low", seat="first")
     observation, _ = env.reset(seed=1)
     assert "begin" in str(observation)

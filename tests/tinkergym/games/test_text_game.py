@@ -99,7 +99,7 @@ def test_players_that_are_added_when_the_game_begins_are_refused():
 
 
 @pytest.mark.parametrize("method", ["first_player", "next_player"])
-def test_a_player_that_does_not_exist_is_refused_by_the_methods_name(method):
+def test_rejects_missing_player_by_the_methods_name(method):
     game = type("Lost", (Nim,), {method: lambda self, *player: 7})
     env = GameEnv(game())
     with pytest.raises(InvalidEnvironmentError) as caught:

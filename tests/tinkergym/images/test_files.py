@@ -24,7 +24,7 @@ def test_pixels_become_a_png_file_that_holds_them():
     assert (file.height, file.width, file.sha256) == (5, 7, hashlib.sha256(file.data).hexdigest())
 
 
-def test_the_same_image_is_one_file_for_as_long_as_it_is_held():
+def test_keeps_same_image_as_one_file_while_it_is_held():
     file = image_file(PIXELS)
     assert image_file(PIXELS.copy()) is file is image_file(file.data) is alive(file.sha256)
     sha256 = file.sha256
@@ -72,7 +72,7 @@ def test_what_is_no_image_is_refused(value):
     ],
     ids=["cut off", "animated", "16 bits", "floats"],
 )
-def test_a_pillow_image_is_refused_for_what_its_file_would_be(data, fault):
+def test_rejects_pillow_image_for_what_its_file_would_be(data, fault):
     # Pillow opens a file without decoding it, so it breaks only now.
     with pytest.raises(InvalidImageError):
         image_file(Image.open(io.BytesIO(data)))
@@ -89,7 +89,7 @@ def test_another_format_is_named_as_the_reason():
     assert "0x" not in caught.value.message
 
 
-def test_an_image_from_another_process_is_the_one_that_is_here():
+def test_recognizes_image_from_another_process_as_the_one_here():
     file = image_file(PIXELS)
     sent = pickle.dumps(file)
     assert pickle.loads(sent) is file
@@ -131,7 +131,7 @@ def test_what_is_transparent_is_seen_as_white(mode):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_photo_is_seen_upright_as_a_file_and_as_a_picture(orientation):
+def test_shows_photo_upright_as_a_file_and_as_a_picture(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(Image.fromarray(PIXELS), exif=exif.tobytes())
@@ -143,7 +143,7 @@ def test_a_photo_is_seen_upright_as_a_file_and_as_a_picture(orientation):
     assert check_image(data) == (7, 5)
 
 
-def test_the_pixels_of_a_plain_picture_are_seen_as_they_are():
+def test_shows_pixels_of_a_plain_picture_as_they_are():
     assert (seen(image_file(PIXELS).data) == PIXELS).all()
 
 

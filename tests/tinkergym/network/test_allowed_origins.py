@@ -15,7 +15,7 @@ VARIABLE = "TINKERGYM_TEST_ORIGINS"
     ],
     ids=["no list", "nothing", "this one", "another scheme"],
 )
-def test_without_a_list_all_are_allowed_and_with_one_only_its_own(monkeypatch, allowed, refused):
+def test_allows_all_without_a_list_and_else_only_its_own(monkeypatch, allowed, refused):
     monkeypatch.delenv(VARIABLE, raising=False)
     if allowed is not None:
         monkeypatch.setenv(VARIABLE, "")  # is put back after the test

@@ -3,7 +3,7 @@ import pytest
 from tinkergym.network.backoff import Backoff
 
 
-def test_waits_double_up_to_a_bound_and_end_with_the_patience():
+def test_doubles_waits_up_to_a_bound_and_ends_with_patience():
     slept = []
     backoff = Backoff(patience_seconds=10.0, first_seconds=1.0, most_seconds=4.0, sleep=slept.append)
     assert list(backoff.waits()) == slept

@@ -31,7 +31,7 @@ NO_JSON = {
 
 
 @pytest.mark.parametrize("value", NO_JSON.values(), ids=NO_JSON)
-def test_an_argument_that_could_not_travel_with_a_job_is_refused(value):
+def test_rejects_argument_that_could_not_travel_with_a_job(value):
     tg.register("tests/Arguments-v0", Question)
     with pytest.raises(InvalidRequestError) as made:
         tg.make("tests/Arguments-v0", level=value)
@@ -42,7 +42,7 @@ def test_an_argument_that_could_not_travel_with_a_job_is_refused(value):
     assert "tests/Refused-v0" not in gym.registry
 
 
-def test_a_data_set_as_an_argument_is_to_be_named_instead():
+def test_asks_to_name_a_dataset_instead_of_passing_it():
     tg.register("tests/Arguments-v0", Question)
     with pytest.raises(InvalidRequestError) as caught:
         tg.make("tests/Arguments-v0", level=NO_JSON["a data set"])

@@ -24,13 +24,13 @@ class Other(Question):
     pass
 
 
-def test_an_unknown_id_is_refused_with_the_ids_that_look_like_it():
+def test_rejects_unknown_id_with_ids_that_look_like_it():
     tg.register("tests/Question-v0", Question)
     with pytest.raises(UnknownEnvironmentError):
         tg.make("tests/Questoin-v0")
 
 
-def test_an_unknown_id_of_a_pack_that_is_not_here_says_so():
+def test_says_that_the_pack_of_an_unknown_id_is_missing():
     with pytest.raises(UnknownEnvironmentError):
         tg.make("elsewhere/Question-v0")
 

@@ -29,7 +29,7 @@ def registered():
     assert tg.register_game("test/Alone-v3", Alone) == "test/Alone-v3"
 
 
-def test_one_call_makes_the_game_and_the_environment_against_an_opponent():
+def test_makes_game_and_environment_against_an_opponent_in_one_call():
     game = tg.make_game("test/Coins-v0", coins=6)
     game.reset(seed=0)
     assert game.observe("player_0") == {"text": "6 coins."}
@@ -39,12 +39,12 @@ def test_one_call_makes_the_game_and_the_environment_against_an_opponent():
     assert {"test/Coins-v0", "test/Alone-v3"} <= set(registered_games())
 
 
-def test_a_game_where_an_environment_is_expected_is_told_from_the_environment_against_an_opponent():
+def test_tells_bare_game_from_the_environment_against_an_opponent():
     with pytest.raises(UnknownEnvironmentError):
         tg.make("test/Coins-v0")
 
 
-def test_a_game_for_one_has_no_opponent_and_its_id_names_both():
+def test_names_single_player_game_by_its_id_without_opponent():
     env = tg.make("test/Alone-v3", coins=3)
     assert env.reset(seed=0)[0] == "3 coins."
     assert env.step("2")[0] == "1 coins."
@@ -54,7 +54,7 @@ def test_a_game_for_one_has_no_opponent_and_its_id_names_both():
     assert tg.make_game("test/Alone-v3").possible_agents == ["player_0"]
 
 
-def test_the_rule_for_illegal_moves_the_opponent_and_the_seat_stand_in_the_spec():
+def test_records_illegal_rule_opponent_and_seat_in_the_spec():
     spec = tg.make("test/CoinsVs-v0").spec
     assert spec.kwargs == {
         "game": "test/Coins-v0",
@@ -95,7 +95,7 @@ def test_an_unknown_setting_is_refused_by_name():
     assert caught.value.field == "environment"
 
 
-def test_an_aec_environment_of_ones_own_is_made_when_it_is_asked_for(monkeypatch):
+def test_makes_own_aec_environment_when_asked_for(monkeypatch):
     asked = []
 
     def make(coins, **chosen):

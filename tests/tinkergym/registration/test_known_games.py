@@ -5,7 +5,7 @@ from tests.tinkergym.registration.coins import Coins
 from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
 
 
-def test_the_opponents_are_those_that_were_registered_and_the_first_is_the_default():
+def test_lists_registered_opponents_with_the_first_as_default():
     tg.register_game("test/Greedy-v0", Coins, opponents=("greedy",))
     assert tg.make("test/GreedyVs-v0").spec.kwargs["opponent"] == "greedy"
     with pytest.raises(InvalidRequestError) as caught:

@@ -60,9 +60,7 @@ def test_names_both_distributions_that_claim_an_id(write, order, tmp_path):
 
 @pytest.mark.parametrize("layout", ["sources", "sources/src"])
 @pytest.mark.parametrize("first", ["egg", "dist"])
-def test_metadata_that_setuptools_keeps_in_the_sources_of_an_installed_folder_are_the_same(
-    write, layout, first
-):
+def test_reads_same_setuptools_metadata_from_sources_of_installed_folder(write, layout, first):
     kept = {"twin/Env-v0": "twin:Env"}  # of a build before the last
     for kind in ("dist", "egg") if first == "egg" else ("egg", "dist"):
         if kind == "egg":
@@ -82,7 +80,7 @@ def test_a_path_that_is_there_twice_is_one_place(write, tmp_path, monkeypatch):
     assert (found().environment_ids, found().refused) == (tuple(ENVIRONMENTS), ())
 
 
-def test_what_pip_left_behind_when_it_was_killed_does_not_count(write):
+def test_ignores_what_pip_left_behind_when_it_was_killed(write):
     write("site", "tinkergym_twin-1.0.dist-info")
     write("site2", "~inkergym_twin-0.9.dist-info", ids={"twin/Old-v0": "twin:Old"}, version="0.9")
     assert (found().environment_ids, found().refused) == (tuple(ENVIRONMENTS), ())
@@ -103,7 +101,7 @@ def test_entry_points_without_an_end_are_not_read(write):
 
 
 @pytest.mark.parametrize("name", ["tinkergym-\x1b[2J", "x" * 201, "tinkergym-bоard", "two words"])
-def test_a_distribution_without_a_valid_name_has_no_ids_and_its_place_is_named(write, name, tmp_path):
+def test_names_place_of_distribution_without_valid_name_or_ids(write, name, tmp_path):
     write("site", "odd-1.0.dist-info", name=name)
     (pack,) = [pack for pack in find_packs() if str(tmp_path) in "".join(pack.refused)]
     assert pack.environment_ids == ()

@@ -21,7 +21,7 @@ def found(distribution):
     return next(pack for pack in find_packs() if pack.distribution == distribution)
 
 
-def test_gymnasium_knows_all_ids_after_import_and_imports_only_the_pack_that_is_used(install, tmp_path):
+def test_imports_only_used_pack_though_gymnasium_knows_all_ids(install, tmp_path):
     one = install("tinkergym-one", "one/Env-v0 = MODULE:Env")
     two = install("two", "two/Env-v0 = MODULE:Env")
     code = f"""
@@ -84,13 +84,13 @@ def test_a_claim_outside_its_namespace_is_refused_and_names_both(install, group,
     assert gym.registry.get(claim) is before
 
 
-def test_an_id_that_was_refused_says_so_when_it_is_made(install):
+def test_says_that_an_id_was_refused_when_it_is_made(install):
     install("evil", "board/New-v0 = MODULE:Env")
     with pytest.raises(UnknownEnvironmentError):
         tg.make("board/New-v0")
 
 
-def test_a_pack_that_registers_a_foreign_id_when_it_is_imported_does_not_get_it(install):
+def test_denies_pack_a_foreign_id_that_it_registers_on_import(install):
     source = (
         GOOD.format(module="x")
         + """
@@ -127,7 +127,7 @@ gymnasium.register("board/TicTacToeVs-v0", Env)
         f"odd/Env-v0 = {'x' * 501}:Env",
     ],
 )
-def test_an_entry_point_that_is_malformed_is_refused_and_its_neighbours_count(install, point):
+def test_rejects_malformed_entry_point_and_counts_its_neighbours(install, point):
     install("tinkergym-odd", f"{point}\nodd/Fine-v0 = MODULE:Env")
     pack = found("tinkergym-odd")
     assert pack.environment_ids == ("odd/Fine-v0",)
@@ -161,7 +161,7 @@ def test_names_broken_pack_and_keeps_the_others(install, source):
 
 
 @pytest.mark.parametrize("error", ["SystemExit", "GeneratorExit", "KeyError", "TypeError"])
-def test_what_a_constructor_raises_is_an_error_that_names_the_environment(install, error):
+def test_names_environment_whose_constructor_raises(install, error):
     source = f"def Env(): raise {error}('\\x1b[2J')"
     install("tinkergym-raises", "raises/Env-v0 = MODULE:Env", source, games="raises/Game-v0 = MODULE:Env")
     for make, name in ((tg.make, "raises/Env-v0"), (tg.make_game, "raises/Game-v0")):
@@ -191,7 +191,7 @@ def test_settings_that_a_factory_does_not_take_are_named(install):
 
 
 @pytest.mark.parametrize("players", ["0", "-1", "10**12", "'ab'", "None", "1.5"])
-def test_a_game_with_an_impossible_number_of_players_is_refused_when_it_is_made(install, players):
+def test_rejects_game_with_impossible_number_of_players_when_made(install, players):
     source = f"import tinkergym\nclass Game(tinkergym.TextGame):\n    players = {players}"
     install("tinkergym-crowd", "", source, games="crowd/Game-v0 = MODULE:Game")
     with pytest.raises(InvalidEnvironmentError) as caught:
@@ -208,7 +208,7 @@ def test_hides_only_the_id_a_script_registered(install):
         del gym.registry["shared/Env"]
 
 
-def test_packs_that_are_imported_by_two_threads_at_once_change_no_foreign_id(install, monkeypatch):
+def test_changes_no_foreign_id_in_packs_imported_by_two_threads(install, monkeypatch):
     source = """
 import gymnasium, threading, tinkergym
 def Env(): return tinkergym.make("bandit/Bandit-v0")
@@ -275,7 +275,7 @@ def test_an_installed_pack_cannot_be_replaced_by_a_script(install):
     assert caught.value.field == "id"
 
 
-def test_a_pack_installed_or_removed_while_the_process_runs_is_noticed(install, tmp_path):
+def test_notices_pack_installed_or_removed_while_the_process_runs(install, tmp_path):
     install("tinkergym-late", "late/Env-v0 = MODULE:Env")
     assert tg.make("late/Env-v0").reset(seed=0)
     (tmp_path / "tinkergym_late-1.2.dist-info" / "entry_points.txt").unlink()
@@ -284,7 +284,7 @@ def test_a_pack_installed_or_removed_while_the_process_runs_is_noticed(install, 
         tg.make("late/Env-v0")
 
 
-def test_a_pack_that_was_installed_editable_after_this_process_began_is_found(install, tmp_path, monkeypatch):
+def test_finds_pack_installed_editable_after_the_process_began(install, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     module = install("latepack", "latepack/Env-v0 = MODULE:Env")
     elsewhere = tmp_path / "elsewhere"
@@ -296,7 +296,7 @@ def test_a_pack_that_was_installed_editable_after_this_process_began_is_found(in
 
 
 @pytest.mark.parametrize("make", [tg.make, tg.make_game])
-def test_an_environment_that_lacks_a_package_names_the_extra_that_brings_it(monkeypatch, make):
+def test_names_extra_that_brings_an_environments_missing_package(monkeypatch, make):
     monkeypatch.setitem(sys.modules, "pettingzoo.classic.rlcard_envs.leduc_holdem", None)
     env_id = "pettingzoo/LeducHoldemVs-v0" if make is tg.make else "pettingzoo/LeducHoldem-v0"
     with pytest.raises(InvalidRequestError) as caught:

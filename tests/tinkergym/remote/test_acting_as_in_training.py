@@ -116,7 +116,7 @@ def test_act_and_evaluate_read_what_training_read(trained, environment):
     assert prompts.new() == in_training
 
 
-def test_a_model_that_is_told_the_environment_reads_what_training_read(trained, environment):
+def test_reads_by_informed_model_what_training_read(trained, environment):
     client, _, prompts, in_training = trained
     model = client.policy("nano", env=environment, max_turn_tokens=8)
     played_by_hand(model, environment)
@@ -165,7 +165,7 @@ def test_an_export_says_which_prompt_the_policy_was_trained_with(start_service, 
             assert written["system_prompt"] == expected
 
 
-def test_an_exported_model_reads_what_training_read_unless_it_is_told_otherwise(start_service):
+def test_reads_by_exported_model_what_training_read_unless_told_otherwise(start_service):
     service = start_service(lambda prompt: "l")
     prompts = Prompts(service)
     with tg.Client() as client:
@@ -224,7 +224,7 @@ def with_seat_tools(start_service):
         yield job, service, prompts, prompts.new()
 
 
-def test_a_policy_that_was_trained_with_tools_reads_the_same_wherever_it_acts(with_seat_tools):
+def test_reads_same_by_policy_trained_with_tools_wherever_it_acts(with_seat_tools):
     job, _, prompts, in_training = with_seat_tools
     renderer = job.policy(agent="player_0").renderer
     assert any("</tool_response>" in renderer.decode(one) for one in in_training)
@@ -244,7 +244,7 @@ def test_a_policy_that_was_trained_with_tools_reads_the_same_wherever_it_acts(wi
 
 
 @pytest.mark.parametrize("way", ["evaluate", "play"])
-def test_a_policy_is_offered_its_tools_where_another_plays_its_opponent(with_seat_tools, way):
+def test_offers_policy_its_tools_where_another_plays_its_opponent(with_seat_tools, way):
     job, _, prompts, in_training = with_seat_tools
     policy = job.policy(agent="player_0")
     if way == "evaluate":
@@ -261,7 +261,7 @@ def test_a_policy_is_offered_its_tools_where_another_plays_its_opponent(with_sea
     assert all(one.startswith(offer) for one in asked)
 
 
-def test_an_export_has_the_tools_of_its_policy_and_is_offered_them(with_seat_tools, tmp_path):
+def test_offers_an_export_the_tools_of_its_policy(with_seat_tools, tmp_path):
     job, service, prompts, in_training = with_seat_tools
     job.export(tmp_path / "there", agent="player_0")
     written = json.loads((tmp_path / "there" / "tinkergym.json").read_text())

@@ -59,12 +59,12 @@ def test_a_refusal_keeps_its_type_and_is_not_asked_again():
 
 
 @pytest.mark.parametrize("answer", [b"no JSON", b'{"request_id": "r"}'])
-def test_an_answer_that_means_nothing_is_an_error_of_the_service(answer):
+def test_reports_meaningless_answer_as_error_of_the_service(answer):
     with pytest.raises(InternalServiceError):
         ask(Wire(answer), request())
 
 
-def test_a_batch_comes_back_by_name_and_one_that_ends_early_is_asked_again():
+def test_returns_batch_by_name_and_retries_one_that_ends_early():
     wire = Wire(completion("b"), completion("b") + completion("a"))
     found = sampled_together(wire, [request("a"), request("b")], sleep=lambda seconds: None)
     assert sorted(found) == ["a", "b"]

@@ -37,7 +37,7 @@ def version(result):
 
 
 @pytest.mark.parametrize("error", [NotFoundError("no such version"), PayloadTooLargeError("over 8 MiB")])
-def test_a_call_that_the_service_refuses_leaves_its_number_to_the_next(api, calls, error):
+def test_reuses_number_of_a_call_that_the_service_refuses(api, calls, error):
     api.service.refuse["save"] = error
     futures = [calls.add(call, version) for call in (Publish(), Save(), STEP, Publish())]
     with pytest.raises(type(error)):
@@ -50,7 +50,7 @@ def test_a_call_that_the_service_refuses_leaves_its_number_to_the_next(api, call
     "error",
     [ServiceUnavailableError("lost"), ConflictError("there is another call 1", field="seq")],
 )
-def test_after_an_unknown_outcome_or_another_scripts_calls_nothing_more_is_sent(api, calls, error):
+def test_sends_nothing_after_unknown_outcome_or_another_scripts_calls(api, calls, error):
     api.service.refuse["publish"] = error
     with pytest.raises(type(error)):
         calls.add(Publish(), version).result(60.0)
@@ -59,13 +59,13 @@ def test_after_an_unknown_outcome_or_another_scripts_calls_nothing_more_is_sent(
     assert api.service.stored == []
 
 
-def test_a_call_for_which_there_is_no_room_yet_is_sent_again(api, calls, monkeypatch):
+def test_retries_call_for_which_there_is_no_room_yet(api, calls, monkeypatch):
     monkeypatch.setattr("tinkergym.remote.call_queue._FULL_PAUSE_SECONDS", 0.0)
     api.service.refuse["publish"] = TooManyRequestsError("as many wait as may")
     assert calls.add(Publish(), version).result(60.0) == 1
 
 
-def test_a_future_that_someone_cancels_still_gets_its_result_and_so_do_later_ones(api, calls):
+def test_resolves_cancelled_future_and_later_ones_all_the_same(api, calls):
     api.service.done.clear()
     future = calls.add(Publish(), version)
     assert not future.cancel()
@@ -88,7 +88,7 @@ def test_closing_waits_for_results_unless_told_otherwise(api, calls):
         calls.add(STEP, version)
 
 
-def test_given_up_calls_fail_without_waiting_for_a_policy_that_has_no_place(api, calls):
+def test_fails_given_up_calls_without_awaiting_a_placeless_policy(api, calls):
     api.service.done.clear()
     future = calls.add(STEP, version)
     assert api.service.asked.wait(60.0)

@@ -11,7 +11,7 @@ from tinkergym.testing.episodes import stored_record
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PAUSED, JobState.CANCELLED])
-def test_the_bundle_of_a_job_in_the_middle_of_a_step_is_whole(tmp_path, state):
+def test_bundles_whole_certificate_in_the_middle_of_a_step(tmp_path, state):
     arrived, later = stored_record(0, 1.0, step=2), stored_record(1, 1.0, step=2)
     run = Run(state=state, done=1, in_progress=[arrived])
     found = verify(run.bundle(tmp_path, stored=[*run.episodes[1], arrived, later]))

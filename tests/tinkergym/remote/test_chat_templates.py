@@ -31,7 +31,7 @@ def first_prompt(service, client, job):
     )
 
 
-def test_episodes_and_answers_of_a_job_are_rendered_by_its_own_template(service, client, tmp_path):
+def test_renders_episodes_and_answers_by_the_jobs_own_template(service, client, tmp_path):
     file = tmp_path / "shouting.jinja"
     file.write_text(SHOUTING)
     job = client.train(Echo, steps=1, algorithm=SMALL, chat_template=file)
@@ -41,7 +41,7 @@ def test_episodes_and_answers_of_a_job_are_rendered_by_its_own_template(service,
     assert client.policy(job.id).act("Say ok.") == "ok"
 
 
-def test_a_template_may_be_named_and_serves_a_model_that_has_none(client):
+def test_accepts_named_template_for_a_model_that_has_none(client):
     job = client.train(Echo, steps=1, algorithm=SMALL, chat_template="plain")
     assert job.spec.chat_template == PLAIN
     job.wait()

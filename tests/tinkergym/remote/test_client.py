@@ -39,7 +39,7 @@ def bodies(job, kind):
     return [event.body for event in job.events() if isinstance(event.body, kind)]
 
 
-def test_a_class_is_played_in_this_process_until_the_job_is_done(service, client):
+def test_plays_class_in_this_process_until_the_job_is_done(service, client):
     job = client.train(Echo, steps=3, algorithm=SMALL)
     assert [step.reward_mean for step in bodies(job, StepEvent)] == [2.0, 2.0, 2.0]
     assert job.wait().state is JobState.COMPLETED
@@ -64,7 +64,7 @@ def test_an_id_that_only_this_process_knows_is_played_here(client):
     assert job.wait().step == 1
 
 
-def test_a_job_that_is_played_here_says_which_packs_are_installed_here(start_service, connect):
+def test_reports_packs_installed_here_with_job_played_here(start_service, connect):
     service = start_service(environments=["bandit/Bandit-v0"])
     client = connect()
     job = client.train(Echo, steps=1, algorithm=SMALL)
@@ -99,7 +99,7 @@ def test_settings_are_refused_before_anything_is_sent(service, client):
 
 
 @pytest.mark.parametrize("name", ["kwargs", "env_kwarg", "environment_kwargs"])
-def test_a_slip_of_the_environments_arguments_is_told_what_they_are_called(client, name):
+def test_suggests_right_name_for_misspelt_environment_argument(client, name):
     for use in (client.train, partial(client.distill, teacher="nano")):
         with pytest.raises(InvalidRequestError) as caught:
             use(Echo, steps=1, **{name: {"size": 3}})
@@ -137,7 +137,7 @@ def test_an_environment_that_cannot_travel_with_a_job_is_refused(service, client
     ("source", "message"),
     [(Echo(), "pass the class"), (3, "cannot train in 3"), (lambda: 3, "not a gymnasium.Env")],
 )
-def test_what_is_no_environment_is_refused_with_what_to_hand_over(service, client, source, message):
+def test_rejects_non_environment_with_what_to_hand_over(service, client, source, message):
     with pytest.raises(InvalidRequestError) as caught:
         client.train(source, steps=1)
     assert caught.value.field == "environment"
@@ -150,7 +150,7 @@ def test_env_kwargs_that_are_no_mapping_are_refused(service, client):
     assert caught.value.field == "env_kwargs"
 
 
-def test_a_key_is_taken_without_the_lines_end_that_a_file_added(service):
+def test_takes_key_without_line_end_that_a_file_added(service):
     with tg.Client(service.url, f" {service.api_key}\n") as client:
         assert client.jobs() == []
 
@@ -187,13 +187,13 @@ def test_env_kwargs_reach_the_environment_and_the_record(client):
     assert job.wait().spec.environment.kwargs == {"name": "ada"}
 
 
-def test_one_request_to_train_is_one_job_however_often_it_is_sent(service, client):
+def test_trains_one_job_however_often_the_request_is_sent(service, client):
     service.break_next("POST /v1/jobs", status=503)
     client.train(Echo, steps=1, algorithm=SMALL).wait()
     assert len(service.jobs.newest_first()) == 1
 
 
-def test_what_was_made_from_a_client_ends_with_it_and_says_so_at_once(service):
+def test_ends_what_client_made_with_it_and_says_so(service):
     with tg.Client() as client:
         job = client.train(Echo, steps=10_000, algorithm=SMALL)
         policy = job.policy()
@@ -219,7 +219,7 @@ def test_importing_tinkergym_loads_neither_httpx_nor_torch():
 
 
 @pytest.mark.parametrize("adapter", [False, 0, {}, ""])
-def test_an_adapter_that_is_none_is_refused_and_none_is_the_usual_one(client, adapter):
+def test_rejects_invalid_adapter_and_takes_none_as_the_usual(client, adapter):
     with pytest.raises(InvalidRequestError) as caught:
         client.train(Echo, steps=1, adapter=adapter)
     assert caught.value.field.startswith("adapter")
@@ -234,7 +234,7 @@ def test_an_adapter_that_is_none_is_refused_and_none_is_the_usual_one(client, ad
         ("distill", {"teachr": "nano", "steps": 1}, "did you mean teacher"),
     ],
 )
-def test_a_slip_of_what_has_to_be_given_is_told_as_one(client, method, given, said):
+def test_reports_misspelt_required_argument_as_a_misspelling(client, method, given, said):
     with pytest.raises(InvalidRequestError, match="unknown setting") as caught:
         getattr(client, method)(Echo, **given)
     assert said in caught.value.hint
@@ -253,7 +253,7 @@ def test_only_versions_that_are_kept_can_be_played(client):
         client.policy(f"{job.id}@1")
 
 
-def test_a_policy_of_a_job_plays_as_in_training_unless_it_is_told_otherwise(client):
+def test_plays_policy_as_in_training_unless_told_otherwise(client):
     job = client.train(Echo, steps=3, algorithm=SMALL, sampling={"temperature": 0.7, "max_turn_tokens": 9})
     policy = client.policy(job.id)
     assert (policy.decoding.temperature, policy.decoding.max_turn_tokens) == (0.7, 9)
@@ -269,7 +269,7 @@ def test_numbers_of_versions_are_numbers(client):
             assert caught.value.field == "version"
 
 
-def test_a_model_that_is_a_folder_here_is_to_be_named_by_its_absolute_path(client, tmp_path, monkeypatch):
+def test_asks_for_absolute_path_of_local_model_folder(client, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
 
@@ -282,7 +282,7 @@ def test_a_model_that_is_a_folder_here_is_to_be_named_by_its_absolute_path(clien
     assert f"give its absolute path {str(tmp_path / 'mine')!r}" in caught.value.hint
 
 
-def test_a_folder_that_the_service_has_seen_is_not_to_be_named_in_another_way(client, tmp_path, monkeypatch):
+def test_does_not_ask_to_rename_folder_the_service_has_seen(client, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
 

@@ -50,7 +50,7 @@ def test_classes_are_found_in_one_evaluation_and_in_several():
         assert sources_in(given) == found
 
 
-def test_each_evaluation_is_made_by_its_class_with_its_own_arguments():
+def test_makes_each_evaluation_by_its_class_with_own_arguments():
     spec = job_of(
         tg.EvaluateEvery(1, Short, env_kwargs={"size": 2}, name="two"),
         tg.EvaluateEvery(1, Short, env_kwargs={"size": 3}, name="three"),
@@ -61,7 +61,7 @@ def test_each_evaluation_is_made_by_its_class_with_its_own_arguments():
     assert [(type(env), env.size) for env in made] == [(Short, 2), (Short, 3), (Long, 1)]
 
 
-def test_a_class_in_which_the_job_is_not_evaluated_is_refused():
+def test_rejects_class_in_which_the_job_is_not_evaluated():
     with pytest.raises(InvalidRequestError) as refused:
         maker_of([Short, Long], job_of(tg.EvaluateEvery(1, Short)))
     assert refused.value.field == "env"
@@ -86,7 +86,7 @@ def test_a_class_that_is_missing_is_asked_for():
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_an_environment_that_cannot_be_played_is_refused_as_the_evaluation_whichever_it_is(place):
+def test_names_the_evaluation_whose_environment_cannot_be_played(place):
     sources = [Short, Short]
     sources[place] = Broken
     spec = job_of(*(tg.EvaluateEvery(1, own, name=f"{number}") for number, own in enumerate(sources)))
@@ -95,7 +95,7 @@ def test_an_environment_that_cannot_be_played_is_refused_as_the_evaluation_which
     assert refused.value.field == "evaluate"
 
 
-def test_sound_environments_are_accepted_and_the_largest_evaluation_is_played_at_once():
+def test_accepts_sound_environments_and_plays_largest_evaluation_together():
     spec = job_of(tg.EvaluateEvery(1, Short, episodes=3), tg.EvaluateEvery(1, Long, episodes=40))
     check(maker_of([Short, Long], spec), spec, byte_bundle())
     assert most_at_once(spec) == 40

@@ -21,7 +21,7 @@ def sent_to(service):
     return [call for call in service.calls if call.startswith("PUT")]
 
 
-def test_a_file_becomes_a_job_on_data_that_was_sent_once(client, service, file):
+def test_makes_job_on_data_of_a_file_sent_once(client, service, file):
     job = client.sft(file, batch_size=3, epochs=2)
     assert job.wait().state is JobState.COMPLETED
     assert (job.spec.kind, job.spec.steps, job.spec.batch_size) == ("sft", 7, 3)
@@ -32,7 +32,7 @@ def test_a_file_becomes_a_job_on_data_that_was_sent_once(client, service, file):
     assert len(sent) == 1
 
 
-def test_a_share_that_is_held_out_is_not_counted_in_a_pass(client, file):
+def test_leaves_held_out_share_out_of_a_passs_count(client, file):
     job = client.sft(file, batch_size=2, held_out=0.4)
     assert job.spec.steps == 3
 
@@ -84,7 +84,7 @@ def test_preferences_take_any_of_the_losses(client):
         ({"adapter": {"kind": "lorra"}}, "adapter.kind", "did you mean 'lora'"),
     ],
 )
-def test_a_wrong_setting_is_refused_before_anything_is_read_or_sent(client, service, settings, field, text):
+def test_rejects_wrong_setting_before_anything_is_read_or_sent(client, service, settings, field, text):
     with pytest.raises(InvalidRequestError) as caught:
         client.sft("no-such-file.jsonl", **settings)
     assert caught.value.field == field
@@ -92,7 +92,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_read_or_sent(client, serv
     assert sent_to(service) == []
 
 
-def test_preferences_are_not_told_of_an_argument_that_only_conversations_have(client):
+def test_hides_conversation_argument_from_preference_hints(client):
     with pytest.raises(InvalidRequestError) as caught:
         client.preference("no-such-file.jsonl", epoch=3)
     assert caught.value.field == "epoch"

@@ -6,7 +6,7 @@ import tinkergym as tg
 
 
 @pytest.mark.parametrize("ending", ["/", "/v1", "/v1/", "/ \n"])
-def test_the_services_url_may_be_written_as_other_clients_want_it(service, ending):
+def test_accepts_the_services_url_as_other_clients_want_it(service, ending):
     with tg.Client(service.url + ending, service.api_key) as client:
         assert client.url == service.url
         assert client.models()[0].name == "nano"

@@ -42,14 +42,14 @@ def test_an_event_that_comes_in_pieces_is_read_whole():
     assert followed(Wire([whole[i : i + 7] for i in range(0, len(whole), 7)])) == [1, 2]
 
 
-def test_a_broken_connection_is_taken_up_where_it_broke_and_nothing_comes_twice():
+def test_resumes_broken_connection_where_it_broke_without_duplicates():
     cut = written(2)[:-5]
     wire = Wire([written(1), cut], [written(1), written(2)], [written(3, JobState.FAILED)])
     assert followed(wire) == [1, 2, 3]
     assert wire.asked_after == [None, "1", "2"]
 
 
-def test_a_service_that_stays_away_is_said_once_and_then_an_error(said_by):
+def test_mentions_absent_service_once_and_then_raises(said_by):
     away = [ServiceUnavailableError("nobody answers")] * 1000
     with pytest.raises(ServiceUnavailableError):
         followed(Wire(*away), patience_seconds=30.0)

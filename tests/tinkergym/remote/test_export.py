@@ -65,7 +65,7 @@ class TestDownload:
             job.download(path=tmp_path)
         assert caught.value.field == "path"
 
-    def test_the_version_before_training_cannot_be_exported_and_those_that_can_are_named(self, job, tmp_path):
+    def test_rejects_export_of_untrained_version_with_exportable_ones(self, job, tmp_path):
         with pytest.raises(NotFoundError) as caught:
             job.export(tmp_path / "best", version=0)
         assert caught.value.field == "version"

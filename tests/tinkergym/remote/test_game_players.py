@@ -64,7 +64,7 @@ def test_chooses_first_newest_and_some_versions_between():
     assert players[-1].name == "job-1/player_0@9"
 
 
-def test_a_job_means_versions_of_all_its_policies_and_one_of_them_only_its_own():
+def test_means_all_policies_by_job_and_one_by_its_name():
     view = job_of(NIM, player_0=Train(), player_1=Train())
     api = StubApi(view)
     named = {ref: [one.name for one in versions_named(api, ref)] for ref in ("job-1", "job-1/player_1")}
@@ -72,7 +72,7 @@ def test_a_job_means_versions_of_all_its_policies_and_one_of_them_only_its_own()
     assert named == {"job-1": ["job-1/player_0@0", "job-1/player_0@9", *own], "job-1/player_1": own}
 
 
-def test_a_reference_names_a_version_that_is_kept_or_the_newest():
+def test_resolves_reference_to_kept_version_or_the_newest():
     view = job_of(NIM, player_0=Train(), player_1=Train())
     api, game = StubApi(view, [4]), make_game("games/Nim-v0")
     named = [find_player(api, f"job-1/player_1{at}", game).name for at in ("@4", "@0", "")]
@@ -83,7 +83,7 @@ def test_a_reference_names_a_version_that_is_kept_or_the_newest():
     assert find_player(api, "perfect", game).plays == "perfect"
 
 
-def test_a_job_that_trains_several_policies_plays_each_seat_with_its_own():
+def test_plays_each_seat_of_a_job_with_its_policy():
     view = job_of(NIM, player_0=Train(), player_1=Train())
     api, game = StubApi(view, [4]), make_game("games/Nim-v0")
     found = find_seats(api, "job-1@4", game, game.possible_agents)
@@ -108,7 +108,7 @@ def test_all_seats_play_at_the_temperature_that_is_asked_for(agents):
     assert [one.temperature for one in found.values()] == [0.25, 0.25]
 
 
-def test_policies_play_all_seats_together_in_the_versions_that_each_of_them_has(monkeypatch):
+def test_plays_all_seats_together_in_versions_that_each_policy_has(monkeypatch):
     api = StubApi(job_of(NIM, player_0=Train(), player_1=Train()))
     kept = {"player_0": [3, 4], "player_1": [4, 6]}
     found = api.find_policy
@@ -141,13 +141,13 @@ class TrainingApi(StubApi):
 
 
 @pytest.mark.parametrize("agents", [{}, {"player_0": Train(), "player_1": Train()}])
-def test_all_seats_play_the_same_version_of_a_job_that_trains_on(agents):
+def test_plays_same_version_in_all_seats_of_a_running_job(agents):
     api, game = TrainingApi(job_of(NIM, **agents)), make_game("games/Nim-v0")
     found = find_seats(api, "job-1", game, game.possible_agents)
     assert (api.asked, {one.step for one in found.values()}) == (1, {10})
 
 
-def test_a_job_of_one_seat_against_an_opponent_is_compared_in_the_game_itself():
+def test_compares_single_seat_job_against_opponent_in_its_game():
     vs = EnvironmentRef(id="games/NimVs-v0", kwargs={"opponent": "perfect", "on_illegal": "random"})
     found = game_of(job_of(vs))
     assert (found.id, found.kwargs) == ("games/Nim-v0", {"on_illegal": "random"})
@@ -168,7 +168,7 @@ def test_a_jobs_exploitability_is_that_of_its_policies(monkeypatch):
     assert curve.averages == pytest.approx(dict.fromkeys((0, 3, 9), 11 / 24))
 
 
-def test_a_job_without_a_policy_for_a_seat_has_no_exploitability(monkeypatch):
+def test_gives_no_exploitability_to_job_without_policy_for_a_seat(monkeypatch):
     view = job_of(EnvironmentRef(id="tabletop/KuhnPoker-v0"), first=Train(), second=Scripted(name="honest"))
     with pytest.raises(InvalidRequestError) as refused:
         Job(StubApi(view, [3]), view).exploitability(3)

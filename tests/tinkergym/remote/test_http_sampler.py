@@ -79,7 +79,7 @@ def answers(inbox: SimpleQueue, count: int) -> dict[str, object]:
     return found
 
 
-def test_what_is_submitted_together_goes_out_as_one_batch_and_each_is_answered_once(service, sampler):
+def test_sends_joint_submissions_as_one_batch_and_answers_each_once(service, sampler):
     inbox = SimpleQueue()
     sampler.submit([request(f"r{n}", policy_version=3) for n in range(50)], inbox.put)
     found = answers(inbox, 50)
@@ -104,7 +104,7 @@ def test_answers_that_got_lost_are_asked_for_again(service, sampler, status):
     assert all(isinstance(answer, Completion) for answer in answers(inbox, 2).values())
 
 
-def test_when_the_patience_is_over_every_request_fails_with_the_services_error(service, open_sampler):
+def test_fails_every_request_with_services_error_after_the_patience(service, open_sampler):
     for _ in range(30):
         service.break_next("POST /v1/sample", status=503)
     sampler = open_sampler(patience_seconds=0.3)
@@ -115,9 +115,7 @@ def test_when_the_patience_is_over_every_request_fails_with_the_services_error(s
     assert found["a"].error.type == "ServiceUnavailableError"
 
 
-def test_a_service_that_takes_no_more_at_the_moment_is_asked_again_past_all_patience(
-    service, open_sampler, monkeypatch
-):
+def test_retries_busy_service_past_all_patience(service, open_sampler, monkeypatch):
     monkeypatch.setattr(http_sampler, "FULL_PAUSE_SECONDS", 0.01)
     for _ in range(30):
         service.break_next("POST /v1/sample", status=429)
@@ -162,9 +160,7 @@ def test_long_prompts_are_spread_over_batches_that_a_gateway_takes(service, samp
     assert sorted(len(batch) for batch in service.sampled) == [1, 3]
 
 
-def test_an_image_that_the_service_refuses_fails_only_the_requests_that_show_it(
-    service, open_sampler, pictures
-):
+def test_fails_only_requests_showing_an_image_the_service_refuses(service, open_sampler, pictures):
     routes = ImageRoutes()
     good, large, other = pictures
     routes.errors[large.sha256] = InvalidImageError("it is too large")

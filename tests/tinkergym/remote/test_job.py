@@ -37,7 +37,7 @@ class Echo(tg.TextEnv):
         return "Again.", float(action == "ok"), self.turns == 2
 
 
-def test_ctrl_c_ends_the_waiting_and_says_how_to_see_the_job_again(client, monkeypatch):
+def test_ends_waiting_on_ctrl_c_and_says_how_to_return(client, monkeypatch):
     played = threading.Event()
 
     class Slow(Echo):
@@ -58,7 +58,7 @@ def test_ctrl_c_ends_the_waiting_and_says_how_to_see_the_job_again(client, monke
     assert job.wait().step == 1
 
 
-def test_ctrl_c_in_a_loop_over_events_names_the_job_and_hides_the_transport(client, monkeypatch):
+def test_names_job_and_hides_transport_on_ctrl_c_in_loop(client, monkeypatch):
     def interrupted(*_, **__):
         yield from ()
         raise KeyboardInterrupt("deep in the transport")
@@ -96,9 +96,7 @@ def when_followed(service, monkeypatch, then):
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_waiting_passes_each_kind_of_warning_on_once_also_of_before_it_began(
-    service, client, monkeypatch, ended
-):
+def test_passes_each_kind_of_warning_on_once_including_earlier_ones(service, client, monkeypatch, ended):
     job = client.train(Echo, steps=10_000, algorithm=SMALL)
     append_warnings(service, job, "environment_error", "loss_spike", "environment_error")
     end = partial(service.jobs.end, job.id, JobState.COMPLETED)
@@ -117,7 +115,7 @@ def test_waiting_passes_each_kind_of_warning_on_once_also_of_before_it_began(
 
 
 @pytest.mark.parametrize("seen", [0, 1, 10])
-def test_a_loop_over_some_events_hides_no_warning_and_each_is_told_once(service, client, seen):
+def test_hides_no_warning_in_event_loop_and_tells_it_once(service, client, seen):
     job = client.train(Echo, steps=10_000, algorithm=SMALL)
     append_warnings(service, job, "environment_error", "loss_spike")
     service.jobs.end(job.id, JobState.COMPLETED)
@@ -140,9 +138,7 @@ def test_a_loop_over_some_events_hides_no_warning_and_each_is_told_once(service,
         ("script", "its script, with TrainRemotely(env, job_id='job-1')"),
     ],
 )
-def test_waiting_for_a_job_that_waits_for_a_client_says_once_what_to_type(
-    service, client, monkeypatch, rollout, to_type
-):
+def test_says_once_what_to_type_for_job_awaiting_client(service, client, monkeypatch, rollout, to_type):
     environment = EnvironmentRef(id="local/Echo-v0")
     client.submit(RLSpec(environment=environment, rollout=rollout, steps=1))
     for state in (JobState.WAITING_FOR_CLIENT, JobState.RUNNING, JobState.WAITING_FOR_CLIENT):
@@ -166,7 +162,7 @@ def test_nobody_is_asked_to_play_what_is_played(service, client, monkeypatch, by
     job.close()
 
 
-def test_events_go_on_where_the_stream_broke_and_none_comes_twice(service, client):
+def test_continues_events_where_stream_broke_without_duplicates(service, client):
     for _ in range(3):
         service.break_next("EVENT job-1")
     job = client.train(Echo, steps=4, algorithm=SMALL)
@@ -177,7 +173,7 @@ def test_events_go_on_where_the_stream_broke_and_none_comes_twice(service, clien
 
 
 @pytest.mark.parametrize(("outages", "news"), [(1, 0), (2, 1), (4, 1)])
-def test_a_service_that_is_not_back_at_once_is_missed_aloud_and_once(service, client, said_by, outages, news):
+def test_reports_service_that_stays_away_aloud_and_once(service, client, said_by, outages, news):
     job = client.train(Echo, steps=1, algorithm=SMALL)
     job.wait()
     for _ in range(outages):
@@ -256,7 +252,7 @@ def test_a_job_is_not_taken_up_in_another_environment(service, client, other):
     assert client.attach(left.id, env=Echo).state.final
 
 
-def test_a_job_of_an_id_is_taken_up_with_that_id_only(service, client):
+def test_resumes_a_job_by_the_id_of_that_job_only(service, client):
     left = client.train("board/TicTacToeVs-v0", rollout="client", steps=10_000, algorithm=SMALL)
     left.close()
     with pytest.raises(InvalidRequestError) as caught:
@@ -265,7 +261,7 @@ def test_a_job_of_an_id_is_taken_up_with_that_id_only(service, client):
     left.cancel()
 
 
-def test_an_environment_for_a_job_that_the_service_plays_is_refused(start_service):
+def test_rejects_environment_for_a_job_that_the_service_plays(start_service):
     start_service(environments=["board/TicTacToeVs-v0"])
     with tg.Client() as client:
         job = client.train("board/TicTacToeVs-v0", steps=2)

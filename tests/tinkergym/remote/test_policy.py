@@ -133,7 +133,7 @@ def test_the_same_seed_asks_with_the_same_seeds(start_service, connect):
     assert one == again != other
 
 
-def test_a_structure_goes_with_every_request_of_act_copies_and_evaluations(start_service, connect):
+def test_sends_structure_with_every_act_copy_and_evaluation(start_service, connect):
     service = start_service(count_messages)
     shape = Regex(pattern="[0-9]+")
     policy = connect().policy("nano", structured=shape)
@@ -148,7 +148,7 @@ def test_a_structure_goes_with_every_request_of_act_copies_and_evaluations(start
     assert caught.value.field == "structured"
 
 
-def test_top_p_and_top_k_go_with_every_request_of_act_copies_and_evaluations(start_service, connect):
+def test_sends_top_p_and_top_k_likewise_with_every_request(start_service, connect):
     service = start_service(count_messages)
     policy = connect().policy("nano", top_p=0.9, top_k=40)
     policy.act("hello")
@@ -172,7 +172,7 @@ def test_actions_and_evaluations_end_before_a_stop_string(start_service, connect
     assert {request.stop for batch in service.sampled for request in batch} == {policy.decoding.stop, ()}
 
 
-def test_a_jobs_policy_draws_from_the_whole_distribution_unless_it_is_told_otherwise(start_service):
+def test_draws_from_whole_distribution_unless_told_otherwise(start_service):
     service = start_service(count_messages)
     group = tg.GRPO(group_size=2, groups_per_step=1)
     with tg.Client() as client:
@@ -211,7 +211,7 @@ def test_an_answer_that_failed_can_be_asked_for_again(start_service, connect):
     assert policy.act("second") == "3"
 
 
-def test_a_first_observation_that_is_too_long_is_refused_by_name(start_service, connect):
+def test_rejects_too_long_first_observation_by_name(start_service, connect):
     start_service(context_length=64)
     with pytest.raises(PromptTooLongError):
         connect().policy("nano").act("word " * 100)
@@ -230,7 +230,7 @@ def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service
     ("name", "error"),
     [("mine", UnknownModelError), ("job-1", NotFoundError), ("job-1@x", InvalidRequestError)],
 )
-def test_a_policy_that_the_service_does_not_have_is_refused_at_once(start_service, name, error, connect):
+def test_rejects_policy_that_the_service_lacks_immediately(start_service, name, error, connect):
     start_service()
     with pytest.raises(error):
         connect().policy(name)
@@ -308,7 +308,7 @@ def named(view, agent):
     return Policy.of_job(None, view, version=3, agent=agent)
 
 
-def test_each_agent_of_a_game_has_a_policy_with_its_own_name_and_prompt():
+def test_gives_each_agent_of_game_policy_with_name_and_prompt():
     view = job_of(x=Train(system_prompt="Win."), o=Train())
     assert [(named(view, agent).name, named(view, agent).system_prompt) for agent in "xo"] == [
         ("job-1/x", "Win."),
@@ -327,7 +327,7 @@ def test_a_seat_samples_as_it_was_trained():
 
 
 @pytest.mark.parametrize("agent", ["", "black"])
-def test_an_agent_that_a_job_does_not_train_is_refused_with_those_that_it_does(agent):
+def test_rejects_untrained_agent_with_those_that_are_trained(agent):
     with pytest.raises(InvalidRequestError) as caught:
         named(job_of(x=Train(), o=Train()), agent)
     assert caught.value.field == "agent"

@@ -89,7 +89,7 @@ def test_sends_every_setting_of_a_step_and_a_load(api, policy):
     ]
 
 
-def test_sends_the_gradient_of_a_custom_loss_reversed_on_its_tokens(api, policy):
+def test_sends_gradient_of_custom_loss_reversed_on_its_tokens(api, policy):
     api.service.scores = [[-1.0, -2.0], [-3.0]]
     seen = []
 

@@ -21,7 +21,7 @@ class Echo(tg.TextEnv):
         return "Again.", float(action == "ok"), self.turns == 2
 
 
-def test_an_environment_that_cannot_be_reset_is_refused_before_a_job_starts(service, client):
+def test_rejects_environment_that_cannot_reset_before_a_job_starts(service, client):
     class Broken(Echo):
         def start(self, options):
             raise KeyError("board")
@@ -32,7 +32,7 @@ def test_an_environment_that_cannot_be_reset_is_refused_before_a_job_starts(serv
     assert "POST /v1/jobs" not in service.calls
 
 
-def test_what_an_environment_says_in_an_error_of_its_own_keeps_its_hint(service, client):
+def test_keeps_hint_of_an_environments_own_error(service, client):
     class Lacking(Echo):
         def start(self, options):
             raise tg.errors.InvalidRequestError(
@@ -44,7 +44,7 @@ def test_what_an_environment_says_in_an_error_of_its_own_keeps_its_hint(service,
     assert caught.value.field == "environment"
 
 
-def test_a_prompt_longer_than_the_context_is_refused_before_a_job_starts(start_service, connect):
+def test_rejects_prompt_longer_than_context_before_a_job_starts(start_service, connect):
     service = start_service(context_length=64)
 
     class Wordy(Echo):
@@ -78,7 +78,7 @@ class Deaf(tg.TextEnv):
 
 
 @pytest.mark.parametrize(("env", "missing"), [(Unjudged, r"score\(answer\)"), (Deaf, r"reply\(action\)")])
-def test_a_class_that_cannot_judge_an_answer_is_refused_before_the_job_starts(client, service, env, missing):
+def test_rejects_class_that_cannot_judge_answers_before_job_starts(client, service, env, missing):
     with pytest.raises(InvalidEnvironmentError) as caught:
         client.train(env, steps=1)
     assert caught.value.field == "environment"
@@ -90,7 +90,7 @@ class Late(Echo):
         super().__init__()
 
 
-def test_an_argument_that_the_environment_lacks_is_told_with_how_it_is_given(client):
+def test_tells_how_to_give_an_argument_that_environment_lacks(client):
     with pytest.raises(InvalidEnvironmentError) as caught:
         client.train(Late, steps=1, env_kwargs={"size": 4})
     assert caught.value.hint == "it needs path, as in env_kwargs={'path': ...}"
@@ -122,7 +122,7 @@ def test_gives_one_hint_for_images_without_vision(client):
     assert caught.value.hint == ""
 
 
-def test_an_observation_without_words_is_refused_with_what_turns_it_into_words(client):
+def test_rejects_wordless_observation_with_what_turns_it_into_words(client):
     class Numbers(Echo):
         def start(self, options):
             return np.zeros(4)

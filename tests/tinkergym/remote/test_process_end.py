@@ -36,7 +36,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_script_that_is_told_to_end_hands_its_episodes_back(service, tmp_path, monkeypatch, number):
+def test_hands_episodes_back_when_script_is_told_to_end(service, tmp_path, monkeypatch, number):
     # A signal in the middle of an import would find the module locked for the thread that plays.
     waits = threading.Event()
     monkeypatch.setattr(service, "called", lambda call: "EVENT" in call and waits.set())
@@ -95,7 +95,7 @@ if os.fork():
 """
 
 
-def test_a_forked_child_that_ends_hands_nothing_back_for_the_script():
+def test_hands_nothing_back_for_script_when_forked_child_ends():
     ran = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "handed back by True\n"), ran.stderr
 
@@ -117,7 +117,7 @@ class Together:
         return LeaseReply(episodes=[], lost=[], job_state=JobState.RUNNING)
 
 
-def test_all_jobs_of_a_script_that_ends_are_left_at_the_same_time():
+def test_leaves_all_jobs_of_an_ending_script_together():
     service = Together(5)
     for _ in range(5):
         ScriptEpisodes(service, heartbeat_seconds=600.0)

@@ -39,7 +39,7 @@ print(gym.make({PACK!r}).reset(seed=1)[0])
 
 
 @pytest.mark.parametrize(("end", "said"), [("", True), ("job.close()", False), ("job.wait()", False)])
-def test_a_script_that_ends_before_the_job_that_it_plays_says_so(start_service, end, said):
+def test_says_when_script_ends_before_the_job_it_plays(start_service, end, said):
     start_service(lambda prompt: "1")
     code = f"""
 import tinkergym as tg

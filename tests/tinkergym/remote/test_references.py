@@ -65,7 +65,7 @@ def two_policies(start_service):
         yield client.submit(spec)
 
 
-def test_the_policy_of_an_agent_is_named_by_the_agent_alone(two_policies):
+def test_names_policy_of_an_agent_by_the_agent_alone(two_policies):
     found = [
         two_policies.policy("player_1"),
         two_policies.policy("player_0", version=0),

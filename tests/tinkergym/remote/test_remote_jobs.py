@@ -24,7 +24,7 @@ def trained(client, url, *, group_size, groups_per_step):
     return job
 
 
-def test_a_job_that_the_client_plays_keeps_its_token_at_home(client, service):
+def test_keeps_at_home_the_token_of_client_played_job(client, service):
     with environment_server(BOARD) as url:
         job = trained(client, url, group_size=2, groups_per_step=1)
         view = client.job(job.id).view()

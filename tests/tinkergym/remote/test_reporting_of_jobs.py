@@ -58,7 +58,7 @@ def test_a_job_reports_from_its_start_to_its_end(client, tmp_path):
     assert len((tmp_path / "runs" / job.id / "metrics.csv").read_text().splitlines()) == STEPS + 1
 
 
-def test_after_two_kills_and_attaches_there_is_no_gap_and_no_point_twice(client, tmp_path):
+def test_records_every_point_once_after_two_kills_and_attaches(client, tmp_path):
     job = client.train(ENV, steps=STEPS)
     for points in (7, 11):
         script = [sys.executable, "-c", _KILLED, client.url, job.id, str(points)]

@@ -25,7 +25,7 @@ def rescored(client, job, *, agent="agent_0"):
 
 
 @pytest.mark.parametrize("kind", ["sft", "preference"])
-def test_what_continues_a_job_renders_its_data_as_the_job_did(client, kind):
+def test_renders_data_of_continuation_as_the_job_did(client, kind):
     job = client.train("board/TicTacToeVs-v0", chat_template=TEMPLATE, **SMALL)
     job.wait()
     started = getattr(rescored(client, job), kind)(steps=1)

@@ -47,7 +47,7 @@ def started(service):
     return thread
 
 
-def test_who_played_until_the_job_ended_is_not_told_to_play_on():
+def test_does_not_ask_to_play_on_after_the_job_ended():
     service = Service()
     thread = started(service)
     assert thread.is_playing
@@ -67,7 +67,7 @@ def test_a_worker_that_broke_or_was_stopped_plays_no_more(broken):
     assert not thread.is_playing
 
 
-def test_who_is_told_to_play_on_reads_how_with_the_jobs_id():
+def test_tells_how_to_play_on_with_the_jobs_id():
     service = Service(ZeroDivisionError("in the transport"))
     thread = started(service)
     service.ends.set()

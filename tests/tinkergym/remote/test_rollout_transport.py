@@ -37,13 +37,13 @@ def test_through_the_gateway_a_worker_asks_for_one_job(wire):
     ]
 
 
-def test_at_a_pool_the_job_is_a_parameter_of_leases_and_results(wire):
+def test_passes_job_as_parameter_of_leases_and_results_to_pool(wire):
     transport = HttpRolloutTransport(wire, Routes.of_pool("job-1", "w"))
     transport.lease(LeaseRequest(worker_id="w", max_episodes=1, wait_seconds=0))
     assert wire.asked[0][1:3] == ("/episodes/lease", {"job_id": "job-1"})
 
 
-def test_a_lease_is_not_asked_for_twice_and_a_farewell_is_short(wire):
+def test_asks_once_for_lease_and_says_a_short_farewell(wire):
     transport = HttpRolloutTransport(wire, Routes.of_gateway("job-1"))
     transport.lease(LeaseRequest(worker_id="w", max_episodes=1, wait_seconds=10))
     transport.lease(LeaseRequest(worker_id="w", max_episodes=0, wait_seconds=10, leaving=True))

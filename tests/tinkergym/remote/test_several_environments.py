@@ -78,7 +78,7 @@ def test_an_unknown_id_is_named(client):
         client.train([(Echo, 1.0), ("pack/Nowhere-v0", 1.0)], steps=1)
 
 
-def test_a_job_with_several_classes_is_attached_with_all_of_them(service, client):
+def test_attaches_job_of_several_classes_with_all_of_them(service, client):
     job = client.train([(Echo, 1.0), (Other, 1.0, {"pay": 3.0})], steps=200, algorithm=SMALL)
     job.close()
     with pytest.raises(UnknownEnvironmentError):

@@ -67,7 +67,7 @@ def test_keeps_waiting_for_a_paused_job(job, monkeypatch):
     assert "paused" in said[0]
 
 
-def test_changes_are_shown_in_the_settings_the_log_and_the_notebook(client, job):
+def test_shows_changes_in_settings_log_and_notebook(client, job):
     view = job.update(learning_rate=5e-4, budget=tg.Budget(hours=2))
     assert (view.spec.algorithm.learning_rate, view.spec.budget.hours) == (5e-4, 2)
     bodies = [event.body for event in job.log() if isinstance(event.body, UpdateEvent)]
@@ -176,13 +176,13 @@ def test_the_evaluations_of_each_environment_count_in_an_estimate(job):
     assert evaluated.seconds - alone.seconds == pytest.approx(5 * 0.5)
 
 
-def test_an_estimate_of_a_kind_that_there_is_not_is_refused(client):
+def test_rejects_estimate_of_a_kind_that_does_not_exist(client):
     with pytest.raises(InvalidRequestError) as refused:
         client.estimate(BOARD, kind="rlhf", steps=4)
     assert refused.value.field == "kind"
 
 
-def test_an_earlier_job_of_the_same_size_says_what_another_will_take(client):
+def test_estimates_by_an_earlier_job_of_the_same_size(client):
     small = client.train(BOARD, steps=4).view().model_copy(update={"used_seconds": 8.0, "used_tokens": 400})
     large = client.train(BOARD, steps=4, algorithm=tg.GRPO(groups_per_step=32)).spec
     longer = small.spec.model_copy(update={"steps": 100})

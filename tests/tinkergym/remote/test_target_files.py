@@ -39,7 +39,7 @@ def test_what_exists_is_not_touched(trained, tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_killed_exports_remains_are_removed_and_a_running_ones_are_not(trained, tmp_path):
+def test_removes_remains_of_killed_export_but_not_running_one(trained, tmp_path):
     (tmp_path / ".out.unfinished-999999999").mkdir()
     (tmp_path / f".out.unfinished-{os.getppid()}").mkdir()
     trained.job.export(tmp_path / "out")

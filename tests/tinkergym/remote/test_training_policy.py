@@ -41,7 +41,7 @@ def policy(open_policy):
     return open_policy()
 
 
-def test_a_policy_without_a_place_is_cancelled_at_once_and_its_calls_fail(api, policy):
+def test_cancels_policy_without_place_immediately_and_fails_its_calls(api, policy):
     api.service.done.clear()
     step = policy.optim_step(1e-3)
     policy.cancel()
@@ -75,7 +75,7 @@ def test_a_version_is_loaded_by_any_reference_that_names_one(api, policy):
     policy.load("job-2@best").result(60.0)
 
 
-def test_token_ids_of_any_integer_type_are_a_prompt_and_other_things_are_refused(policy):
+def test_takes_token_ids_of_any_integer_type_as_prompt_only(policy):
     assert policy.prompt_ids([1, np.int64(5), 9]) == [1, 5, 9]
     assert policy.prompt_ids(np.array([1, 5, 9])) == [1, 5, 9]
     for wrong in ([1, 2.5], [1, "a"], [{"role": "user", "content": "hello"}, 3]):
@@ -93,7 +93,7 @@ def test_samples_last_published_version_after_reopening(api, policy, open_policy
     assert [request.policy_version for request in api.service.sampled] == [None, 2, 2]
 
 
-def test_a_completion_has_its_text_whether_or_not_a_stop_string_was_asked_for(policy):
+def test_returns_text_of_completion_with_or_without_stop_string(policy):
     (completion,) = policy.sample("hello", deterministic=True)
     assert completion.text == policy.renderer.decode_answer(completion.token_ids)
 

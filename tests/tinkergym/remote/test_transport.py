@@ -41,7 +41,7 @@ def serve_once(answer: bytes, *, family=socket.AF_INET, address=("127.0.0.1", 0)
     return listener
 
 
-def test_an_error_of_the_service_arrives_with_its_type_and_hint(connection):
+def test_restores_type_and_hint_of_the_services_error(connection):
     with pytest.raises(NotFoundError, match="there is no job 'job-9'"):
         connection.call("GET", "/v1/jobs/job-9")
 
@@ -54,7 +54,7 @@ def test_a_wrong_key_is_an_authentication_error(service):
         connection.call("GET", "/v1/jobs")
 
 
-def test_where_nobody_listens_the_error_says_how_to_start_a_service():
+def test_says_how_to_start_a_service_where_none_listens():
     with (
         Connection(f"http://127.0.0.1:{free_port()}", sleep=lambda seconds: None) as connection,
         pytest.raises(ServiceUnreachableError),
@@ -70,9 +70,7 @@ def test_what_is_no_url_is_refused_with_an_example(url):
 
 
 @pytest.mark.parametrize("status", [None, 503])
-def test_an_idempotent_call_is_tried_again_when_the_connection_breaks_or_the_service_is_away(
-    service, connection, status
-):
+def test_retries_idempotent_call_on_broken_connection_or_absent_service(service, connection, status):
     service.break_next("GET /v1/models", status=status)
     service.break_next("GET /v1/models", status=status)
     assert b"nano" in connection.call("GET", "/v1/models")
@@ -117,7 +115,7 @@ def test_a_unix_socket_is_an_address_too(tmp_path):
         assert connection.call("GET", "/health") == b"{}"
 
 
-def test_a_silent_service_is_unavailable_and_the_error_names_the_call():
+def test_reports_silent_service_as_unavailable_and_names_the_call():
     listener = socket.create_server(("127.0.0.1", 0))
     with (
         listener,
@@ -129,7 +127,7 @@ def test_a_silent_service_is_unavailable_and_the_error_names_the_call():
         connection.call("GET", "/v1/health")
 
 
-def test_a_proxy_from_the_environment_does_not_stand_before_the_loopback(service, monkeypatch):
+def test_bypasses_environments_proxy_for_the_loopback(service, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.delenv("NO_PROXY", raising=False)
     with Connection(service.url, token=service.api_key) as connection:

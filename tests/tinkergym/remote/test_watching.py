@@ -31,7 +31,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_waiting_shows_progress_on_a_terminal_on_the_error_stream_only(job, monkeypatch, capsys):
+def test_shows_progress_of_waiting_on_terminals_error_stream_only(job, monkeypatch, capsys):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     job.wait()

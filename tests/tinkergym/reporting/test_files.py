@@ -23,7 +23,7 @@ def steps_in(folder, kind):
 
 
 @KINDS
-def test_each_step_is_a_line_that_is_on_disk_at_once(tmp_path, kind):
+def test_writes_each_step_as_line_on_disk_immediately(tmp_path, kind):
     tracker = kind(tmp_path)
     assert tracker.begin(job_view()) == 0
     for step in (1, 2, 3):
@@ -49,7 +49,7 @@ def test_another_process_goes_on_behind_the_last_whole_line(tmp_path, kind):
     assert kind(tmp_path).begin(job_view()) == 3
 
 
-def test_a_value_that_comes_up_later_gets_a_column_and_the_rows_before_stay(tmp_path):
+def test_adds_column_for_a_later_value_and_keeps_earlier_rows(tmp_path):
     for process, values in enumerate([{"loss": 1.0}, {"kl": 0.5}, {"loss": 2.0, "env/a, b": 3.0}]):
         tracker = CsvTracker(tmp_path)
         assert tracker.begin(job_view()) == process

@@ -76,7 +76,7 @@ class Server:
 
 
 @pytest.mark.parametrize(("history", "last"), [([], 0), ([1, 2, 3], 3)])
-def test_mlflow_goes_on_with_the_jobs_run_and_sends_a_point_as_one_call(install, monkeypatch, history, last):
+def test_continues_jobs_mlflow_run_and_sends_point_in_one_call(install, monkeypatch, history, last):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
     server = Server(history)
     install("mlflow", MlflowClient=server)
@@ -89,7 +89,7 @@ def test_mlflow_goes_on_with_the_jobs_run_and_sends_a_point_as_one_call(install,
     assert server.status == "KILLED"
 
 
-def test_mlflow_keeps_a_note_under_its_number_and_says_which_was_the_last(install, monkeypatch):
+def test_keeps_mlflow_note_under_number_and_marks_the_last(install, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
     server = Server([1])
     install("mlflow", MlflowClient=server)

@@ -73,7 +73,7 @@ def notes_of(events):
     return [note for one in events for note in notes.of(one)]
 
 
-def test_completions_evaluations_updates_and_pauses_are_notes_and_nothing_is_told_twice():
+def test_notes_completions_evaluations_updates_and_pauses_once_each():
     found = notes_of(a_run())
     assert [(note.seq, note.kind, note.step) for note in found] == [
         (1, "evaluation", 0),

@@ -17,7 +17,7 @@ def test_a_point_has_the_steps_number_and_the_services_time():
     assert (point.step, point.time) == (3, 7.0)
 
 
-def test_numbers_with_trls_meaning_have_trls_names_and_others_keep_theirs():
+def test_names_numbers_as_trl_only_where_the_meaning_is_same():
     found = values(
         reward_mean=0.5,
         reward_std=0.1,
@@ -57,7 +57,7 @@ def test_what_a_step_did_not_measure_is_left_out():
     assert not values(records=32).keys() & {"episodes", "turns"}
 
 
-def test_the_metrics_of_each_of_several_policies_have_the_same_names_below_its_own():
+def test_names_each_policys_metrics_alike_below_its_own_name():
     own = {"zero_variance_groups": 1.0, "compared_groups": 4.0, "sampled_entropy": 0.5}
     found = values(metrics={f"policy/{agent}/{name}": value for agent in "xo" for name, value in own.items()})
     for agent in "xo":

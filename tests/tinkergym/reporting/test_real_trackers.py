@@ -145,7 +145,7 @@ def environment(request, tmp_path):
 
 
 @pytest.mark.parametrize("environment", sorted(POINTS), indirect=True)
-def test_after_two_kills_a_detach_and_an_end_there_is_every_point_once(environment, tmp_path):
+def test_tracks_every_point_once_after_kills_detach_and_end(environment, tmp_path):
     name, env = environment
     for until, how in ((3, "kill"), (7, "detach"), (9, "kill"), (STEPS, "end")):
         done = run([sys.executable, "-c", _SCRIPT, name, str(until), how], tmp_path, env, check=False)

@@ -26,7 +26,7 @@ class EvenOrOdd(tg.SingleTurnEnv):
         return float(answer == "1")
 
 
-def test_the_result_shows_intervals_a_game_the_curve_and_how_to_play_on(job, tmp_path):
+def test_shows_intervals_game_curve_and_how_to_play_on(job, tmp_path):
     before = job.policy(version=0).evaluate(EvenOrOdd, episodes=20)
     output = io.StringIO()
     picture = tmp_path / "runs" / "curve.png"
@@ -45,7 +45,7 @@ def test_the_result_shows_intervals_a_game_the_curve_and_how_to_play_on(job, tmp
     assert picture.read_bytes().startswith(b"\x89PNG") or "matplotlib is not installed" in text
 
 
-def test_of_a_game_draws_are_shown_even_where_none_was_lost(start_service, connect):
+def test_shows_draws_of_a_game_even_without_losses(start_service, connect):
     start_service(lambda prompt: "1")
     policy = connect().policy("nano")
     played = policy.evaluate("games/NimVs-v0", episodes=3, env_kwargs={"on_illegal": "random"})
@@ -65,7 +65,7 @@ def test_a_curve_of_nothing_says_so():
     assert report.curve([]) == ["no train steps"]
 
 
-def test_a_job_behind_an_address_is_played_by_the_address_with_a_token():
+def test_plays_job_behind_address_by_that_address_with_token():
     url = "ws://127.0.0.1:8300"
     spec = {"kind": "rl", "environment": {"id": "tinkergym/Remote-v0", "kwargs": {"url": url}}, "steps": 1}
     job = types.SimpleNamespace(id="job-1", spec=parse_spec(spec))

@@ -32,7 +32,7 @@ def reported(events, *callbacks):
     Reporter(job_view(), lambda check: iter(events), callbacks).close(ended=True)
 
 
-def test_every_step_is_told_once_in_order_and_then_the_end():
+def test_reports_every_step_once_in_order_and_then_the_end():
     kept = Kept()
     # After a resume steps appear again.
     steps = [1, 2, 3, 2, 3, 4]
@@ -47,7 +47,7 @@ def test_each_callback_is_told_what_it_does_not_have():
     assert [one.ended for one in callbacks] == [[JobState.FAILED]] * 3
 
 
-def test_a_callback_that_fails_is_named_and_the_others_go_on(recwarn):
+def test_names_failing_callback_and_continues_with_the_others(recwarn):
     broken, well = Kept(broken_at=2), Kept()
     reported([*(step_event(n, n) for n in range(1, 5)), end_event(5)], broken, well)
     assert (broken.steps, broken.ended) == ([1], [])
@@ -58,7 +58,7 @@ def test_a_callback_that_fails_is_named_and_the_others_go_on(recwarn):
 
 
 @pytest.mark.filterwarnings("ignore:reporting of job-1 stopped")
-def test_where_the_service_goes_away_callbacks_are_told_that_the_job_goes_on():
+def test_tells_callbacks_that_job_goes_on_without_the_service():
     def broken():
         yield step_event(1, 1)
         raise ServiceUnreachableError("gone")

@@ -5,7 +5,7 @@ from tinkergym.reporting import Callback, CsvTracker, JsonlTracker
 from tinkergym.reporting.trackers import callbacks_of
 
 
-def test_names_and_callbacks_may_be_mixed_and_one_may_stand_alone():
+def test_mixes_names_and_callbacks_or_takes_one_alone():
     mine = CsvTracker("elsewhere")
     first, second = callbacks_of(["jsonl", mine])
     assert isinstance(first, JsonlTracker)

@@ -56,7 +56,7 @@ def test_wandb_online_says_which_step_comes_next(install, tmp_path, monkeypatch,
     assert run.ended == 1
 
 
-def test_wandb_gets_notes_with_the_next_point_and_the_rest_in_a_last_row(install, tmp_path, monkeypatch):
+def test_sends_wandb_notes_with_next_point_and_rest_finally(install, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = []
     known = {"resumed": True, "step": 2, "summary": {"notes/seq": 3}}

@@ -10,7 +10,7 @@ def test_the_file_names_the_episodes_that_are_in_a_call(tmp_path):
     assert episodes_in_calls(path) == []
 
 
-def test_a_name_that_is_too_long_is_cut_and_one_place_serves_many_calls(tmp_path):
+def test_cuts_too_long_name_and_reuses_place_for_many_calls(tmp_path):
     path = tmp_path / "calls"
     register = CallRegister(path)
     for number in range(3000):

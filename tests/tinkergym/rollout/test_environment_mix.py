@@ -39,7 +39,7 @@ def test_each_is_made_in_its_own_way():
     assert [(type(env.unwrapped), env.unwrapped.size) for env in made] == [(Echo, 3), (Echo, 4), (Other, 1)]
 
 
-def test_an_evaluation_with_arguments_of_its_own_is_made_like_the_environment_that_it_names():
+def test_makes_evaluation_with_own_arguments_like_its_named_environment():
     mix = describe_mix([(Echo, 0.5, {"size": 3}), (Other, 0.5)])
     evaluate = [tg.EvaluateEvery(1, env_kwargs={"size": 7})]
     spec = job_of(mix, evaluate=evaluate)
@@ -95,7 +95,7 @@ def test_what_is_no_mix_is_refused(env, kwargs, field):
     assert caught.value.field == field
 
 
-def test_a_job_that_is_there_is_played_with_the_classes_that_it_was_started_with():
+def test_plays_existing_job_with_the_classes_it_started_with():
     spec = job_of(describe_mix([(Echo, 0.5, {"size": 3}), (Other, 0.5)]))
     make = makers_of([Echo, (Other, 0.5)], spec)
     made = [make(ref).unwrapped for ref in spec.own_environments.values()]

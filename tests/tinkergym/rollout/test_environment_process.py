@@ -51,7 +51,7 @@ def played(requests, executor, make_env=make_fault, sampler=YES, **settings):
     return {result.episode_id: result.trajectory for result in results}
 
 
-def test_an_environment_that_takes_its_process_down_ends_its_episode_alone():
+def test_ends_alone_the_episode_of_environment_killing_its_process():
     episodes = played(plans("Dies", [0, 1, 2]), ProcessExecutor(2))
     reasons = Counter(trajectory.stop_reason for trajectory in episodes.values())
     assert reasons == {StopReason.TERMINATED: 2, StopReason.ENVIRONMENT_ERROR: 1}
@@ -117,7 +117,7 @@ def make_one_that_tells_its_niceness(_):
     return TellsItsNiceness()
 
 
-def test_environments_in_processes_of_their_own_stand_behind_what_samples_and_trains():
+def test_places_separate_processes_of_environments_behind_sampling_and_training():
     plays = plans("own/Niceness-v0", [1])
     (trajectory,) = played(plays, ProcessExecutor(1), make_one_that_tells_its_niceness).values()
     assert trajectory.turns[0].reward == min(os.nice(0) + 14, 19)

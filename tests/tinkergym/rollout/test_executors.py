@@ -77,7 +77,7 @@ def played(requests, executor, make_env=make_fault, sampler=YES, **settings):
 
 
 @everywhere
-def test_a_seed_gives_the_same_episode_everywhere_whatever_else_is_played(executor):
+def test_repeats_episode_by_seed_everywhere_whatever_else_is_played(executor):
     sampler = RandomTokenSampler(RENDERER.vocab_size)
     seeds = [3, 1, 4, 1, 5]
     expected = played(
@@ -120,7 +120,7 @@ def test_what_goes_wrong_is_named_and_harms_no_other_episode(executor):
 @pytest.mark.usefixtures("end_hangs")
 @pytest.mark.parametrize("kind", ["HangsInReset", "HangsInStep"])
 @pytest.mark.parametrize("executor", ["thread", "shared thread", "process"])
-def test_an_environment_that_hangs_is_left_or_killed_and_its_place_is_free_again(executor, kind):
+def test_frees_place_of_hanging_environment_that_is_left_or_killed(executor, kind):
     # Room for one: the episodes behind the one that hangs can only be played if it loses its place. The
     # environment is made in a call of its own, so a process has the time to start.
     patient = plans(kind, [0, 2])
@@ -141,7 +141,7 @@ def test_an_environment_that_hangs_is_left_or_killed_and_its_place_is_free_again
     assert {episodes[p.episode_id].stop_reason for p in patient} == {StopReason.TERMINATED}
 
 
-def test_inline_a_call_that_takes_too_long_fails_its_episode_when_it_returns():
+def test_fails_inline_episode_when_its_overlong_call_returns():
     class Slow(Sound):
         def go_wrong(self):
             time.sleep(0.03)
@@ -198,7 +198,7 @@ def test_room_that_another_environment_holds_idle_is_given_up():
     assert {trajectory.stop_reason for trajectory in episodes.values()} == {StopReason.TERMINATED}
 
 
-def test_without_an_executor_of_the_callers_each_episode_lives_where_its_plan_says(monkeypatch):
+def test_places_each_episode_by_its_plan_without_callers_executor(monkeypatch):
     opened = []
     for kind in (ThreadExecutor, ProcessExecutor):
         monkeypatch.setattr(
@@ -222,7 +222,7 @@ def test_plans_wait_for_room_in_processes_while_others_are_played(monkeypatch):
     assert order == ["NeverEnds-0", *(f"Sound-{number}" for number in range(5))]
 
 
-def test_processes_that_wait_come_on_top_unless_their_number_is_given():
+def test_adds_waiting_processes_on_top_unless_number_is_given():
     default = ProcessExecutor()
     assert default.most_alive == 2 * default.capacity
     assert ProcessExecutor(3).most_alive == ProcessExecutor(3).capacity == 3
@@ -263,7 +263,7 @@ class Flaky(Sound):
 
 
 @pytest.mark.parametrize(("failures", "retries", "left"), [(0, 2, 0), (1, 2, 1), (2, 2, 2), (3, 2, 2)])
-def test_a_failed_episode_is_played_again_as_often_as_it_may(failures, retries, left):
+def test_replays_failed_episode_as_often_as_allowed(failures, retries, left):
     (expected,) = played(plans("sound", [5]), InlineExecutor(), lambda reference: Sound()).values()
     Flaky.failures = failures
     (trajectory,) = played(
@@ -278,7 +278,7 @@ def test_a_failed_episode_is_played_again_as_often_as_it_may(failures, retries, 
         assert trajectory.model_copy(update={"retries": 0}) == expected
 
 
-def test_a_late_answer_to_a_failed_attempt_does_not_enter_the_next():
+def test_keeps_late_answer_out_of_the_next_attempt():
     late, requests = [], []
 
     class Late:

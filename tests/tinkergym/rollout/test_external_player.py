@@ -60,7 +60,7 @@ def played(player, **changes):
     return result
 
 
-def test_a_model_elsewhere_plays_its_seat_and_sees_what_a_policy_would():
+def test_shows_remote_model_at_seat_what_a_policy_would_see():
     with ChatServer(lambda messages: "5") as server:
         (record,) = played(
             of(server, api_key=KEY, system_prompt="Play to win.", temperature=0.5)
@@ -91,7 +91,7 @@ def test_a_model_elsewhere_plays_its_seat_and_sees_what_a_policy_would():
     ],
     ids=["silent", "empty", "blank", "refused"],
 )
-def test_no_answer_fails_the_game_names_the_seat_and_pays_nothing(says, words):
+def test_fails_game_and_names_seat_that_gives_no_answer(says, words):
     with ChatServer(says) as server:
         result = played(of(server, api_key=KEY, timeout_seconds=0.3))
     (record,) = result.trajectories
@@ -103,7 +103,7 @@ def test_no_answer_fails_the_game_names_the_seat_and_pays_nothing(says, words):
     assert all(turn.void for turn in record.turns[-1:])
 
 
-def test_a_game_whose_model_failed_is_played_again_where_the_job_says_so():
+def test_replays_game_whose_model_failed_where_job_says_so():
     failures = iter([None])
 
     def says(messages):
@@ -127,7 +127,7 @@ def test_where_an_operator_lists_models_no_other_is_asked(monkeypatch):
 
 
 @pytest.mark.parametrize("in_service", [False, True])
-def test_a_processs_own_key_is_used_in_a_client_and_never_for_a_tenant(monkeypatch, in_service):
+def test_uses_processs_own_key_in_client_but_never_for_tenants(monkeypatch, in_service):
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     with ChatServer(lambda messages: "5") as server:
         if in_service:
@@ -157,7 +157,7 @@ def test_the_key_is_not_in_the_settings_repr():
     assert KEY not in repr(External(url="https://host/v1", model="small", api_key=KEY))
 
 
-def test_a_scripted_player_that_raises_is_named_rather_than_the_seat_whose_step_it_was(monkeypatch):
+def test_names_scripted_player_that_raises_and_not_the_stepping_seat(monkeypatch):
     def crash(self, agent, observation):
         raise ZeroDivisionError("no move left")
 

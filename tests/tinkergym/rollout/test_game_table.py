@@ -89,7 +89,7 @@ def earned(record):
 
 @settings(**QUICK)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.floats(0, 0.5))
-def test_each_seat_is_paid_what_the_game_paid_it_and_none_acts_out_of_turn(seed, players, leave):
+def test_pays_each_seat_as_game_paid_and_keeps_turns(seed, players, leave):
     games, sampler = [], Recorder()
     asked = request([f"p{n}" for n in range(players)], seed)
     (result,) = played(lambda: RandomGame(players, leave=leave, played=games), [asked], sampler).values()
@@ -106,7 +106,7 @@ def test_each_seat_is_paid_what_the_game_paid_it_and_none_acts_out_of_turn(seed,
 
 @settings(**QUICK)
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(1, 5))
-def test_hidden_moves_are_made_in_any_order_and_paid_by_round(seed, players, rounds):
+def test_makes_hidden_moves_in_any_order_and_pays_by_round(seed, players, rounds):
     games = []
     asked = request([f"p{n}" for n in range(players)], seed)
     (result,) = played(lambda: HiddenMoves(players, rounds, played=games), [asked]).values()
@@ -169,7 +169,7 @@ def test_a_seat_that_left_before_another_failed_has_failed_too():
     ],
 )
 @pytest.mark.parametrize("seed", range(5))
-def test_a_seats_limit_cuts_the_game_off_for_all_and_nothing_earned_is_lost(limits, reason, seed):
+def test_ends_game_for_all_at_seats_limit_and_keeps_earnings(limits, reason, seed):
     games = []
     asked = request(["p0", "p1", "p2"], seed, limits=limits)
     (result,) = played(lambda: RandomGame(3, leave=0.0, most=99, played=games), [asked]).values()
@@ -190,7 +190,7 @@ def test_hidden_moves_that_a_limit_cuts_off_are_paid_once(seed):
     assert {agent: earned(one) for agent, one in by_agent(result).items()} == games[0].account
 
 
-def test_a_prompt_that_outgrows_the_context_fails_the_game_and_names_the_seat():
+def test_fails_game_and_names_seat_whose_prompt_outgrows_the_context():
     asked = request(["p0", "p1"], limits=Limits(max_context_tokens=60))
     (result,) = played(lambda: RandomGame(2, leave=0.0, most=99), [asked]).values()
     reasons = sorted(one.stop_reason.value for one in result.trajectories)
@@ -218,7 +218,7 @@ def test_an_environment_without_seats_is_named():
 
 
 @pytest.mark.parametrize("executor", [ThreadExecutor, lambda: ProcessExecutor(2)], ids=["thread", "process"])
-def test_a_game_is_the_same_wherever_it_is_played_and_however_many_interleave(executor):
+def test_plays_game_alike_wherever_and_however_many_interleave(executor):
     requests = [
         request(["x", "o"], n, environment="board/TicTacToe-v0", limits=Limits(max_turns=9)) for n in range(6)
     ]
@@ -255,7 +255,7 @@ def test_a_failed_game_is_played_again_from_its_start():
     assert {agent: earned(one) for agent, one in by_agent(result).items()} == games[1].account
 
 
-def test_each_seat_has_a_session_a_version_and_seeds_of_its_own():
+def test_gives_each_seat_its_own_session_version_and_seeds():
     sampler = Recorder()
     played(lambda: RandomGame(2, leave=0.0), [request(["p0", "p1"])], sampler)
     first, second = ([r for r in sampler.requests if r.policy == f"of p{n}"] for n in range(2))

@@ -113,7 +113,7 @@ class ByLease(ScriptedSampler):
 
 
 @pytest.mark.parametrize("executor", [InlineExecutor, ThreadExecutor, lambda: ProcessExecutor(2)])
-def test_each_member_is_paid_by_what_all_have_said_and_the_task_they_shared(executor):
+def test_pays_members_by_all_answers_and_their_shared_task(executor):
     gold = Longest()
     gold.reset(seed=3)
     answers = ["a", gold.gold, "a" * 20, "ab"]
@@ -123,7 +123,7 @@ def test_each_member_is_paid_by_what_all_have_said_and_the_task_they_shared(exec
     assert all(one.stop_reason is StopReason.TERMINATED for one in found)
 
 
-def test_an_episode_that_failed_is_not_among_those_that_are_compared():
+def test_excludes_failed_episode_from_those_that_are_compared():
     found = [one.trajectory for one in played(["aaaaaaaaaaaa", "break", "b", "cc"])]
     assert [one.stop_reason is StopReason.TERMINATED for one in found] == [True, False, True, True]
     assert [one.episode_return for one in found] == [1.0, 0.0, 0.0, 0.0]
@@ -226,7 +226,7 @@ def test_asks_with_the_task_and_seed_of_the_group(task_index):
     assert env.asked == {"seed": 5} | ({} if task_index is None else {"task_index": task_index})
 
 
-def test_gives_no_score_of_another_to_those_after_a_failed_member():
+def test_gives_no_others_score_after_a_failed_member():
     group = waiting(range(12), failed={0, 4, 10})
     env = Asked()
     paid = group.paid(group.ask(env))
@@ -256,7 +256,7 @@ class Narrow(Service):
         return super().submit(request)
 
 
-def test_a_group_is_handed_in_as_a_whole_also_where_a_request_was_too_large():
+def test_hands_in_whole_group_also_after_too_large_request():
     class Counted(Longest):
         def score_group(self, members):
             with service.changed:
@@ -270,7 +270,7 @@ def test_a_group_is_handed_in_as_a_whole_also_where_a_request_was_too_large():
     assert service.submissions == [SIZE] * 4
 
 
-def test_where_one_lease_of_a_group_is_lost_the_others_are_given_up():
+def test_gives_up_whole_group_when_one_lease_is_lost():
     begun = threading.Event()
 
     class Held(Longest):

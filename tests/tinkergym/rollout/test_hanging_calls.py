@@ -24,7 +24,7 @@ def test_a_call_is_overdue_when_its_own_time_is_over(now, waited, overdue):
     assert is_overdue(Host(waited), ends_at=10.0, now=now) is overdue
 
 
-def test_a_hanging_call_is_named_with_its_limit_and_the_place_where_it_hangs():
+def test_names_hanging_call_with_its_limit_and_place():
     text = overdue_text(Host(where='File "mine.py", line 3, in step\n'), "step", 2.0)
     assert all(part in text for part in ("step", "2.0 s", 'File "mine.py", line 3, in step'))
     assert "2.0 s" in overdue_text(Host(), "reset", 2.0)

@@ -32,7 +32,7 @@ def test_environments_are_used_again_and_closed_once():
 
 
 @pytest.mark.parametrize(("most_alive", "made"), [(2, 8), (4, 4)])
-def test_environments_in_turns_stay_as_far_as_the_executor_has_room_for_those_that_wait(most_alive, made):
+def test_keeps_turn_taking_environments_while_executor_has_room(most_alive, made):
     executor = ThreadExecutor(2)
     executor.most_alive = most_alive
     names = []
@@ -84,7 +84,7 @@ def test_an_environment_that_cannot_be_made_ends_its_episode(error):
 
 
 @pytest.mark.parametrize("method", ["__init__", "start", "reply"])
-def test_an_environment_that_hangs_loses_its_thread_and_harms_no_other(method):
+def test_loses_only_its_thread_by_an_environment_that_hangs(method):
     release, closed = threading.Event(), threading.Event()
 
     class Hangs(Walk):

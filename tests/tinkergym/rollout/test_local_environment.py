@@ -30,7 +30,7 @@ def test_one_environment_of_an_id_is_refused_with_that_id():
     assert "OrderEnforcing" not in said
 
 
-def test_one_environment_without_an_id_is_refused_with_the_class_inside_its_wrappers():
+def test_rejects_environment_without_id_by_class_inside_its_wrappers():
     said = refusal(gym.wrappers.OrderEnforcing(Echo()))
     assert "pass the class Echo, or a function that creates one: lambda: Echo(...)" in said
 

@@ -28,7 +28,7 @@ def test_every_episode_is_played_to_its_end():
 
 
 @pytest.mark.parametrize("max_concurrent", [1, 7, 64])
-def test_a_seed_gives_the_same_episode_however_many_are_played_at_once(max_concurrent):
+def test_repeats_episode_by_seed_however_many_play_together(max_concurrent):
     sampler = RandomTokenSampler(RENDERER.vocab_size)
     expected = {plan.episode_id: alone(Walk(), plan, sampler) for plan in plans(12)}
     assert played(plans(12), sampler=sampler, max_concurrent=max_concurrent) == expected
@@ -94,7 +94,7 @@ class Raises(Walk):
         return super().reply(action)
 
 
-def test_an_environment_that_raises_ends_its_episode_with_the_traceback_and_harms_no_other():
+def test_ends_only_raising_environments_episode_with_its_traceback():
     trajectories = played(plans(12), lambda reference: Raises(), max_concurrent=5)
     for number in range(12):
         trajectory = trajectories[f"e{number}"]
@@ -109,7 +109,7 @@ def test_an_environment_that_raises_ends_its_episode_with_the_traceback_and_harm
         assert f"in {where}" in trajectory.error
 
 
-def test_an_error_whose_text_is_no_unicode_is_told_all_the_same():
+def test_tells_of_an_error_whose_text_is_not_unicode():
     def make_env(reference):
         raise RuntimeError("a file called \udce9")  # as os.fsdecode gives names that are not UTF-8
 

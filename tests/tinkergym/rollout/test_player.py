@@ -63,14 +63,14 @@ def test_an_unusable_completion_ends_its_episode():
     assert "2 tokens" in trajectory.error
 
 
-def test_an_episode_whose_time_runs_out_while_waiting_for_an_answer_ends():
+def test_ends_episode_whose_time_runs_out_while_awaiting_answer():
     limits = Limits(episode_timeout_seconds=0.1)
     (trajectory,) = played(plans(1, limits=limits), sampler=Sampler(lambda request: None)).values()
     assert trajectory.stop_reason is StopReason.EPISODE_TIMEOUT
     assert not trajectory.completed
 
 
-def test_an_episode_whose_time_runs_out_between_turns_keeps_its_turns():
+def test_keeps_turns_of_episode_whose_time_runs_out_between_them():
     class Endless(Walk):
         def reply(self, action):
             return "on and on", 1.0, False

@@ -117,7 +117,7 @@ def work(service, **settings):
     RolloutWorker(service, make_env=lambda reference: Echo(), **settings).run(threading.Event())
 
 
-def test_a_worker_plays_everything_and_returns_when_the_job_has_ended():
+def test_plays_everything_and_returns_when_the_job_has_ended():
     service = Service([episode(i) for i in range(30)])
     verdicts = []
     work(service, worker_id="me", on_result=lambda result, verdict: verdicts.append(verdict))
@@ -235,7 +235,7 @@ def test_a_lost_episode_is_dropped_and_the_others_go_on():
     assert sorted(r.trajectory.seed for r in service.accepted) == [1, 2, 7]
 
 
-def test_leases_are_renewed_while_their_episodes_are_played_and_not_after():
+def test_renews_leases_while_episodes_are_played_and_not_after():
     gate = Gate("lease-0")
     service = Service([episode(0, lease_seconds=0.3), episode(1, lease_seconds=0.3)], sampler=gate)
     with running(service, max_episodes=2) as stop:
@@ -268,7 +268,7 @@ def test_a_stopped_worker_hands_in_what_is_finished():
     assert [r.trajectory.seed for r in service.accepted] == [1]
 
 
-def test_a_stopped_worker_gives_back_what_it_still_plays_and_keeps_what_it_hands_in():
+def test_returns_unfinished_episodes_when_stopped_and_hands_in_others():
     away = [ServiceUnavailableError("restarting")] * 3
     service = Service([episode(0), episode(1)], sampler=Gate("lease-0"), submit_errors=away)
     with running(service) as stop:
@@ -281,7 +281,7 @@ def test_a_stopped_worker_gives_back_what_it_still_plays_and_keeps_what_it_hands
     assert (last.max_episodes, last.renew) == (0, ["lease-1"])
 
 
-def test_a_stopped_worker_has_left_when_what_was_finished_is_handed_in():
+def test_leaves_after_stop_once_what_was_finished_is_in():
     reached, go = threading.Event(), threading.Event()
 
     class Slow(Service):
@@ -304,7 +304,7 @@ def test_a_stopped_worker_has_left_when_what_was_finished_is_handed_in():
     thread.join(60)
 
 
-def test_a_worker_says_once_that_it_waits_for_leases_of_another(said_by):
+def test_says_once_that_it_waits_for_another_ones_leases(said_by):
     class Held(Service):
         def lease(self, request):
             return super().lease(request).model_copy(update={"held_seconds": 21.0})
@@ -318,7 +318,7 @@ def test_a_worker_says_once_that_it_waits_for_leases_of_another(said_by):
     assert "21 s" in waits
 
 
-def test_a_worker_says_each_thing_once_that_its_job_waits_for(said_by):
+def test_says_once_each_thing_that_its_job_waits_for(said_by):
     class Queued(Service):
         def lease(self, request):
             waits_for = "loading the model 'nano'" if len(self.leases) < 3 else "2 of 2 places are taken"
@@ -334,7 +334,7 @@ def test_a_worker_says_each_thing_once_that_its_job_waits_for(said_by):
     assert "2 of 2 places are taken" in taken
 
 
-def test_a_job_that_is_cancelled_ends_the_worker_in_the_middle_of_an_episode():
+def test_ends_in_mid_episode_when_its_job_is_cancelled():
     gate = Gate("lease-0")
     service = Service([episode(0, lease_seconds=0.3)], sampler=gate)
     service.final = JobState.CANCELLED

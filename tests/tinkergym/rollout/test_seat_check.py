@@ -9,7 +9,7 @@ from tinkergym.rollout.seat_check import check_seats, first_standing
 
 
 @pytest.mark.parametrize("game", [RandomGame, HiddenMoves])
-def test_the_seats_of_a_game_may_be_named_in_any_order(game):
+def test_takes_the_seats_of_a_game_in_any_order(game):
     table = check_seats(game(3), ["p2", "p0", "p1"], "x/Y-v0")
     assert first_standing(table, 1, "x/Y-v0").agent in {"p0", "p1", "p2"}
 

@@ -74,7 +74,7 @@ def hasty(plan):
     return dataclasses.replace(plan, limits=Limits(step_timeout_seconds=0.6))
 
 
-def test_all_that_an_environment_sees_is_one_thread_which_ends_with_the_last_of_them():
+def test_shows_environments_one_thread_that_ends_with_their_last():
     log = Log(8)
     player = player_of(log)
     played(player, plans("seen", range(0, 16, 2)))
@@ -86,7 +86,7 @@ def test_all_that_an_environment_sees_is_one_thread_which_ends_with_the_last_of_
     assert not thread.is_alive()
 
 
-def test_behind_an_environment_that_hangs_the_others_go_on_in_another_thread():
+def test_moves_others_to_another_thread_behind_a_hanging_environment():
     log = Log(8)
     player = player_of(log)
     hangs, *others = plans("seen", [1, *range(0, 14, 2)])
@@ -103,7 +103,7 @@ def test_behind_an_environment_that_hangs_the_others_go_on_in_another_thread():
         assert not thread.is_alive()
 
 
-def test_an_environment_that_takes_long_is_waited_for_and_the_others_are_not_held_up():
+def test_waits_for_slow_environment_without_holding_up_others():
     log = Log(3)
     player = player_of(log)
     slow, *others = plans("seen", [1, 0, 2])
@@ -121,7 +121,7 @@ def test_an_environment_that_takes_long_is_waited_for_and_the_others_are_not_hel
     assert log.all_closed.is_set()
 
 
-def test_closing_waits_for_no_environment_that_hangs_and_closes_those_behind_it():
+def test_closes_without_waiting_for_hangs_and_closes_those_behind():
     log = Log(4)
     player = player_of(log)
     for plan in plans("seen", [1, 0, 2, 4]):
@@ -157,7 +157,7 @@ def test_who_waited_behind_one_that_hangs_in_close_is_closed():
     closing.join()
 
 
-def test_a_kind_is_made_anew_where_a_hang_left_it_in_another_thread():
+def test_remakes_kind_where_a_hang_left_it_in_another_thread():
     log = Log(4)
     player = player_of(log)
     hangs, *others = plans("seen", [1, 0, 2, 4])

@@ -55,7 +55,7 @@ def test_a_reading_player_begins_anew_and_is_shown_text():
 
 
 @pytest.mark.parametrize("name", ["perfect", ""])
-def test_a_player_that_the_game_does_not_offer_is_refused_by_its_seat(game, name):
+def test_rejects_player_that_the_game_lacks_by_its_seat(game, name):
     with pytest.raises(InvalidRequestError) as caught:
         check_player(game, "player_1", TablePlayer(name=name or "nobody"))
     assert caught.value.field == "agents.player_1"

@@ -63,7 +63,7 @@ def calls_first(prompt):
     return board[-1]
 
 
-def test_calls_are_turns_of_their_seat_alone_and_the_game_does_not_see_them():
+def test_takes_calls_as_turns_of_their_seat_unseen_by_game():
     tools_of_seats.CALLED.clear()
     records = played(TOOLS_OF_X, calls_first)
     assert {one.stop_reason for one in records.values()} == {StopReason.TERMINATED}
@@ -86,7 +86,7 @@ def test_calls_beyond_the_most_are_refused_and_said_so():
     assert "used up" in records["x"].turns[2].observation
 
 
-def test_a_service_runs_what_is_marked_as_a_tool_and_nothing_else():
+def test_runs_only_what_is_marked_as_a_tool_in_service():
     table = GameTable(make_game("board/TicTacToe-v0"))
     table.only_marked_tools = True
     for name in ("unmarked", "CALLED"):

@@ -35,7 +35,7 @@ def test_terms_see_all_answers_and_which_of_them_is_judged():
     assert scores[1].metrics["reward/shared"] == pytest.approx(1 / 3)
 
 
-def test_a_term_without_a_value_loses_the_member_and_no_other():
+def test_loses_only_the_member_whose_term_has_no_value():
     rubric = Rubric()
 
     @rubric.term

@@ -67,7 +67,7 @@ def test_a_judges_number_is_the_score(server):
 
 
 @pytest.mark.parametrize("answer", ["7 of 10", "", "excellent", "1.5", "-1", (200, ""), (404, ""), (500, "")])
-def test_a_judge_that_gives_no_score_is_an_error_and_not_0(server, answer):
+def test_raises_when_judge_gives_no_score_instead_of_0(server, answer):
     server.answers = [answer] * 3
     if answer == (200, ""):
         server.answers = [(200, "")]  # its content is no text
@@ -82,7 +82,7 @@ def test_a_judge_that_is_overloaded_is_asked_again(server):
     assert len(server.asked) == 3
 
 
-def test_a_judge_that_does_not_answer_is_named_with_the_cause(server):
+def test_names_silent_judge_with_the_cause(server):
     server.shutdown()
     server.server_close()
     rubric = Rubric([judge(server).term()])
@@ -125,7 +125,7 @@ def test_a_url_that_cannot_be_asked_is_refused(url):
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY} x", "ключ", 7])
-def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(key):
+def test_rejects_key_that_no_header_can_carry_without_showing_it(key):
     with pytest.raises(InvalidRequestError) as caught:
         LLMJudge("https://judge.example/v1", model="small", api_key=key)
     assert caught.value.field == "api_key"

@@ -30,7 +30,7 @@ def rubric():
     return made
 
 
-def test_the_reward_is_the_weighted_sum_of_the_terms_which_are_all_logged():
+def test_sums_weighted_terms_as_reward_and_logs_them_all():
     reward, metrics = rubric().score(answer="42", gold="42")
     assert reward == 1.5
     assert metrics == {
@@ -42,7 +42,7 @@ def test_the_reward_is_the_weighted_sum_of_the_terms_which_are_all_logged():
     assert rubric().score(answer="44", gold="42", unused=None).reward == pytest.approx(0.5 / 3)
 
 
-def test_behind_a_gate_that_does_not_hold_nothing_is_asked_and_the_reward_is_0():
+def test_asks_nothing_and_pays_0_behind_a_failed_gate():
     result = rubric().score(answer="forty", gold="42")
     assert result.reward == 0.0
     assert result.terms == {"is_number": 0.0, "near": 0.0, "correct": 0.0}
@@ -59,7 +59,7 @@ def raising(answer):
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.0])
-def test_a_term_that_raises_makes_the_reward_invalid_and_names_itself_with_its_traceback(weight):
+def test_invalidates_reward_by_raising_term_and_names_its_traceback(weight):
     with pytest.raises(InvalidRewardError) as caught:
         Rubric([Term("right", lambda: 1), Term("lookup", raising, weight)]).score(answer="x")
     assert caught.value.field == "reward/lookup"

@@ -89,14 +89,14 @@ def test_each_name_can_be_written_as_plain_settings(name):
         (lambda: tg.GRPO(loss="pppo"), "GRPO.loss", "did you mean 'ppo'"),
     ],
 )
-def test_a_setting_that_could_not_take_effect_is_refused_with_what_to_do(write, field, text):
+def test_rejects_setting_without_effect_with_what_to_do(write, field, text):
     with pytest.raises(InvalidRequestError) as caught:
         write()
     assert caught.value.field == field
     assert text in str(caught.value)
 
 
-def test_a_wrong_setting_of_an_algorithm_of_a_job_is_named_with_its_place():
+def test_names_place_of_wrong_setting_in_jobs_algorithm():
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({**GOOD, "algorithm": {"name": "rloo", "group_sizee": 3}})
     assert caught.value.field == "algorithm.group_sizee"

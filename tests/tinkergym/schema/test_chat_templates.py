@@ -4,7 +4,7 @@ from tinkergym.schema.chat_templates import PLAIN, template_text
 from tinkergym.schema.refusals import Refusal
 
 
-def test_a_template_is_its_text_or_one_that_has_a_name():
+def test_accepts_template_by_its_text_or_by_name():
     assert template_text("plain") == PLAIN
     assert template_text("{{ messages }}") == "{{ messages }}"
     assert template_text("") == ""

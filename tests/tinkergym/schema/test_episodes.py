@@ -31,7 +31,7 @@ def seat(policy, **settings):
     )
 
 
-def test_each_seat_has_its_own_policy_and_settings_after_the_wire():
+def test_restores_own_policy_and_settings_of_each_seat_from_wire():
     asked = request(x=seat("p"), o=seat("q", system_prompt="Win.", reasoning="drop", trained=False))
     assert EpisodeRequest.model_validate_json(asked.model_dump_json()) == asked
     assert list(asked.seats) == ["x", "o"]

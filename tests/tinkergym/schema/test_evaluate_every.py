@@ -4,7 +4,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.parsing import parse_spec
 
 
-def test_how_often_to_measure_is_refused_where_there_is_nothing_to_measure_with():
+def test_rejects_interval_where_there_is_nothing_to_measure_with():
     spec = {"kind": "sft", "data": "0" * 64, "steps": 1, "eval_every": 5}
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec(spec)

@@ -32,7 +32,7 @@ def test_a_reference_is_read_and_written_again(text):
         *["job-1@1@2", "job-1/", "job-1/a/b", "policy-1/black", "job-1@40\n", "job-1 @4", f"job-1@{10**18}"],
     ],
 )
-def test_what_is_no_reference_is_refused_with_the_setting_that_it_stood_in(text):
+def test_rejects_non_reference_with_the_setting_it_stood_in(text):
     with pytest.raises(InvalidRequestError) as caught:
         PolicyRef.parse(text, field="teacher")
     assert caught.value.field == "teacher"

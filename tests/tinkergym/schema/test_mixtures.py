@@ -50,7 +50,7 @@ def test_over_many_steps_shares_are_the_weights():
     assert abs(first / 4000 - 0.7) < 0.05
 
 
-def test_the_first_environment_stands_for_the_job_and_a_stored_job_is_read_again():
+def test_represents_job_by_first_environment_also_when_read_again():
     mixed = spec()
     assert mixed.environment == EnvironmentRef(id="a/Easy-v0")
     assert parse_spec(mixed.model_dump()) == mixed
@@ -90,7 +90,7 @@ def test_an_evaluation_that_names_no_environment_is_one_of_each():
     assert [mixed.environment_of(one).id for one in mixed.evaluations] == ["a/Easy-v0", *["b/Hard-v0"] * 2]
 
 
-def test_an_evaluation_plays_the_arguments_of_the_environment_that_it_stands_for():
+def test_evaluates_with_arguments_of_the_environment_it_stands_for():
     parts = ({**EASY, "kwargs": {"size": 3}}, {**EASY, "kwargs": {"size": 9}})
     mixed = spec(*parts, evaluate=EvaluateEvery(2, split="test", name="held out"))
     assert [mixed.environment_of(one).kwargs for one in mixed.evaluations] == [

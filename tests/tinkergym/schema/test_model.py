@@ -23,7 +23,7 @@ def _subclass(base, **members):
 
 @pytest.mark.parametrize("base", [tg.GRPO, PPO, RLOO, LoRA, FullParameters, DPO, Sampling, Limits])
 @pytest.mark.parametrize("kind", [lambda f: f, property, classmethod, staticmethod])
-def test_a_subclass_with_a_method_that_would_be_ignored_is_refused_by_the_methods_name(base, kind):
+def test_rejects_subclass_with_ignored_method_by_its_name(base, kind):
     with pytest.raises(InvalidRequestError) as refused:
         _subclass(base, advantages=kind(lambda self: 0))
     assert refused.value.field == "Mine.advantages"
@@ -41,20 +41,20 @@ class Mixin:
         return rewards
 
 
-def test_a_method_of_a_mixin_is_refused_by_the_subclass_that_the_service_would_get():
+def test_rejects_mixins_method_by_subclass_that_service_would_get():
     with pytest.raises(InvalidRequestError) as refused:
         type("Mine", (Mixin, tg.GRPO), {"__module__": "users_script"})
     assert refused.value.field == "Mine.advantages"
 
 
 @pytest.mark.parametrize("name", ["_advantages", "_loss", "__call__"])
-def test_a_method_that_is_named_like_an_internal_one_is_refused_too(name):
+def test_rejects_method_named_like_an_internal_one_too(name):
     with pytest.raises(InvalidRequestError) as refused:
         _subclass(tg.GRPO, **{name: lambda self: 0})
     assert refused.value.field == f"Mine.{name}"
 
 
-def test_the_refusal_of_a_method_names_what_runs_code_of_ones_own():
+def test_names_in_methods_refusal_what_runs_own_code():
     with pytest.raises(InvalidRequestError) as refused:
         _subclass(tg.GRPO, advantages=lambda self: 0)
     assert "client.create_policy" in refused.value.hint

@@ -22,6 +22,6 @@ def test_cosine_falls_slowly_at_both_ends():
     assert rates(4, lr_schedule="cosine") == pytest.approx([1.0, 0.853553, 0.5, 0.146447], abs=1e-6)
 
 
-def test_warm_up_climbs_in_equal_parts_and_the_schedule_starts_after_it():
+def test_warms_up_in_equal_parts_before_the_schedule_starts():
     assert rates(5, warmup_steps=3) == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert rates(4, warmup_steps=2, lr_schedule="linear") == pytest.approx([1 / 3, 2 / 3, 1.0, 0.5])

@@ -12,14 +12,14 @@ def refusal(**settings) -> InvalidRequestError:
     return caught.value
 
 
-def test_a_request_of_very_many_unknown_names_is_refused_without_explaining_each():
+def test_rejects_very_many_unknown_names_without_explaining_each():
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({f"name_{i}": 1 for i in range(20_000)})
     assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize("group_size", [1, "8", True])
-def test_the_location_of_a_part_survives_where_it_stands_in_a_job(group_size):
+def test_keeps_location_of_a_part_wherever_job_has_it(group_size):
     settings = {**GOOD, "kind": "rl", "algorithm": {"name": "rloo", "group_size": group_size}}
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec(settings)

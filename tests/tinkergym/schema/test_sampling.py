@@ -14,7 +14,7 @@ GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
 
 @pytest.mark.parametrize("name", ["top_p", "top_k", "min_p", "structured"])
-def test_what_would_break_importance_ratios_is_refused_in_training_and_says_so(name):
+def test_rejects_in_training_what_would_break_importance_ratios(name):
     """A learner that knows nothing of the cut would divide by logprobs of another distribution."""
     for write in (
         lambda: Sampling(**{name: 1}),
@@ -40,7 +40,7 @@ def test_refuses_top_p_and_top_k_out_of_range(cut):
     assert caught.value.field == next(iter(cut))
 
 
-def test_a_request_says_whether_its_tokens_come_from_a_part_of_their_distribution():
+def test_says_whether_tokens_come_from_part_of_their_distribution():
     wanted = {"request_id": "r", "policy": "p", "prompt_ids": [1], "max_tokens": 1}
     cuts = [{}, {"top_p": 1.0, "top_k": 0}, {"top_p": 0.9}, {"top_k": 1}]
     assert [SampleRequest(**wanted, **cut).is_cut for cut in cuts] == [False, False, True, True]

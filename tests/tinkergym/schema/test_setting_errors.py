@@ -106,7 +106,7 @@ def refusal(**settings) -> InvalidRequestError:
         ({"sampling": 0.7}, "sampling", "write Sampling(...)"),
     ],
 )
-def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field, text):
+def test_names_wrong_setting_with_reason_and_what_to_do(settings, field, text):
     error = refusal(**settings)
     assert error.field == field
     assert text in str(error)
@@ -129,7 +129,7 @@ def test_a_wrong_setting_is_named_with_the_reason_and_what_to_do(settings, field
         (lambda: Limits(max_turn=3), "Limits.max_turn", "did you mean max_turns"),
     ],
 )
-def test_a_wrong_setting_is_named_with_the_class_where_a_script_writes_it(write, field, text):
+def test_names_wrong_setting_with_the_class_that_a_script_writes(write, field, text):
     with pytest.raises(InvalidRequestError) as caught:
         write()
     assert caught.value.field == field
@@ -147,7 +147,7 @@ def test_a_wrong_setting_is_named_with_the_class_where_a_script_writes_it(write,
         ("preference", "beta", "loss.beta"),
     ],
 )
-def test_a_name_of_another_library_means_what_this_kind_of_job_has(kind, name, meant):
+def test_translates_name_of_another_library_for_this_kind_of_job(kind, name, meant):
     with pytest.raises(InvalidRequestError, match=rf"did you mean {meant}\?"):
         parse_spec({"kind": kind, "data": "0" * 64, "steps": 1, name: 1})
 
@@ -161,7 +161,7 @@ def test_a_correct_job_needs_nothing_of_how_errors_are_explained():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_of_a_name_that_is_no_setting_an_error_repeats_the_beginning():
+def test_repeats_only_the_beginning_of_an_unknown_name():
     error = refusal(**{"x" * 100_000: 1})
     assert error.field.startswith("xxx")
     assert len(str(error.to_wire())) < 1000
@@ -179,7 +179,7 @@ def test_of_a_name_that_is_no_setting_an_error_repeats_the_beginning():
         ({"reasoning": "hide"}, "reasoning"),
     ],
 )
-def test_settings_of_the_loop_that_could_not_take_effect_are_refused(settings, field):
+def test_rejects_loop_settings_that_could_not_take_effect(settings, field):
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({"environment": {"id": "a/B-v0"}, "steps": 1, **settings})
     assert caught.value.field == field
@@ -194,7 +194,7 @@ def test_refuses_tiny_temperature_in_sample_requests():
     assert (caught.value.field, caught.value.code) == ("temperature", "too_small")
 
 
-def test_a_temperature_of_zero_in_training_is_refused_with_the_reason():
+def test_rejects_temperature_of_zero_in_training_with_the_reason():
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({"environment": {"id": "a/B-v0"}, "steps": 1, "sampling": {"temperature": 0}})
     assert caught.value.field == "sampling.temperature"
@@ -210,6 +210,6 @@ def test_a_temperature_of_zero_in_training_is_refused_with_the_reason():
         ({"agents": {"train": {"kind": "frozen", "policy": "nano"}}}, "agents.train.policy"),
     ],
 )
-def test_what_is_no_policy_reference_is_refused_with_how_one_is_written(settings, field):
+def test_rejects_non_reference_of_policy_with_how_one_is_written(settings, field):
     error = refusal(**settings)
     assert error.field == field

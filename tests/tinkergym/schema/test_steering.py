@@ -20,7 +20,7 @@ def update(rate, from_step):
 
 
 @pytest.mark.parametrize("spec", [RL, SFT], ids=lambda spec: spec.kind)
-def test_a_change_names_the_setting_wherever_a_kind_of_job_has_it(spec):
+def test_names_setting_of_a_change_in_each_kind_of_job(spec):
     assert changes_to(spec, {"learning_rate": 0.2}) == [SettingChange(name="learning_rate", old=0.1, new=0.2)]
     assert changes_to(spec, {"learning_rate": 0.1}) == []
 
@@ -35,7 +35,7 @@ def test_what_cannot_be_changed_on_the_way_is_refused(settings, field):
     assert caught.value.field.rpartition(".")[2] == field
 
 
-def test_a_step_is_learned_with_the_changes_that_were_due_however_often_it_is_repeated():
+def test_learns_step_with_due_changes_however_often_repeated():
     updates = [update(0.2, 3), update(0.3, 5), update(0.4, None)]
     rates = [settings_at(RL, updates, step).algorithm.learning_rate for step in range(1, 7)]
     assert rates == [0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
@@ -72,7 +72,7 @@ def test_what_a_policy_does_not_have_cannot_be_changed(name):
     assert caught.value.field == name
 
 
-def test_a_change_that_a_policy_with_its_own_algorithm_would_not_follow_is_refused():
+def test_rejects_change_that_a_policys_own_algorithm_would_ignore():
     with pytest.raises(InvalidRequestError) as caught:
         changes_to(GAME, {"learning_rate": 0.2})
     assert caught.value.field == "learning_rate"

@@ -15,7 +15,7 @@ def test_a_structure_is_the_same_after_the_wire(structured):
     assert SampleRequest.model_validate_json(request.model_dump_json()).structured == structured
 
 
-def test_no_leased_episode_can_have_a_structure_or_leave_tokens_out():
+def test_denies_leased_episodes_structure_and_left_out_tokens():
     assert not {"structured", "top_p", "top_k"} & (
         EpisodeRequest.model_fields.keys() | SeatPlan.model_fields.keys()
     )

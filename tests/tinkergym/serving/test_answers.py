@@ -149,7 +149,7 @@ def test_ends_session_after_an_answer_breaks_the_protocol(hostile, op, answer):
     assert play(hostile.url) == (("go", {}), ("go", 0.5, False, False, {}), None, None)
 
 
-def test_after_a_wrong_answer_no_later_one_can_be_taken_for_it(hostile):
+def test_takes_no_later_answer_after_a_wrong_one(hostile):
     hostile.answers = {}
     env = RemoteEnv(hostile.url, token="t", reconnect_seconds=0.0)
     env.reset(seed=0)
@@ -177,7 +177,7 @@ def test_an_errors_type_is_kept_and_its_text_is_cut(hostile):
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), -5, "soon", None, 10**400])
-def test_a_busy_server_cannot_make_its_client_wait_for_long_or_fail(hostile, seconds):
+def test_bounds_clients_waiting_for_a_busy_server_without_failing(hostile, seconds):
     busy = {"error": {"type": "EnvironmentBusyError", "message": "full"}, "retry_after_seconds": seconds}
     hostile.answers = {"open": busy}
     with pytest.raises(TinkerGymError) as caught:
@@ -218,7 +218,7 @@ def test_reads_any_field_as_its_type_or_an_error(hostile, op, data):
         b"",
     ],
 )
-def test_what_answers_the_handshake_with_anything_else_is_an_error_with_a_type(words):
+def test_raises_typed_error_on_wrong_answer_to_the_handshake(words):
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def talk():

@@ -51,7 +51,7 @@ def test_another_version_is_refused_by_name(stranger):
     ],
     ids=lambda frame: repr(frame[:12]),
 )
-def test_garbage_ends_the_connection_with_a_reason_and_harms_no_other(stranger, frame):
+def test_ends_connection_with_reason_on_garbage_without_harming_others(stranger, frame):
     good, bad = stranger.connect(), stranger.connect()
     session(good)
     ask(good, op="reset", i=0, seed=1)

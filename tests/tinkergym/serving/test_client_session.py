@@ -13,7 +13,7 @@ def relay(serve, relays):
     return relays(serve())
 
 
-def test_a_lost_connection_is_made_again_and_the_episode_goes_on(relay, connect):
+def test_reconnects_and_continues_the_episode(relay, connect):
     env = connect(relay.url, reconnect_seconds=10)
     env.reset(seed=0)
     for number in range(1, 4):
@@ -64,7 +64,7 @@ def test_begins_another_session_after_an_idle_one_closed(serve, connect, wait_un
     assert env.reset(seed=0) == first
 
 
-def test_a_server_that_never_answers_is_given_up_after_the_patience_by_the_clock(connect, monkeypatch):
+def test_gives_up_silent_server_after_patience_by_the_clock(connect, monkeypatch):
     monkeypatch.setattr("tinkergym.serving.client_session._CONNECT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         with pytest.raises(ServiceUnreachableError):
@@ -78,9 +78,7 @@ def test_a_server_that_never_answers_is_given_up_after_the_patience_by_the_clock
     assert tries == 2
 
 
-def test_reset_with_a_seed_needs_no_help_when_its_session_was_idle(
-    serve, connect, wait_until, closed_environments
-):
+def test_resets_with_seed_unaided_when_its_session_was_idle(serve, connect, wait_until, closed_environments):
     env = connect(serve(idle_timeout_seconds=1.0, capacity=1))
     closed = len(closed_environments)
     first = env.reset(seed=0)
@@ -88,7 +86,7 @@ def test_reset_with_a_seed_needs_no_help_when_its_session_was_idle(
     assert env.reset(seed=0) == first
 
 
-def test_a_client_that_vanished_loses_its_place_when_it_is_idle(serve, connect, relays):
+def test_frees_place_of_vanished_client_when_it_is_idle(serve, connect, relays):
     url = serve(idle_timeout_seconds=1.0, capacity=1)
     relay = relays(url)
     vanishing = connect(relay.url)

@@ -57,7 +57,7 @@ def test_the_number_of_connections_is_limited(serve, connect):
     connect(url, reconnect_seconds=10)
 
 
-def test_a_large_frame_that_takes_long_to_read_keeps_no_other_client_waiting(stranger, monkeypatch):
+def test_keeps_no_client_waiting_while_a_large_frame_is_read(stranger, monkeypatch):
     reading, answered = threading.Event(), threading.Event()
 
     def slow_decode(frame):

@@ -79,7 +79,7 @@ def test_who_reads_on_is_served_for_longer_than_that(serve_stream):
         assert not ended.is_set()
 
 
-def test_a_connection_with_an_answer_left_to_read_makes_no_room_for_another(serve):
+def test_evicts_no_connection_that_still_has_answer_to_read(serve):
     size = 32 * 2**20  # more than the kernel takes
 
     async def app(scope, receive, send):

@@ -7,7 +7,7 @@ from tinkergym.serving.settings import ServerSettings
 SETTINGS = ServerSettings(environment_id="board/TicTacToeVs-v0", token="a-long-token")
 
 
-def test_what_is_served_is_described_by_one_environment_that_is_made_for_it():
+def test_describes_what_is_served_by_one_made_environment():
     description = description_of(SETTINGS)
     assert description["id"] == "board/TicTacToeVs-v0"
     env = maker(SETTINGS)()

@@ -51,7 +51,7 @@ def received(monkeypatch):
     return frames
 
 
-def test_a_picture_of_a_group_travels_once_and_arrives_in_each_of_its_episodes(serve, received, monkeypatch):
+def test_sends_groups_picture_once_to_each_of_its_episodes(serve, received, monkeypatch):
     url = serve("serving-test/Gallery-v0")
     here = Gallery()
     for _ in range(4):
@@ -72,7 +72,7 @@ def test_a_picture_of_a_group_travels_once_and_arrives_in_each_of_its_episodes(s
     assert sum(len(frame) > 32 * 32 * 3 for frame in received) == 1
 
 
-def test_what_was_sent_before_is_named_by_its_hash_and_found_again():
+def test_names_by_hash_and_finds_what_was_sent_before():
     sent, seen = SentBlobs(), SeenBlobs()
     message = {"observation": [LARGE, SMALL, LARGE], "info": {"raw": b"y" * 300}}
     for number, expected_hashes in enumerate([1, 2]):
@@ -96,7 +96,7 @@ def test_a_frame_that_names_what_is_not_known_is_refused(entry):
         decode(join_frame(head, [] if isinstance(entry, str) else blobs), {"cd" * 32: b"x"})
 
 
-def test_a_short_frame_cannot_take_much_memory_by_naming_bytes_often(monkeypatch):
+def test_bounds_memory_that_short_frame_takes_by_repeated_names(monkeypatch):
     monkeypatch.setattr("tinkergym.serving.protocol.MOST_BLOB_BYTES", 10_000)
     head = {"values": [{"$bytes": number} for number in range(30)], "$blobs": ["ab" * 32] * 30}
     with pytest.raises(InvalidRequestError, match="bytes"):

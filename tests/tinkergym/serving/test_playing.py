@@ -10,9 +10,7 @@ from tinkergym.errors import (
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_what_the_environment_raises_comes_with_its_traceback_and_the_session_lives_on(
-    serve, connect, processes
-):
+def test_returns_environments_traceback_and_keeps_the_session_alive(serve, connect, processes):
     # The child process does not know the classes of this test.
     env = connect(serve("CartPole-v1", processes=True) if processes else serve())
     env.reset(seed=0)
@@ -31,7 +29,7 @@ def test_what_the_environment_raises_comes_with_its_traceback_and_the_session_li
     assert env.reset(seed=0)
 
 
-def test_a_reward_that_is_no_number_is_an_error_of_its_own(serve, connect):
+def test_reports_reward_that_is_not_a_number_as_separate_error(serve, connect):
     env = connect(serve())
     env.reset(seed=0)
     for action, text in (("nan", "the reward nan"), ("unknowable", "nobody can say")):
@@ -52,7 +50,7 @@ def test_a_step_that_hangs_ends_and_reset_begins_another(serve, connect):
     assert env.step("on")[0] == "1:on"
 
 
-def test_an_order_of_calls_that_makes_no_episode_is_an_error(serve, connect):
+def test_rejects_order_of_calls_that_makes_no_episode(serve, connect):
     env = connect(serve()).unwrapped
     with pytest.raises(EpisodeProtocolError):
         env.step("early")

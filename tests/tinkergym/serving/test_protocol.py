@@ -28,7 +28,7 @@ def test_any_frame_is_a_message_or_is_refused(frame):
 
 
 @given(st.binary(max_size=200), st.integers(0, 300), st.integers(0, 255))
-def test_a_frame_with_a_wrong_byte_is_a_message_or_is_refused(data, position, byte):
+def test_rejects_or_reads_a_frame_with_a_wrong_byte(data, position, byte):
     frame = bytearray(encode({"a": np.frombuffer(data, np.uint8), "b": (1, {"$x": data})}))
     frame[position % len(frame)] = byte
     with contextlib.suppress(InvalidRequestError):

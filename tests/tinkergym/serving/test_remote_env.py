@@ -109,7 +109,7 @@ def test_a_picture_is_drawn_there(serve, connect):
     assert caught.value.field == "render_mode"
 
 
-def test_messages_that_are_too_long_are_refused_and_nothing_is_lost(serve, connect):
+def test_rejects_too_long_messages_and_loses_nothing(serve, connect):
     env = connect(serve(max_message_bytes=20_000))
     env.reset(seed=0)
     with pytest.raises(PayloadTooLargeError):
@@ -126,7 +126,7 @@ def test_an_address_that_is_none_is_refused(connect, url):
     assert caught.value.field == "url"
 
 
-def test_a_full_server_says_so_and_a_place_that_becomes_free_is_taken(serve, connect):
+def test_reports_full_server_and_takes_place_that_becomes_free(serve, connect):
     url = serve(capacity=1)
     first, second = connect(url), connect(url)
     first.reset(seed=0)
@@ -141,7 +141,7 @@ def test_a_full_server_says_so_and_a_place_that_becomes_free_is_taken(serve, con
     closer.join()
 
 
-def test_more_environments_than_places_take_turns_when_they_hold_a_place_for_an_episode_only(serve, connect):
+def test_shares_places_by_episode_between_more_environments_in_turns(serve, connect):
     url = serve(capacity=2)
     envs = [connect(url, hold="episode", busy_seconds=30) for _ in range(6)]
     records = {}
@@ -157,7 +157,7 @@ def test_more_environments_than_places_take_turns_when_they_hold_a_place_for_an_
     assert [records[number] for number in range(6)] == [records[0]] * 6
 
 
-def test_a_pickled_environment_stands_for_the_server_not_for_the_episode(serve, connect):
+def test_pickles_environment_for_the_server_and_not_for_the_episode(serve, connect):
     env = connect(serve())
     env.reset(seed=4)
     copy = pickle.loads(pickle.dumps(env.unwrapped))

@@ -53,7 +53,7 @@ def test_scripts_play_their_seats_where_the_game_is():
         there.close()
 
 
-def test_a_game_that_its_loop_ended_gives_its_place_on_the_server_back():
+def test_frees_servers_place_of_game_that_its_loop_ended():
     with environment_server(GAME, capacity=1) as url:
         first, second = (
             seated(tg.make("tinkergym/Remote-v0", url=url, token=TOKEN, hold="episode")) for _ in range(2)

@@ -17,7 +17,7 @@ def session(link, **more):
     return ask(link, op="open", version=VERSION, session=ID, **more)
 
 
-def test_a_call_that_is_repeated_gets_the_stored_answer_and_another_one_is_refused(stranger):
+def test_answers_repeated_call_from_store_and_rejects_another(stranger):
     link = stranger.connect()
     session(link)
     first = ask(link, op="reset", i=0, seed=1)
@@ -30,7 +30,7 @@ def test_a_call_that_is_repeated_gets_the_stored_answer_and_another_one_is_refus
     assert ask(link, op="step", i=2, action="a")["observation"] == "2:a"
 
 
-def test_a_session_can_be_taken_up_by_another_connection_which_then_has_it(stranger):
+def test_moves_session_to_another_connection_that_takes_it_up(stranger):
     old, new = stranger.connect(), stranger.connect()
     session(old)
     ask(old, op="reset", i=0, seed=1)
@@ -46,7 +46,7 @@ def test_a_session_that_never_was_is_gone(stranger):
     assert answer["error"]["type"] == "EnvironmentGoneError"
 
 
-def test_a_call_without_its_parts_is_an_error_of_the_call(stranger):
+def test_blames_call_for_its_missing_parts(stranger):
     link = stranger.connect()
     session(link)
     assert ask(link, op="reset", i=0, seed="seven")["error"]["type"]

@@ -49,7 +49,7 @@ def reasons(url, executor, *, limits):
 
 @pytest.mark.parametrize("executor", [ThreadExecutor, ProcessExecutor])
 @pytest.mark.parametrize("reason", list(LIMITS))
-def test_an_episode_that_the_loop_ends_gives_its_place_to_another_environment(serve, executor, reason):
+def test_gives_place_of_ended_episode_to_another_environment(serve, executor, reason):
     # All environments are kept for further episodes, so each would keep its place, too.
     url = serve(capacity=1)
     assert reasons(url, executor(3), limits=LIMITS[reason]) == {reason: 6}
@@ -64,7 +64,7 @@ def test_frees_vanished_clients_place_after_its_lease(serve, connect, relays):
     connect(url, busy_seconds=30).reset(seed=0)
 
 
-def test_a_client_that_is_connected_keeps_its_place_however_long_it_thinks(serve, connect):
+def test_keeps_place_of_connected_client_however_long_it_thinks(serve, connect):
     url = serve(lease_seconds=0.05, capacity=2)
     thinking, vanishing = connect(url), connect(url)
     thinking.reset(seed=0)

@@ -6,7 +6,7 @@ from tinkergym.serving.settings import ServerSettings
 TOKEN = "a-long-token"
 
 
-def test_a_servers_token_is_not_shown_and_only_loopback_is_private():
+def test_hides_servers_token_and_calls_only_loopback_private():
     settings = ServerSettings(environment_id="a/B-v0", token=TOKEN)
     assert TOKEN not in repr(settings)
     assert settings.only_this_machine

@@ -7,7 +7,7 @@ from tinkergym.errors import (
 from tinkergym.testing.environment_server import TOKEN
 
 
-def test_no_token_a_wrong_one_and_nobody_there_each_have_a_type(serve, connect, monkeypatch):
+def test_types_errors_of_missing_token_wrong_token_and_absent_server(serve, connect, monkeypatch):
     url = serve()
     with pytest.raises(AuthenticationError):
         connect(url, token="wrong-token")

@@ -19,7 +19,7 @@ messages = st.fixed_dictionaries(
 
 
 @given(st.lists(messages, max_size=4))
-def test_lists_of_messages_are_contained_and_are_json_as_they_are(chat):
+def test_contains_lists_of_messages_that_are_json_already(chat):
     assert chat in Chat()
     assert json.loads(json.dumps(chat)) in Chat()
 

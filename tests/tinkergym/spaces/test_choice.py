@@ -4,7 +4,7 @@ from gymnasium.spaces import Discrete
 from tinkergym.spaces.choice import choose
 
 
-def test_a_value_is_drawn_by_the_spaces_own_generator_and_by_its_weight():
+def test_draws_value_by_spaces_own_generator_and_its_weight():
     space = Discrete(5, seed=3)
     drawn = [choose(space, [1, 4]) for _ in range(20)]
     assert set(drawn) == {1, 4}

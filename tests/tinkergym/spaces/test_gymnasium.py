@@ -102,7 +102,7 @@ def test_async_vectors_without_shared_memory_carry_every_space(name):
 
 
 @pytest.mark.parametrize("name", ["text", "chat", "dict", "tuple"])
-def test_shared_memory_is_refused_wherever_text_is_and_the_error_says_what_to_do(name):
+def test_rejects_shared_memory_wherever_text_is_with_what_to_do(name):
     with pytest.raises(TypeError, match="shared_memory=False"):
         AsyncVectorEnv([lambda: Mirror(name)])
 
@@ -133,7 +133,7 @@ def test_empty_batches_of_bounded_spaces_are_in_them():
     assert empty[0] is not empty[1]
 
 
-def test_spaces_that_differ_in_their_bounds_can_stand_side_by_side():
+def test_stacks_spaces_that_differ_in_their_bounds():
     assert batch_differing_spaces([Text(3), Text(5)]) == spaces.Tuple([Text(3), Text(5)])
     assert batch_differing_spaces([Chat(3), Chat(5)]) == spaces.Tuple([Chat(3), Chat(5)])
     images = batch_differing_spaces([Image(2, 3), Image(2, 3)])

@@ -20,7 +20,7 @@ sizes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3, 4
 
 
 @given(sizes, st.integers(0, 2**31))
-def test_a_picture_survives_as_a_png_file_that_others_can_read(size, seed):
+def test_writes_picture_as_png_file_that_others_can_read(size, seed):
     space = Image(*size, seed=seed)
     pixels = space.sample()
     data = space.to_png(pixels)
@@ -31,7 +31,7 @@ def test_a_picture_survives_as_a_png_file_that_others_can_read(size, seed):
     assert PIL.Image.open(io.BytesIO(data)).size == (size[1], size[0])
 
 
-def test_a_picture_that_lies_otherwise_in_memory_is_written_as_it_looks():
+def test_writes_picture_as_it_looks_whatever_its_memory_layout():
     space = Image(2, 3)
     pixels = Image(3, 2, seed=0).sample().transpose(1, 0, 2)
     assert not pixels.flags["C_CONTIGUOUS"]
@@ -105,12 +105,12 @@ def saved(picture, form="PNG"):
         (saved(PIL.Image.new("RGBA", (3, 3))), "3 x 3 RGBA"),
     ],
 )
-def test_a_file_that_is_no_picture_of_the_space_is_refused(data, reason):
+def test_rejects_file_that_is_no_picture_of_the_space(data, reason):
     with pytest.raises(InvalidValueError):
         Image(3, 3).from_png(data)
 
 
-def test_a_small_file_that_claims_to_be_huge_is_refused_before_it_is_unpacked():
+def test_rejects_small_file_claiming_to_be_huge_before_unpacking():
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 

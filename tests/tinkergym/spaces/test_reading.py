@@ -20,7 +20,7 @@ from tinkergym.spaces import (
 
 @given(any_spaces, st.data())
 @settings(deadline=None, max_examples=40)
-def test_whatever_a_peer_sends_is_a_value_of_the_space_or_a_typed_error(space, data):
+def test_reads_value_of_space_or_raises_typed_error(space, data):
     scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
     hostile = st.recursive(
         scalars,
@@ -54,7 +54,7 @@ def test_whatever_a_peer_sends_is_a_value_of_the_space_or_a_typed_error(space, d
         (spaces.OneOf([Text()]), "x", "of a space and a value"),
     ],
 )
-def test_a_value_outside_its_space_is_refused_and_the_error_says_where(space, value, where):
+def test_rejects_value_outside_its_space_and_says_where(space, value, where):
     with pytest.raises(InvalidValueError):
         to_json(space, value)
 

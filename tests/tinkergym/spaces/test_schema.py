@@ -61,7 +61,7 @@ TEXT = {"space": "text", "min_length": 0, "max_length": 5}
         ),
     ],
 )
-def test_a_document_that_describes_no_space_is_refused_with_what_is_wrong(document, reason):
+def test_rejects_document_without_a_space_and_says_what_is_wrong(document, reason):
     with pytest.raises(InvalidSpaceError):
         space_from_json(document)
 

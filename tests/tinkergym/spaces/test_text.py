@@ -61,7 +61,7 @@ def test_samples_respect_lengths_beyond_the_usual_ones():
 @pytest.mark.parametrize(
     "legal", [["a1", "b2", "c3"], ("a1", "b2", "c3"), ["only one, with spaces and 世界"]]
 )
-def test_a_sample_can_be_one_of_the_legal_texts_each_as_likely(legal):
+def test_samples_legal_texts_each_as_likely(legal):
     space = Text(seed=0)
     samples = [space.sample(mask=legal) for _ in range(300)]
     assert set(samples) == set(legal)
@@ -137,7 +137,7 @@ def test_a_text_beside_numbers_survives_flattening_too(dtype, text):
     assert data_equivalence(unflatten(space, flat), value, exact=True)
 
 
-def test_what_is_no_text_of_the_space_is_neither_flattened_nor_unflattened():
+def test_neither_flattens_nor_unflattens_other_than_texts_of_space():
     with pytest.raises(ValueError, match="not in"):
         flatten(Text(3), "four")
     with pytest.raises(ValueError, match="no Unicode character"):
@@ -158,7 +158,7 @@ def test_sync_vector_environments_carry_text():
     vector.close()
 
 
-def test_shared_memory_is_refused_and_the_error_says_what_to_do():
+def test_rejects_shared_memory_and_says_what_to_do():
     with pytest.raises(TypeError, match="shared_memory=False"):
         AsyncVectorEnv([Echo])
 

@@ -54,7 +54,7 @@ def test_floats_keep_every_bit(number):
 
 
 @pytest.mark.parametrize("value", [np.array(7, np.int8), np.int8(7), 7])
-def test_a_single_number_of_a_box_comes_back_as_the_array_that_gymnasium_asks_for(value):
+def test_returns_single_box_number_as_array_for_gymnasium(value):
     back = from_json(spaces.Box(0, 9, (), np.int8), 7)
     assert (type(back), back.shape, back.dtype, int(back)) == (np.ndarray, (), np.int8, 7)
     assert to_json(spaces.Box(0, 9, (), np.int8), value) == 7

@@ -7,7 +7,7 @@ from tinkergym.tasks import (
 )
 
 
-def test_a_generator_is_drawn_only_as_far_as_needed_and_once():
+def test_draws_generator_only_as_far_as_needed_and_once():
     drawn = []
 
     def endless():

@@ -103,7 +103,7 @@ def test_metadata_of_ones_own_keeps_the_cell():
 
 
 @pytest.mark.parametrize("metadata", [{}, {"turns": "single"}, {"turns": "many", "data": "free"}])
-def test_an_environment_that_does_not_say_is_refused_with_what_to_write(metadata):
+def test_rejects_undeclared_environment_with_what_to_write(metadata):
     env = PlainGym()
     env.metadata = metadata
     with pytest.raises(InvalidEnvironmentError, match=r"of PlainGym is"):
@@ -123,7 +123,7 @@ PLAYED = [env for env in CELLS if env is not PlainGym]
     ("env", "declared"),
     [(env, declared) for env in PLAYED for declared in map(CELLS.get, PLAYED)],
 )
-def test_the_contract_accepts_the_true_cell_and_none_of_the_others(env, declared):
+def test_accepts_the_true_cell_and_none_of_the_others(env, declared):
     turns, data = declared
 
     class Declared(env):

@@ -36,7 +36,7 @@ def test_what_is_no_task_is_refused_with_its_number():
         _ = SequenceTasks([{"a": object()}]).fingerprint
 
 
-def test_a_value_that_cannot_be_copied_is_refused_with_the_number_of_its_task():
+def test_rejects_uncopyable_value_with_the_number_of_its_task():
     closed = Image.new("RGB", (4, 4))
     closed.close()
     file = io.BytesIO()
@@ -48,7 +48,7 @@ def test_a_value_that_cannot_be_copied_is_refused_with_the_number_of_its_task():
 
 
 @pytest.mark.parametrize("compression", ["snappy", "none"])
-def test_damaged_pages_of_a_parquet_file_are_refused_with_the_row(tmp_path, compression):
+def test_rejects_damaged_parquet_pages_with_the_row(tmp_path, compression):
     file = tmp_path / "damaged.parquet"
     rows = [{"question": "x" * 50 + str(number)} for number in range(2000)]
     pq.write_table(pa.Table.from_pylist(rows), file, compression=compression, use_dictionary=False)

@@ -43,7 +43,7 @@ def test_the_fingerprint_is_the_files_hash(folder):
     assert train.fingerprint != JsonlTasks(folder, split="test").fingerprint
 
 
-def test_an_option_names_the_task_and_else_the_seed_draws_it(folder):
+def test_names_task_by_option_or_draws_it_by_seed(folder):
     tasks = JsonlTasks(folder, split="train")
     index, task = tasks.choose(np.random.default_rng(0), {"task_index": 2})
     assert (index, task["q"]) == (2, "3+3")

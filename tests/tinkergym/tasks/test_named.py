@@ -33,20 +33,20 @@ def test_what_a_pack_ships_comes_first(folder, tmp_path):
     "name",
     ["../secret.jsonl", "sums/../../secret.jsonl", "/etc", "missing", "a\0b", "org/set", "a" * 300, "loop"],
 )
-def test_a_name_reaches_nothing_outside_of_the_folder_and_no_hub_unless_allowed(folder, name):
+def test_reaches_nothing_outside_folder_and_no_hub_unless_allowed(folder, name):
     (folder / "data" / "loop").symlink_to("loop")
     with pytest.raises(InvalidRequestError) as refused:
         named_tasks(name, split="train")
     assert refused.value.field == "data"
 
 
-def test_a_link_that_leads_out_of_the_folder_is_not_followed(folder):
+def test_follows_no_link_that_leads_out_of_the_folder(folder):
     (folder / "data" / "link.jsonl").symlink_to(folder / "secret.jsonl")
     with pytest.raises(InvalidRequestError):
         named_tasks("link.jsonl")
 
 
-def test_a_dataset_downloaded_from_the_hub_keeps_its_files_in_folders(folder):
+def test_keeps_files_in_folders_of_dataset_downloaded_from_hub(folder):
     for below, text in (("gsm8k/main", "main"), ("gsm8k/socratic", "socratic"), ("geometry3k/data", "data")):
         (folder / "data" / below).mkdir(parents=True)
         (folder / "data" / below / "train.jsonl").write_text(json.dumps({"question": text}) + "\n")

@@ -61,7 +61,7 @@ class Slow(TaskSource):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_data_that_cannot_be_hashed_or_not_in_time_has_an_empty_hash(ends):
+def test_leaves_hash_empty_of_data_not_hashable_in_time(ends):
     ended = threading.Event()
     if ends:
         ended.set()

@@ -31,7 +31,7 @@ JSON = st.recursive(
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), JSON, max_size=3), min_size=1, max_size=8))
-def test_any_json_rows_come_back_as_they_were_and_in_their_order(tmp_path_factory, tasks):
+def test_restores_any_json_rows_as_they_were_in_order(tmp_path_factory, tasks):
     folder = tmp_path_factory.mktemp("rows")
     text = io.StringIO()
     for task in tasks:

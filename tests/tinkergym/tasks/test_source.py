@@ -11,7 +11,7 @@ from tests.tinkergym.tasks.forms import ROWS, hugging_face, parquet
 from tinkergym.errors import InvalidRequestError
 
 
-def test_splits_are_listed_and_an_unknown_one_is_refused_with_them(make):
+def test_lists_splits_and_rejects_unknown_one_with_them(make):
     assert set(make("test").splits) == {"train", "test"}
     assert make("test").split == "test"
     for unknown in ("dev", "../train", None):
@@ -20,7 +20,7 @@ def test_splits_are_listed_and_an_unknown_one_is_refused_with_them(make):
         assert refused.value.field == "split"
 
 
-def test_an_option_names_the_task_and_else_the_seed_draws_it(make):
+def test_names_task_by_option_or_draws_it_by_seed(make):
     tasks = make("train")
     assert tasks.choose(np.random.default_rng(0), {"task_index": np.int64(7)}) == (7, ROWS[7])
     drawn = [tasks.choose(np.random.default_rng(seed)) for seed in range(20)]

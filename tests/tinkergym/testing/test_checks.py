@@ -283,7 +283,7 @@ class TakesNumbersOnly(Sound):
         (TakesNumbersOnly, "step", "ValueError: invalid"),
     ],
 )
-def test_a_cause_that_every_check_would_fail_of_is_one_failure(environment, cause, text):
+def test_reports_cause_failing_every_check_as_one_failure(environment, cause, text):
     first, *others = results(environment).values()
     assert (first.name, first.outcome) == (cause, Outcome.FAILED)
     assert text in first.message
@@ -294,7 +294,7 @@ def test_a_cause_that_every_check_would_fail_of_is_one_failure(environment, caus
     assert {result.message for result in others} == {f"not run: {cause} failed"}
 
 
-def test_an_environment_that_fails_at_once_is_closed_all_the_same():
+def test_closes_environment_that_fails_immediately_all_the_same():
     open_ones = set()
 
     class Counted(CannotBegin):

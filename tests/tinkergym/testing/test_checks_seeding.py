@@ -37,7 +37,7 @@ class Hidden(tg.SingleTurnEnv):
         return float(answer == self.secret)
 
 
-def test_randomness_that_no_tried_action_shows_is_not_blamed_on_the_seed():
+def test_blames_no_seed_for_randomness_that_no_action_shows():
     found = results(Hidden, "different seeds")["different seeds"]
     assert found.outcome is Outcome.SKIPPED
     assert "gold_action" in found.message
@@ -67,7 +67,7 @@ def test_randomness_that_no_tried_action_shows_is_not_blamed_on_the_seed():
     assert results(Constant, "different seeds")["different seeds"].outcome is Outcome.FAILED
 
 
-def test_a_reset_that_does_not_pass_the_seed_on_is_still_found():
+def test_finds_reset_that_does_not_pass_the_seed_on():
     class Unseeded(Hidden):
         def reset(self, *, seed=None, options=None):
             return super().reset(seed=0 if seed is not None else None, options=options)

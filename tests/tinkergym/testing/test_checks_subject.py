@@ -20,7 +20,7 @@ class Backtracks(Sound):
         return super().reply(action)
 
 
-def test_an_answer_that_takes_for_ever_to_parse_is_caught_and_interrupted(monkeypatch):
+def test_interrupts_answer_that_takes_forever_to_parse(monkeypatch):
     monkeypatch.setattr("tinkergym.testing.checks_interface.LARGE_SECONDS", 0.2)
     found = results(Backtracks, "large action")["large action"]
     assert found.outcome is Outcome.FAILED

@@ -47,13 +47,13 @@ def test_a_sound_environment_keeps_the_contract():
     assert set(found.values()) <= {"passed", "skipped"}
 
 
-def test_a_broken_promise_is_one_failed_test_that_says_what_to_do():
+def test_fails_one_test_per_broken_promise_with_what_to_do():
     found = outcomes(Broken)
     assert "make the second close() do nothing" in found["test_closes_twice"]
     assert found["test_same_seed"] == "passed"
 
 
-def test_a_contract_may_bring_its_own_actions_and_its_own_way_to_make():
+def test_takes_contracts_own_actions_and_own_way_to_make():
     seen = []
 
     class Watched(Sound):

@@ -12,7 +12,7 @@ GAMES += [
 
 @pytest.mark.parametrize("name", GAMES)
 @pytest.mark.parametrize("on_illegal", ["lose", "random", "retry:2"])
-def test_the_records_of_the_seats_add_up_to_what_the_game_paid(name, on_illegal):
+def test_adds_up_records_of_seats_to_what_game_paid(name, on_illegal):
     found = play_accounted(name, range(4), illegal_share=0.1, on_illegal=on_illegal)
     assert [game.seed for game in found] == list(range(4))
     assert all(game.agrees for game in found), found

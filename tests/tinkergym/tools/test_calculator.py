@@ -28,6 +28,6 @@ def test_the_calculator_is_exact(expression, result):
         "1e4000",
     ],
 )
-def test_what_the_calculator_cannot_work_out_is_an_error_of_the_tool(expression):
+def test_reports_uncomputable_expression_as_error_of_the_tool(expression):
     with pytest.raises(ToolError):
         calculator.call({"expression": expression})

@@ -26,12 +26,12 @@ class Till(gym.Wrapper):
         return "paid"
 
 
-def test_methods_of_an_environment_and_of_its_wrappers_are_its_tools():
+def test_makes_tools_of_methods_of_environment_and_its_wrappers():
     assert sorted(by_name(methods_of(Till(Shop())))) == ["buy", "pay"]
     assert methods_of(gym.Wrapper(gym.Env())) == []
 
 
-def test_tools_may_be_named_and_only_what_was_made_here_is_closed():
+def test_names_tools_and_closes_only_what_was_made_here():
     tools, made = named_tools([add, f"{__name__}:add"])
     assert [one.name for one in tools] == ["add", "add"]
     assert made == []

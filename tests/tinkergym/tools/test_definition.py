@@ -31,7 +31,7 @@ def test_a_tool_is_still_the_function():
         ({"colour": "red", "points": "x" * 100_000}, ["points"]),
     ],
 )
-def test_arguments_that_do_not_fit_are_told_so_that_a_model_can_act(arguments, told):
+def test_tells_model_about_unfitting_arguments_so_it_can_act(arguments, told):
     with pytest.raises(ToolArgumentsError) as caught:
         paint.call(arguments)
     assert all(part in str(caught.value) for part in told)
@@ -57,7 +57,7 @@ def test_a_name_that_breaks_the_syntax_is_refused(name):
         tg.tool(name=name)(annotated(int))
 
 
-def test_a_method_belongs_to_its_instance_and_self_is_no_argument():
+def test_binds_method_to_its_instance_without_a_self_argument():
     class Shop:
         def __init__(self, price):
             self.price = price

@@ -64,12 +64,12 @@ def test_arguments_are_checked_before_the_server_is_asked(tools, arguments):
         tools["price"].call(arguments)
 
 
-def test_a_tool_that_fails_there_is_an_error_for_the_policy(tools):
+def test_reports_tool_that_fails_there_to_the_policy(tools):
     with pytest.raises(ToolError):
         tools["fail"].call({})
 
 
-def test_the_server_sees_the_variables_that_were_named_and_no_others(tools, monkeypatch):
+def test_shows_server_only_the_variables_that_were_named(tools, monkeypatch):
     monkeypatch.setenv("SECRET", "key")
     with mcp_tools(COMMAND, only=["process"]) as others:
         assert [tool.name for tool in others] == ["process"]
@@ -94,7 +94,7 @@ def test_tells_slow_calls_from_dead_servers():
         os.kill(process, 0)
 
 
-def test_closing_an_environment_that_made_its_tools_by_name_ends_the_server():
+def test_ends_server_when_environment_that_named_its_tools_closes():
     env = ToolCalling(Shop(), [{"tool": "tinkergym.tools.mcp:mcp_tools", "command": COMMAND}])
     process = int(env.tools["process"].call({}).split()[0])
     env.close()

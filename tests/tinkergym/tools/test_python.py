@@ -46,11 +46,11 @@ def isolation(request):
         ("import sys; sys.stdin.read()", "''"),
     ],
 )
-def test_code_runs_and_shows_what_it_prints_and_its_last_value(code, shown, isolation):
+def test_runs_code_and_shows_output_and_last_value(code, shown, isolation):
     assert call(code, isolation=isolation) == shown
 
 
-def test_an_error_shows_the_lines_of_the_code_and_nothing_of_ours(isolation):
+def test_shows_error_lines_of_the_code_and_none_of_ours(isolation):
     with pytest.raises(ToolError) as caught:
         call("def f():\n    return 1 / 0\nprint('before')\nf()", isolation=isolation)
     text = str(caught.value)

@@ -115,7 +115,7 @@ def test_endless_output_is_cut(isolation):
 
 
 @pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
-def test_nothing_that_was_started_survives_and_a_fork_bomb_is_small():
+def test_leaves_nothing_started_alive_and_keeps_fork_bomb_small():
     code = "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass\nprint('parent')"
     assert run_python(code, Limits(cpu_seconds=60)).output == "parent\n"
     run = run_python("import os\nwhile True: os.fork()", Limits(processes=8))
@@ -172,7 +172,7 @@ def test_memory_that_no_process_is_charged_for_is_refused(call):
 
 
 @pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
-def test_memory_of_a_file_and_of_its_own_can_be_mapped():
+def test_maps_memory_of_a_file_and_of_its_own():
     code = """
 import mmap
 with open("f", "wb+") as file:

@@ -5,7 +5,7 @@ from tinkergym.tools import sandbox
 from tinkergym.tools.sandbox import run_python
 
 
-def test_a_sandbox_that_cannot_be_started_is_no_fault_of_the_policy(monkeypatch):
+def test_blames_no_policy_for_a_sandbox_that_cannot_start(monkeypatch):
     monkeypatch.setattr(sandbox.sys, "executable", "/nowhere/python")
     with pytest.raises(EnvironmentInfrastructureError):
         run_python("1")

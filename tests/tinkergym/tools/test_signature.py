@@ -89,6 +89,6 @@ def with_a_stray_description(value: int):
         (with_a_stray_description, "valeu"),
     ],
 )
-def test_a_function_that_cannot_be_described_is_refused_and_the_error_says_why(function, hint):
+def test_rejects_function_that_cannot_be_described_and_says_why(function, hint):
     with pytest.raises(InvalidToolError):
         tg.tool(function)

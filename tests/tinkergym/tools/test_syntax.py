@@ -163,7 +163,7 @@ def test_other_ways_to_write_the_same_call_are_understood(text):
     assert parse_calls(text, "hermes") == [ToolCall("f", {"a": 1})]
 
 
-def test_bare_json_may_be_a_list_or_stand_in_a_fence():
+def test_reads_bare_json_as_list_or_in_a_fence():
     one = '{"name": "f", "arguments": {"a": 1}}'
     assert parse_calls(f"[{one}, {one}]", "json") == [ToolCall("f", {"a": 1})] * 2
     assert parse_calls(f"Let me see.\n```json\n{one}\n```", "json") == [ToolCall("f", {"a": 1})]

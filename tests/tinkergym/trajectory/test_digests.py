@@ -1,7 +1,7 @@
 from tinkergym.trajectory.digests import DIGEST_BYTES, EMPTY_CHAIN, chained, completion_digest
 
 
-def test_a_digest_depends_on_the_version_and_on_every_token_but_not_on_the_container():
+def test_digests_version_and_every_token_but_not_the_container():
     digest = completion_digest(1, [2, 3])
     assert digest == completion_digest(1, (2, 3))
     assert len(digest) == DIGEST_BYTES

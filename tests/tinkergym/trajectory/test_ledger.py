@@ -36,7 +36,7 @@ def write(operations):
 
 
 @given(OPERATIONS)
-def test_a_token_has_a_finite_logprob_exactly_where_the_policy_sampled_it(operations):
+def test_gives_finite_logprob_exactly_where_policy_sampled_the_token(operations):
     ledger, _ = write(operations)
     for segment in ledger.segments():
         # Validation checks lengths, finiteness and the mask; the ledger itself skips it for speed.
@@ -57,7 +57,7 @@ def test_sampled_ids_and_logprobs_stand_where_the_span_says_unchanged(operations
 
 
 @given(OPERATIONS, OPERATIONS)
-def test_what_is_in_a_ledger_is_never_changed_by_what_comes_later(first, then):
+def test_never_changes_what_is_in_a_ledger_by_later_entries(first, then):
     before = write(first)[0].segments()
     after = write([*first, *then])[0].segments()
     for old, new in zip(before, after, strict=False):
@@ -121,7 +121,7 @@ def test_images_stand_where_their_placeholders_came_to_stand():
 
 
 @pytest.mark.parametrize("spans", [[(2, 5)], [(0, 2), (1, 3)]])
-def test_an_image_outside_of_its_tokens_or_across_another_is_refused_and_nothing_is_added(spans):
+def test_rejects_image_outside_its_tokens_or_across_another(spans):
     ledger = Ledger()
     with pytest.raises(ValueError, match="image"):
         ledger.append_given([1, 2, 3], [ImageSpan(sha256=CAT, start=a, end=b) for a, b in spans])

@@ -31,7 +31,7 @@ def with_parts() -> Trajectory:
     return record.model_copy(update={"turns": [turn], "final_observation": PARTS[3:]})
 
 
-def test_a_trajectory_of_parts_is_the_same_after_the_wire_and_can_be_read():
+def test_restores_readable_trajectory_of_parts_after_the_wire():
     back = Trajectory.model_validate_json(with_parts().model_dump_json())
     assert back == with_parts()
     assert back.turns[0].observation == PARTS[:2]

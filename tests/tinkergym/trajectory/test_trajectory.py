@@ -9,7 +9,7 @@ from tinkergym.testing.episodes import one_turn_episode
     ("rewards", "total"),
     [([], 0.0), ([2.0], 2.0), ([1.0, -0.5, 2.0], 2.5), ([3.0, 0.0], 3.0)],
 )
-def test_the_return_of_an_episode_is_the_sum_over_its_turns(rewards, total):
+def test_sums_return_of_an_episode_over_its_turns(rewards, total):
     one = one_turn_episode()
     turns = [one.turns[0].model_copy(update={"reward": reward}) for reward in rewards]
     assert one.model_copy(update={"turns": turns}).episode_return == total

@@ -8,14 +8,14 @@ class Mute:
         raise RuntimeError("no")
 
 
-def test_what_is_quoted_is_cut_and_an_object_that_cannot_be_shown_is_named():
+def test_cuts_what_is_quoted_and_names_object_without_repr():
     assert quoted("x" * 1000, most=5) == "xxxxx"
     assert "Mute" in quoted(Mute())
     assert "RuntimeError" in quoted(Mute())
 
 
 @pytest.mark.parametrize(("value", "word"), [(None, "return"), (3, "int"), ("", "str")])
-def test_a_type_is_named_and_none_hints_at_a_forgotten_return(value, word):
+def test_names_a_type_and_hints_at_forgotten_return_for_none(value, word):
     assert word in type_in_words(value)
 
 

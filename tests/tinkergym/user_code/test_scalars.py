@@ -105,7 +105,7 @@ def test_an_async_term_is_awaited():
 
 
 @pytest.mark.parametrize("name", ["ask", "step"])
-def test_an_async_method_of_an_environment_is_found_before_a_job(client, name):
+def test_finds_async_method_of_environment_before_a_job(client, name):
     async def method(self, what):
         return 1.0
 
@@ -128,5 +128,5 @@ def test_also_of_an_environment_by_hand():
 @pytest.mark.parametrize(
     ("value", "number"), [(2, 2.0), (True, 1.0), (0.5, 0.5), (10**400, None), (math.nan, None), ("1", None)]
 )
-def test_a_number_from_json_is_a_float_if_it_fits_into_one(value, number):
+def test_reads_number_from_json_as_float_if_it_fits(value, number):
     assert finite_json_number(value) == number

@@ -41,7 +41,7 @@ def test_the_innermost_folder_of_imports_counts(path, shown, before):
     assert with_relative_paths(text, folders) == f'{before}File "{shown}", line 3, in step'
 
 
-def test_a_package_that_is_installed_for_development_is_named_from_its_top(tmp_path):
+def test_names_package_installed_for_development_from_its_top(tmp_path):
     inner = tmp_path / "src" / "pack" / "inner"
     inner.mkdir(parents=True)
     for folder in (inner, inner.parent):

@@ -78,7 +78,7 @@ def test_an_illegal_action_can_be_tried_again_and_then_loses():
     assert env.step("left")[2] is False
 
 
-def test_an_illegal_action_can_lose_at_once_and_cost_what_it_should():
+def test_loses_immediately_by_illegal_action_at_the_declared_cost():
     env = IllegalAction(Doors(), on_illegal="lose", reward=-0.25)
     env.reset(seed=0)
     assert env.step("up")[1:3] == (-0.25, True)
@@ -96,7 +96,7 @@ def test_an_illegal_action_can_become_a_random_legal_one():
     assert played == {f"Illegal move: 'up'. {door} was played instead." for door in ("left", "right")}
 
 
-def test_random_actions_follow_the_seed_and_leave_the_environments_chance_alone():
+def test_follows_seed_in_random_actions_without_the_environments_chance():
     def rooms(env, *actions):
         env.reset(seed=7)
         return [env.step(action)[0].splitlines()[-1] for action in actions]

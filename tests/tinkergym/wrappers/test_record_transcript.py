@@ -92,7 +92,7 @@ def test_two_processes_write_to_one_file_without_mixing_lines(tmp_path):
     assert sorted(said) == ["a"] * 40 + ["b"] * 40
 
 
-def test_half_a_line_of_a_killed_writer_harms_no_later_one(tmp_path):
+def test_harms_no_later_line_by_killed_writers_half_one(tmp_path):
     path = tmp_path / "games.jsonl"
     play(RecordTranscript(Count(), path))
     with path.open("a") as file:
@@ -112,13 +112,13 @@ def test_a_full_disk_is_one_warning_and_a_count(tmp_path):
     assert env.lost == 2
 
 
-def test_a_full_disk_ends_the_episode_if_that_was_asked_for():
+def test_ends_episode_on_full_disk_if_asked_for():
     env = RecordTranscript(Count(), "/dev/full", strict=True)
     with pytest.raises(StorageFullError):
         play(env)
 
 
-def test_an_episode_that_does_not_fit_leaves_no_part_of_itself(tmp_path):
+def test_leaves_no_part_of_an_episode_that_does_not_fit(tmp_path):
     path = tmp_path / "games.jsonl"
     env = RecordTranscript(Count(), path, strict=True)
     play(env)

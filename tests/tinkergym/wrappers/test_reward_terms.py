@@ -77,7 +77,7 @@ def test_settings_that_cannot_work_are_refused(terms, weights):
         RewardTerms(Echo(), terms, weights)
 
 
-def test_it_is_recorded_in_the_spec_and_made_again_from_it():
+def test_records_it_in_spec_and_makes_it_from_there():
     tg.register("terms/Echo-v0", f"{__name__}:Echo")
     env = RewardTerms(tg.make("terms/Echo-v0"), {"repeats": f"{__name__}:repeats"}, {"repeats": 2.0})
     again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))

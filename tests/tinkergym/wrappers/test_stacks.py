@@ -55,7 +55,7 @@ def test_gymnasium_checks_the_stack_without_a_warning(path):
         check_env(stack(path), skip_render_check=True)
 
 
-def test_a_copy_in_another_process_goes_on_as_the_original_would(path):
+def test_continues_copy_in_another_process_as_the_original_would(path):
     env = stack(path)
     env.reset(seed=3)
     copy = pickle.loads(pickle.dumps(env))

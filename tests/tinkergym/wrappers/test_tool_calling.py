@@ -99,13 +99,13 @@ def stepped(env, action):
 
 
 @pytest.mark.parametrize("syntax", ["hermes", "xml", "json"])
-def test_a_call_is_run_and_its_result_is_the_next_observation(syntax):
+def test_runs_call_and_returns_result_as_next_observation(syntax):
     observation, counts = stepped(ToolCalling(Shop(), [add], syntax), call("add", syntax, a=19, b=23))
     assert "42" in observation
     assert counts == {"tool_calls": 1.0}
 
 
-def test_the_answer_goes_to_the_environment_and_stateful_tools_are_its_own_methods():
+def test_passes_answer_to_environment_with_stateful_tools_as_methods():
     env = ToolCalling(Shop())
     env.reset(seed=4)
     observation, *_ = env.step(call("price_of", what="apple"))
@@ -179,7 +179,7 @@ def test_a_call_that_takes_too_long_is_given_up():
     assert counts == {"tool_calls": 1.0, "tool_errors": 1.0}
 
 
-def test_methods_run_in_the_environments_thread_and_functions_with_a_limit_beside_it():
+def test_runs_methods_in_the_environments_thread_and_functions_with_limit():
     threads = []
 
     class Threaded(Shop):
@@ -272,7 +272,7 @@ def test_an_observation_that_can_hold_no_text_is_refused():
     assert caught.value.field == "environment"
 
 
-def test_the_wrapper_is_recorded_in_the_spec_and_made_again_from_it():
+def test_records_wrapper_in_the_spec_and_makes_it_from_there():
     tg.register("tools/Shop-v0", f"{__name__}:Shop")
     env = ToolCalling(tg.make("tools/Shop-v0"), [add], "xml", max_calls=2)
     spec = gym.envs.registration.EnvSpec.from_json(env.spec.to_json())
@@ -296,7 +296,7 @@ class Closing(Tool):
         self.closed += 1
 
 
-def test_tools_that_are_made_by_name_are_closed_with_the_environment_others_are_not(monkeypatch):
+def test_closes_only_tools_made_by_name_with_the_environment(monkeypatch):
     source = {"tool": f"{__name__}:Closing", "answer": "made"}
     monkeypatch.setitem(__import__("sys").modules, __name__, type("module", (), {"Closing": Closing}))
     env = ToolCalling(Shop(), [source])

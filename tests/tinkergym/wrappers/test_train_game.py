@@ -76,7 +76,7 @@ def recorded(service, env):
     return [result for step in service.jobs.get(env.job.id).history for result in step]
 
 
-def test_a_loop_over_agents_trains_every_seat_until_the_steps_are_done(service, train):
+def test_trains_every_seat_in_loop_until_steps_are_done(service, train):
     env = train()
     games = []
     while env.training:
@@ -93,7 +93,7 @@ def test_a_loop_over_agents_trains_every_seat_until_the_steps_are_done(service, 
     assert env.stop_reason == "terminated"
 
 
-def test_one_of_the_games_own_players_takes_its_seat_and_is_not_recorded(service, train):
+def test_seats_games_own_player_without_recording_it(service, train):
     env = train(agents={"x": tg.Train(), "o": tg.opponents.Scripted("random")}, steps=1)
     while env.training:
         assert [agent for agent, _ in play_one(env)] == ["x", "o", "x", "o"]
@@ -120,7 +120,7 @@ def test_pays_seats_that_join_late_or_leave_early(start_service, seed, train):
         assert paid == account
 
 
-def test_a_limit_of_the_job_ends_the_loop_and_says_which(service, train):
+def test_ends_loop_at_a_limit_of_job_and_names_it(service, train):
     env = train(limits=tg.Limits(max_turns=1), steps=1)
     with pytest.warns(UserWarning, match="waits for episodes"):
         assert play_one(env) == [("x", "9"), ("o", "1"), ("x", "")]
@@ -146,7 +146,7 @@ def test_calls_out_of_order_are_refused(service, train):
         env.reset()
 
 
-def test_a_game_that_raises_ends_for_all_by_name_and_the_script_hears_it(service, train):
+def test_ends_game_for_all_when_it_raises_and_tells_script(service, train):
     class Breaks(Line):
         def play(self, player, move):
             raise RuntimeError("fell off the table")

@@ -102,7 +102,7 @@ def test_the_episodes_of_a_group_start_equal(service, train):
     assert firsts[2] == firsts[3]
 
 
-def test_a_seed_of_the_scripts_own_is_refused_unless_the_batch_is_the_baseline(service, train):
+def test_rejects_scripts_own_seed_unless_batch_is_the_baseline(service, train):
     env = train()
     with pytest.raises(InvalidRequestError) as caught:
         env.reset(seed=7)
@@ -130,7 +130,7 @@ def test_steps_and_answers_out_of_order_are_refused(service, train):
     env.job.cancel()
 
 
-def test_a_reset_in_the_middle_abandons_the_episode_and_names_it(service, train):
+def test_abandons_and_names_episode_on_reset_in_the_middle(service, train):
     env = train(steps=1)
     env.reset()
     env.policy.act("The die shows 1.")
@@ -141,7 +141,7 @@ def test_a_reset_in_the_middle_abandons_the_episode_and_names_it(service, train)
     assert reasons == ["abandoned", "terminated", "terminated", "terminated"]
 
 
-def test_an_environment_that_raises_ends_the_episode_by_name_and_the_script_hears_it(service, train_remotely):
+def test_ends_raising_environments_episode_by_name_and_tells_script(service, train_remotely):
     class Breaking(Dice):
         def step(self, action):
             raise ZeroDivisionError("no such die")
@@ -167,9 +167,7 @@ def test_a_turn_limit_truncates_and_says_so(service, train):
     env.job.cancel()
 
 
-def test_a_context_that_is_full_truncates_at_the_next_step_without_touching_the_environment(
-    start_service, train
-):
+def test_truncates_at_next_step_of_full_context_without_environment(start_service, train):
     service = start_service(name_the_die, context_length=100)
     env = train(steps=1)
     env.reset()
@@ -198,7 +196,7 @@ class Slow(Dice):
 
 
 @pytest.mark.parametrize("slow", ["reset", "step"])
-def test_an_environment_that_took_too_long_ends_the_episode_by_name(service, slow, train_remotely):
+def test_ends_episode_by_name_when_environment_took_too_long(service, slow, train_remotely):
     env = train_remotely(Slow(slow), steps=1, algorithm=SMALL, limits=tg.Limits(step_timeout_seconds=0.3))
     env.reset()
     env.policy.act("The die shows 1.")
@@ -222,7 +220,7 @@ def test_an_episode_whose_time_ran_out_keeps_what_it_earned(service, train):
     env.job.cancel()
 
 
-def test_a_job_that_was_cancelled_is_heard_of_at_the_next_episode(service, train):
+def test_tells_of_cancelled_job_at_the_next_episode(service, train):
     env = train(steps=50)
     play_one(env)
     env.job.cancel()
@@ -230,7 +228,7 @@ def test_a_job_that_was_cancelled_is_heard_of_at_the_next_episode(service, train
         env.training  # noqa: B018 - asking is what raises
 
 
-def test_a_loop_that_goes_on_plays_with_the_trained_policy_and_is_warned_once(service, train):
+def test_plays_on_with_trained_policy_and_warns_once(service, train):
     env = train(steps=1)
     for _ in range(4):
         play_one(env)
@@ -242,7 +240,7 @@ def test_a_loop_that_goes_on_plays_with_the_trained_policy_and_is_warned_once(se
     assert len(recorded(service, env)) == 4
 
 
-def test_a_script_that_leaves_early_is_told_how_to_go_on_and_another_one_can(service, train, train_remotely):
+def test_tells_script_that_leaves_early_how_to_go_on(service, train, train_remotely):
     first = train(steps=1)
     play_one(first)
     with pytest.warns(UserWarning, match="waits for episodes; continue with TrainRemotely"):
@@ -296,7 +294,7 @@ def test_wrong_settings_start_nothing(service, train):
     assert "POST /v1/jobs" not in service.calls
 
 
-def test_an_adapter_that_is_none_of_ours_is_not_taken_for_the_usual_one(service, train):
+def test_rejects_foreign_adapter_in_place_of_the_usual_one(service, train):
     with pytest.raises(InvalidRequestError) as caught:
         train(adapter={})
     assert caught.value.field == "adapter"

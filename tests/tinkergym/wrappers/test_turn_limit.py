@@ -23,7 +23,7 @@ def test_the_last_turn_truncates():
     assert env.step("b")[2:4] == (False, True)
 
 
-def test_a_task_that_ends_with_the_last_turn_is_not_truncated():
+def test_does_not_truncate_a_task_that_ends_with_last_turn():
     env = TurnLimit(Chat(), turns=1)
     env.reset(seed=0)
     assert env.step("bye")[2:4] == (True, False)

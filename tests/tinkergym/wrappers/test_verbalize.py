@@ -179,7 +179,7 @@ class Compass(Wording):
         return f"field {observation}"
 
 
-def test_a_wording_of_ones_own_is_named_by_module_and_class():
+def test_names_own_wording_by_module_and_class():
     env = Verbalize(gym.make("FrozenLake-v1", is_slippery=False), wording=f"{__name__}:Compass")
     assert env.metadata["system_prompt"] == "Find G. Answer with one of: west, south, east, north."
     env.reset(seed=0)

@@ -17,7 +17,7 @@ class Directions(Wording):
     names = ("left", "Right", "stay")
 
 
-def test_actions_have_the_names_of_a_wording_and_are_read_in_any_spelling():
+def test_names_actions_by_wording_and_reads_them_in_any_spelling():
     words = Directions(Walk())
     assert words.legal_actions() == ["left", "Right", "stay"]
     assert [words.action(text) for text in (" LEFT\n", "right", "stay")] == [1, 2, 3]

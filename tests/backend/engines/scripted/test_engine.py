@@ -35,7 +35,7 @@ def engine() -> Iterator[SamplingEngine]:
     made.close()
 
 
-def test_the_script_is_cut_by_stop_ids_the_limit_and_the_context(engine):
+def test_cuts_script_by_stop_ids_limit_and_context(engine):
     free, stopped, limited, full = engine.generate_together(
         [ask([20]), ask([20], stop_ids=[22]), ask([20], max_tokens=3), ask([1] * 6)]
     )

@@ -80,7 +80,7 @@ def test_logprobs_equal_those_of_plain_transformers_whatever_the_architecture(
 
 
 @torch.no_grad()
-def test_logprobs_of_prompts_and_of_the_likeliest_tokens_equal_plain_transformers_to_1e5(start, directory):
+def test_equals_plain_transformers_in_logprobs_to_1e5(start, directory):
     """Among rows that want neither, with prompts that take several forwards, and more rows than places."""
     engine, model = start(directory, max_slots=3), plain_model(directory)
     requests = [
@@ -105,7 +105,7 @@ def test_logprobs_of_prompts_and_of_the_likeliest_tokens_equal_plain_transformer
             assert torch.allclose(found_values, values, rtol=0, atol=1e-5)
 
 
-def test_a_request_gets_the_same_tokens_alone_and_in_a_batch(start, directory):
+def test_samples_the_same_tokens_alone_and_in_a_batch(start, directory):
     requests = [ask(f"r{i}", prompt(2 + i, i), max_tokens=3 + i % 5, seed=i) for i in range(12)]
     together = complete(start(directory), requests)
     engine = start(directory)
@@ -114,7 +114,7 @@ def test_a_request_gets_the_same_tokens_alone_and_in_a_batch(start, directory):
         assert alone.token_ids == together[request.request_id].token_ids
 
 
-def test_an_answer_goes_on_the_same_when_it_is_asked_for_in_two_parts(start, directory):
+def test_continues_completion_unchanged_when_it_is_asked_in_two_parts(start, directory):
     engine = start(directory)
     whole = complete(engine, [ask("whole", prompt(7), seed=5, max_tokens=8)])["whole"].token_ids
     rest = complete(engine, [ask("rest", prompt(7) + whole[:3], seed=5, max_tokens=5)])["rest"].token_ids
@@ -131,7 +131,7 @@ def test_temperature_zero_takes_the_likeliest_token(start, directory):
         ids.append(token)
 
 
-def test_a_stop_id_ends_the_answer_and_is_part_of_it(start, directory):
+def test_ends_completion_at_and_including_a_stop_id(start, directory):
     engine = start(directory)
     free = complete(engine, [ask("free", prompt(5), max_tokens=8)])["free"]
     stop = free.token_ids[3]
@@ -140,7 +140,7 @@ def test_a_stop_id_ends_the_answer_and_is_part_of_it(start, directory):
     assert (cut.finish_reason, free.finish_reason) == ("stop", "length")
 
 
-def test_the_context_cuts_an_answer_and_refuses_a_prompt_that_fills_it(start, directory):
+def test_cuts_completion_at_the_context_and_rejects_prompt_filling_it(start, directory):
     engine = start(directory)
     found = answers(
         engine,
@@ -190,7 +190,7 @@ def test_equal_prompts_of_two_owners_are_computed_for_each(start, directory):
     assert engine.stats().reused_tokens == 0
 
 
-def test_sessions_that_went_the_same_way_compute_the_next_turn_once(start, directory):
+def test_computes_next_turn_once_for_sessions_with_equal_past(start, directory):
     engine = start(directory)
     sessions = [f"s{i}" for i in range(6)]
     opening = complete(engine, [ask(f"a-{s}", prompt(20), seed=1, session_id=s) for s in sessions])
@@ -213,7 +213,7 @@ def test_sessions_that_went_the_same_way_compute_the_next_turn_once(start, direc
     assert len({tuple(found[f"b-{s}"].token_ids) for s in sessions[:5]}) > 1
 
 
-def test_the_next_turn_of_a_session_computes_only_what_is_new(start, directory):
+def test_computes_only_what_is_new_in_next_turn_of_session(start, directory):
     engine = start(directory)
     first = [ask(f"a{i}", prompt(10 + i, i), session_id=f"s{i}") for i in range(5)]
     one = complete(engine, first)
@@ -230,7 +230,7 @@ def test_the_next_turn_of_a_session_computes_only_what_is_new(start, directory):
         assert_same_logprobs(model, request, two[request.request_id])
 
 
-def test_a_session_whose_past_was_edited_reuses_the_common_beginning_only(start, directory):
+def test_reuses_only_common_beginning_of_session_with_edited_past(start, directory):
     engine = start(directory)
     complete(engine, [ask("a", prompt(20), session_id="s")])
     edited = ask("b", prompt(12) + prompt(10, 3), session_id="s")
@@ -268,7 +268,7 @@ def test_adapters_in_one_batch_do_not_touch_each_other(start, directory, monkeyp
         assert_same_logprobs(models[request.policy], request, found[request.request_id])
 
 
-def test_a_full_policy_samples_with_its_own_weights_beside_an_adapter(start, make_model):
+def test_samples_full_policy_with_its_own_weights_beside_an_adapter(start, make_model):
     directory = make_model("qwen2-tied")
     engine = start(directory)
     state = plain_model(directory).state_dict()
@@ -295,7 +295,7 @@ def test_a_full_policy_samples_with_its_own_weights_beside_an_adapter(start, mak
         assert_same_logprobs(models[request.policy], request, found[request.request_id])
 
 
-def test_after_a_publish_neither_session_nor_prompt_finds_the_old_cache(start, directory):
+def test_finds_no_old_cache_after_a_publish(start, directory):
     engine = start(directory)
     engine.publish("job", 1, adapter(directory, 1))
     first = ask("a", prompt(16), policy="job", policy_version=1, session_id="s")
@@ -355,7 +355,7 @@ def test_a_forward_that_raises_fails_its_requests_and_nothing_else(start, direct
     assert engine.stats().failed_forwards == 1
 
 
-def test_weights_that_are_not_finite_or_do_not_fit_are_refused(start, make_model, directory):
+def test_rejects_weights_that_are_not_finite_or_do_not_fit(start, make_model, directory):
     engine = start(directory)
     good = adapter(directory, 1)
     name = next(iter(good.tensors))
@@ -435,7 +435,7 @@ def test_generate_together_gives_the_same_bits_while_others_are_sampled(start, d
     assert all(isinstance(answer, Completion) for answer in others.wait(60).values())
 
 
-def test_what_is_generated_together_delays_others_but_does_not_stop_them(start, directory):
+def test_delays_but_does_not_stop_others_during_a_joint_batch(start, directory):
     """Nor does a tenant's second batch come before another tenant's first."""
     device = threading.Lock()
     engine = start(directory, device_lock=device)
@@ -460,7 +460,7 @@ def test_what_is_generated_together_delays_others_but_does_not_stop_them(start, 
     assert order[2:] == ["ada/long", "ada/late"]
 
 
-def test_a_batch_that_waits_for_its_tenants_other_one_ends_when_its_sender_is_gone(start, directory):
+def test_ends_a_queued_batch_when_its_sender_is_gone(start, directory):
     class Gone(Future):
         gone = True
 
@@ -477,7 +477,7 @@ def test_a_batch_that_waits_for_its_tenants_other_one_ends_when_its_sender_is_go
     assert isinstance(running.result(60)[0], Completion)
 
 
-def test_batches_of_jobs_without_a_tenant_do_not_wait_for_each_other(start, directory):
+def test_runs_batches_of_jobs_without_tenant_independently(start, directory):
     device, order, done = threading.Lock(), [], threading.Semaphore(0)
     engine = start(directory, device_lock=device)
     engine.publish("job", 1, adapter(directory, 1))
@@ -539,7 +539,7 @@ def test_answers_some_before_beginning_others_at_its_limit(start, directory):
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_what_nobody_waits_for_any_more_is_not_sampled_to_its_end(start, directory, together):
+def test_stops_sampling_what_no_caller_awaits_any_more(start, directory, together):
     class Receiver:
         gone = False
 
@@ -584,7 +584,7 @@ def test_closing_answers_what_is_still_waiting(start, directory):
     assert [answer.error.type for answer in (*found, *late)] == ["ServiceUnavailableError"] * 4
 
 
-def test_closing_does_not_wait_for_the_end_of_what_is_generated_together(start, directory):
+def test_closes_without_waiting_for_the_end_of_a_joint_batch(start, directory):
     held = _Turnstile()
     engine = start(directory, device_lock=held)
     found: list[Completion | SampleFailure] = []
@@ -651,7 +651,7 @@ class _Turnstile:
         self._lock.release()
 
 
-def test_under_publishing_and_retiring_every_answer_comes_from_the_version_it_names(start, directory):
+def test_answers_from_the_named_version_while_versions_come_and_go(start, directory):
     """Three policies change their weights again and again while sessions of all of them go on."""
     engine = start(directory, max_slots=20, iteration_tokens=64)
     weights: dict[tuple[str, int], AdapterWeights] = {}

@@ -58,7 +58,7 @@ def test_jobs_whose_episodes_the_service_plays_take_turns_too(queue):
     assert drained(queue) == "AxByC"
 
 
-def test_the_tenant_with_the_fewest_requests_in_slots_comes_first_however_few_its_job_has(queue):
+def test_serves_first_the_tenant_with_fewest_requests_in_slots(queue):
     held = Held(
         [state("1", "ada/1", policy="p"), state("2", "ada/1", policy="q"), state("3", "bob/1", policy="s")]
     )
@@ -66,7 +66,7 @@ def test_the_tenant_with_the_fewest_requests_in_slots_comes_first_however_few_it
     assert queue.pop_first(held).request.request_id == "x"
 
 
-def test_of_one_tenants_jobs_that_with_the_fewest_requests_in_slots_comes_first(queue):
+def test_serves_first_the_tenants_job_with_fewest_requests_in_slots(queue):
     held = Held(
         [state("1", "ada/1", policy="p"), state("2", "ada/1", policy="p"), state("3", "ada/1", policy="q")]
     )

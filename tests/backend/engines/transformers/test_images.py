@@ -89,7 +89,7 @@ def test_prompts_that_differ_in_their_image_alone_share_no_cache(engine):
     assert engine.stats().copied_tokens - copied < 2 * len(look("4", 4).prompt_ids)
 
 
-def test_policies_with_adapters_on_either_part_share_a_batch_with_the_base(engine, weights, reference):
+def test_shares_a_batch_between_adapters_on_either_part_and_base(engine, weights, reference):
     published = {
         "words": weights(LoRA(rank=4), 1),
         "eyes": weights(LoRA(rank=4, vision=True), 2),
@@ -109,7 +109,7 @@ def test_policies_with_adapters_on_either_part_share_a_batch_with_the_base(engin
         engine.retire(name)
 
 
-def test_an_adapter_that_is_merged_goes_on_showing_images_that_nobody_has_seen(engine, weights, reference):
+def test_shows_new_images_through_an_adapter_that_is_merged(engine, weights, reference):
     for version in (1, 2):
         engine.publish("merged", version, weights(LoRA(rank=4), version))
         engine.publish("eyes", version, weights(LoRA(rank=4, vision=True), version))

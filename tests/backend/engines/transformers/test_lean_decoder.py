@@ -40,9 +40,7 @@ def logits_of_three_steps(model):
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen2-tied", "llama", "mistral"])
-def test_a_llama_like_decoder_is_run_lean_and_gives_the_bits_of_its_own_modules(
-    make_model, monkeypatch, architecture
-):
+def test_runs_lean_llama_decoder_with_bits_of_its_own_modules(make_model, monkeypatch, architecture):
     lean = load(make_model(architecture))
     assert lean.is_lean
     monkeypatch.setattr(LeanDecoder, "__init__", refuse)
@@ -68,7 +66,7 @@ def test_it_and_the_sampling_run_without_python(make_model, caplog, architecture
 
 
 @pytest.mark.parametrize("ranks", [RANK, 100])
-def test_adapters_side_by_side_or_one_by_one_give_the_bits_of_its_own_modules(make_model, monkeypatch, ranks):
+def test_runs_adapters_together_or_singly_with_bits_of_own_modules(make_model, monkeypatch, ranks):
     directory = make_model("qwen3")
     adapters = [adapter(directory, ranks, seed=seed) for seed in (1, 2)]
     lean = load(directory)
@@ -80,7 +78,7 @@ def test_adapters_side_by_side_or_one_by_one_give_the_bits_of_its_own_modules(ma
     assert not torch.allclose(found[0][:2], base[:2], atol=1e-3)
 
 
-def test_a_prompt_of_one_token_sees_nothing_of_who_sat_in_its_slot_before(make_model):
+def test_hides_previous_user_of_a_slot_from_a_short_prompt(make_model):
     model = load(make_model("qwen3"))
     used, clean = (SlotCache(slots=2, length=64, device=CPU, dtype=torch.float32) for _ in range(2))
     run(model, used, [Span(0, 0, 20), Span(1, 0, 9)])

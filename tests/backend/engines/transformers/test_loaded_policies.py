@@ -26,7 +26,7 @@ def policies():
     return LoadedPolicies(model, merged_limit=2)
 
 
-def test_an_older_version_keeps_its_weights_until_its_last_request_is_answered(policies):
+def test_keeps_weights_of_older_version_until_its_last_request_ends(policies):
     policies.publish("job", 1, weights(1.0))
     old = [policies.take("job", 1), policies.take("job", None)]
     policies.publish("job", 2, weights(2.0), let_finish=True)
@@ -42,7 +42,7 @@ def test_an_older_version_keeps_its_weights_until_its_last_request_is_answered(p
     assert not old[1].factors
 
 
-def test_each_version_is_added_to_its_own_tokens_while_an_older_one_finishes():
+def test_adds_each_version_to_its_own_tokens_while_another_finishes():
     model = nn.Module()
     model.layer = nn.Linear(4, 3)
     policies = LoadedPolicies(model, merged_limit=2)
@@ -68,7 +68,7 @@ def test_each_version_is_added_to_its_own_tokens_while_an_older_one_finishes():
 
 @pytest.mark.parametrize("tensor", ["layer.weight", "layer.bias"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_full_weights_that_are_not_finite_are_refused_and_the_version_before_stays(policies, tensor, bad):
+def test_rejects_full_weights_that_are_not_finite_and_keeps_version(policies, tensor, bad):
     state = {"layer.weight": torch.ones(3, 4), "layer.bias": torch.ones(3)}
     policies.publish("job", 1, FullWeights(tensors=state))
     broken = {name: own.clone() for name, own in state.items()}
@@ -102,7 +102,7 @@ def test_a_version_that_nobody_uses_goes_at_once(policies):
     assert not idle.live
 
 
-def test_a_mix_that_broke_off_in_the_middle_is_made_anew(monkeypatch):
+def test_rebuilds_a_mix_that_broke_off_in_the_middle(monkeypatch):
     model = nn.Module()
     model.layer, model.other = nn.Linear(4, 3), nn.Linear(4, 3)
     policies = LoadedPolicies(model, merged_limit=2)
@@ -136,7 +136,7 @@ def test_a_mix_that_broke_off_in_the_middle_is_made_anew(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["adapter", "full"])
-def test_nothing_of_a_retired_policy_stays_although_it_was_the_last_one_used(policies, kind):
+def test_keeps_nothing_of_a_retired_policy_that_was_used_last(policies, kind):
     state = {"layer.weight": torch.ones(3, 4), "layer.bias": torch.ones(3)}
     policies.publish("job", 1, weights(1.0) if kind == "adapter" else FullWeights(tensors=state))
     policy = policies.take("job", 1)

@@ -61,7 +61,7 @@ def test_a_model_with_attention_that_cannot_be_packed_is_refused(start, tmp_path
         start(tmp_path)
 
 
-def test_a_small_forward_is_not_divided_among_threads_and_a_large_one_is(start, directory, monkeypatch):
+def test_divides_a_large_forward_among_threads_and_no_small_one(start, directory, monkeypatch):
     threads, logits = {}, PackedModel.logits
 
     def noting(model, token_ids, *others, **options):
@@ -88,9 +88,7 @@ def test_a_small_forward_is_not_divided_among_threads_and_a_large_one_is(start, 
         ),
     ],
 )
-def test_models_whose_past_is_more_than_full_or_windowed_attention_are_refused_by_name(
-    tmp_path, kind, config
-):
+def test_rejects_models_without_full_or_windowed_attention_by_name(tmp_path, kind, config):
     sizes = {
         "vocab_size": 97,
         "hidden_size": 32,

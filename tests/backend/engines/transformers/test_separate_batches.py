@@ -19,7 +19,7 @@ def played(batches, *, seconds, tenants, steps, step_seconds=1.0):
     return took
 
 
-def test_each_tenant_has_one_batch_at_a_time_and_they_take_turns():
+def test_runs_one_batch_per_tenant_in_turns():
     batches = SeparateBatches(3)
     for owner, name in (("ada", "a1"), ("ada", "a2"), ("bob", "b1"), ("eve", "e1")):
         batches.add(owner, name)
@@ -28,7 +28,7 @@ def test_each_tenant_has_one_batch_at_a_time_and_they_take_turns():
     assert {batches.next() for _ in range(3)} == {"a2", "b1", "e1"}
 
 
-def test_only_so_many_have_a_cache_and_tenants_that_wait_for_one_take_turns():
+def test_limits_tenants_with_a_cache_and_lets_others_take_turns():
     batches = SeparateBatches(1)
     for owner, name in (("ada", "a1"), ("ada", "a2"), ("ada", "a3"), ("bob", "b1")):
         batches.add(owner, name)
@@ -42,7 +42,7 @@ def test_only_so_many_have_a_cache_and_tenants_that_wait_for_one_take_turns():
 @pytest.mark.parametrize("tenants", [1, 2, 4])
 @pytest.mark.parametrize("owners", [1, 3])
 @pytest.mark.parametrize("seconds", [0.5, 20.0])
-def test_every_tenant_has_an_equal_part_of_the_time_however_long_a_forward_takes(tenants, owners, seconds):
+def test_gives_tenants_equal_time_however_long_their_forwards_take(tenants, owners, seconds):
     batches = SeparateBatches(4)
     for owner in range(owners):
         batches.add(str(owner), owner)
@@ -56,7 +56,7 @@ def test_every_tenant_has_an_equal_part_of_the_time_however_long_a_forward_takes
         assert max(parts) <= min(parts) + seconds
 
 
-def test_what_the_queue_computed_before_a_batch_came_is_not_made_up_for():
+def test_does_not_make_up_for_queue_work_before_a_batch():
     batches = SeparateBatches(1)
     batches.queue_took(1000.0)
     batches.add("ada", "a")
@@ -64,7 +64,7 @@ def test_what_the_queue_computed_before_a_batch_came_is_not_made_up_for():
     assert took == {"queue": 50.0, "a": 50.0}
 
 
-def test_without_others_a_batch_is_always_due_and_without_a_batch_the_queue():
+def test_runs_batch_whenever_alone_and_queue_whenever_without_batch():
     batches = SeparateBatches(2)
     assert not batches.is_due(queue_idle=True)
     batches.add("ada", "a")

@@ -50,7 +50,7 @@ def test_a_small_cache_makes_requests_wait_and_forgets_the_oldest(start, directo
         assert_same_logprobs(model, request, found[request.request_id])
 
 
-def test_a_request_that_gave_its_slot_back_gets_the_same_tokens(start, directory):
+def test_gives_same_tokens_to_a_request_that_gave_slot_back(start, directory):
     requests = [ask(f"r{i}", prompt(60, i), max_tokens=90) for i in range(3)]
     roomy = complete(start(directory), requests)
     # 128 positions of 2 layers with 2 heads of 8 numbers take 32 KiB: room for two short or one long one.

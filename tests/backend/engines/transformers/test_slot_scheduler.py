@@ -121,7 +121,7 @@ def test_hands_prompt_on_after_its_leader_left(model):
         assert found[name].sampling_logprobs == pytest.approx(alone.sampling_logprobs, abs=1e-4)
 
 
-def test_a_long_sequence_that_is_gone_leaves_the_room_to_many_short_ones(model):
+def test_leaves_room_of_a_finished_long_sequence_to_short_ones(model):
     # Room for 1,024 tokens in all.
     steps = Steps(model, bytes=1024 * model.bytes_per_token, iteration_tokens=4096)
 
@@ -152,7 +152,7 @@ def test_a_kept_long_sequence_is_not_cut_for_short_ones(model):
     assert steps.counters.reused_tokens - reused == 707
 
 
-def test_a_request_whose_asker_left_before_its_turn_takes_no_room_from_others(model):
+def test_frees_room_of_a_request_whose_caller_left_early(model):
     steps = Steps(model, bytes=1024 * model.bytes_per_token, iteration_tokens=4096)
     for number in range(6):
         steps.ask(f"kept{number}", OTHER[number:], session=f"owner/game{number}")
@@ -185,7 +185,7 @@ def prompt(number: int, length: int = 40) -> list[int]:
 
 
 @pytest.mark.parametrize("limits", [{"most_active": 4}, {"slots": 4}])
-def test_a_tenant_who_fills_all_slots_gives_some_up_for_another_and_keeps_every_token(model, limits):
+def test_reclaims_slots_from_flooding_tenant_without_losing_its_tokens(model, limits):
     steps = Steps(model, **limits)
     for number in range(12):
         ask_as(steps, "flood", f"flood{number}", prompt(number), tokens=60)
@@ -210,7 +210,7 @@ def test_a_tenant_who_fills_all_slots_gives_some_up_for_another_and_keeps_every_
         )
 
 
-def test_a_forward_beside_a_flood_is_not_much_larger_than_without_it(model, monkeypatch):
+def test_keeps_a_forward_beside_a_flood_about_as_small(model, monkeypatch):
     sizes: list[int] = []
     logits = model.logits
 
@@ -231,7 +231,7 @@ def test_a_forward_beside_a_flood_is_not_much_larger_than_without_it(model, monk
     assert len(steps.finish()) == 25
 
 
-def test_a_burst_shares_the_device_with_others_while_another_tenants_requests_do_not_queue(model):
+def test_shares_device_during_a_burst_without_queueing_other_tenants(model):
     steps = Steps(model, most_active=2)
     for number in range(4):
         steps.ask(f"burst {number}", LONG, session="ada/")

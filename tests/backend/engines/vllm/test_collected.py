@@ -23,7 +23,7 @@ def collected(*outputs, **message):
 
 
 @pytest.mark.parametrize("reason", ["abort", "error"])
-def test_an_end_that_is_none_is_an_error_and_no_answer(reason):
+def test_raises_on_an_unknown_end_instead_of_answering(reason):
     found = collected(output([1], reason=reason))
     assert found.complete
     assert set(found.answer()) == {"error"}

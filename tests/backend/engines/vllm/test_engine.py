@@ -63,7 +63,7 @@ def close_to(subject, requests, found):
         )
 
 
-def test_a_seed_gives_the_tokens_that_it_gives_in_the_transformers_engine(subject):
+def test_samples_by_a_seed_what_the_transformers_engine_samples(subject):
     requests = [
         ask(f"{i}", prompt(5 + 3 * i, i), temperature=t, seed=seed)
         for i, (t, seed) in enumerate([(1.0, 0), (0.5, 7), (1.5, 2**63), (0.0, 3), (1.0, 2**64 - 1)])
@@ -79,7 +79,7 @@ def test_a_seed_gives_the_tokens_that_it_gives_in_the_transformers_engine(subjec
     assert answers(subject.engine, [rest])["rest"].token_ids == alone.token_ids[3:]
 
 
-def test_what_top_p_and_top_k_leave_is_drawn_from_as_in_the_transformers_engine(subject):
+def test_filters_by_top_p_and_top_k_as_transformers_engine(subject):
     cuts = [{"top_p": 0.9}, {"top_k": 8}, {"top_p": 0.8, "top_k": 40}, {"top_p": 0.5, "temperature": 1.4}, {}]
     requests = [
         ask(f"{number}-{seed}", prompt(5 + number, seed), seed=seed, **cut)
@@ -101,7 +101,7 @@ def test_what_top_p_and_top_k_leave_is_drawn_from_as_in_the_transformers_engine(
         )
 
 
-def test_prompts_that_are_computed_in_parts_are_sampled_by_their_seed_too(subject):
+def test_samples_prompts_computed_in_parts_by_their_seed_too(subject):
     requests = [ask(f"{i}", prompt(900 - i, i), max_tokens=2) for i in range(6)]
     close_to(subject, requests, answers(subject.engine, requests))
 
@@ -134,7 +134,7 @@ def test_a_cache_serves_its_own_policy_version_and_owner_only(subject):
     assert reused("ada", 2) == 0
 
 
-def test_an_adapter_of_another_model_is_refused_and_the_engine_goes_on(subject):
+def test_rejects_adapter_of_another_model_and_goes_on(subject):
     weights = subject.weights(1)
     # vLLM itself takes it and passes over the layer that it does not know.
     strange = {name.replace("layers.0", "layers.77"): tensor for name, tensor in weights.tensors.items()}
@@ -238,7 +238,7 @@ def test_updates_tied_output_head_after_sleep(tmp_path, config_class, more):
     assert not folder.exists()
 
 
-def test_a_mixture_of_experts_samples_with_the_adapter_that_the_learner_trained(tmp_path):
+def test_samples_mixture_of_experts_with_adapter_that_learner_trained(tmp_path):
     from backend.engines.vllm.engine import VllmEngine
 
     torch.manual_seed(0)

@@ -37,7 +37,7 @@ SHAPES = {
 }
 
 
-def test_vllm_is_told_which_layers_adapters_change_where_there_are_experts():
+def test_tells_vllm_which_layers_adapters_change_beside_experts():
     assert lora_targets(SHAPES) is None
     mixture = {
         "model.layers.1.mlp.experts.0.w1.weight": (16, 32),
@@ -64,9 +64,7 @@ def test_vllm_is_told_which_layers_adapters_change_where_there_are_experts():
         (DeepseekV3Config, {"n_routed_experts": 8, "n_group": 1, "topk_group": 1}, True),
     ],
 )
-def test_the_gateway_knows_a_mixture_of_experts_by_its_files_as_the_engine_does(
-    tmp_path, config, more, expected
-):
+def test_knows_mixture_of_experts_by_its_files_as_engine_does(tmp_path, config, more, expected):
     sizes = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "moe_intermediate_size": 8}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 4}
     AutoModelForCausalLM.from_config(config(**sizes, **heads, **more)).save_pretrained(tmp_path)
@@ -74,7 +72,7 @@ def test_the_gateway_knows_a_mixture_of_experts_by_its_files_as_the_engine_does(
     assert (lora_targets(model_shapes(tmp_path)) is not None) is expected
 
 
-def test_vllm_reads_of_tied_weights_only_the_name_that_the_model_has_in_its_files(tmp_path):
+def test_sends_for_tied_weights_only_the_name_in_the_files(tmp_path):
     embedding, norm = torch.ones(4, 2), torch.ones(2)
     held = {"model.embed_tokens.weight": embedding, "model.norm.weight": norm}
     save_file(held, tmp_path / "model.safetensors")
@@ -84,7 +82,7 @@ def test_vllm_reads_of_tied_weights_only_the_name_that_the_model_has_in_its_file
     assert names_to_load(weights, shapes) == list(held)
 
 
-def test_names_that_the_files_hold_without_their_first_part_are_read():
+def test_reads_names_that_the_files_hold_without_first_part():
     wte = torch.ones(4, 2)
     weights = FullWeights(tensors={"transformer.wte.weight": wte, "lm_head.weight": wte})
     assert names_to_load(weights, {"wte.weight": (4, 2)}) == ["transformer.wte.weight"]
@@ -131,7 +129,7 @@ def test_full_weights_that_vllm_would_pass_over_do_not_fit(more, strange):
     assert misfit(FullWeights(tensors=held | more), shapes) == strange
 
 
-def test_an_adapter_that_adds_nothing_fits_the_model_that_another_fits(tmp_path):
+def test_fits_an_empty_adapter_wherever_another_fits(tmp_path):
     sides = {"A": torch.ones(4, 32), "B": torch.ones(32, 4)}
     names = {side: f"base_model.model.{LAYER}self_attn.q_proj.lora_{side}.weight" for side in sides}
     like = AdapterWeights(rank=4, alpha=8.0, tensors={names[side]: sides[side] for side in sides})

@@ -6,7 +6,7 @@ import tempfile
 from backend.engines.vllm.folder import private_folder
 
 
-def test_a_folder_is_this_users_alone_and_goes_when_its_process_has_ended(tmp_path, monkeypatch):
+def test_keeps_folder_private_and_removes_it_after_its_process(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -21,6 +21,6 @@ def test_a_folder_is_this_users_alone_and_goes_when_its_process_has_ended(tmp_pa
     assert again != folder
 
 
-def test_what_does_not_fit_into_shared_memory_goes_to_the_disk(tmp_path, monkeypatch):
+def test_writes_to_disk_what_does_not_fit_into_shared_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert private_folder(2**60).parent == tmp_path

@@ -176,7 +176,7 @@ def test_ends_batch_whose_sender_is_gone(play):
     play(deeds)
 
 
-def test_a_policy_that_is_not_there_is_never_answered_by_the_base_model(play):
+def test_never_answers_a_missing_policy_from_the_base_model(play):
     async def deeds(host, vllm, said):
         vllm.gate.set()
         host.handle({"do": "sample", **request_for(9, 10)})
@@ -191,7 +191,7 @@ def test_a_policy_that_is_not_there_is_never_answered_by_the_base_model(play):
     play(deeds)
 
 
-def test_weights_that_are_being_read_stay_although_who_asked_for_them_is_gone(play, tmp_path):
+def test_keeps_weights_being_read_although_their_caller_is_gone(play, tmp_path):
     async def deeds(host, vllm, said):
         shared = share_in_file({"w": torch.ones(2)}, tmp_path / "weights")
         host.handle({"do": "load", "id": 9, "policy": 3, "name": "full", "shared": shared, "names": ["w"]})

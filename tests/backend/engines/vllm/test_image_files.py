@@ -17,7 +17,7 @@ def handed(tmp_path):
     return HandedImages(reader, tmp_path / "images", most_bytes=2 * size + size // 2)
 
 
-def test_an_image_is_one_file_and_its_tokens_are_found_with_their_markers(handed, tmp_path):
+def test_stores_image_as_one_file_and_finds_tokens_by_markers(handed, tmp_path):
     request = look("r", 1, 2, 1)
     told = handed.message(request.images)
     rules = renderer().images
@@ -31,7 +31,7 @@ def test_an_image_is_one_file_and_its_tokens_are_found_with_their_markers(handed
         assert Path(one["path"]).read_bytes() in {picture(1).data, picture(2).data}
 
 
-def test_files_make_room_for_others_but_none_that_is_in_use(handed, tmp_path):
+def test_evicts_files_for_others_but_none_in_use(handed, tmp_path):
     def there():
         return {path.name for path in (tmp_path / "images").iterdir()}
 

@@ -65,7 +65,7 @@ def engine(seeing, images):
     engine.close()
 
 
-def test_learner_and_vllm_agree_on_images_through_updates_of_every_kind_of_policy(seeing, engine, learner):
+def test_agrees_with_learner_on_images_through_updates_of_every_kind(seeing, engine, learner):
     for name, adapter in ADAPTERS.items():
         learner.create_policy(name, adapter, seed=0)
         engine.publish(name, 0, learner.weights(name))
@@ -96,7 +96,7 @@ def test_learner_and_vllm_agree_on_images_through_updates_of_every_kind_of_polic
         learner.drop(name)
 
 
-def test_what_is_sampled_of_images_is_what_the_transformers_engine_samples(seeing, engine, images):
+def test_samples_of_images_what_the_transformers_engine_samples(seeing, engine, images):
     placeholder = seeing.renderer.images.placeholder
     plain = seeing.look("stray", 5)
     # A policy may have sampled a placeholder in an earlier turn; it is no image.

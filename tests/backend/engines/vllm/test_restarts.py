@@ -92,7 +92,7 @@ def heard(tmp_path):
     return read
 
 
-def test_when_the_process_dies_unanswered_requests_are_computed_by_the_next_one(start):
+def test_computes_unanswered_requests_in_next_process_after_a_death(start):
     engine = start()
     found = answers(engine, [ask(7, request_id="a"), ask(DIES_ONCE, request_id="b"), ask(8, request_id="c")])
     assert {answer.request_id: answer.token_ids for answer in found} == {
@@ -104,7 +104,7 @@ def test_when_the_process_dies_unanswered_requests_are_computed_by_the_next_one(
     assert engine.generate_together([ask(9)])[0].token_ids == [9, 9]
 
 
-def test_a_tenant_who_asks_for_more_than_fits_leaves_room_for_another(start, heard):
+def test_makes_tenant_that_asks_too_much_leave_room_for_others(start, heard):
     engine = start(max_sequences=16)
     engine.submit([ask(HELD, request_id=str(n), session_id="flood/") for n in range(40)], lambda found: None)
     assert [answer.token_ids for answer in answers(engine, [ask(7, session_id="small/")])] == [[7, 7]]
@@ -120,7 +120,7 @@ def test_a_batch_that_must_be_computed_together_survives_too(start):
     assert [answer.token_ids for answer in found] == [[4, 4], [DIES_ONCE] * 2]
 
 
-def test_a_new_process_knows_every_policy_before_it_gets_a_request(start, heard):
+def test_tells_new_process_every_policy_before_it_gets_a_request(start, heard):
     engine = start()
     engine.publish("job", 1, ADAPTER)
     engine.publish("job", 2, ADAPTER)
@@ -134,7 +134,7 @@ def test_a_new_process_knows_every_policy_before_it_gets_a_request(start, heard)
     assert engine.loaded() == {"job": 2, "other": 5}
 
 
-def test_a_version_that_is_let_finish_survives_the_process_and_goes_with_its_last_answer(start, heard):
+def test_keeps_a_finishing_version_over_deaths_until_its_last_answer(start, heard):
     engine = start()
     engine.publish("job", 1, ADAPTER)
     asked = Asked(engine, [ask(HELD, "job", 1)])
@@ -169,7 +169,7 @@ def together(heard):
     threads.shutdown(wait=False)  # what is not answered yet is so when the engine is closed
 
 
-def test_a_tenants_second_batch_waits_for_its_first_and_for_nobody_elses(start, heard, together):
+def test_queues_second_batch_behind_same_tenants_first_only(start, heard, together):
     engine = start()
     together(engine, [ask(HELD, session_id="ada/1")])
     second = Future()
@@ -181,14 +181,14 @@ def test_a_tenants_second_batch_waits_for_its_first_and_for_nobody_elses(start, 
     assert not second.done()
 
 
-def test_a_batch_whose_answer_cannot_be_read_fails_and_the_next_one_does_not(start):
+def test_fails_a_batch_with_unreadable_answer_but_not_the_next(start):
     engine = start()
     failed = engine.generate_together([ask(UNREADABLE_ONCE), ask(7)])
     assert [answer.error.type for answer in failed] == ["InternalServiceError"] * 2
     assert [answer.token_ids for answer in engine.generate_together([ask(7)])] == [[7, 7]]
 
 
-def test_a_batch_whose_sender_is_gone_makes_room_for_the_tenants_next(start, heard, together):
+def test_frees_room_of_a_batch_whose_sender_is_gone(start, heard, together):
     class Receiver(Future):
         gone = False
 
@@ -204,7 +204,7 @@ def test_a_batch_whose_sender_is_gone_makes_room_for_the_tenants_next(start, hea
     assert [message["ids"] for message in heard(0) if message.get("do") == "abort"] == [[batch]]
 
 
-def test_a_version_that_is_let_finish_stays_for_what_is_computed_together_too(start, heard, together):
+def test_keeps_a_finishing_version_for_joint_requests_too(start, heard, together):
     engine = start()
     engine.publish("job", 1, ADAPTER)
     found = together(engine, [ask(HELD, "job", 1), ask(7)])
@@ -214,7 +214,7 @@ def test_a_version_that_is_let_finish_stays_for_what_is_computed_together_too(st
     assert {policy["name"] for policy in heard(1)[0]["policies"]} == {"job@1", "job@2"}
 
 
-def test_of_what_is_computed_together_only_the_requests_of_a_retired_policy_are_gone(start, together):
+def test_drops_from_joint_requests_only_those_of_a_retired_policy(start, together):
     engine = start()
     for name in ("job", "other"):
         engine.publish(name, 1, ADAPTER)
@@ -226,7 +226,7 @@ def test_of_what_is_computed_together_only_the_requests_of_a_retired_policy_are_
     assert answered.token_ids == [7, 7]
 
 
-def test_what_is_computed_together_for_retired_policies_alone_is_waited_for_no_longer(start, together):
+def test_stops_awaiting_joint_requests_of_retired_policies_alone(start, together):
     engine = start()
     engine.publish("job", 1, ADAPTER)
     found = together(engine, [ask(HELD, "job", 1), ask(7, "job", 1)])
@@ -243,13 +243,13 @@ def test_a_policys_number_is_never_used_again(start, heard):
     assert len(set(loads)) == 3
 
 
-def test_a_process_that_hangs_is_found_by_its_canary_and_replaced(start):
+def test_finds_hanging_process_by_its_canary_and_replaces_it(start):
     engine = start(canary_seconds=0.1, canary_deadline_seconds=0.2)
     assert answers(engine, [ask(HANGS_ONCE)])[0].token_ids == [HANGS_ONCE] * 2
     assert engine.restarts == 1
 
 
-def test_a_process_that_only_takes_policies_and_samples_nothing_hangs_too(start):
+def test_finds_hanging_process_that_takes_policies_but_samples_nothing(start):
     engine = start(canary_seconds=0.3, canary_deadline_seconds=0.3)
     found = []
     engine.submit([ask(MUTE_ONCE)], found.extend)
@@ -260,32 +260,32 @@ def test_a_process_that_only_takes_policies_and_samples_nothing_hangs_too(start)
     assert engine.restarts == 1
 
 
-def test_a_request_that_kills_every_process_is_given_up_and_the_others_are_answered(start):
+def test_gives_up_request_that_kills_processes_and_answers_the_others(start):
     engine = start()
     found = {a.request_id: a for a in answers(engine, [ask(DIES, request_id="bad")])}
     assert found["bad"].error.type == "InternalServiceError"
     assert answers(engine, [ask(7)])[0].token_ids == [7, 7]
 
 
-def test_a_start_that_fails_is_no_death_by_the_requests_that_wait_for_it(start, tmp_path):
+def test_blames_no_waiting_request_for_a_failed_start(start, tmp_path):
     (tmp_path / "broken").write_text("1 2")
     engine = start()
     assert answers(engine, [ask(DIES_ONCE)])[0].token_ids == [DIES_ONCE] * 2
     assert engine.restarts == 1
 
 
-def test_a_model_that_vllm_cannot_start_with_is_refused_with_what_it_said(start, tmp_path):
+def test_reports_with_its_words_a_model_that_vllm_cannot_start(start, tmp_path):
     (tmp_path / "broken").write_text("0")
     with pytest.raises(InvalidRequestError, match="made of cheese"):
         start()
 
 
-def test_a_process_that_cannot_be_started_at_all_is_a_refusal_that_says_why(start, tmp_path):
+def test_says_why_a_process_cannot_be_started_at_all(start, tmp_path):
     with pytest.raises(InvalidRequestError, match="No such file or directory"):
         start(log=tmp_path / "nowhere" / "vllm.log")
 
 
-def test_when_no_process_can_be_started_any_more_everybody_is_answered(start, tmp_path):
+def test_answers_every_caller_when_no_process_can_start_any_more(start, tmp_path):
     (tmp_path / "logs").mkdir()
     engine = start(log=tmp_path / "logs" / "vllm.log")
     (tmp_path / "logs").rename(tmp_path / "moved")
@@ -332,7 +332,7 @@ def test_what_nobody_waits_for_any_more_is_given_up(start, heard):
     assert not stays.answers
 
 
-def test_a_publish_answers_what_is_in_flight_for_the_old_version(start):
+def test_answers_requests_in_flight_for_the_old_version_on_publish(start):
     engine = start()
     engine.publish("job", 1, ADAPTER)
     asked = Asked(engine, [ask(HANGS_ONCE, "job", 1)])
@@ -342,7 +342,7 @@ def test_a_publish_answers_what_is_in_flight_for_the_old_version(start):
     assert answer.error.type == "PolicyVersionGoneError"
 
 
-def test_closing_answers_what_is_open_and_leaves_no_process_and_no_file(start):
+def test_answers_open_requests_and_leaves_nothing_behind_on_closing(start):
     engine = start()
     found, done = [], threading.Event()
 
@@ -391,7 +391,7 @@ def test_what_vllm_would_do_otherwise_than_asked_is_refused(start):
         engine.publish("job", 1, AdapterWeights(rank=1, alpha=1.0, tensors=wild))
 
 
-def test_asleep_there_is_no_process_and_whoever_asks_gets_one_with_all_policies(start, heard):
+def test_ends_process_when_asleep_and_restarts_it_with_all_policies(start, heard):
     engine = start(sleep="end")
     engine.publish("job", 1, ADAPTER)
     process = psutil.Process(engine.host_pid)
@@ -435,7 +435,7 @@ def arguments(device, **settings):
     return engine_arguments(VllmSettings(**settings), Path("m"), 10, device, shapes={})
 
 
-def test_vllms_own_sleep_is_asked_for_where_it_can_give_memory_back(start, heard):
+def test_uses_sleep_of_vllm_where_it_can_give_memory_back(start, heard):
     engine = start(sleep="offload")
     assert engine.sleep()
     assert engine.asleep
@@ -455,7 +455,7 @@ def test_vllms_own_sleep_is_asked_for_where_it_can_give_memory_back(start, heard
 @pytest.mark.parametrize(
     ("device", "asked", "eager"), [("cuda:0", False, False), ("cuda:0", True, True), ("cpu", False, True)]
 )
-def test_a_gpu_decodes_by_cuda_graphs_unless_the_operator_says_no(device, asked, eager):
+def test_decodes_by_cuda_graphs_unless_the_operator_says_no(device, asked, eager):
     assert arguments(device, enforce_eager=asked)["enforce_eager"] is eager
 
 
@@ -495,7 +495,7 @@ def gpu(monkeypatch):
 FULL = FullWeights(tensors=load_file(NANO / "model.safetensors"))
 
 
-def test_a_gpu_keeps_full_weights_until_the_process_reads_them_no_more(start, heard, gpu, tmp_path):
+def test_keeps_full_weights_on_gpu_until_the_process_has_read(start, heard, gpu, tmp_path):
     engine = start(device="cuda:1", full_weights="device")
     reading = tmp_path / "reading"
     reading.touch()
@@ -542,7 +542,7 @@ def test_a_closed_engine_keeps_nothing_on_a_gpu(start, gpu):
     assert gpu[1].is_set(), caught
 
 
-def test_what_finds_no_room_on_a_gpu_is_refused_and_the_version_before_it_stays(start, gpu, monkeypatch):
+def test_rejects_what_has_no_room_on_gpu_and_keeps_version(start, gpu, monkeypatch):
     engine = start(device="cuda:1", full_weights="device")
     engine.publish("job", 1, FULL)
 
@@ -563,7 +563,7 @@ def test_without_a_gpu_nothing_is_kept_on_one(start):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("weights", [ADAPTER, FULL], ids=["adapter", "full"])
-def test_what_finds_no_room_on_the_host_is_refused_and_leaves_nothing(start, monkeypatch, weights, number):
+def test_rejects_what_has_no_room_on_host_and_leaves_nothing(start, monkeypatch, weights, number):
     engine = start()
     engine.publish("job", 1, weights)
     kept = sorted(engine._folder.rglob("*"))

@@ -10,7 +10,7 @@ def arguments(folder, device="cpu", **settings):
     return engine_arguments(VllmSettings(**settings), folder, 512, device, shapes=SHAPES)
 
 
-def test_on_a_cpu_memory_is_a_number_of_bytes_and_nothing_is_compiled(tmp_path):
+def test_takes_memory_in_bytes_on_cpu_and_compiles_nothing(tmp_path):
     found = arguments(tmp_path, cache_bytes=2**20)
     assert found["kv_cache_memory_bytes"] == 2**20
     assert "gpu_memory_utilization" not in found
@@ -18,7 +18,7 @@ def test_on_a_cpu_memory_is_a_number_of_bytes_and_nothing_is_compiled(tmp_path):
     assert not found["enable_sleep_mode"]
 
 
-def test_on_a_gpu_memory_is_a_share_and_sleep_gives_it_back(tmp_path):
+def test_takes_memory_share_on_gpu_and_frees_it_by_sleep(tmp_path):
     found = arguments(tmp_path, "cuda", gpu_memory=0.4)
     assert found["gpu_memory_utilization"] == 0.4
     assert found["enable_sleep_mode"]

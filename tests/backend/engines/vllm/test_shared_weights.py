@@ -42,7 +42,7 @@ def same_bits(found, expected):
     shapes=st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=6, max_size=6),
 )
 @settings(max_examples=60, deadline=None)
-def test_what_is_shared_is_found_to_the_bit_whatever_its_types_and_shapes(tmp_path_factory, kinds, shapes):
+def test_finds_shared_weights_to_the_bit_whatever_type_and_shape(tmp_path_factory, kinds, shapes):
     tensors = {
         f"layers.{i}": torch.arange(torch.Size(shape).numel()).reshape(shape).to(getattr(torch, kind)) + i
         for i, (kind, shape) in enumerate(zip(kinds, shapes, strict=False))
@@ -51,7 +51,7 @@ def test_what_is_shared_is_found_to_the_bit_whatever_its_types_and_shapes(tmp_pa
     same_bits(open_weights(share_in_file(tensors, path)), tensors)
 
 
-def test_tied_weights_take_the_place_of_one_and_another_view_of_them_is_another(tmp_path):
+def test_shares_tied_weights_once_and_other_views_separately(tmp_path):
     embedding = torch.randn(64, 32)
     alone = share_in_file({"embed": embedding}, tmp_path / "alone")
     tied = {"embed": embedding, "head": embedding}
@@ -62,13 +62,13 @@ def test_tied_weights_take_the_place_of_one_and_another_view_of_them_is_another(
     same_bits(open_weights(share_in_file(turned, tmp_path / "turned")), turned)
 
 
-def test_whoever_writes_to_what_it_opened_changes_it_for_nobody_else(tmp_path):
+def test_keeps_writes_to_an_opened_weight_private(tmp_path):
     opening = share_in_file({"w": torch.ones(3)}, tmp_path / "weights")
     open_weights(opening)["w"].zero_()
     assert open_weights(opening)["w"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_only_this_user_can_read_them_and_no_file_is_written_over(tmp_path):
+def test_lets_only_this_user_read_and_never_overwrites_files(tmp_path):
     path = tmp_path / "weights"
     share_in_file({"w": torch.ones(3)}, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -78,7 +78,7 @@ def test_only_this_user_can_read_them_and_no_file_is_written_over(tmp_path):
 
 
 @pytest.mark.parametrize("device", ELSEWHERE)
-def test_processes_read_them_more_than_once_also_after_one_was_killed_that_had_them_open(tmp_path, device):
+def test_reads_weights_repeatedly_even_after_a_reader_was_killed(tmp_path, device):
     tensors = {"a": torch.randn(300, 7), "b": torch.randn(5).bfloat16()}
     memory, opening = None, {}
     if device == "cpu":

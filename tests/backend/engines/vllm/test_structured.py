@@ -56,7 +56,7 @@ def text(tokenizer, answer):
     return tokenizer.decode(answer.token_ids[:-1])
 
 
-def test_answers_are_what_the_pattern_or_the_schema_allows_beside_free_ones(subject, tokenizer):
+def test_answers_by_pattern_or_schema_beside_free_answers(subject, tokenizer):
     subject.publish("job", 1, subject.weights(1))
     requests = [
         ask("regex", structured=Regex(pattern="move [0-8]( now)?")),
@@ -104,7 +104,7 @@ def test_top_k_counts_among_the_tokens_that_were_allowed(subject, tokenizer):
     )
 
 
-def test_alone_in_lockstep_and_in_a_batch_it_is_the_same_answer(subject):
+def test_gives_structured_answer_alone_in_lockstep_and_in_batch(subject):
     requests = [ask(f"{i}", structured=Regex(pattern="[a-z]{4,9}")) for i in range(6)]
     together = subject.engine.generate_together(requests)
     found = answers(subject.engine, requests)
@@ -113,7 +113,7 @@ def test_alone_in_lockstep_and_in_a_batch_it_is_the_same_answer(subject):
     assert len({tuple(answer.token_ids) for answer in together}) > 1
 
 
-def test_what_no_grammar_can_be_made_of_is_refused_and_the_others_are_answered(subject):
+def test_rejects_unusable_grammar_and_answers_the_others(subject):
     bad = [
         ask("open", structured=Regex(pattern="(a")),
         ask("look", structured=Regex(pattern="(?=a)b")),

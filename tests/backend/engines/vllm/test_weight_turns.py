@@ -16,7 +16,7 @@ def played(scene):
     return asyncio.run(asyncio.wait_for(run(), 30.0))
 
 
-def test_many_may_hold_one_room_and_another_is_entered_when_they_have_left():
+def test_admits_many_to_one_room_and_waits_before_the_next():
     async def scene(rooms):
         together, seen = asyncio.Barrier(2), []
 

@@ -32,13 +32,13 @@ def test_a_job_without_agents_trains_one_policy():
     assert (of_game({}).trained_agents, of_game({}).adapter_of("")) == (("",), LoRA())
 
 
-def test_external_players_may_take_turns_within_a_step_if_it_is_long_enough():
+def test_allows_external_turns_within_a_step_that_lasts_enough():
     assert of_game({"x": Train(), "y": ELSEWHERE}).trained_agents == ("x",)
     longer = {"limits": {"step_timeout_seconds": 61}}
     assert of_game({"x": Train(), "y": ELSEWHERE, "z": ELSEWHERE}, **longer).trained_agents == ("x",)
 
 
-def test_a_seat_that_shares_a_policy_has_none_of_its_own():
+def test_denies_own_policy_to_a_seat_that_shares_one():
     assert of_game({"x": Train(), "o": SharedWith(agent="x")}).trained_agents == ("x",)
 
 
@@ -86,7 +86,7 @@ def test_seats_that_nobody_can_play_are_refused(agents):
         ({}, {"collapse_guard": False}, "collapse_guard"),
     ],
 )
-def test_settings_that_could_not_take_effect_in_a_game_are_refused_by_name(agents, settings, named):
+def test_rejects_settings_by_name_that_have_no_effect_in_games(agents, settings, named):
     with pytest.raises(InvalidRequestError, match=named):
         of_game(agents, **settings)
 
@@ -105,7 +105,7 @@ def test_a_league_whose_settings_contradict_each_other_is_refused(league):
         opponents.League(**league)
 
 
-def test_a_seats_own_settings_replace_the_jobs_but_for_its_groups():
+def test_overrides_the_jobs_settings_by_seats_except_its_groups():
     job = GRPO(group_size=4, groups_per_step=2, learning_rate=1e-3)
     seat = Train(algorithm=GRPO(learning_rate=0.1), sampling=Sampling(max_turn_tokens=5))
     spec = of_game({"x": seat, "o": Train()}, algorithm=job)
@@ -125,7 +125,7 @@ def test_policies_learn_together_in_turn_or_alone():
     assert updated("only:o") == [("o",)] * 4
 
 
-def test_self_play_seats_one_policy_everywhere_and_takes_the_games_random_player_as_anchor():
+def test_seats_one_policy_everywhere_in_self_play_with_random_anchor():
     spec = of_game({}, self_play=True)
     seated = spec.seated(["x", "o"], ["random", "heuristic"])
     assert seated.agents == {"x": Train(), "o": SharedWith("x")}

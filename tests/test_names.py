@@ -1,0 +1,24 @@
+"""Names of tests are sentences of at most ten words, unique in their file."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MOST_WORDS = 10
+FILES = sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("envs/*/tests/test_*.py")])
+
+
+def names(path):
+    tree = ast.parse(path.read_text("utf-8"))
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return [function.name for function in functions if function.name.startswith("test_")]
+
+
+def test_has_at_most_ten_words_and_is_unique():
+    found = {path.relative_to(ROOT).as_posix(): names(path) for path in FILES}
+    long = [name for file in found.values() for name in file if len(name.split("_")) - 1 > MOST_WORDS]
+    twice = [(file, name) for file, all_ in found.items() for name, n in Counter(all_).items() if n > 1]
+    assert (long, twice) == ([], [])
