@@ -485,6 +485,8 @@ def test_takes_over_what_runs_and_starts_nothing_twice(world):
         Running(kind="env_worker", pool_id=pool_id, worker_id=worker_id, model=""),
     ]
     world.new_scheduler()
+    # Before its first tick, a pool may already have reported.
+    world.workers.news.append(EnvWorkersSeen(pool_id=pool_id, owners={}, wanted=frozenset()))
     job_id = world.submit()
     world.scheduler.tick()
     assert list(world.workers.pools) == [pool_id]

@@ -1,0 +1,119 @@
+"""Which queued jobs were told to which pool, and why the others wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.config import ServiceConfig
+from backend.scheduler.fair_share import WaitingJob, next_jobs
+from backend.scheduler.pool_starts import PoolStarts
+from backend.scheduler.pools import Pools
+from backend.scheduler.queue_reasons import QueueSight
+from backend.scheduler.workers import WorkerPool
+from backend.store.store import HeldJob, QueuedJob, ServiceStore
+
+_PLACEMENT_SECONDS = 10.0
+"""A pool that was told to take a job and has not done so by then is told again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    pool_id: str
+    since: float
+
+
+class Placements:
+    """Tells pools which jobs to take.
+
+    A placement lasts while its job is queued, its pool runs, and `_PLACEMENT_SECONDS` have not passed; until
+    then it counts as a job of its pool and its tenant. It is a hint: the pool takes the lease, so a lost
+    placement leaves the job in the queue.
+    """
+
+    def __init__(self, store: ServiceStore, workers: WorkerPool, config: ServiceConfig, pools: Pools) -> None:
+        self._store, self._workers, self._config, self._pools = store, workers, config, pools
+        self._placed: dict[str, _Placement] = {}
+        self._no_room_beside: dict[str, str] = {}
+        """Jobs whose other base models wait for memory, and the reason shown to their tenants."""
+
+    def place(self, queued: Sequence[QueuedJob], held: Sequence[HeldJob], now: float) -> None:
+        """Give free slots to waiting jobs, fairly between tenants."""
+        ids, running = {job.job_id for job in queued}, self._pools.models
+        self._placed = {
+            job_id: placement
+            for job_id, placement in self._placed.items()
+            if job_id in ids and placement.pool_id in running and now - placement.since < _PLACEMENT_SECONDS
+        }
+        ready = self._pools.ready
+        if not ready or not queued:
+            return
+        by_pool = Counter(job.worker_id for job in held)
+        by_tenant = Counter(job.tenant_id for job in held)
+        free = {model: self._config.jobs_per_pool - by_pool[pool_id] for model, pool_id in ready.items()}
+        for job in queued:
+            if job.job_id in self._placed and job.model in free:
+                free[job.model] -= 1
+                by_tenant[job.tenant_id] += 1
+        own = self._tenant_slots(queued, held)
+        waiting = [_waiting(job) for job in queued if job.job_id not in self._placed]
+        self._no_room_beside = {}
+        for chosen in next_jobs(waiting, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
+            if chosen.other_models and not self._pools.make_room(chosen.other_models, now):
+                self._no_room_beside[chosen.job_id] = self._pools.why_no_room(*chosen.other_models)
+                continue
+            self._placed[chosen.job_id] = _Placement(ready[chosen.model], now)
+            self._workers.start_job(ready[chosen.model], chosen.job_id)
+
+    def explain(self, queued: Sequence[QueuedJob], held: Sequence[HeldJob], starts: PoolStarts) -> None:
+        """Set the queued jobs' reasons. Written only if they changed."""
+        waiting = [job for job in queued if job.job_id not in self._placed]
+        sight = QueueSight(
+            config=self._config,
+            ready=self._pools.ready.keys(),
+            held={
+                model: [job for job in held if job.worker_id == pool_id]
+                for pool_id, model in self._pools.models.items()
+            },
+            coming=Counter(job.model for job in queued if job.job_id in self._placed),
+            own=self._tenant_slots(queued, held) if waiting else {},
+            failed_starts=starts.failures,
+            without_room=starts.without_room,
+            why_no_room=self._pools.why_no_room,
+            without_room_beside=self._no_room_beside,
+        )
+        told: dict[str, list[str]] = {}
+        for job in waiting:
+            if (reason := sight.reason(job)) != job.reason:
+                told.setdefault(reason, []).append(job.job_id)
+        for reason, job_ids in told.items():
+            self._store.explain_queue(job_ids, reason)
+
+    def clock_set_back(self) -> None:
+        """Forget placements, whose times are in the future now and would be waited for."""
+        self._placed.clear()
+
+    def _tenant_slots(
+        self, queued: Sequence[QueuedJob], held: Sequence[HeldJob]
+    ) -> dict[tuple[str, str], int]:
+        """Return how many more jobs each waiting tenant may start on a model; empty if there is no limit."""
+        most = self._config.jobs_per_tenant
+        if most is None:
+            if self._store.tenants() < 2:
+                return {}
+            most = max(1, self._config.jobs_per_pool - 1)
+        models = self._pools.models
+        running = Counter((job.tenant_id, models.get(job.worker_id, "")) for job in held)
+        running.update((job.tenant_id, job.model) for job in queued if job.job_id in self._placed)
+        return {key: most - running[key] for key in {(job.tenant_id, job.model) for job in queued}}
+
+
+def _waiting(job: QueuedJob) -> WaitingJob:
+    return WaitingJob(
+        job_id=job.job_id,
+        tenant_id=job.tenant_id,
+        model=job.model,
+        created_at=job.created_at,
+        other_models=job.other_models,
+    )

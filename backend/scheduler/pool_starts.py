@@ -1,0 +1,105 @@
+"""Which models get a pool now, which wait for memory, and which are refused after failed starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from backend.config import ServiceConfig
+from backend.errors import SERVICE_LOG
+from backend.scheduler.pools import Pools
+from backend.scheduler.queue_reasons import START_ATTEMPTS
+from backend.store.store import ServiceStore
+from tinkergym.errors import InternalServiceError, ServiceUnavailableError, TinkerGymError
+from tinkergym.schema.events import ErrorView, JobState
+
+_REFUSED_AGAIN_SECONDS = 20.0
+"""Interval between notes that a model which is only sampled has no room."""
+_LONGEST_PAUSE_SECONDS = 60.0
+"""Interval between attempts to start a pool that refuses to."""
+
+
+class PoolStarts:
+    """Starts pools for models that have none.
+
+    Models that wait for memory do so in order: small ones do not pass a large one, which might wait forever.
+    After a failed start the model pauses; a start that succeeds clears all that was noted about it.
+    """
+
+    def __init__(self, store: ServiceStore, config: ServiceConfig, pools: Pools) -> None:
+        self._store, self._config, self._pools = store, config, pools
+        self.failures: Counter[str] = Counter()
+        """Pools of each model that died in a row before they were ready."""
+        self.without_room: dict[str, float] = {}
+        """Models that wait for memory, and when this was last noted for sampling clients."""
+        self._not_before: dict[str, float] = {}
+        self._refused: set[str] = set()
+        """Models whose pool reported why it cannot start. Their jobs failed, so only new jobs retry."""
+
+    def start_missing(self, wanted: Sequence[str], queued_models: Collection[str], now: float) -> None:
+        """Start the pools of wanted models that have none, as far as memory allows."""
+        served = set(self._pools.models.values())
+        # A job submitted after a refusal may have a fixed cause, and should fail at once if not.
+        without_pause = self._refused.intersection(queued_models)
+        waited, self.without_room = self.without_room, {}
+        for model in wanted:
+            if model in served:
+                continue
+            if model not in without_pause and now < self._not_before.get(model, 0.0):
+                continue
+            preloaded = model in self._config.preload
+            if preloaded or (not self.without_room and self._pools.make_room([model], now)):
+                if model in waited:
+                    self._store.forget_refusal(model)
+                self._pools.start(model, now)
+            else:
+                self.without_room[model] = self._note_no_room(model, waited.get(model, 0.0), now)
+
+    def succeeded(self, model: str) -> None:
+        """Record that a model's pool is ready."""
+        self.failures.pop(model, None)
+        self._not_before.pop(model, None)
+        self._refused.discard(model)
+        self._store.forget_refusal(model)
+
+    def failed(self, model: str, error: TinkerGymError | None, now: float) -> None:
+        """Record that a model's pool ended before it was ready; fails its jobs if trying again is no use.
+
+        Args:
+            model: The model.
+            error: Why it cannot start; None if it died.
+            now: Unix seconds.
+        """
+        failures = self.failures[model] + 1
+        if error is not None or failures >= START_ATTEMPTS:
+            self._refuse(model, error, now)
+        if error is None:
+            self._refused.discard(model)
+        else:
+            self._refused.add(model)
+        # Last: if the store refused a write, all of this is done again, and the start counts once.
+        self.failures[model] = failures
+        self._not_before[model] = now + min(2.0**failures, _LONGEST_PAUSE_SECONDS)
+
+    def clock_set_back(self) -> None:
+        """Forget times of the old clock, which are in the future."""
+        self._not_before.clear()
+
+    def _refuse(self, model: str, error: TinkerGymError | None, now: float) -> None:
+        reason = error or InternalServiceError(
+            f"the worker for model {model!r} died {START_ATTEMPTS} times while it started",
+            hint=f"see {SERVICE_LOG}; the model may not fit into memory",
+        )
+        view = ErrorView.model_validate(reason.to_wire())
+        self._store.note_refusal(model, view, now)
+        for job in self._store.queued_jobs():
+            if job.model == model:
+                self._store.finish_unleased(job.job_id, JobState.FAILED, str(reason), view)
+
+    def _note_no_room(self, model: str, noted_at: float, now: float) -> float:
+        """Let the gateway tell sampling clients that a model waits for memory; returns when it was noted."""
+        if now - noted_at < _REFUSED_AGAIN_SECONDS:
+            return noted_at
+        error = ServiceUnavailableError(self._pools.why_no_room(model), hint="try again later")
+        self._store.note_refusal(model, ErrorView.model_validate(error.to_wire()), now)
+        return now

@@ -1,0 +1,250 @@
+"""The running pools: started, adopted, measured and ended."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from backend import worker_url
+from backend.config import ServiceConfig
+from backend.errors import SERVICE_LOG
+from backend.scheduler.room import MemoryBudget, PoolMemory, make_room, too_many
+from backend.scheduler.workers import PoolAddress, Running, WorkerPool
+from backend.store.parts import lost_pools, pool_part
+from backend.store.store import ServiceStore
+from tinkergym.errors import InternalServiceError
+from tinkergym.schema.events import ErrorView, JobState
+
+_log = logging.getLogger(__name__)
+
+DIED = "its worker died"
+_SILENT = "its worker fell silent"
+_MOST_DEATHS = 5
+"""Workers that may die of a job, or hang, without a finished step in between."""
+
+
+@dataclass(slots=True)
+class Pool:
+    """A pool's process and what the scheduler knows of it. Times are Unix seconds."""
+
+    address: PoolAddress
+    wanted_at: float
+    """When it was last needed."""
+    jobs_at: float
+    """When a job last ran in it or waited for it."""
+    ready: bool = False
+    ready_at: float = 0.0
+    memory_bytes: int = 0
+    """The last known memory of it and its environment workers."""
+
+
+class Pools:
+    """The pools of this service, at most one per model.
+
+    A pool is listed from the start of its process until all of its end is recorded: process killed, row and
+    socket removed, jobs back in the queue. A write that fails leaves it listed, and then the end is recorded
+    again. A model in `_lost` is shown as a missing part by /v1/health.
+    """
+
+    def __init__(
+        self, store: ServiceStore, workers: WorkerPool, config: ServiceConfig, memory_bytes: int
+    ) -> None:
+        """Start without pools; `memory_bytes` is the machine's memory."""
+        self._store, self._workers, self._config = store, workers, config
+        self._by_id: dict[str, Pool] = {}
+        self._room = MemoryBudget(int(config.pools_memory * memory_bytes), config.models)
+        self._measured_at = 0.0
+        self._lost: set[str] = set()
+
+    def __contains__(self, pool_id: str) -> bool:
+        return pool_id in self._by_id
+
+    def __iter__(self) -> Iterator[Pool]:
+        return iter(list(self._by_id.values()))
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The model of each pool."""
+        return {pool_id: pool.address.model for pool_id, pool in self._by_id.items()}
+
+    @property
+    def ready(self) -> dict[str, str]:
+        """The pool of each model that is loaded."""
+        return {pool.address.model: pool_id for pool_id, pool in self._by_id.items() if pool.ready}
+
+    def adopt(self, found: Sequence[Running], now: float) -> None:
+        """Take over the processes of the last scheduler, and record the end of those that are gone."""
+        self._lost = lost_pools(self._store.parts(now))
+        known = {record.pool_id: record for record in self._store.pools(now, max_age=float("inf"))}
+        for process in found:
+            if process.kind != "pool":
+                continue
+            record = known.pop(process.pool_id, None)
+            if record is None:
+                # It was not listening yet, so nothing is lost, and its future address is unknown.
+                self._workers.end_pool(process.pool_id)
+                continue
+            address = PoolAddress(
+                pool_id=record.pool_id, model=record.model, url=record.url, token=record.token
+            )
+            self._by_id[process.pool_id] = Pool(address, now, now, ready=True, ready_at=now)
+        for pool_id, record in known.items():
+            self._note_lost(record.model, now)
+            _record_end(self._store, pool_id, record.url, "the service was restarted")
+
+    def start(self, model: str, now: float) -> None:
+        """Start the pool of a model that has none."""
+        pool_id = f"pool-{uuid.uuid4().hex[:12]}"
+        address = PoolAddress(
+            pool_id=pool_id,
+            model=model,
+            url=worker_url.new_url(self._config.worker_transport, self._config.run_dir, pool_id),
+            token=secrets.token_urlsafe(32),
+        )
+        self._by_id[pool_id] = Pool(address, now, now)
+        self._workers.start_pool(address)
+
+    def became_ready(self, pool_id: str, now: float) -> Pool:
+        """Record that a pool has loaded its model, and return it."""
+        pool = self._by_id[pool_id]
+        pool.ready, pool.ready_at = True, now
+        self._measured_at = 0.0  # Its expected memory is no longer of interest.
+        return pool
+
+    def lost(self, pool_id: str, reason: str, now: float) -> Pool:
+        """Record that a pool died or hangs, and return it; `remove` follows when all is recorded."""
+        pool = self._by_id[pool_id]
+        self._workers.end_pool(pool_id)
+        self._note_lost(pool.address.model, now)
+        _record_end(self._store, pool_id, pool.address.url, reason)
+        return pool
+
+    def remove(self, pool_id: str) -> None:
+        """Forget a pool whose end is recorded."""
+        del self._by_id[pool_id]
+
+    def end_silent(self, now: float) -> None:
+        """End pools without heartbeats: an alive process that hangs. Its jobs go to a new one."""
+        # From the moment at which a lease of the same age expires, so that its jobs are counted.
+        since = now - self._config.lease_seconds
+        known = self._store.pools(now, max_age=self._config.lease_seconds)
+        alive = {record.pool_id for record in known if record.seen_at > since}
+        for pool_id, pool in list(self._by_id.items()):
+            if pool.ready and pool_id not in alive and pool.ready_at <= since:
+                _log.warning("pool %s fell silent", pool_id)
+                self.lost(pool_id, _SILENT, now)
+                self.remove(pool_id)
+
+    def end_idle(
+        self, busy: Collection[str], queued_models: Collection[str], wanted: Collection[str], now: float
+    ) -> None:
+        """End pools that no client needs, or that are idle while all together exceed the memory.
+
+        Args:
+            busy: Pools with jobs.
+            queued_models: Models that jobs wait for.
+            wanted: Models that should have a pool.
+            now: Unix seconds.
+        """
+        for pool_id, pool in list(self._by_id.items()):
+            if pool_id in busy or pool.address.model in queued_models:
+                pool.jobs_at = now
+            if not pool.ready or pool_id in busy or pool.address.model in wanted:
+                pool.wanted_at = now
+            elif now - pool.wanted_at > self._config.pool_idle_seconds:
+                self._end(pool_id, "is no longer needed")
+        for pool_id in too_many(self._memory(now), self._room.budget):
+            self._end(pool_id, "is stopped because the pools exceed pools_memory")
+
+    def make_room(self, models: Sequence[str], now: float) -> bool:
+        """Return whether these models fit into memory next to the pools; ends idle pools if they then do."""
+        ends = make_room(self._memory(now), self._needed(models), self._room.budget)
+        for pool_id in ends or ():
+            self._end(pool_id, f"makes room for {', '.join(models)}")
+        return ends is not None
+
+    def why_no_room(self, *models: str) -> str:
+        """Return why these models wait for memory."""
+        used = sum(pool.memory_bytes for pool in self._by_id.values())
+        return self._room.why_none(", ".join(models), used, self._needed(models))
+
+    def measure(self, now: float) -> None:
+        """Measure the pools' memory once per heartbeat, and store it for the gateway."""
+        if now - self._measured_at < self._config.heartbeat_seconds:
+            return
+        self._measured_at = now
+        measured = self._workers.memory()
+        for pool_id, size in measured.items():
+            if pool_id in self._by_id:
+                pool = self._by_id[pool_id]
+                pool.memory_bytes = size
+                if pool.ready:
+                    self._room.saw(pool.address.model, size)
+        self._store.weigh_pools(measured)
+
+    def forget_lost(self, wanted: Collection[str]) -> None:
+        """Stop reporting a missing pool when another is ready or none is needed."""
+        for model in [model for model in self._lost if model in self.ready or model not in wanted]:
+            self._store.forget_part(pool_part(model))
+            self._lost.discard(model)
+
+    def clock_set_back(self, now: float) -> None:
+        """Replace times of the old clock, which are in the future and would be waited for."""
+        self._measured_at = 0.0
+        for pool in self._by_id.values():
+            pool.ready_at = pool.wanted_at = pool.jobs_at = now
+
+    def _needed(self, models: Sequence[str]) -> int:
+        return sum(self._room.expected(model) for model in models)
+
+    def _end(self, pool_id: str, why: str) -> None:
+        pool = self._by_id[pool_id]
+        _log.info("pool %s of %s %s", pool_id, pool.address.model, why)
+        self._workers.end_pool(pool_id)
+        _record_end(self._store, pool_id, pool.address.url, "its worker was ended")
+        self.remove(pool_id)
+
+    def _note_lost(self, model: str, now: float) -> None:
+        self._lost.add(model)
+        self._store.touch_part(pool_part(model), now)
+
+    def _memory(self, now: float) -> list[PoolMemory]:
+        return [
+            PoolMemory(
+                pool_id=pool_id,
+                # Its memory grows while it starts.
+                used_bytes=max(
+                    pool.memory_bytes, 0 if pool.ready else self._room.expected(pool.address.model)
+                ),
+                preloaded=pool.address.model in self._config.preload,
+                idle_since=pool.wanted_at if pool.ready and pool.wanted_at < now else None,
+            )
+            for pool_id, pool in self._by_id.items()
+        ]
+
+
+def _record_end(store: ServiceStore, pool_id: str, url: str, reason: str) -> None:
+    """Remove a pool whose process is gone, and return its jobs to the queue. May be repeated."""
+    store.remove_pool(pool_id)
+    worker_url.remove(url)  # A killed pool left its socket behind.
+    for job_id in store.requeue_worker(pool_id, f"{reason}; resumes from the last checkpoint"):
+        _fail_if_deadly(store, job_id)
+
+
+def _fail_if_deadly(store: ServiceStore, job_id: str) -> None:
+    """End a job that its workers die of, or hang in, before it interrupts other jobs there again.
+
+    A lease that expired while the worker continued, or was ended by a restart, says nothing about the job.
+    """
+    deaths = store.deaths_since_step(job_id, DIED, _SILENT)
+    if deaths < _MOST_DEATHS:
+        return
+    error = InternalServiceError(
+        f"{deaths} workers in a row died or hung while they ran this job, without finishing a step",
+        hint=f"see {SERVICE_LOG}; the usual cause is full memory: use fewer or shorter episodes",
+    )
+    view = ErrorView.model_validate(error.to_wire())
+    store.finish_unleased(job_id, JobState.FAILED, str(error), view)
