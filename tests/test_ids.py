@@ -38,7 +38,7 @@ NOT_TAKEN_APART = {
     "backend/policies/parity.py": 1,
     "tinkergym/agent/plan.py": 1,
     # A folder, a path of the gateway, and what vLLM's log calls a policy.
-    "backend/engines/vllm/engine.py": 1,
+    "backend/engines/vllm/published_policies.py": 1,
     "backend/gateway/routes_runs.py": 1,
 }
 """How often each module joins ids to a text that is only compared or shown."""

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from backend.catalog.models import ModelFacts
 from backend.config import VLLM_MOST_IMAGES
-from backend.vision.pixels import ImageReader
+from backend.vision.pixels import ImageReader, ImageSource
+from backend.vision.shared import SharedImages, shared
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.parts import ImageSpan
@@ -18,6 +20,15 @@ _MOST_BYTES = 256 << 20
 """Size limit for files in the folder; a removed file is written again when needed."""
 
 Message = dict[str, Any]
+
+
+def handed_images(
+    facts: ModelFacts, images: ImageSource | SharedImages | None, folder: Path
+) -> HandedImages | None:
+    """Return the images of an engine; None if its model or the caller has none."""
+    if images is None or facts.image_token_id is None:
+        return None
+    return HandedImages(shared(images).reader(facts.directory, facts.image_token_id), folder)
 
 
 class HandedImages:

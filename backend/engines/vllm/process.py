@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.processes.bounded_log import BoundedLog
+from tinkergym.errors import InvalidRequestError
 
 Message = dict[str, Any]
+SEE_THE_LOG = "see logs/vllm.log in the service's data_dir"
 _LAST_WORDS_SECONDS = 1.0
 HOST = (sys.executable, "-m", "backend.engines.vllm.host")
 """The command that starts the vLLM process."""
@@ -109,6 +111,17 @@ class VllmProcess:
         while (line := self._outbox.get()) is not None:
             with suppress(OSError):
                 self._socket.sendall(line)
+
+
+def not_started(model: Path, log: Path, said: str) -> InvalidRequestError:
+    """Return the error for a vLLM that does not start, with what it said, or else the end of its log."""
+    with suppress(OSError):
+        said = said or reason_in(log.read_text(encoding="utf-8", errors="replace"))
+    return InvalidRequestError(
+        f"vLLM does not start with the model {str(model)!r}: {said or 'it printed no error'}",
+        hint=f"{SEE_THE_LOG}; docs/operating/engines.md lists what engine=transformers supports",
+        field="engine",
+    )
 
 
 def reason_in(log: str) -> str:

@@ -169,7 +169,7 @@ def test_a_killed_engine_core_loses_no_answer_and_no_policy(subject):
 def test_an_exchange_that_breaks_off_fails_its_own_policy_only(subject, monkeypatch, loaded):
     subject.publish("good", 1, subject.full_weights(1))
     monkeypatch.setattr(
-        "backend.engines.vllm.engine.names_to_load",
+        "backend.engines.vllm.weight_handover.names_to_load",
         lambda weights, shapes: [*list(weights.tensors)[:loaded], "no.such.tensor"],
     )
     subject.publish("bad", 1, subject.full_weights(2))

@@ -488,7 +488,7 @@ def gpu(monkeypatch):
         weakref.finalize(memory, freed[-1].set)
         return memory, {"cuda": len(freed)}
 
-    monkeypatch.setattr("backend.engines.vllm.engine.share_on_device", share)
+    monkeypatch.setattr("backend.engines.vllm.weight_handover.share_on_device", share)
     return freed
 
 
@@ -549,7 +549,7 @@ def test_rejects_what_has_no_room_on_gpu_and_keeps_version(start, gpu, monkeypat
     def full(tensors, device):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("backend.engines.vllm.engine.share_on_device", full)
+    monkeypatch.setattr("backend.engines.vllm.weight_handover.share_on_device", full)
     with pytest.raises(StorageFullError):
         engine.publish("job", 2, FULL)
     assert engine.loaded() == {"job": 1}
@@ -573,7 +573,7 @@ def test_rejects_what_has_no_room_on_host_and_leaves_nothing(start, monkeypatch,
 
     with monkeypatch.context() as patched:
         name = "write_adapter" if weights is ADAPTER else "share_in_file"
-        patched.setattr(f"backend.engines.vllm.engine.{name}", full)
+        patched.setattr(f"backend.engines.vllm.weight_handover.{name}", full)
         with pytest.raises(StorageFullError):
             engine.publish("job", 2, weights)
     assert engine.loaded() == {"job": 1}
