@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from tinkergym_tabletop.lineups import exploitability_of_job
+
 import tinkergym as tg
 from benchmarks.common import Figure, service, write_result
 from benchmarks.multi_agent import WHOLE, followed, warmed_up
@@ -49,7 +51,7 @@ def measure() -> list[Figure]:
             keep_checkpoints=1000,
         )
         _, seconds = followed(job)
-        found = job.exploitability_curve()
+        found = exploitability_of_job(client, job.id)
         client.close()
     versions = [one.step for one in found.over_time()]
     curve = [one.found.exploitability for one in found.over_time()]

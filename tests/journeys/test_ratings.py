@@ -78,8 +78,8 @@ def test_a_person_takes_a_seat_against_a_version(service, job_id):
 
 
 def test_a_models_exploitability_is_exact(client):
-    from tinkergym.evaluation.exploitability import GameTree
-    from tinkergym.evaluation.policy_strategy import policy_strategy
+    from tinkergym_tabletop.exploitability import GameTree
+    from tinkergym_tabletop.policy_strategy import policy_strategy
 
     tree = GameTree(tg.make_game("tabletop/KuhnPoker-v0"))
     strategy = policy_strategy(client.policy("nano"), tree.situations)

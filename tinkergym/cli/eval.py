@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from tinkergym.cli.console import INTERRUPTED, err, out
-from tinkergym.cli.eval_games import evaluate_game, refuse_of_games
+from tinkergym.cli.eval_crossplay import evaluate_crossplay, refuse_without_crossplay
 from tinkergym.cli.game_options import GameOptions
 from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.cli.options import (
@@ -91,27 +91,12 @@ _Others = Annotated[
         "(default: the first listed player that can)",
     ),
 ]
-_Exploitability = Annotated[
-    str | None,
-    typer.Option(
-        metavar="POLICY,POLICY,...",
-        help="For a small game: what a best response wins against each of these, exactly. A policy is JOB_ID "
-        "(all stored versions), JOB_ID@40, MODEL or random.",
-    ),
-]
-_Greedy = Annotated[
-    bool,
-    typer.Option(
-        "--greedy", help="With --exploitability: of play at temperature 0, in games of any size it can visit."
-    ),
-]
 _Pairs = Annotated[int, typer.Option(help="With --crossplay: seeds per pair of players.", min=1)]
 _Png = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="With --crossplay: write the matrix as a picture, and the ratings next to it. With "
-        "--exploitability: write it as a picture.",
+        help="With --crossplay: write the matrix as a picture, and the ratings next to it.",
     ),
 ]
 _OutFile = Annotated[
@@ -140,8 +125,6 @@ def evaluate(
     crossplay: _Crossplay = None,
     others: _Others = None,
     pairs: _Pairs = 50,
-    exploitability: _Exploitability = None,
-    greedy: _Greedy = False,
     png: _Png = None,
     env_setting: EnvironmentSettings = None,
     as_json: AsJson = False,
@@ -153,18 +136,23 @@ def evaluate(
     `tinkergym replay` shows the episodes in one.
 
     With --crossplay the players of a game play each other: prints a matrix of mean returns, and ratings.
-    With --exploitability a best response to each policy of a small game is computed; nothing is sampled.
 
     Example: tinkergym eval board/TicTacToeVs-v0 --policy JOB_ID --temperature 1 -n 16 --k 1,4,16
     """
     said = options_said(ctx)
-    if crossplay is not None or exploitability is not None:
-        matches: dict[str, Any] = {"crossplay": crossplay, "others": others, "pairs": pairs, "seed": seed}
-        best: dict[str, Any] = {"exploitability": exploitability, "greedy": greedy, "png": png}
-        of_games = GameOptions(**matches, **best, temperature=temperature, as_json=as_json)
-        evaluate_game(env, env_setting or [], of_games, said)
+    if crossplay is not None:
+        of_games = GameOptions(
+            crossplay=crossplay,
+            others=others,
+            pairs=pairs,
+            png=png,
+            seed=seed,
+            temperature=temperature,
+            as_json=as_json,
+        )
+        evaluate_crossplay(env, env_setting or [], of_games, said)
         return
-    refuse_of_games(said)
+    refuse_without_crossplay(said)
     from tinkergym.cli.eval_policy import open_policy
     from tinkergym.cli.named_environment import find_environment
     from tinkergym.cli.settings import given, parse_settings

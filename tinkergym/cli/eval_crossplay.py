@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import typer
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.game_options import GameOptions, drawn, names_in, say_picture
 from tinkergym.cli.json_output import emit
+from tinkergym.cli.options import refuse_options
 from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
 from tinkergym.schema.ids import PolicyRef
 
@@ -22,25 +23,53 @@ if TYPE_CHECKING:
     from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
-def evaluate_crossplay(game: Any, reference: EnvironmentRef, options: GameOptions, stack: ExitStack) -> None:
+_TAKES = {"crossplay", "others", "pairs", "temperature", "png", "seed", "as_json", "env_setting"}
+_NEED_CROSSPLAY = ("png", "others", "pairs")
+
+
+def evaluate_crossplay(
+    env: str, settings: Sequence[str], options: GameOptions, said: Mapping[str, str]
+) -> None:
     """Play, print the matrix and the ratings, and draw them.
 
     Args:
-        game: The game.
-        reference: Its id and settings.
-        options: The command line's options.
-        stack: Closes what this opens.
-    """
-    from tinkergym.evaluation.crossplay import crossplay
+        env: The game's id.
+        settings: `name=value` of the game.
+        options: The command line's options for games.
+        said: All options that were given, by their parameter's name.
 
-    names, fill = names_in(options.crossplay), names_in(options.others)
-    players, others = _players(names, fill, game, options.temperature, stack)
-    try:
-        found = crossplay(players, reference, pairs=options.pairs, seed=options.seed, others=others)
-    except KeyboardInterrupt:
-        err.print("\nstopped; nothing is stored", highlight=False)
-        raise typer.Exit(INTERRUPTED) from None
-    _show(found, reference, options)
+    Raises:
+        InvalidRequestError: One of them does not apply here, or it is not a game for several players.
+    """
+    from tinkergym.cli.settings import parse_settings
+    from tinkergym.evaluation.crossplay import crossplay
+    from tinkergym.registration.games import make_playable
+    from tinkergym.schema.parsing import environment_ref
+
+    others = [said[name] for name in said if name not in _TAKES]
+    hint = "leave it out; --pairs says how many games"
+    refuse_options(others, "cannot be used with --crossplay", hint=hint)
+    reference = environment_ref(env, parse_settings(settings))
+    game = make_playable(reference)
+    with ExitStack() as stack:
+        stack.callback(game.close)
+        if len(getattr(game, "possible_agents", ())) < 2:
+            raise InvalidRequestError(
+                "needs a game for several players", hint="`tinkergym envs` lists games", field="--crossplay"
+            )
+        names, fill = names_in(options.crossplay), names_in(options.others)
+        players, others_play = _players(names, fill, game, options.temperature, stack)
+        try:
+            found = crossplay(players, reference, pairs=options.pairs, seed=options.seed, others=others_play)
+        except KeyboardInterrupt:
+            err.print("\nstopped; nothing is stored", highlight=False)
+            raise typer.Exit(INTERRUPTED) from None
+        _show(found, reference, options)
+
+
+def refuse_without_crossplay(said: Mapping[str, str]) -> None:
+    """Refuse options that only have an effect with cross-play."""
+    refuse_options([said[name] for name in _NEED_CROSSPLAY if name in said], "needs --crossplay", hint="")
 
 
 def _players(
@@ -57,7 +86,7 @@ def _players(
     if all(is_offered(game, name) for name in (*names, *fill)):
         players, others = ([Player(name=name, plays=name) for name in some] for some in (names, fill))
         return players, others
-    api = stack.enter_context(_client(game, (*names, *fill)))._api
+    api = stack.enter_context(_client(game, (*names, *fill))).api
     others = [find_player(api, name, game, temperature=temperature) for name in fill]
     ref = PolicyRef.find(names[0]) if len(names) == 1 else None
     if ref is not None and not ref.has_version:

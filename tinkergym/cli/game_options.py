@@ -1,4 +1,4 @@
-"""Options of `tinkergym eval` for games, and what cross-play and exploitability do alike."""
+"""Options of `tinkergym eval` for games, and what other commands for games do alike."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from tinkergym.errors import MissingExtraError
 class GameOptions:
     """The command line's options for games."""
 
-    crossplay: str | None
+    crossplay: str
     others: str | None
     pairs: int
-    exploitability: str | None
-    greedy: bool
     png: Path | None
     seed: int
     temperature: float | None

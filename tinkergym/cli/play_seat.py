@@ -149,7 +149,7 @@ class _Finder:
 
         if self._client is None:
             self._client = self._stack.enter_context(Client())
-        return self._client._api
+        return self._client.api
 
 
 class _Others:

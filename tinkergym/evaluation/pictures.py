@@ -1,4 +1,4 @@
-"""Pictures of cross-play, ratings and exploitability as PNG. The only module here that imports matplotlib."""
+"""Pictures of cross-play and ratings, as PNG. The only module here that imports matplotlib."""
 
 from __future__ import annotations
 

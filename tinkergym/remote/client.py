@@ -122,6 +122,11 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client {self.url}>"
 
+    @property
+    def api(self) -> Api:
+        """The service's routes as methods, for tools that name players or versions themselves."""
+        return self._api
+
     def close(self) -> None:
         """Close the connection. Jobs continue; objects made from this client can no longer be used."""
         self._connection.close()

@@ -15,7 +15,6 @@ from tinkergym.schema.ids import PolicyRef, policy_of
 from tinkergym.schema.jobs.parts import EnvironmentRef
 
 if TYPE_CHECKING:
-    from tinkergym.evaluation.exploitability_curve import Lineup
     from tinkergym.schema.jobs.view import JobView
 
 _OF_ONE_SEAT = frozenset({"opponent", "seat"})
@@ -144,70 +143,6 @@ def version_players(
         chosen = _spread(there, most) if versions is None else sorted(set(versions))
         found += [version_player(api, view, one, agent=agent, temperature=temperature) for one in chosen]
     return found
-
-
-def version_lineups(
-    api: Api, view: JobView, agents: Sequence[str], *, versions: Sequence[int] | None = None
-) -> list[Lineup]:
-    """Return versions of a job's policies that play all seats together.
-
-    Args:
-        api: The API of its service.
-        view: The job.
-        agents: The game's agents.
-        versions: Their numbers; None means all that every policy has stored.
-
-    Raises:
-        NotFoundError: A version is not stored.
-        InvalidRequestError: The job trained no policy for one of the seats.
-    """
-    from tinkergym.evaluation.exploitability_curve import Lineup
-
-    trained = view.spec.trained_agents
-    if versions is None:
-        kept = [{0, *api.find_policy(policy_of(view.job_id, own)).kept} for own in trained]
-        versions = sorted(set.intersection(*kept) | {view.policy_version})
-    lineups = []
-    for version in versions:
-        players = version_players(api, view, versions=[version])
-        policies: dict[str, Any] = {  # no scripts are among them
-            agent: next((one.plays for one in players if one.can_play(agent)), None) for agent in agents
-        }
-        without = next((agent for agent in agents if policies[agent] is None), None)
-        if without is not None:
-            raise InvalidRequestError(
-                f"{view.job_id} trained no policy for {without}",
-                hint="a best response needs one for each seat",
-                field="agents",
-            )
-        lineups.append(Lineup(name=policy_of(view.job_id, version=version), policies=policies, step=version))
-    return lineups
-
-
-def lineup_named(api: Api, reference: str, game: Any) -> Lineup:
-    """Return the policies that a reference names, at all seats of a game.
-
-    Args:
-        api: The service that has the policies and models.
-        reference: `job-ID@40`; a job that trains several policies plays each seat with its own. Or a model.
-        game: A PettingZoo game.
-
-    Raises:
-        InvalidRequestError: It is none of these, or has no policy for one of the seats.
-        NotFoundError: There is no such policy of yours.
-    """
-    from tinkergym.evaluation.exploitability_curve import Lineup
-
-    found = find_seats(api, reference, game, game.possible_agents)
-    for agent, player in found.items():
-        if not player.can_play(agent) or player.policy is None:
-            raise InvalidRequestError(
-                f"{reference} has no policy for {agent}",
-                hint="name a job that trained all seats, as JOB_ID@40, a model, or random",
-                field="players",
-            )
-    policies = {agent: player.policy for agent, player in found.items() if player.policy is not None}
-    return Lineup(name=reference, policies=policies)
 
 
 def versions_named(api: Api, reference: str, *, temperature: float | None = None) -> list[Player]:

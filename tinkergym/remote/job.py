@@ -53,8 +53,6 @@ from tinkergym.schema.steering import settings_now
 if TYPE_CHECKING:
     from tinkergym.datasets.stored_episodes import StoredEpisodes
     from tinkergym.evaluation.crossplay import CrossPlay
-    from tinkergym.evaluation.exploitability import Exploitability
-    from tinkergym.evaluation.exploitability_curve import ExploitabilityCurve
     from tinkergym.evaluation.ratings import Ratings
     from tinkergym.evaluation.rescore import NewReward
     from tinkergym.remote.certificates import WrittenCertificate
@@ -448,51 +446,6 @@ class Job:
             how: See `crossplay`.
         """
         return self.crossplay(**how).ratings(anchor=anchor)
-
-    def exploitability(
-        self, version: int | None = None, *, game: str | None = None, greedy: bool = False
-    ) -> Exploitability:
-        """Compute what a best response wins against a version of the job's policies, in a small game.
-
-        The policies play their own seats, or one policy plays all; see `ratings.md`.
-
-        Args:
-            version: Version of each policy; None is the newest.
-            game: The game, if the job trained something else; None is the job's own.
-            greedy: Measure play at temperature 0, which is also exact in larger games, such as tic-tac-toe.
-
-        Raises:
-            InvalidRequestError: The game is too large, or its chance events cannot be enumerated.
-            NotFoundError: The version is not stored.
-        """
-        view = self.view()
-        chosen = view.policy_version if version is None else version
-        curve = self.exploitability_curve([chosen], game=game, greedy=greedy)
-        return curve.measured[0].found
-
-    def exploitability_curve(
-        self, versions: Sequence[int] | None = None, *, game: str | None = None, greedy: bool = False
-    ) -> ExploitabilityCurve:
-        """Compute the exploitability of several versions, and of the average of their strategies.
-
-        Args:
-            versions: Versions of each policy; None means all that are stored.
-            game: As for `exploitability`.
-            greedy: As for `exploitability`.
-
-        Raises:
-            InvalidRequestError: As for `exploitability`.
-            NotFoundError: A version is not stored.
-        """
-        from tinkergym.evaluation.exploitability_curve import exploitability_curve
-        from tinkergym.registration.games import make_playable
-        from tinkergym.remote.game_players import game_of, version_lineups
-
-        view = self.view()
-        reference = game_of(view, game)
-        table = make_playable(reference)
-        lineups = version_lineups(self._api, view, table.possible_agents, versions=versions)
-        return exploitability_curve(table, lineups, name=reference.id, greedy=greedy)
 
     def checkpoints(self, *, agent: str = "") -> list[CheckpointView]:
         """List the stored checkpoints, oldest first.

@@ -4,20 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.registration.games import make_game
 from tinkergym.remote.game_players import (
     find_player,
     find_seats,
     game_of,
-    lineup_named,
-    version_lineups,
     version_players,
     versions_named,
 )
-from tinkergym.remote.job import Job
-from tinkergym.remote.policy import Policy
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
@@ -25,7 +20,6 @@ from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.opponents import Scripted
 from tinkergym.testing.bundles import byte_bundle
-from tinkergym.testing.samplers import ScriptedSampler
 
 
 def job_of(environment, newest=9, **agents):
@@ -108,28 +102,6 @@ def test_all_seats_play_at_the_temperature_that_is_asked_for(agents):
     assert [one.temperature for one in found.values()] == [0.25, 0.25]
 
 
-def test_plays_all_seats_together_in_versions_that_each_policy_has(monkeypatch):
-    api = StubApi(job_of(NIM, player_0=Train(), player_1=Train()))
-    kept = {"player_0": [3, 4], "player_1": [4, 6]}
-    found = api.find_policy
-    monkeypatch.setattr(
-        api, "find_policy", lambda name: SimpleNamespace(**{**vars(found(name)), "kept": kept[name[6:]]})
-    )
-    lineups = version_lineups(api, api.view, list(kept))
-    assert [one.step for one in lineups] == [0, 4, 9]
-    assert {agent: one.name for agent, one in lineups[1].policies.items()} == {
-        agent: f"job-1/{agent}" for agent in kept
-    }
-
-
-def test_a_policy_of_one_seat_is_no_lineup():
-    api, game = StubApi(job_of(NIM, player_0=Train(), player_1=Train()), [4]), make_game("games/Nim-v0")
-    assert lineup_named(api, "job-1@4", game).policies.keys() == {"player_0", "player_1"}
-    with pytest.raises(InvalidRequestError) as refused:
-        lineup_named(api, "job-1/player_0@4", game)
-    assert refused.value.field == "players"
-
-
 class TrainingApi(StubApi):
     """Its job has trained one more step whenever it is asked for."""
 
@@ -154,22 +126,3 @@ def test_compares_single_seat_job_against_opponent_in_its_game():
     with pytest.raises(InvalidRequestError) as refused:
         game_of(job_of(EnvironmentRef(id="bandit/Bandit-v0")))
     assert refused.value.field == "game"
-
-
-def test_a_jobs_exploitability_is_that_of_its_policies(monkeypatch):
-    renderer = Renderer.from_bundle(byte_bundle())
-    monkeypatch.setattr(Policy, "sampler", lambda policy: ScriptedSampler(renderer, lambda prompt: "x"))
-    view = job_of(EnvironmentRef(id="tabletop/KuhnPoker-v0"), first=Train(), second=Train())
-    found = Job(StubApi(view, [3]), view).exploitability(3)
-    # To the stub every action is equally probable.
-    assert found.exploitability == pytest.approx(11 / 24)
-    curve = Job(StubApi(view, [3]), view).exploitability_curve()
-    assert [(one.name, one.step) for one in curve.measured] == [(f"job-1@{n}", n) for n in (0, 3, 9)]
-    assert curve.averages == pytest.approx(dict.fromkeys((0, 3, 9), 11 / 24))
-
-
-def test_gives_no_exploitability_to_job_without_policy_for_a_seat(monkeypatch):
-    view = job_of(EnvironmentRef(id="tabletop/KuhnPoker-v0"), first=Train(), second=Scripted(name="honest"))
-    with pytest.raises(InvalidRequestError) as refused:
-        Job(StubApi(view, [3]), view).exploitability(3)
-    assert refused.value.field == "agents"

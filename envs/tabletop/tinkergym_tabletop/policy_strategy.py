@@ -17,9 +17,9 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import TinkerGymError, from_wire
 from tinkergym.evaluation.evaluate import EvaluablePolicy
-from tinkergym.evaluation.exploitability import Situation
 from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
+from tinkergym_tabletop.exploitability import Situation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

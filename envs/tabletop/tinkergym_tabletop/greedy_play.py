@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.evaluation.exploitability import Exploitability, GrowingTree, Growth, Situation
 from tinkergym.games.game_env import GameEnv
+from tinkergym_tabletop.exploitability import Exploitability, GrowingTree, Growth, Situation
 
 Choose = Callable[[Sequence[Situation]], Mapping[Situation, str]]
 """Returns the action chosen in each situation; called for many at once."""

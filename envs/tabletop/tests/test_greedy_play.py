@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tinkergym_tabletop.exploitability import GameTree, Situation
+from tinkergym_tabletop.greedy_play import greedy_exploitability
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.evaluation.exploitability import GameTree, Situation
-from tinkergym.evaluation.greedy_play import greedy_exploitability
 from tinkergym.registration.games import make_game
 
 players = pytest.importorskip("tinkergym_board.players")
