@@ -24,7 +24,7 @@ from tinkergym.images.files import MOST_BYTES, MOST_PIXELS
 from tinkergym.network.chat_endpoint import origin_list
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.refusals import Refusal
-from tinkergym.tools.sandbox_rule import PythonToolSetting
+from tinkergym.tools.sandbox.isolation_rule import PythonToolSetting
 
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*)$", max_length=253)]
 """Without a scheme or a port."""

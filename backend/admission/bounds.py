@@ -15,7 +15,7 @@ from tinkergym.rollout.table_tools import SANDBOX
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
-from tinkergym.tools.sandbox import isolation_for
+from tinkergym.tools.sandbox.python_run import isolation_for
 
 
 def models_are_offered(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:

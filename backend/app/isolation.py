@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from backend.app.notice import Notice
 from tinkergym.errors import TinkerGymError
-from tinkergym.tools.sandbox import missing_namespaces
-from tinkergym.tools.sandbox_rule import ACCEPT_LIMITS, RISK, PythonToolSetting
+from tinkergym.tools.sandbox.isolation_rule import ACCEPT_LIMITS, RISK, PythonToolSetting
+from tinkergym.tools.sandbox.python_run import missing_namespaces
 
 
 def isolation_notice(

@@ -15,7 +15,7 @@ import psutil
 
 from backend.errors import StartError
 from backend.private_folder import make_private
-from tinkergym.tools.sandbox import FOLDER_PREFIX
+from tinkergym.tools.sandbox.python_run import FOLDER_PREFIX
 
 _LOCK = "owner.lock"
 _LEAST_AGE_SECONDS = 3600.0

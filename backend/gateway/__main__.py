@@ -21,7 +21,7 @@ from backend.processes.children import spare_the_collector
 from backend.store.job_folders import JobFolders
 from backend.store.store import Store
 from backend.store.uploads import remove_unfinished
-from tinkergym.tools import sandbox_rule
+from tinkergym.tools.sandbox import isolation_rule
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     # For the processes that check environments and play evaluations.
     judges.allow_only(config.judge_urls)
     opponent_models.allow_only(config.opponent_urls)
-    sandbox_rule.require(config.python_tool)
+    isolation_rule.require(config.python_tool)
     store = Store.open(config.store_url)
     # Only requests delete jobs, and there are none yet.
     JobFolders(config.job_files).finish(store.has_job)

@@ -15,7 +15,7 @@ from tinkergym.bridges.verifiers_process import PYTHON_VARIABLE
 from tinkergym.rollout.external_player import ALLOWED_VARIABLE as OPPONENT_URLS
 from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE as JUDGE_URLS
 from tinkergym.tasks.named import ALLOW_HUB, DATA_FOLDER
-from tinkergym.tools.sandbox_rule import VARIABLE as PYTHON_TOOL
+from tinkergym.tools.sandbox.isolation_rule import VARIABLE as PYTHON_TOOL
 
 HOST_VARIABLE = "TINKERGYM_SCHEDULER_HOST"
 """Environment variable inherited by everything below Ray: its owner."""

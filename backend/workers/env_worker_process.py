@@ -15,7 +15,7 @@ from backend.machine_paths import MachinePaths
 from backend.processes.one_question import one_question
 from backend.workers.env_worker import run_env_worker
 from backend.workers.environments import environment_maker
-from tinkergym.tools import sandbox_rule
+from tinkergym.tools.sandbox import isolation_rule
 from tinkergym.user_code.parent_watch import end_with_parent
 
 
@@ -28,7 +28,7 @@ def main() -> None:
         config = ServiceConfig.model_validate(question["config"])
         judges.allow_only(config.judge_urls)
         opponent_models.allow_only(config.opponent_urls)
-        sandbox_rule.require(config.python_tool)
+        isolation_rule.require(config.python_tool)
         run_env_worker(
             url=question["url"],
             run_dir=config.run_dir,

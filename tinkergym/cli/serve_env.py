@@ -13,7 +13,7 @@ from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.schema.parsing import parse
-from tinkergym.tools.sandbox_rule import PythonToolSetting, requiring
+from tinkergym.tools.sandbox.isolation_rule import PythonToolSetting, requiring
 
 if TYPE_CHECKING:
     from tinkergym.serving.settings import ServerSettings

@@ -8,8 +8,8 @@ from typing import Any
 
 from tinkergym.errors import InvalidToolError, ToolArgumentsError, ToolError
 from tinkergym.tools.definition import Tool
-from tinkergym.tools.sandbox import Isolation, Limits, isolation_for, run_python
-from tinkergym.tools.sandbox_rule import setting_here
+from tinkergym.tools.sandbox.isolation_rule import Isolation, setting_here
+from tinkergym.tools.sandbox.python_run import Limits, isolation_for, run_python
 
 _DESCRIPTION = (
     "Run Python code in a fresh process and return what it prints, and the value of a last expression. "
@@ -22,7 +22,7 @@ _MOST = 2**31 - 1
 
 
 class PythonTool(Tool):
-    """Runs code in its own process, with limits; `tinkergym.tools.sandbox` explains the isolation.
+    """Runs code in its own process, with limits; `tinkergym.tools.sandbox.python_run` explains the isolation.
 
     If code raises or exceeds its time or memory, the policy gets an error; a sandbox that cannot be started
     ends the episode. The same code gives the same output, as long as it uses neither the clock nor
@@ -53,7 +53,7 @@ class PythonTool(Tool):
             site_packages: Whether the code may import the packages of this environment, not just the standard
                 library.
             limits: `wall_seconds`, `cpu_seconds`, `memory_megabytes`, `file_megabytes`, `processes` and
-                `output_characters`; see `tinkergym.tools.sandbox.Limits`.
+                `output_characters`; see `tinkergym.tools.sandbox.python_run.Limits`.
 
         Raises:
             InvalidToolError: A setting is unknown or out of its range.

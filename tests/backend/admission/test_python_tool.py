@@ -35,8 +35,8 @@ from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.serving.making import description_of
 from tinkergym.serving.settings import ServerSettings
 from tinkergym.tools import PythonTool
-from tinkergym.tools.sandbox import run_python
-from tinkergym.tools.sandbox_rule import require
+from tinkergym.tools.sandbox.python_run import run_python
+from tinkergym.tools.sandbox.isolation_rule import require
 
 ID, TOOL = "math/ArithmeticWithPython-v0", "tinkergym.tools:PythonTool"
 ref = EnvironmentRef(id=ID)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from backend.app.temporary_folders import owned, remove_leftovers
-from tinkergym.tools.sandbox import FOLDER_PREFIX
+from tinkergym.tools.sandbox.python_run import FOLDER_PREFIX
 
 LATER = time.time() + 7200.0
 

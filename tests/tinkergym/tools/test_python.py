@@ -4,7 +4,7 @@ import pytest
 
 from tinkergym.errors import InvalidToolError, ToolArgumentsError, ToolError
 from tinkergym.tools import PythonTool
-from tinkergym.tools.sandbox import best_isolation
+from tinkergym.tools.sandbox.python_run import best_isolation
 
 LEVELS = [
     "limits",

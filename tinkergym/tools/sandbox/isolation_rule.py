@@ -77,15 +77,3 @@ def required_isolation(
             f"`{ACCEPT_LIMITS}` (or `serve-env --python-tool limits`) {RISK}",
         )
     return "namespaces"
-
-
-__all__ = [
-    "ACCEPT_LIMITS",
-    "RISK",
-    "Isolation",
-    "PythonToolSetting",
-    "require",
-    "required_isolation",
-    "requiring",
-    "setting_here",
-]

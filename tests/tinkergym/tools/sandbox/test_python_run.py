@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from tinkergym.errors import ToolError
-from tinkergym.tools import PythonTool, sandbox
-from tinkergym.tools.sandbox import Limits, best_isolation, run_python
+from tinkergym.tools import PythonTool
+from tinkergym.tools.sandbox import python_run
+from tinkergym.tools.sandbox.python_run import Limits, best_isolation, run_python
 
 LEVELS = [
     "limits",
@@ -39,7 +40,7 @@ def orphans():
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"sandbox_launcher" in (process / "cmdline").read_bytes() and parent == 1:
+            if b"sandbox/launcher.py" in (process / "cmdline").read_bytes() and parent == 1:
                 found.append(psutil.Process(int(process.name)))
         except (OSError, psutil.Error):
             continue
@@ -211,7 +212,7 @@ def test_runs_side_by_side_do_not_mix(isolation):
 
 
 def test_no_folder_and_no_process_is_left_behind(isolation, monkeypatch, tmp_path):
-    monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(python_run.tempfile, "tempdir", str(tmp_path))
     before = psutil.Process().children(recursive=True)
     call("open('x', 'w').write('x')", isolation=isolation)
     assert not list(tmp_path.iterdir())

@@ -31,13 +31,13 @@ from tinkergym.errors import (
     PythonToolRefusedError,
     ServiceUnavailableError,
 )
-from tinkergym.tools.sandbox_rule import Isolation, required_isolation
+from tinkergym.tools.sandbox.isolation_rule import Isolation, required_isolation
 
 Ending = Literal["finished", "raised", "timeout", "cpu", "memory", "killed"]
 
 FOLDER_PREFIX = "tinkergym-sandbox-"
 """Of the temporary folders of runs; the id of the process that made it follows."""
-_LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
+_LAUNCHER = Path(__file__).with_name("launcher.py")
 _GRACE_SECONDS = 20.0
 """Extra time for starting and ending the process on a busy machine."""
 _ENDING_SECONDS = 5.0
@@ -298,14 +298,3 @@ def _readable_paths(site_packages: bool) -> list[str]:
     if site_packages:
         paths += [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     return list(dict.fromkeys(os.path.realpath(path) for path in paths))
-
-
-__all__ = [
-    "Isolation",
-    "Limits",
-    "Run",
-    "best_isolation",
-    "isolation_for",
-    "missing_namespaces",
-    "run_python",
-]

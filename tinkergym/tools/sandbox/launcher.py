@@ -1,4 +1,4 @@
-"""Runs Python code in a process with few rights; `sandbox.py` starts it as a script.
+"""Runs Python code in a process with few rights; `python_run.py` starts it as a script.
 
 This process is trusted. It sets up the isolation, forks the process that runs the code, kills it when its
 time is over or its caller is gone, and reports the result on file descriptor `report`. It imports nothing of
@@ -20,10 +20,10 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tinkergym.tools.sandbox_memory import ProcessTree
+    from tinkergym.tools.sandbox.process_tree import ProcessTree
 else:  # Run as a script, without its own folder on the import path.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - as below
-    from sandbox_memory import ProcessTree
+    from process_tree import ProcessTree
 
     del sys.path[0]
 

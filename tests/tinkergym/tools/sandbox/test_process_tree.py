@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tinkergym.tools.sandbox_memory import ProcessTree
+from tinkergym.tools.sandbox.process_tree import ProcessTree
 
 FIRST = 20
 
