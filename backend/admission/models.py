@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -12,6 +11,7 @@ from backend.catalog.limited_reads import Reads
 from backend.catalog.models import ModelFacts, load_renderer_bundle, read_model_facts, resolve_model
 from backend.config import ServiceConfig
 from backend.store.store import TenantStore
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import TemplateError, TinkerGymError, UnknownModelError
 from tinkergym.schema.views import ModelView, RendererBundle
 
@@ -69,12 +69,12 @@ class FileCatalog:
         self._lock = threading.Lock()
         # By name and template, with the files' state, because an operator may replace a model in place.
         # A refusal is kept, too: a template that does too much is not tried again.
-        self._bundles: OrderedDict[tuple[str, str], tuple[_Look, RendererBundle | TemplateError]] = (
-            OrderedDict()
+        self._bundles: BoundedDict[tuple[str, str], tuple[_Look, RendererBundle | TemplateError]] = (
+            BoundedDict(_REMEMBERED)
         )
         # One model at a time is checked: it may take a second of a core, and reads a GiB from disk.
         self._looking = threading.Lock()
-        self._fit: OrderedDict[str, _Look] = OrderedDict()
+        self._fit: BoundedDict[str, _Look] = BoundedDict(_REMEMBERED)
 
     def listed(self) -> list[ModelView]:
         """Return the named models; the description of an unreadable one has the reason."""
@@ -113,9 +113,6 @@ class FileCatalog:
             known = look, self._read(model, directory, chat_template)
         with self._lock:
             self._bundles[name] = known
-            self._bundles.move_to_end(name)
-            while len(self._bundles) > _REMEMBERED:
-                self._bundles.popitem(last=False)
         if isinstance(known[1], TemplateError):
             raise copy(known[1])  # Callers name the field.
         return known[1]
@@ -141,8 +138,6 @@ class FileCatalog:
             reads.refuse_unfit(model, directory)
             with self._lock:
                 self._fit[str(directory)] = look
-                while len(self._fit) > _REMEMBERED:
-                    self._fit.popitem(last=False)
 
     def _is_fit(self, directory: Path, look: _Look) -> bool:
         with self._lock:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from backend.config import GatewayLimits
 from backend.processes.bounded_pipes import communicate
 from backend.processes.foreign_code import environment_for_packs
 from backend.processes.waiting_time import waited_seconds
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import (
     InvalidEnvironmentError,
     InvalidRequestError,
@@ -78,7 +78,7 @@ class Preflight:
         self._places = CheckPlaces(limits.job_checks_at_once)
         self._lock = threading.Lock()
         # Cache successes only: the cause of a failure may have been fixed since.
-        self._known: OrderedDict[tuple[str, ...], _Probe] = OrderedDict()
+        self._known: BoundedDict[tuple[str, ...], _Probe] = BoundedDict(_REMEMBERED)
 
     def check(self, spec: PlayedSpec, tenant_id: str = "") -> Checked:
         """Create and reset the job's environment, if the service plays it.
@@ -153,7 +153,6 @@ class Preflight:
         key = (spec.environment.model_dump_json(), bundle.sha256, asked)
         with self._lock:
             if key in self._known:
-                self._known.move_to_end(key)
                 return self._known[key]
         with self._places.taken(tenant_id, self._limits.job_check_seconds):
             probe = self._run(spec, bundle)
@@ -161,8 +160,6 @@ class Preflight:
             return probe  # A server that was reachable a while ago may be gone.
         with self._lock:
             self._known[key] = probe
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
         return probe
 
     def _run(self, spec: PlayedSpec, bundle: RendererBundle) -> _Probe:

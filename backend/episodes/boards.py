@@ -17,6 +17,7 @@ from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.record_check import images_of, require_sound
 from backend.errors import LeaseLostError
 from backend.learner.sequences import TokenLimits
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import EnvironmentCrashedError, StorageFullError, TinkerGymError
 from tinkergym.schema.episodes import (
     EpisodeRequest,
@@ -79,7 +80,7 @@ class BoardEntry:
     """Whether workers get these episodes only after the jobs' own."""
     error: TinkerGymError | None = None
     """Why the rollout cannot continue; raised where the job waits for it."""
-    left: dict[str, None] = field(default_factory=dict)
+    left: BoundedDict[str, None] = field(default_factory=lambda: BoundedDict(_DEAD_REMEMBERED))
     """Workers that announced their end, in order."""
     recorded_step: int = 0
     """Newest step recorded in the store: results are acknowledged once it knows the version that sampled
@@ -124,9 +125,9 @@ class Boards:
         self._owners: dict[str, str] = {}
         """The owner whose jobs such a worker plays, from its first episode to its end: remains of
         environments in the process must not meet another tenant's episodes."""
-        self._dead: dict[str, None] = {}
+        self._dead: BoundedDict[str, None] = BoundedDict(_DEAD_REMEMBERED)
         """Workers whose process ended, in order: a call of theirs that still waits must not get episodes."""
-        self._crashing: dict[tuple[str, str], None] = {}
+        self._crashing: BoundedDict[tuple[str, str], None] = BoundedDict(_CRASHING_REMEMBERED)
         """Tenants and environments in which a worker died, in order: their later jobs start isolated, so that
         submitting a job again does not cost another worker."""
         self._turn = 0
@@ -389,8 +390,6 @@ class Boards:
             self._workers.pop(worker_id, None)
             self._owners.pop(worker_id, None)
             self._dead[worker_id] = None
-            while len(self._dead) > _DEAD_REMEMBERED:
-                del self._dead[next(iter(self._dead))]
             total = 0
             suspects = {str(found.job) for one in in_calls if (found := EpisodeId.find(one))}
             for job_id, entry in self._entries.items():
@@ -400,8 +399,6 @@ class Boards:
                 if end == "not_needed" or not blamed:
                     continue
                 self._crashing[entry.tenant, entry.environment] = None
-                while len(self._crashing) > _CRASHING_REMEMBERED:
-                    del self._crashing[next(iter(self._crashing))]
                 entry.crash_untold = entry.crash_untold or not entry.isolated
                 self._isolate(job_id, entry)
                 entry.worker_deaths += 1
@@ -446,8 +443,6 @@ class Boards:
                 entry.board.release(request.worker_id, request.renew)
             if job_id:
                 entry.left[request.worker_id] = None
-                while len(entry.left) > _DEAD_REMEMBERED:
-                    del entry.left[next(iter(entry.left))]
         self._changed.notify_all()
         state = entries[job_id].state if job_id in entries else JobState.RUNNING
         lost = [] if request.leaving else list(request.renew)

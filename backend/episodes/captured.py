@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from backend.engines.protocol import Deliver
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
@@ -27,7 +27,7 @@ class CapturedTokens:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_lease: OrderedDict[str, set[bytes]] = OrderedDict()
+        self._by_lease: BoundedDict[str, set[bytes]] = BoundedDict(_MOST_LEASES)
         self._seconds = 0.0
 
     @property
@@ -51,8 +51,6 @@ class CapturedTokens:
             with self._lock:
                 for lease, digest in found:
                     self._by_lease.setdefault(lease, set()).add(digest)
-                while len(self._by_lease) > _MOST_LEASES:
-                    self._by_lease.popitem(last=False)
 
     def of(self, result: EpisodeResult) -> bytes:
         """Return the digests of an episode's turns, by trajectory.

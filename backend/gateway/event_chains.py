@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.schema.certificate import EventsFacts
 from tinkergym.schema.events import Event
 from tinkergym.trajectory.digests import EMPTY_CHAIN, chained
@@ -30,7 +30,7 @@ class EventChains:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, bool], _Chain] = OrderedDict()
+        self._known: BoundedDict[tuple[str, bool], _Chain] = BoundedDict(_REMEMBERED)
 
     def up_to_now(
         self,
@@ -62,7 +62,4 @@ class EventChains:
             known = self._known.get(key)
             if known is None or known.last_seq < chain.last_seq:  # another request may have read further
                 self._known[key] = chain
-            self._known.move_to_end(key)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
         return EventsFacts(count=chain.count, head_sha256=chain.head)

@@ -6,7 +6,6 @@ Uses transformers' processor, but no model. Everything is cached by the hash of 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import InvalidImageError, InvalidRequestError, UnknownModelError
 from tinkergym.images.files import as_seen, opened
 from tinkergym.trajectory.parts import ImageSpan
@@ -82,7 +82,7 @@ class ImageReader:
         from backend.vision.processor import load_processor
 
         self.placeholder = placeholder
-        self._source, self._most_bytes = source, most_bytes
+        self._source = source
         try:
             self._processor: Any = load_processor(directory)
         except (OSError, ValueError, ImportError) as error:
@@ -92,9 +92,8 @@ class ImageReader:
                 field="model",
             ) from error
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, ReadImage] = OrderedDict()
-        self._bytes = 0
-        self._written: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._known: BoundedDict[str, ReadImage] = BoundedDict(most_bytes, size=lambda image: image.bytes)
+        self._written: BoundedDict[str, tuple[int, ...]] = BoundedDict(_MOST_TEXTS)
         """Token ids that the processor writes for an image, by its text."""
 
     def image(self, sha256: str) -> ReadImage:
@@ -107,15 +106,11 @@ class ImageReader:
         with self._lock:
             known = self._known.get(sha256)
             if known is not None:
-                self._known.move_to_end(sha256)
                 return known
         read = self._read(self._source.read(sha256))
         with self._lock:
             if sha256 not in self._known:
                 self._known[sha256] = read
-                self._bytes += read.bytes
-            while self._bytes > self._most_bytes and len(self._known) > 1:
-                self._bytes -= self._known.popitem(last=False)[1].bytes
         return read
 
     def grid(self, sha256: str) -> tuple[int, int]:
@@ -223,6 +218,4 @@ class ImageReader:
         with self._lock:
             if text not in self._written:
                 self._written[text] = tuple(map(int, self._processor.tokenizer(text)["input_ids"]))
-                if len(self._written) > _MOST_TEXTS:
-                    self._written.popitem(last=False)
             return self._written[text]

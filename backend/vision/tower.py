@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from backend.vision.pixels import ImageReader, ReadImage
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import InvalidRequestError
 
 BASE = "base"
@@ -95,18 +95,15 @@ class KeptFeatures:
     """
 
     def __init__(self, most_bytes: int = _MOST_KEPT_BYTES) -> None:
-        self._most = most_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[tuple[Hashable, str], Tensor] = OrderedDict()
+        self._kept: BoundedDict[tuple[Hashable, str], Tensor] = BoundedDict(
+            most_bytes, size=lambda features: features.numel() * features.element_size()
+        )
         self._lock = threading.Lock()
 
     def find(self, weights: Hashable, sha256: str) -> Tensor | None:
         """Return what was kept, if it is still here."""
         with self._lock:
-            found = self._kept.get((weights, sha256))
-            if found is not None:
-                self._kept.move_to_end((weights, sha256))
-            return found
+            return self._kept.get((weights, sha256))
 
     def keep(self, weights: Hashable, sha256: str, features: Tensor) -> Tensor:
         """Keep features, and return them; the ones that were not used for longest make room."""
@@ -118,18 +115,13 @@ class KeptFeatures:
             if (weights, sha256) in self._kept:
                 return self._kept[weights, sha256]
             self._kept[weights, sha256] = features
-            self._bytes += features.numel() * features.element_size()
-            while self._bytes > self._most and len(self._kept) > 1:
-                old = self._kept.popitem(last=False)[1]
-                self._bytes -= old.numel() * old.element_size()
             return features
 
     def drop_if(self, gone: Callable[[Any], bool]) -> None:
         """Drop features computed by weights for which `gone` returns true."""
         with self._lock:
             for key in [key for key in self._kept if gone(key[0])]:
-                old = self._kept.pop(key)
-                self._bytes -= old.numel() * old.element_size()
+                del self._kept[key]
 
 
 def kept_or_computed(

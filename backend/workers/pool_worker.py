@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ class PoolWorker:
         self._model_dir = resolve_model(
             model, config.models, allow_any=config.allow_any_model, most_bytes=config.download_bytes
         )
-        self._bundles: dict[tuple[str, str], RendererBundle] = {}
+        self._bundle = lru_cache(maxsize=_MOST_BUNDLES)(self._load_bundle)
         """By the model, and the chat template that replaces its own."""
         # Also where no job asked before: the operator's own models, and weights too large for the gateway.
         refuse_unfit(model, self._model_dir)
@@ -348,13 +348,10 @@ class PoolWorker:
             model, template = spec.model, spec.chat_template
         if model != self._model and not self._guests.has(model):
             raise NotFoundError(f"this pool serves {self._model!r}, not {model!r}", field="model")
-        bundle = self._bundles.get((model, template))
-        if bundle is None:
-            bundle = load_renderer_bundle(model, self._folder_of(model), template)
-            while len(self._bundles) >= _MOST_BUNDLES:
-                self._bundles.pop(next(iter(self._bundles)), None)
-            self._bundles[model, template] = bundle
-        return bundle
+        return self._bundle(model, template)
+
+    def _load_bundle(self, model: str, template: str) -> RendererBundle:
+        return load_renderer_bundle(model, self._folder_of(model), template)
 
     def missing_images(self, wanted: ImageNames, player: Player) -> ImageNames:
         """Return which images the player's tenant has not sent."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
@@ -17,6 +17,7 @@ from typing import Literal, Protocol, TypeVar
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError, TinkerGymError
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.executors import Executor, MakeEnv
@@ -96,7 +97,7 @@ class RolloutWorker:
         self._max_episodes = min(max_episodes, executor.capacity) if executor else max_episodes
         self._worker_id = worker_id or f"worker-{uuid.uuid4().hex[:12]}"
         self._on_result = on_result
-        self._renderers: OrderedDict[str, Renderer] = OrderedDict()
+        self._renderers: BoundedDict[str, Renderer] = BoundedDict(_MOST_RENDERERS)
         """The most recently used; each episode keeps a reference to its own."""
         # Guards everything below, and notifies the threads of changes.
         self._changed = threading.Condition()
@@ -274,10 +275,7 @@ class RolloutWorker:
                 if bundle is None:
                     return None
                 self._renderers[model] = Renderer.from_bundle(bundle)
-            self._renderers.move_to_end(model)
             found[model] = self._renderers[model]
-            while len(self._renderers) > _MOST_RENDERERS:
-                self._renderers.popitem(last=False)
         return found
 
     # --- results ---

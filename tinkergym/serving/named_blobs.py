@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.serving.protocol import Frame, join_frame, split_frame
 from tinkergym.serving.values import Blob
 
@@ -24,18 +24,14 @@ class SentBlobs:
     """The newest hashes that a server has sent. Thread-safe."""
 
     def __init__(self, most: int = _MOST_SENT) -> None:
-        self._most = most
         self._lock = threading.Lock()
-        self._hashes: OrderedDict[str, None] = OrderedDict()
+        self._hashes: BoundedDict[str, None] = BoundedDict(most)
 
     def note(self, sha256: str) -> bool:
         """Record that it is sent; return whether it was sent before."""
         with self._lock:
             known = sha256 in self._hashes
             self._hashes[sha256] = None
-            self._hashes.move_to_end(sha256)
-            if len(self._hashes) > self._most:
-                self._hashes.popitem(last=False)
             return known
 
 
@@ -43,18 +39,13 @@ class SeenBlobs:
     """Bytes that this process received, by hash, up to a size; the oldest are dropped. Thread-safe."""
 
     def __init__(self, most_bytes: int = _MOST_KEPT_BYTES) -> None:
-        self._most = most_bytes
         self._lock = threading.Lock()
-        self._bytes = 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept: BoundedDict[str, bytes] = BoundedDict(most_bytes, size=len)
 
     def find(self, hashes: list[str]) -> dict[str, bytes]:
         """Return the bytes that are available."""
         with self._lock:
-            found = {sha256: self._kept[sha256] for sha256 in hashes if sha256 in self._kept}
-            for sha256 in found:
-                self._kept.move_to_end(sha256)
-            return found
+            return {sha256: self._kept[sha256] for sha256 in hashes if sha256 in self._kept}
 
     def add(self, blobs: Mapping[str, Blob]) -> None:
         """Keep some."""
@@ -62,9 +53,6 @@ class SeenBlobs:
             for sha256, blob in blobs.items():
                 if sha256 not in self._kept:
                     self._kept[sha256] = bytes(blob)
-                    self._bytes += len(blob)
-            while self._bytes > self._most:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
 
 
 SEEN = SeenBlobs()

@@ -6,13 +6,13 @@ import os
 import re
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks.fingerprint import files_fingerprint
 from tinkergym.tasks.shared import file_key, shared
@@ -110,7 +110,7 @@ class _Rows:
         sizes = (file.metadata.row_group(i).num_rows for _, file, i in self._groups)
         self._damaged = (pa.ArrowException, OSError, UnicodeDecodeError)
         self._starts: list[int] = [0, *accumulate(sizes)]
-        self._decoded: OrderedDict[int, Any] = OrderedDict()
+        self._decoded: BoundedDict[int, Any] = BoundedDict(_DECODED_GROUPS)
         self._lock = threading.Lock()
 
     @property
@@ -124,9 +124,6 @@ class _Rows:
             with self._lock:
                 if group not in self._decoded:
                     self._decoded[group] = file.read_row_group(number)
-                self._decoded.move_to_end(group)
-                while len(self._decoded) > _DECODED_GROUPS:
-                    self._decoded.popitem(last=False)
                 table = self._decoded[group]
             task: Task = table.slice(index - self._starts[group], 1).to_pylist()[0]
         except self._damaged as error:

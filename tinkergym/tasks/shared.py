@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tinkergym.bounded_dict import BoundedDict
 
 T = TypeVar("T")
 
@@ -23,16 +24,13 @@ class _Slot:
 
 
 _lock = threading.Lock()
-_slots: OrderedDict[Hashable, _Slot] = OrderedDict()
+_slots: BoundedDict[Hashable, _Slot] = BoundedDict(_MOST)
 
 
 def shared(key: Hashable, load: Callable[[], T]) -> T:
     """Return the result of `load` for this key, from here or another thread. Failures are not cached."""
     with _lock:
         slot = _slots.setdefault(key, _Slot())
-        _slots.move_to_end(key)
-        while len(_slots) > _MOST:
-            _slots.popitem(last=False)
     with slot.lock:
         if not slot.filled:
             slot.value, slot.filled = load(), True

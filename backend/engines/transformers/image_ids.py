@@ -8,7 +8,6 @@ ids (the caches of sessions and of equal prompts) distinguishes images by conten
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from backend.engines.transformers.packed_batch import Indices
 from backend.vision.pixels import ImageReader
 from backend.vision.positions import mrope_positions
 from backend.vision.tower import BASE, ImageTower, KeptFeatures, kept_or_computed
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.sampling import SampleRequest
 
@@ -66,7 +66,9 @@ class ShownImages:
         self._own = KeptFeatures()
         """Features by policy, for policies with their own tower."""
         self._lock = threading.Lock()
-        self._numbers: OrderedDict[str, int] = OrderedDict()
+        self._numbers: BoundedDict[str, int] = BoundedDict(
+            _MOST_NUMBERED, dropped=lambda _, number: self._hashes.pop(number)
+        )
         self._hashes: dict[int, str] = {}
         self._next = 0
         decoder = {id(parameter) for parameter in model.get_decoder().parameters()}
@@ -169,8 +171,5 @@ class ShownImages:
             if number is None:
                 number, self._next = self._next, self._next + 1
                 self._hashes[number] = sha256
-                while len(self._numbers) >= _MOST_NUMBERED:
-                    del self._hashes[self._numbers.popitem(last=False)[1]]
-            self._numbers[sha256] = number
-            self._numbers.move_to_end(sha256)
+                self._numbers[sha256] = number
             return number

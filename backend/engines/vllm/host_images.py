@@ -7,7 +7,6 @@ it searches for and expands itself; it would mistake a sampled placeholder for a
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from vllm.inputs.engine import mm_input
 from vllm.multimodal.inputs import MultiModalKwargsItems
 
+from tinkergym.bounded_dict import BoundedDict
 from tinkergym.images.files import as_seen, opened
 
 Message = dict[str, Any]
@@ -40,7 +40,7 @@ class HostImages:
     def __init__(self, engine: Any) -> None:
         """Use an engine's processor."""
         self._engine = engine
-        self._known: OrderedDict[str, _Processed] = OrderedDict()
+        self._known: BoundedDict[str, _Processed] = BoundedDict(_MOST_KEPT_BYTES, size=lambda one: one.bytes)
 
     async def input(self, message: Message) -> Any:
         """Return the engine's input.
@@ -81,9 +81,6 @@ class HostImages:
             (item,) = found["mm_kwargs"]["image"]
             (place,) = found["mm_placeholders"]["image"]
             self._known[sha256] = _Processed(item, list(found["prompt_token_ids"]), place, _size(item))
-            while len(self._known) > 1 and sum(one.bytes for one in self._known.values()) > _MOST_KEPT_BYTES:
-                self._known.popitem(last=False)
-        self._known.move_to_end(sha256)
         return self._known[sha256]
 
 
