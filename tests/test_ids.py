@@ -26,9 +26,9 @@ NOT_IDS = {
     "tinkergym/testing/fake_connection.py": 1,
     "tinkergym/tools/signature.py": 1,
     # A setting with a number or a name: `retry:2`, `only:black`.
-    "tinkergym/schema/jobs/common.py": 1,
+    "tinkergym/schema/jobs/played_spec.py": 1,
     "tinkergym/schema/jobs/rl.py": 1,
-    "tinkergym/schema/jobs/rules.py": 1,
+    "tinkergym/schema/jobs/rules/game_rules.py": 1,
     "tinkergym/wrappers/verbalize.py": 1,
 }
 """How often each module splits something else than an id."""

@@ -17,7 +17,8 @@ from backend.admission.remote_environments import allowed, by_id, check_evaluati
 from backend.config import GatewayLimits, ServiceConfig
 from backend.store.tenant import TenantStore
 from tinkergym.errors import PayloadTooLargeError
-from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
 

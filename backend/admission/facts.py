@@ -10,7 +10,8 @@ from backend.catalog.models import ModelFacts
 from backend.compute.memory import machine_bytes
 from backend.config import ServiceConfig
 from backend.store.tenant import TenantStore
-from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.views import ModelView, RendererBundle

@@ -34,8 +34,9 @@ from tinkergym.errors import (
 )
 from tinkergym.registration.environments import require_known
 from tinkergym.registration.games import is_game
-from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.views import RendererBundle

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from tinkergym.schema.episodes import CURRENT
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Base, FixedPlayer, League, Replay
 

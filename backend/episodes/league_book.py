@@ -12,7 +12,7 @@ from typing import Any
 from backend.episodes.binding import class_of
 from backend.episodes.played import Played
 from tinkergym.schema.ids import PolicyRef, agent_version
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.opponents import League
 
 Scores = dict[str, tuple[int, float]]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.episodes.played import Played, trained_seats
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.trajectory.trajectory import StopReason, Trajectory
 
 IntArray = npt.NDArray[np.int64]

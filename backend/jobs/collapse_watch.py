@@ -15,8 +15,8 @@ from backend.episodes.binding import class_of
 from backend.episodes.played import Played, PlayedSeat, is_lost, trained_seats
 from tinkergym.schema.events import WarningEvent
 from tinkergym.schema.ids import policy_of
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import CollapseGuard
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 
 _OWN = frozenset({"trained", "current", "past"})
 """Kinds of opponents that change with training; all others are anchors."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backend.episodes.played import Played
 from backend.jobs.step_report import statistics
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 
 
 def per_environment(spec: PlayedSpec, played: Played) -> dict[str, float]:

@@ -22,7 +22,7 @@ from tinkergym.schema.episodes import MOST_SEATS, EpisodeRequest, SeatPlan
 from tinkergym.schema.evaluate_every import MOST_EPISODES, EvaluateEvery
 from tinkergym.schema.events import EvaluationEvent, WarningEvent
 from tinkergym.schema.ids import EpisodeId, JobRef, policy_of
-from tinkergym.schema.jobs.common import EvaluatedSpec
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.opponents import Base
 from tinkergym.schema.seat_tools import SeatTools

@@ -19,7 +19,7 @@ from backend.policies.call_bell import CallBell
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.blobs import Blobs
 from backend.store.store import JobLease, ServiceStore
-from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.trajectory.outcomes import Memory
 
 _PARITY_THRESHOLDS: dict[DType, float] = {"float32": 1e-3, "bfloat16": 2e-2}

@@ -44,7 +44,7 @@ from backend.store.facts import Fact
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState, StepEvent, WarningEvent, metric_by_policy
 from tinkergym.schema.ids import policy_of
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 
 _LOOK_SECONDS = 0.5
 """How often a job that waits for its evaluations checks whether it should end."""

@@ -16,7 +16,7 @@ from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import JobState, WarningEvent
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 
 _LOOK_SECONDS = 0.5
 """How often a waiting job checks whether its client is alive; more often if its patience is short."""

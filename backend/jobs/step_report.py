@@ -14,7 +14,7 @@ from backend.episodes.played import Played, is_lost, trained_seats
 from tinkergym.errors import TooManyFailedEpisodesError
 from tinkergym.schema.events import MOST_METRICS_OF_STEP, EpisodeEvent, StepEvent, WarningEvent
 from tinkergym.schema.ids import AgentMetric
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.trajectory.trajectory import (
     REASON_COMES_FIRST,
     StopReason,

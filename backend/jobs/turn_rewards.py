@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from backend.episodes.played import Played, trained_seats
 from tinkergym.errors import InvalidRewardError
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.trajectory import Trajectory
 

@@ -10,7 +10,7 @@ from backend.jobs.job_context import JobContext
 from backend.learner.sequences import FloatArray, TrainSequence
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult
-from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.optimizer import OptimizerStep
 
 Result = TypeVar("Result")

@@ -26,8 +26,8 @@ from backend.store.tables import events, jobs, tenants
 from backend.store.usage import StopRequest, counted, stop_request_of
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.events import CheckpointEvent, ErrorView, JobState, StateEvent, StepEvent
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import stored_spec
 from tinkergym.schema.jobs.view import JobView
 

@@ -17,8 +17,8 @@ from backend.store.database import Database
 from backend.store.records import JobLease, fenced
 from backend.store.tables import checkpoints, job_policies, policies, versions
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.jobs.common import TrainingSpec
 from tinkergym.schema.jobs.parts import Adapter
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 
 _ADAPTER: TypeAdapter[Adapter] = TypeAdapter(Adapter)
 

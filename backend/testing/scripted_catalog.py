@@ -8,7 +8,8 @@ from pathlib import Path
 from backend.admission.facts import Checked
 from backend.catalog.models import ModelFacts
 from tinkergym.errors import UnknownEnvironmentError, UnknownModelError
-from tinkergym.schema.jobs.common import EvaluatedSpec, PlayedSpec
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.views import ModelView, RendererBundle
 
 MODELS = ("nano", "nano-instruct")

@@ -66,7 +66,7 @@ from tinkergym.schema.data import ImageKept, ImageNames
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.common import TrainingSpec
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.sampling import SampleFailure, SampleRequest
 from tinkergym.schema.views import RendererBundle
 

@@ -7,7 +7,7 @@ from collections import Counter
 from tinkergym.certificates.policy_checks import policy_checks
 from tinkergym.certificates.wording import some
 from tinkergym.schema.certificate import Check, RunFacts, StepFacts
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 
 
 def checks_of(facts: RunFacts) -> list[Check]:

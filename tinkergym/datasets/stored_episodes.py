@@ -16,8 +16,8 @@ from tinkergym.errors import InvalidDataError, InvalidRequestError
 from tinkergym.messages import Message, assistant, system, user
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.ids import EpisodeId
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.tasks.sequence import SequenceTasks
 from tinkergym.trajectory.parts import Content, TextPart, ToolCallPart, ToolResultPart, content_text

@@ -23,7 +23,7 @@ from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.evaluation.rescored_advantages import advantages, what_is_missing
 from tinkergym.messages import observation_text
 from tinkergym.rubrics.rubric import Rubric, finite
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.tasks.source import TaskSource
 from tinkergym.trajectory.parts import content_text

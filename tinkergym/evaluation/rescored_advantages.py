@@ -12,7 +12,7 @@ import numpy as np
 
 from tinkergym.datasets.stored_episodes import StoredEpisode, StoredEpisodes
 from tinkergym.schema.algorithms import PolicyGradient
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.trajectory.outcomes import FloatArray, Outcome, StepOutcomes
 

@@ -48,10 +48,10 @@ from tinkergym.rollout.local_environment import (
 from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.decoding import Decoding, SeededOptions
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.dataset import PreferenceLoss, PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter, LoRA
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView

@@ -14,9 +14,9 @@ from tinkergym.rollout.environment_mix import makers_from
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import describe
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.jobs.common import TrainingSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.schema.names import LOCAL
 from tinkergym.schema.views import RendererBundle
 

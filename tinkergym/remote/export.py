@@ -33,7 +33,7 @@ from tinkergym.remote.api import Api
 from tinkergym.remote.target_files import writing_to
 from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.events import CheckpointView
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.views import EXPORT_FILE, RendererBundle
 
 _MANIFEST = "manifest.json"

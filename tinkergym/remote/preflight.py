@@ -23,7 +23,7 @@ from tinkergym.rollout.seat_check import (
     players_offered,
 )
 from tinkergym.rubrics.group import score_group_of
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.views import RendererBundle
 from tinkergym.tasks.pinned import named_hash
 from tinkergym.trajectory.trajectory import StopReason

@@ -13,8 +13,8 @@ from tinkergym.errors import InvalidRequestError, UnknownEnvironmentError
 from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import Environment, EnvSource, describe, for_job
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.names import REMOTE_ID
 
 Weighted = tuple[EnvSource, float] | tuple[EnvSource, float, Mapping[str, Any]]

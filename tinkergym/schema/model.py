@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from types import FunctionType
 from typing import Any, ClassVar, get_args
 
@@ -49,12 +49,17 @@ class UserSettings(WireModel):
     @classmethod
     def _a_number_is_written_as_one(cls, settings: object) -> object:
         if isinstance(settings, Mapping):
-            for name, field in cls.model_fields.items():
-                value = settings.get(name)
-                if isinstance(value, bool | str) and _is_number(field.annotation):
+            for name in _numbers_of(cls):
+                if isinstance(value := settings.get(name), bool | str):
                     reason = f"must be a number, not {value!r:.80}"
                     raise Refusal(name, reason, code="not_a_number").in_validator()
         return settings
+
+
+@cache
+def _numbers_of(kind: type[BaseModel]) -> tuple[str, ...]:
+    """Return the names of the fields that hold nothing but numbers."""
+    return tuple(name for name, field in kind.model_fields.items() if _is_number(field.annotation))
 
 
 def _is_number(annotation: object) -> bool:

@@ -16,7 +16,7 @@ from tinkergym.errors import NotFoundError
 from tinkergym.schema import episodes as wire
 from tinkergym.schema.events import Event, EventBody, JobState, StateEvent, StepEvent
 from tinkergym.schema.ids import EpisodeId, JobRef
-from tinkergym.schema.jobs.common import PlayedSpec
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.parsing import parse_spec
 from tinkergym.schema.sampling import SampleBatch

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tinkergym.schema.data import Sha256
-from tinkergym.schema.jobs.common import EvaluatedSpec
-from tinkergym.schema.jobs.rules import RULES
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
+from tinkergym.schema.jobs.rules.evaluation_rules import EVALUATED
+from tinkergym.schema.jobs.rules.training_rules import DATASET
 from tinkergym.schema.model import Choice
 from tinkergym.schema.optimizer import Optimized
 from tinkergym.schema.refusals import Refusal
@@ -20,6 +21,7 @@ class DatasetSpec(EvaluatedSpec, Optimized):
     `sampling` applies when the policy is used; training does not sample.
     """
 
+    rules = (EVALUATED, DATASET)
     data: Sha256
     """The name of an uploaded dataset."""
     eval_data: Sha256 | None = None
@@ -63,7 +65,6 @@ class DatasetSpec(EvaluatedSpec, Optimized):
 class SFTSpec(DatasetSpec):
     """Supervised fine-tuning: raise the likelihood of the dataset's completions."""
 
-    rules = RULES["sft"]
     kind: Literal["sft"] = "sft"
     aggregation: Literal["token", "sequence"] = "token"
     """Mean over all trained tokens of the step, or over records of their token means."""
@@ -123,7 +124,6 @@ class PreferenceSpec(DatasetSpec):
     For losses with a reference, it is the policy that the job starts from.
     """
 
-    rules = RULES["preference"]
     kind: Literal["preference"] = "preference"
     loss: PreferenceLoss = DPO()
     learning_rate: float = Field(1e-4, gt=0, le=10)

@@ -8,9 +8,11 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from tinkergym.schema.ids import HOW_TO_WRITE_POLICIES, POLICY_REF, PolicyRef
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import Groups
-from tinkergym.schema.jobs.rules import RULES
+from tinkergym.schema.jobs.played_spec import PlayedSpec
+from tinkergym.schema.jobs.rules.episode_rules import PLAYED
+from tinkergym.schema.jobs.rules.evaluation_rules import EVALUATED
+from tinkergym.schema.jobs.rules.training_rules import DISTILLATION
 from tinkergym.schema.optimizer import Optimized
 from tinkergym.schema.refusals import Refusal
 
@@ -22,7 +24,7 @@ class DistillationSpec(PlayedSpec, Optimized):
     per token (arXiv:2306.13649, arXiv:2306.08543); the environment's rewards are reported, not trained on.
     """
 
-    rules = RULES["distillation"]
+    rules = (EVALUATED, PLAYED, DISTILLATION)
     kind: Literal["distillation"] = "distillation"
     teacher: str = Field(min_length=1, max_length=500)
     """A model, or a trained policy such as `job-...@40`. It must have the student's tokenizer."""

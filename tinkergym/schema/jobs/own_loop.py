@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from tinkergym.schema.jobs.common import TrainingSpec
 from tinkergym.schema.jobs.parts import LONGEST_SECONDS
+from tinkergym.schema.jobs.training_spec import TrainingSpec
 
 
 class PolicySpec(TrainingSpec):

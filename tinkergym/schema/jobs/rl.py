@@ -8,9 +8,12 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator
 
 from tinkergym.schema.algorithm_registry import Algorithm, default_algorithm, packs_of
-from tinkergym.schema.jobs.common import PlayedSpec
 from tinkergym.schema.jobs.parts import CollapseGuard, FullParameters, Groups
-from tinkergym.schema.jobs.rules import GROUPS, RULES
+from tinkergym.schema.jobs.played_spec import PlayedSpec
+from tinkergym.schema.jobs.rules.episode_rules import PLAYED, RL
+from tinkergym.schema.jobs.rules.evaluation_rules import EVALUATED
+from tinkergym.schema.jobs.rules.game_rules import GAME
+from tinkergym.schema.jobs.rules.policy_rules import GROUPS, POLICIES
 from tinkergym.schema.jobs.seats import AgentName, SeatSettings, SharedWith, Train
 from tinkergym.schema.opponents import Base, External, FixedPlayer, Frozen, League, Replay, Scripted
 from tinkergym.schema.refusals import Refusal
@@ -20,7 +23,7 @@ from tinkergym.schema.seat_tools import SeatTools
 class RLSpec(PlayedSpec):
     """A complete RL training request: the service needs nothing else to run the job."""
 
-    rules = RULES["rl"]
+    rules = (EVALUATED, PLAYED, RL, GAME, POLICIES)
     kind: Literal["rl"] = "rl"
     algorithm: Algorithm = Field(default_factory=default_algorithm)
     agents: dict[AgentName, SeatSettings] = Field({}, max_length=64)

@@ -6,8 +6,8 @@ from tinkergym import opponents
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
-from tinkergym.schema.jobs.rules import RULES
 from tinkergym.schema.jobs.seats import SharedWith, Train
+from tinkergym.schema.jobs.spec import KINDS
 from tinkergym.schema.parsing import parse_spec
 
 PLAYED = {"environment": {"id": "board/TicTacToe-v0"}, "steps": 4}
@@ -181,4 +181,6 @@ def test_refuses_job_that_breaks_rule(code, field, settings):
 
 
 def test_every_rule_is_tried():
-    assert {code for code, _, _ in BROKEN} == {rule.code for rules in RULES.values() for rule in rules}
+    assert {code for code, _, _ in BROKEN} == {
+        rule.code for kind in KINDS.values() for table in kind.rules for rule in table.rules
+    }

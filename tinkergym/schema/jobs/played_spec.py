@@ -1,217 +1,25 @@
-"""What several kinds of jobs have in common: settings, and the questions that every job answers."""
+"""Jobs whose policy plays episodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from tinkergym.errors import InvalidRequestError, PromptTooLongError
-from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
-from tinkergym.schema.evaluate_every import MOST_EVALUATIONS, EvaluateEvery
-from tinkergym.schema.ids import POLICY_REF
-from tinkergym.schema.jobs.answers import DefaultAnswers
+from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import (
     LONGEST_SECONDS,
-    Adapter,
-    Budget,
     EnvironmentRef,
     ExecutorName,
     Groups,
     Limits,
-    LoRA,
     Reasoning,
-    Sampling,
     WeightedEnvironment,
 )
-from tinkergym.schema.jobs.rules import Rule, refusal_of
 from tinkergym.schema.mixtures import MOST_ENVIRONMENTS, drawn, names_of
-from tinkergym.schema.model import UserSettings
-from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.refusals import Refusal
-
-
-class TrainingSpec(DefaultAnswers, UserSettings):
-    """Settings of every kind of job: which model is trained, for how long, and what is kept."""
-
-    rules: ClassVar[tuple[Rule, ...]] = ()
-    """What its settings must be to each other."""
-
-    model: str = Field("nano", min_length=1, max_length=500)
-    """A model name of the service, a model directory on its machine, or a Hugging Face hub id."""
-    adapter: Adapter = LoRA()
-    initial_policy: str = Field("", pattern=rf"^({POLICY_REF})?$", max_length=200)
-    """`job-...@40`, `policy-...@40`, `job-...@step:40`: start from that version of a trained policy, with the
-    same model and adapter. Without a version, from the newest checkpoint; the service records which that
-    was."""
-    chat_template: str = Field("", max_length=MOST_CHARACTERS)
-    """Jinja text instead of the model's own template, or `plain` for base models, which have none. Empty uses
-    the model's."""
-    optimizer: AdamW = AdamW()
-    """The optimizer."""
-    sampling: Sampling = Sampling()
-    steps: int = Field(ge=1, le=10**9)
-    """Train steps."""
-    seed: int = Field(0, ge=0, lt=2**63)
-    """Seeds all randomness."""
-    checkpoint_every: int = Field(10, ge=1)
-    """Steps between checkpoints; the last step always writes one."""
-    keep_checkpoints: int = Field(3, ge=1)
-    budget: Budget | None = None
-    """How much the job may use before it pauses; None means no limit."""
-    name: str = Field("", max_length=200)
-    """A label to find the job in lists."""
-
-    @field_validator("chat_template")
-    @classmethod
-    def _a_template_may_be_named(cls, given: str) -> str:
-        text = template_text(given)
-        if isinstance(text, Refusal):
-            raise replace(text, field="").in_validator()
-        return text
-
-    @model_validator(mode="after")
-    def _follows_its_rules(self) -> Self:
-        if refusal := refusal_of(self, self.rules):
-            raise refusal.in_validator()
-        return self
-
-    def rendered_by(self, job_id: str) -> str:
-        """Return whose renderer its episodes use: the model's, or the job's own."""
-        return job_id if self.chat_template else self.model
-
-    @property
-    def trained_agents(self) -> tuple[str, ...]:
-        """The agents with their own policy; the agent of a single policy is ""."""
-        return ("",)
-
-    def adapter_of(self, agent: str) -> Adapter:
-        """Return the adapter of one of the `trained_agents`."""
-        return self.for_agent(agent).adapter
-
-    def for_agent(self, agent: str) -> Self:
-        """Return the settings that apply to the policy of one of the `trained_agents`."""
-        del agent
-        return self
-
-    @property
-    def played(self) -> PlayedSpec | None:
-        """These settings if the job learns from episodes that its policy plays, else None."""
-        return None
-
-    @property
-    def played_by(self) -> Literal["", "server", "client", "script"]:
-        """Who plays the job's episodes, or those of its evaluations if it has no others; empty for none."""
-        return ""
-
-    def environments_played(self) -> list[EnvironmentRef]:
-        """Return the environments of its episodes: its own, or those of its evaluations."""
-        return []
-
-    @property
-    def data_hashes(self) -> dict[str, str]:
-        """The hashes of its data: of its datasets, or of its environments' tasks."""
-        return self.datasets
-
-    def models(self) -> dict[str, str]:
-        """Return the base models that it names, by setting; without those of single agents."""
-        return {"model": self.model}
-
-    def references(self) -> dict[str, str]:
-        """Return the policies and jobs that it names, by setting."""
-        return {"initial_policy": self.initial_policy} if self.initial_policy else {}
-
-
-class EvaluatedSpec(TrainingSpec):
-    """Settings of jobs that can evaluate during training: all but a user's own loop."""
-
-    evaluate: list[EvaluateEvery] = Field([], max_length=MOST_EVALUATIONS)
-    """Evaluations during training, whose episodes are not trained on. The first of them decides which version
-    is `@best`, unless `best_by` names another. In a game, each policy's own evaluations decide its
-    `@best`."""
-    best_by: str = Field("", max_length=500)
-    """Decides which version is `@best`: the name of an evaluation, for its mean return, or `NAME/METRIC` for
-    a metric of its environment (higher is better)."""
-
-    @property
-    def own_environments(self) -> dict[str, EnvironmentRef]:
-        """The job's environments, if it plays, by the names used in metrics and evaluations."""
-        return {}
-
-    @property
-    def evaluations(self) -> list[EvaluateEvery]:
-        """`evaluate`, with one entry per environment of the job where an entry names none."""
-        own = self.own_environments
-        if len(own) < 2:
-            return self.evaluate
-        return [
-            one
-            if one.environment
-            else one.model_copy(
-                update={"environment": name, "name": f"{one.name}:{name}" if one.name else name}
-            )
-            for one in self.evaluate
-            for name in ([""] if one.environment else own)
-        ]
-
-    @field_validator("evaluate", mode="before")
-    @classmethod
-    def _one_evaluation_is_a_list_of_one(cls, given: object) -> object:
-        return given if isinstance(given, list | tuple) else [given]
-
-    @property
-    def played_by(self) -> Literal["", "server", "client", "script"]:
-        """Who plays the episodes of its evaluations; empty if there are none."""
-        if not self.evaluate:
-            return ""
-        return "client" if any(one.is_local for one in self.evaluate) else "server"
-
-    def environments_played(self) -> list[EnvironmentRef]:
-        """Return the environments of its episodes: its own, or those of its evaluations."""
-        own = list(self.own_environments.values())
-        return own or [self.environment_of(one) for one in self.evaluate]
-
-    def agent_of(self, evaluation: EvaluateEvery) -> str:
-        """Return the agent whose policy an evaluation measures; empty if the job trains one policy."""
-        return evaluation.agent or self.trained_agents[0]
-
-    def best_decided_by(self, agent: str = "") -> tuple[str, str] | None:
-        """Return the evaluation that decides a policy's best version, and its metric.
-
-        An empty metric is the mean return. None if no evaluation measures that policy.
-
-        Args:
-            agent: The policy's agent; empty if the job trains one policy.
-        """
-        own = [self.name_of(one) for one in self.evaluations if self.agent_of(one) == agent]
-        named = self.named_by_best_by
-        if named is not None and named[0] in own:
-            return named
-        return (own[0], "") if own else None
-
-    @property
-    def named_by_best_by(self) -> tuple[str, str] | None:
-        """The evaluation and the metric that `best_by` names; None if it names none."""
-        names = [self.name_of(one) for one in self.evaluations]
-        if self.best_by in names:
-            return self.best_by, ""
-        # Names are ids that contain a slash, so the longest match wins.
-        fitting = [name for name in names if self.best_by.startswith(f"{name}/")]
-        name = max(fitting, key=len, default=None)
-        return None if name is None else (name, self.best_by.removeprefix(f"{name}/"))
-
-    def environment_of(self, evaluation: EvaluateEvery) -> EnvironmentRef:
-        """Return the environment that an evaluation plays."""
-        for name, own in self.own_environments.items():
-            if evaluation.environment in ("", name):
-                return EnvironmentRef(id=own.id, kwargs={**own.kwargs, **evaluation.env_kwargs})
-        return EnvironmentRef(id=evaluation.environment, kwargs=evaluation.env_kwargs)
-
-    def name_of(self, evaluation: EvaluateEvery) -> str:
-        """Return the name of an evaluation in events and curves."""
-        return evaluation.name or self.environment_of(evaluation).id
 
 
 class PlayedSpec(EvaluatedSpec):
@@ -276,7 +84,9 @@ class PlayedSpec(EvaluatedSpec):
     @property
     def own_environments(self) -> dict[str, EnvironmentRef]:
         """The job's environments by the names used in metrics and evaluations."""
-        own = [one.ref for one in self.environments] or [self.environment]
+        if not self.environments:
+            return {self.environment.id: self.environment}
+        own = [one.ref for one in self.environments]
         return dict(zip(names_of([(ref.id, ref.kwargs) for ref in own]), own, strict=True))
 
     @property

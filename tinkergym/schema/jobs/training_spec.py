@@ -1,0 +1,117 @@
+"""What every kind of job has: settings, and the questions that it answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tinkergym.schema.chat_templates import MOST_CHARACTERS, template_text
+from tinkergym.schema.ids import POLICY_REF
+from tinkergym.schema.jobs.answers import DefaultAnswers
+from tinkergym.schema.jobs.parts import (
+    Adapter,
+    Budget,
+    EnvironmentRef,
+    LoRA,
+    Sampling,
+)
+from tinkergym.schema.jobs.rules.rule_table import RuleTable, refusal_of
+from tinkergym.schema.model import UserSettings
+from tinkergym.schema.optimizer import AdamW
+from tinkergym.schema.refusals import Refusal
+
+if TYPE_CHECKING:
+    from tinkergym.schema.jobs.played_spec import PlayedSpec
+
+
+class TrainingSpec(DefaultAnswers, UserSettings):
+    """Settings of every kind of job: which model is trained, for how long, and what is kept."""
+
+    rules: ClassVar[tuple[RuleTable, ...]] = ()
+    """What its settings must be to each other."""
+
+    model: str = Field("nano", min_length=1, max_length=500)
+    """A model name of the service, a model directory on its machine, or a Hugging Face hub id."""
+    adapter: Adapter = LoRA()
+    initial_policy: str = Field("", pattern=rf"^({POLICY_REF})?$", max_length=200)
+    """`job-...@40`, `policy-...@40`, `job-...@step:40`: start from that version of a trained policy, with the
+    same model and adapter. Without a version, from the newest checkpoint; the service records which that
+    was."""
+    chat_template: str = Field("", max_length=MOST_CHARACTERS)
+    """Jinja text instead of the model's own template, or `plain` for base models, which have none. Empty uses
+    the model's."""
+    optimizer: AdamW = AdamW()
+    """The optimizer."""
+    sampling: Sampling = Sampling()
+    steps: int = Field(ge=1, le=10**9)
+    """Train steps."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seeds all randomness."""
+    checkpoint_every: int = Field(10, ge=1)
+    """Steps between checkpoints; the last step always writes one."""
+    keep_checkpoints: int = Field(3, ge=1)
+    budget: Budget | None = None
+    """How much the job may use before it pauses; None means no limit."""
+    name: str = Field("", max_length=200)
+    """A label to find the job in lists."""
+
+    @field_validator("chat_template")
+    @classmethod
+    def _a_template_may_be_named(cls, given: str) -> str:
+        text = template_text(given)
+        if isinstance(text, Refusal):
+            raise replace(text, field="").in_validator()
+        return text
+
+    @model_validator(mode="after")
+    def _follows_its_rules(self) -> Self:
+        if refusal := refusal_of(self, self.rules):
+            raise refusal.in_validator()
+        return self
+
+    def rendered_by(self, job_id: str) -> str:
+        """Return whose renderer its episodes use: the model's, or the job's own."""
+        return job_id if self.chat_template else self.model
+
+    @property
+    def trained_agents(self) -> tuple[str, ...]:
+        """The agents with their own policy; the agent of a single policy is ""."""
+        return ("",)
+
+    def adapter_of(self, agent: str) -> Adapter:
+        """Return the adapter of one of the `trained_agents`."""
+        return self.for_agent(agent).adapter
+
+    def for_agent(self, agent: str) -> Self:
+        """Return the settings that apply to the policy of one of the `trained_agents`."""
+        del agent
+        return self
+
+    @property
+    def played(self) -> PlayedSpec | None:
+        """These settings if the job learns from episodes that its policy plays, else None."""
+        return None
+
+    @property
+    def played_by(self) -> Literal["", "server", "client", "script"]:
+        """Who plays the job's episodes, or those of its evaluations if it has no others; empty for none."""
+        return ""
+
+    def environments_played(self) -> list[EnvironmentRef]:
+        """Return the environments of its episodes: its own, or those of its evaluations."""
+        return []
+
+    @property
+    def data_hashes(self) -> dict[str, str]:
+        """The hashes of its data: of its datasets, or of its environments' tasks."""
+        return self.datasets
+
+    def models(self) -> dict[str, str]:
+        """Return the base models that it names, by setting; without those of single agents."""
+        return {"model": self.model}
+
+    def references(self) -> dict[str, str]:
+        """Return the policies and jobs that it names, by setting."""
+        return {"initial_policy": self.initial_policy} if self.initial_policy else {}
