@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 import pytest
@@ -142,12 +143,22 @@ def _sockets() -> set[int]:
     return {_opened[one].number for one in _open_sockets()}
 
 
+_TASKS = Path("/proc/self/task")
+"""Each thread's folder: what lists its children."""
+
+
 def _processes() -> set[int]:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # none: nearly always, and known in a microsecond
         return set()
-    return {child.pid for child in psutil.Process().children()}
+    if not _TASKS.exists():  # No Linux: psutil looks at all processes of the machine.
+        return {child.pid for child in psutil.Process().children()}
+    found: set[int] = set()
+    for task in _TASKS.iterdir():
+        with contextlib.suppress(OSError):  # It may have ended.
+            found.update(map(int, (task / "children").read_bytes().split()))
+    return found
 
 
 def _loggers() -> dict[str, tuple[object, ...]]:

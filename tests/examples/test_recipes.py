@@ -18,8 +18,8 @@ from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPES = sorted(path.parent.name for path in EXAMPLES.glob("*/train.py"))
-TWO = ("bandit", "two_agent_gomoku")
-"""Of one agent and of two, for each run of the tests; the others take minutes."""
+ONE = "bandit"
+"""For each run of the tests; the others take minutes."""
 FACTS = {
     "dialogue": lambda facts: (
         set(facts["pass_hat"]) == {"before", "after"} and all(facts["pass_hat"].values())
@@ -55,7 +55,7 @@ def prepare(name, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in TWO else pytest.mark.full("a recipe of many"))
+        pytest.param(name, marks=[] if name == ONE else pytest.mark.full("a recipe of many"))
         for name in RECIPES
     ],
 )

@@ -1,9 +1,14 @@
 import contextlib
+import functools
 
 import pytest
+import typer.testing
 
 from backend.testing.scripted_service import ScriptedService
 from tinkergym.remote.client import Client
+
+# The command line is built once, not for each command of a test.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 @pytest.fixture

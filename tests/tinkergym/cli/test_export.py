@@ -1,6 +1,11 @@
 """Export over real HTTP, from checkpoints of the learner into what plain transformers and PEFT read."""
 
+import contextlib
+import io
+import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,10 +15,12 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tinkergym as tg
+from backend.learner import merging
 from backend.learner.learner import Learner
 from backend.testing.scripted_service import ScriptedService
 from tests.tinkergym.exports import NANO, SEQUENCE, Trained
 from tinkergym.agent.renderer import Renderer
+from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.schema.jobs.parts import FullParameters
 
 
@@ -26,6 +33,20 @@ def service():
 @pytest.fixture
 def trained(service, learned, connect):
     return Trained(service, learned(), connect)
+
+
+@pytest.fixture
+def merges_here(monkeypatch):
+    """Merge in this process, which has imported torch already: another one starts for seconds."""
+
+    def run(command, **_):
+        said = io.StringIO()
+        with monkeypatch.context() as patch, contextlib.redirect_stdout(said):
+            patch.setattr(sys, "argv", command[2:])
+            code = merging.main()
+        return subprocess.CompletedProcess(command, code, said.getvalue(), "")
+
+    monkeypatch.setattr(subprocess, "run", run)
 
 
 def logprobs(model):
@@ -67,6 +88,7 @@ def test_loads_merged_adapter_in_transformers_with_the_same_logprobs(trained, tm
     assert_equal(Learner(tmp_path / "out").logprobs(None, [SEQUENCE])[0], trained.logprobs())
 
 
+@pytest.mark.usefixtures("merges_here")
 def test_merges_adapter_trained_in_bfloat16_into_base_as_then(service, learned, tmp_path, connect):
     trained = Trained(service, learned(dtype=torch.bfloat16), connect)
     trained.job.export(tmp_path / "out", merge=True)
@@ -124,6 +146,50 @@ def test_merging_without_torch_asks_for_the_extra(trained, tmp_path, monkeypatch
     with pytest.raises(tg.TinkerGymError, match=r"peft.*\[backend\]"):
         trained.job.export(tmp_path / "out", merge=True)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_base_for_what_is_not_merged_is_refused(service, learned, tmp_path, connect):
+    trained = Trained(service, learned(FullParameters()), connect)
+    for merge, said in ((True, "trained all parameters"), (False, "without merge")):
+        with pytest.raises(InvalidRequestError, match=said) as caught:
+            trained.job.export(tmp_path / "out", merge=merge, base="/nope")
+        assert caught.value.field == "base"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("merges_here")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rejects_base_of_another_model_and_leaves_nothing(service, learned, dtype, tmp_path, connect):
+    trained = Trained(service, learned(dtype=dtype), connect)
+    other = AutoModelForCausalLM.from_pretrained(NANO)
+    next(other.parameters()).data.add_(0.1)
+    other.save_pretrained(tmp_path / "other")
+    with pytest.raises(ConflictError, match="fingerprints differ"):
+        trained.job.export(tmp_path / "out", merge=True, base=str(tmp_path / "other"))
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "drop"])
+def test_a_damaged_download_is_refused_and_leaves_nothing(trained, tmp_path, damage):
+    name = "adapter_model.safetensors"
+    if damage == "flip":
+        weights = trained.folder / name
+        weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
+    else:
+        trained.service.break_next(f"files/{name}")
+    with pytest.raises(tg.TinkerGymError, match="damaged" if damage == "flip" else "service"):
+        trained.job.export(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(trained, tmp_path):
+    kept = trained.folder / "manifest.json"
+    manifest = json.loads(kept.read_bytes())
+    manifest["files"]["../evil"] = {"bytes": 1, "sha256": ""}
+    kept.write_text(json.dumps(manifest))
+    with pytest.raises(tg.TinkerGymError, match="outside"):
+        trained.job.export(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def _umask():
