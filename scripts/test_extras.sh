@@ -44,7 +44,7 @@ for part in $parts; do
     alfworld)
         have alfworld --on-top alfworld textworld &&
             check .venvs/alfworld/bin/python envs/alfworld/tests/test_alfworld_package.py \
-                "tests/examples/test_recipes.py::test_the_short_form_runs_to_its_report[alfworld]"
+                "tests/examples/test_recipes.py::test_runs_the_short_form_to_its_report[alfworld]"
         ;;
     verifiers) # environments of its v1 interface
         have verifiers verifiers && TINKERGYM_VERIFIERS_V1=1 \
@@ -55,7 +55,7 @@ for part in $parts; do
         have verifiers-v0 "verifiers<0.4" reasoning-gym &&
             TINKERGYM_VERIFIERS_PYTHON=$PWD/.venvs/verifiers-v0/bin/python check .venv/bin/python \
                 tests/tinkergym/bridges/test_verifiers_package.py \
-                "tests/examples/test_recipes.py::test_the_short_form_runs_to_its_report[published_env]"
+                "tests/examples/test_recipes.py::test_runs_the_short_form_to_its_report[published_env]"
         ;;
     openenv)
         have openenv openenv &&

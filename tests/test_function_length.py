@@ -24,5 +24,5 @@ def lengths():
                 )
 
 
-def test_no_function_is_longer_than_a_screen():
+def test_keeps_every_function_shorter_than_a_screen():
     assert [found for found in lengths() if found[0] > MOST_LINES] == []

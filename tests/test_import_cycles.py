@@ -26,7 +26,7 @@ def _imported(file: Path, modules: dict[str, Path]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("package", ["tinkergym", "backend"])
-def test_no_modules_import_each_other_in_a_circle(package):
+def test_imports_no_modules_in_a_circle(package):
     modules = _modules(package)
     graph = {name: {*_imported(file, modules)} - {name} for name, file in modules.items()}
     try:

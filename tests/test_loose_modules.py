@@ -9,6 +9,6 @@ MOST = 6
 
 
 @pytest.mark.parametrize("package", ["tinkergym", "backend"])
-def test_few_modules_lie_loose_at_the_top(package):
+def test_leaves_few_modules_loose_at_the_top(package):
     loose = {path.name for path in (ROOT / package).glob("[!_]*.py")}
     assert len(loose) <= MOST, sorted(loose)

@@ -1,4 +1,4 @@
-"""Names of tests are sentences of at most ten words, unique in their file."""
+"""Names of tests are sentences of at most ten words, verb first, and unique in their file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MOST_WORDS = 10
+BEFORE_VERBS = {"can", "neither", "never", "only", "then"}
 FILES = sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("envs/*/tests/test_*.py")])
 
 
@@ -17,8 +18,13 @@ def names(path):
     return [function.name for function in functions if function.name.startswith("test_")]
 
 
-def test_has_at_most_ten_words_and_is_unique():
+def test_has_few_words_begins_with_verb_and_is_unique():
     found = {path.relative_to(ROOT).as_posix(): names(path) for path in FILES}
-    long = [name for file in found.values() for name in file if len(name.split("_")) - 1 > MOST_WORDS]
+    words = {name: name.split("_")[1:] for file in found.values() for name in file}
+    wrong = [
+        name
+        for name, (first, *rest) in words.items()
+        if len(rest) >= MOST_WORDS or not (first.endswith("s") or first in BEFORE_VERBS)
+    ]
     twice = [(file, name) for file, all_ in found.items() for name, n in Counter(all_).items() if n > 1]
-    assert (long, twice) == ([], [])
+    assert (wrong, twice) == ([], [])

@@ -35,13 +35,13 @@ def test_runs_longest_group_first_counting_shared_services_together():
     assert [item for item in ordered if item.path == Path(SHORT)] == given[:3]
 
 
-def test_time_of_full_tests_counts_only_where_they_run():
+def test_counts_time_of_full_tests_only_where_they_run():
     record = {SHORT: 2, LONG: 1, f"{LONG} (full)": 50}
     assert groups(longest_first(items(LONG, SHORT), record)) == [SHORT, LONG]
     assert groups(longest_first(items(SHORT, LONG, markers=["full"]), record)) == [LONG, SHORT]
 
 
-def test_shuffle_keeps_groups_and_files_whole_and_repeats_a_seed():
+def test_keeps_groups_and_files_whole_in_repeatable_shuffle():
     given = items(SHORT, *JOURNEYS, LONG, NEW)
     orders = {tuple(item.nodeid for item in shuffled(given, seed)) for seed in range(20)}
     assert len(orders) > 10
@@ -53,7 +53,7 @@ def test_shuffle_keeps_groups_and_files_whole_and_repeats_a_seed():
         assert ordered == shuffled(given, seed)
 
 
-def test_processes_receive_groups():
+def test_gives_groups_to_processes():
     split = Groups._split_scope
     assert split(None, f"{JOURNEYS[0]}::test_a[x::y]") == split(None, f"{JOURNEYS[1]}::test_b")
     assert split(None, f"{SHORT}::test_a[x::y]") == SHORT

@@ -27,14 +27,14 @@ from backend.errors import ConfigError
         (["vllm.full_weights=device"], "vllm.full_weights", "not engine=transformers"),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_to_do(settings, field, text):
+def test_names_wrong_setting_with_what_to_do(settings, field, text):
     with pytest.raises(ConfigError) as caught:
         load_config(None, settings)
     assert caught.value.field == field
     assert text in str(caught.value)
 
 
-def test_a_setting_on_the_command_line_wins_over_the_file(tmp_path):
+def test_prefers_setting_on_command_line_to_the_file(tmp_path):
     file = tmp_path / "service.toml"
     file.write_text('port = 1000\nhost = "127.0.0.2"\n[limits]\nrequest_seconds = 2.5\n')
     config = load_config(file, ["port=2000", "limits.body_bytes=4096", "models.tiny=/some/where"])
@@ -45,7 +45,7 @@ def test_a_setting_on_the_command_line_wins_over_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["port = ", None, b"\xff\xfe"])
-def test_a_file_that_cannot_be_used_is_one_clear_sentence(tmp_path, content):
+def test_says_in_one_sentence_that_file_cannot_be_used(tmp_path, content):
     file = tmp_path / "service.toml"
     if isinstance(content, str):
         file.write_text(content)

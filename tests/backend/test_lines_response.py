@@ -63,7 +63,7 @@ def test_ends_answer_with_last_line_and_no_empty_chunk():
     assert client.bodies == [(b"1\n2\n", True), (b"3\n", False)]
 
 
-def test_lines_may_be_cut_anywhere():
+def test_cuts_lines_anywhere():
     async def chunks(_client):
         for piece in (b"o", b"ne\nt", b"wo", b"\n"):
             yield piece
@@ -71,14 +71,14 @@ def test_lines_may_be_cut_anywhere():
     assert answer(chunks, lines=2).bodies == [(b"o", True), (b"ne\nt", True), (b"wo", True), (b"\n", False)]
 
 
-def test_lines_that_break_off_end_the_answer():
+def test_ends_the_answer_with_lines_that_break_off():
     async def chunks(_client):
         yield b"1\n"
 
     assert answer(chunks, lines=2).bodies == [(b"1\n", True), (b"", False)]
 
 
-def test_who_hangs_up_ends_the_work_on_the_answer():
+def test_ends_work_on_answer_of_client_that_hung_up():
     closed = []
 
     async def chunks(client):

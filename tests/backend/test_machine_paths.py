@@ -5,7 +5,7 @@ from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
 
-def test_folders_of_the_machine_are_named_and_not_told(tmp_path):
+def test_names_folders_of_the_machine_without_telling_them(tmp_path):
     config = ServiceConfig(data_dir=tmp_path / "data", models={"mine": "/models/secret"})
     paths = MachinePaths(config)
     assert paths.hidden_in(f"{tmp_path}/data/jobs/j: broken") == "<DATA>/jobs/j: broken"
@@ -14,7 +14,7 @@ def test_folders_of_the_machine_are_named_and_not_told(tmp_path):
     assert paths.hidden_in("/models/secrets") == "/models/secrets"
 
 
-def test_an_error_keeps_its_type_and_fields(tmp_path):
+def test_keeps_type_and_fields_of_an_error(tmp_path):
     paths = MachinePaths(ServiceConfig(data_dir=tmp_path))
     error = UnknownModelError(f"{tmp_path}/m is gone", hint=f"look in {tmp_path}", field="model")
     hidden = paths.hidden_in_error(error)

@@ -19,7 +19,7 @@ def test_makes_folder_for_its_owner_only_whatever_its_parents_are(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o710, 0o1700 | 0o002])
-def test_a_folder_that_others_can_enter_is_refused(tmp_path, mode):
+def test_rejects_folder_that_others_can_enter(tmp_path, mode):
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(mode)
@@ -29,7 +29,7 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path, mode):
     assert stat.S_IMODE(folder.stat().st_mode) == mode
 
 
-def test_a_link_that_somebody_put_in_its_place_is_refused(tmp_path):
+def test_rejects_link_that_somebody_put_in_its_place(tmp_path):
     (tmp_path / "theirs").mkdir(mode=0o700)
     (tmp_path / "ours").symlink_to(tmp_path / "theirs")
     with pytest.raises(StartError, match="not a folder of this user"):
@@ -37,7 +37,7 @@ def test_a_link_that_somebody_put_in_its_place_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
-def test_a_folder_of_another_user_is_refused(tmp_path):
+def test_rejects_folder_of_another_user(tmp_path):
     (tmp_path / "theirs").mkdir(mode=0o700)
     os.chown(tmp_path / "theirs", 65534, 65534)
     with pytest.raises(StartError, match="not a folder of this user"):
@@ -81,7 +81,7 @@ def test_accepts_parent_that_the_users_own_group_can_write_to(tmp_path):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
 @pytest.mark.parametrize("given", ["parent", "parent/ours"])
-def test_a_folder_that_another_user_owns_or_contains_is_refused(tmp_path, given):
+def test_rejects_folder_that_another_user_owns_or_contains(tmp_path, given):
     (tmp_path / "parent" / "ours").mkdir(parents=True)
     os.chown(tmp_path / given, 12345, 12345)
     with pytest.raises(StartError) as caught:

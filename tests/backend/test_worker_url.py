@@ -36,7 +36,7 @@ def test_reports_taken_port_with_its_url(tmp_path):
 @pytest.mark.parametrize(
     "url", ["", "/run/pool.sock", "unix://", "unix://host/pool", "http://host", "http://:80", "ftp://host:1"]
 )
-def test_what_is_no_url_of_a_worker_is_refused(url):
+def test_rejects_what_is_no_url_of_a_worker(url):
     with pytest.raises(StartError):
         socket_path(url)
 

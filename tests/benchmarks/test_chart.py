@@ -5,7 +5,7 @@ import pytest
 from benchmarks import chart, common
 
 
-def test_a_chart_shows_the_figures_that_have_a_margin(tmp_path, monkeypatch):
+def test_shows_figures_that_have_a_margin_in_chart(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(chart, "RESULTS", tmp_path)
     figure = {"what": "speed", "asked": ">= 1", "measured": "2", "reached": True}
@@ -17,6 +17,6 @@ def test_a_chart_shows_the_figures_that_have_a_margin(tmp_path, monkeypatch):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_figure_without_a_margin_stays_readable():
+def test_keeps_figure_without_a_margin_readable():
     figure = common.Figure(what="a", asked="b", measured="c", reached=True)
     assert figure.margin is None

@@ -7,7 +7,7 @@ from benchmarks.common import RESULTS
 from benchmarks.coverage import GUIDE, cases, simulated, with_table
 
 
-def test_the_guide_shows_the_simulated_coverage():
+def test_shows_the_simulated_coverage_in_the_guide():
     found = json.loads((RESULTS / "coverage.json").read_text())["details"]["cases"]
     assert [one["what"] for one in found] == [one.what for one in cases()]
     page = GUIDE.read_text()

@@ -46,7 +46,7 @@ def test_decodes_on_cpu_with_tiny_model_as_a_forward_does(details):
     assert numbers["share"] > 0
 
 
-def test_weights_are_handed_to_another_process_without_a_gpu_too(details):
+def test_hands_weights_to_another_process_without_gpu_too(details):
     numbers = details(gpu_handover)
     assert numbers["same"]
     assert numbers["share_seconds"].keys() == {"host"}

@@ -9,11 +9,11 @@ TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 MOST_LINES = 150
 
 
-def test_it_is_read_in_one_sitting():
+def test_fits_architecture_into_one_sitting():
     assert len(TEXT.splitlines()) <= MOST_LINES
 
 
 @pytest.mark.parametrize("package", ["tinkergym", "backend"])
-def test_every_folder_is_in_it(package):
+def test_mentions_every_folder(package):
     folders = {path.parent.name for path in (ROOT / package).glob("*/*.py")}
     assert {folder for folder in folders if f"`{folder}/`" not in TEXT} == set()

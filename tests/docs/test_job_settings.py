@@ -10,7 +10,7 @@ from tinkergym.schema.jobs.rl import RLSpec
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "job_settings.md"
 
 
-def test_every_setting_of_a_job_is_on_the_page():
+def test_documents_every_setting_of_a_job():
     rows = re.findall(r"^\| (`[^|]+) \| [^|]*\|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     named -= {one.__name__ for one in BUILT_IN.values()}

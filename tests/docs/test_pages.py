@@ -14,15 +14,15 @@ DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_quickstart_runs_from_top_to_bottom(reader):
+def test_runs_the_quickstart_from_top_to_bottom(reader):
     reader.follow(DOCS / "quickstart.md")
 
 
-def test_write_an_environment_runs_from_top_to_bottom(reader):
+def test_runs_write_an_environment_from_top_to_bottom(reader):
     reader.follow(DOCS / "guides" / "environments.md")
 
 
-def test_parallel_games_runs_from_top_to_bottom(reader):
+def test_runs_parallel_games_from_top_to_bottom(reader):
     reader.follow(DOCS / "guides" / "parallel_games.md")
 
 
@@ -34,7 +34,7 @@ def test_installs_and_names_the_algorithm_of_the_page(reader, monkeypatch):
 
 
 @pytest.mark.full("builds and installs wheels")
-def test_publish_a_pack_really_builds_installs_and_finds_it(reader):
+def test_builds_installs_and_finds_the_published_pack(reader):
     reader.follow(DOCS / "guides" / "packs.md")
     listed = json.loads(reader.run([sys.executable, "-m", "tinkergym.cli.main", "envs", "riddles", "--json"]))
     (riddles,) = [one for one in listed["environments"] if one["pack"] == "riddles"]

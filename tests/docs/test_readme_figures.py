@@ -22,7 +22,7 @@ def test_takes_seconds_per_step_from_the_comparison_with_trl():
     assert rows == measured
 
 
-def test_the_picture_is_drawn_from_the_result():
+def test_draws_picture_from_the_result():
     result = json.loads(draw_learning_curve.RESULT.read_text(encoding="utf-8"))
     shown = draw_learning_curve.PICTURE.read_text(encoding="utf-8")
     assert shown == draw_learning_curve.draw(result), "run `python scripts/draw_learning_curve.py`"

@@ -23,14 +23,14 @@ def service(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != OWN_LOOP))
-def test_the_example_runs_and_trains_one_job(service, capsys, name):
+def test_runs_the_example_and_trains_one_job(service, capsys, name):
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     view = service.jobs.newest_first()[0]
     assert (view.state, view.step) == ("completed", view.spec.steps)
     assert view.job_id in capsys.readouterr().out
 
 
-def test_the_first_example_is_short_enough_to_copy():
+def test_keeps_first_example_short_enough_to_copy():
     code = [
         line
         for line in (EXAMPLES / "tictactoe.py").read_text().splitlines()

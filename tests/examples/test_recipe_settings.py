@@ -99,7 +99,7 @@ def arguments(made_by, name, recipe):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
-def test_its_jobs_are_valid_and_their_environments_take_the_arguments(file):
+def test_submits_valid_jobs_whose_environments_take_the_arguments(file):
     for recipe in forms(file):
         for stage in KINDS.keys() & recipe.tables.keys():
             spec = job(recipe, stage)
@@ -146,7 +146,7 @@ def run(monkeypatch, name, settings):
 
 
 @pytest.mark.parametrize("name", ["math_tools", "geometry_tools"])
-def test_demonstrations_without_a_prompt_in_the_settings_have_the_environments(monkeypatch, name):
+def test_uses_prompt_of_environment_for_demonstrations_without_one(monkeypatch, name):
     with pytest.raises(JobStartedError) as started:
         run(monkeypatch, name, '[train]\nmodel = "nano-vl"\n[show]\nepisodes = 1\n')
     (data,) = started.value.args
@@ -171,13 +171,13 @@ def test_names_missing_or_misspelt_setting_of_the_script(monkeypatch, name, sett
     assert refused.value.field == field
 
 
-def test_a_misspelt_argument_is_found():
+def test_finds_misspelt_argument():
     recipe = Recipe.from_command_line(str(EXAMPLES / "gomoku" / "train.py"), [])
     assert "instruction" not in arguments(creator("board/GomokuVs-v0", recipe), "board/GomokuVs-v0", recipe)
     assert "instructions" in arguments(creator("board/GomokuVs-v0", recipe), "board/GomokuVs-v0", recipe)
 
 
-def test_a_misspelt_argument_of_a_textarena_game_is_found():
+def test_finds_misspelt_argument_of_a_textarena_game():
     with pytest.raises(InvalidRequestError):
         tg.make("textarena/IteratedPrisonersDilemmaVs-v0", num_round=2).reset(seed=0)
 
@@ -193,6 +193,6 @@ def test_frees_places_of_served_phone_when_episodes_end():
         assert one.kwargs["busy_seconds"] < limits.step_timeout_seconds < limits.episode_timeout_seconds
 
 
-def test_every_game_of_textarena_that_is_trained_is_evaluated():
+def test_evaluates_every_trained_game_of_textarena():
     spec = job(Recipe.from_command_line(str(EXAMPLES / "textarena" / "train.py"), ["gpu"]), "train")
     assert {spec.environment_of(one).id for one in spec.evaluations} == spec.own_environments.keys()

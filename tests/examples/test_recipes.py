@@ -59,7 +59,7 @@ def prepare(name, monkeypatch, tmp_path):
         for name in RECIPES
     ],
 )
-def test_the_short_form_runs_to_its_report(running, monkeypatch, tmp_path, name):
+def test_runs_the_short_form_to_its_report(running, monkeypatch, tmp_path, name):
     prepare(name, monkeypatch, tmp_path)
     result = run(running, monkeypatch, tmp_path, name, "--short")
     assert result["recipe"] == name

@@ -13,14 +13,14 @@ FAULT = Fault(
     id="x1",
     what="this one would not be found",
     file=HERE,
-    old="def test_every_entry_fits" + "_the_tree",
+    old="def test_fits_every_entry" + "_to_the_tree",
     new="def other",
-    tests=(f"{HERE}::test_every_entry_fits_the_tree[x1]",),
+    tests=(f"{HERE}::test_fits_every_entry_to_the_tree[x1]",),
 )
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
-def test_every_entry_fits_the_tree(fault):
+def test_fits_every_entry_to_the_tree(fault):
     assert fault.problem() is None
 
 
@@ -37,12 +37,12 @@ def test_every_entry_fits_the_tree(fault):
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_an_entry_that_no_longer_fits_is_noticed(changes):
+def test_notices_entry_that_no_longer_fits(changes):
     assert FAULT.problem() is None
     assert replace(FAULT, **changes).problem() is not None
 
 
-def test_faults_are_chosen_by_id_or_area():
+def test_chooses_faults_by_id_or_area():
     one, other = replace(FAULT, area="own_loop"), replace(FAULT, id="x2", area="images")
     assert chosen([one, other], []) == [one, other]
     assert chosen([one, other], ["x1"]) == [one]
@@ -51,7 +51,7 @@ def test_faults_are_chosen_by_id_or_area():
         chosen([one, other], ["x3"])
 
 
-def test_an_id_is_listed_once(tmp_path):
+def test_lists_an_id_once(tmp_path):
     entry = '[[fault]]\nid = "x1"\nwhat = ""\nfile = ""\nold = ""\nnew = ""\ntests = []\n'
     (tmp_path / "area.toml").write_text(entry)
     assert [(fault.id, fault.area) for fault in read(tmp_path)] == [("x1", "area")]

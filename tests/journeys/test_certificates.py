@@ -47,7 +47,7 @@ def changed(bundle, folder, name, spoil):
     return target
 
 
-def test_every_check_of_a_clean_run_holds(job, tmp_path):
+def test_holds_every_check_of_a_clean_run(job, tmp_path):
     written = job.certificate(tmp_path)
     assert set(verdicts(written).values()) == {"holds"}, written.checks
     facts = written.certificate.facts
@@ -61,7 +61,7 @@ def test_every_check_of_a_clean_run_holds(job, tmp_path):
     assert (alone.ok, alone.checked, alone.problems) == (True, "certificate", [])
 
 
-def test_a_certificate_that_was_changed_is_found_out(job, tmp_path):
+def test_finds_out_a_certificate_that_was_changed(job, tmp_path):
     path = job.certificate(tmp_path).json
     document = json.loads(path.read_text())
     document["facts"]["steps"][1]["matched_tokens"] -= 1
@@ -72,13 +72,13 @@ def test_a_certificate_that_was_changed_is_found_out(job, tmp_path):
     assert any("trained_tokens_were_sampled" in problem for problem in found.problems)
 
 
-def test_a_bundle_is_checked_with_everything_in_it(bundle, client):
+def test_checks_bundle_with_everything_in_it(bundle, client):
     found = verify(bundle, key=client.health().operator_key)
     assert (found.ok, found.checked, found.signed, found.problems) == (True, "bundle", "valid", [])
     assert found.files >= 6
 
 
-def test_one_changed_byte_of_an_adapter_is_named(bundle, tmp_path):
+def test_names_one_changed_byte_of_an_adapter(bundle, tmp_path):
     name = "checkpoints/step-000002/adapter_model.safetensors"
     found = verify(changed(bundle, tmp_path, name, lambda body: len(body) // 2))
     assert not found.ok
@@ -86,7 +86,7 @@ def test_one_changed_byte_of_an_adapter_is_named(bundle, tmp_path):
     assert name in found.problems[0]
 
 
-def test_one_changed_byte_of_an_episode_is_named(bundle, job, tmp_path):
+def test_names_one_changed_byte_of_an_episode(bundle, job, tmp_path):
     name = "episodes/step-000001.jsonl"
     found = verify(changed(bundle, tmp_path, name, lambda body: body.index(b'"reward":') + 9))
     assert not found.ok
@@ -94,7 +94,7 @@ def test_one_changed_byte_of_an_episode_is_named(bundle, job, tmp_path):
     assert sum(f"{job.id}:1:" in problem for problem in found.problems) == 1
 
 
-def test_one_changed_byte_of_an_event_is_named(bundle, tmp_path):
+def test_names_one_changed_byte_of_an_event(bundle, tmp_path):
     found = verify(changed(bundle, tmp_path, "events.jsonl", lambda body: body.index(b"\n") + 30))
     assert not found.ok
     assert found.problems == ["events.jsonl: event 2 differs from the one that was packed"]
@@ -118,7 +118,7 @@ def test_runs_on_data_are_certified_too(client, tmp_path, kind, answers):
     assert verify(written.bundle).ok
 
 
-def test_distillation_runs_are_certified_too(client, tmp_path):
+def test_certifies_distillation_runs_too(client, tmp_path):
     settings = {name: SETTINGS[name] for name in ("steps", "sampling", "checkpoint_every")}
     job = client.distill("board/TicTacToeVs-v0", teacher="nano", episodes_per_step=4, **settings)
     job.wait(warn=False)
@@ -152,7 +152,7 @@ class Quiz(tg.SingleTurnEnv):
         return float(len(answer))
 
 
-def test_the_tasks_of_an_environment_are_pinned_by_their_hash(client, tmp_path):
+def test_pins_tasks_of_environment_by_their_hash(client, tmp_path):
     job = client.train(Quiz, **SETTINGS)
     job.wait(warn=False)
     written = job.certificate(tmp_path)

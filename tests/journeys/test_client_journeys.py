@@ -51,7 +51,7 @@ def test_acts_downloads_and_differs_from_initial_model_once_trained(client, tmp_
     assert len(policy.evaluate(BOARD, episodes=20, seed=10**6).completed) == 20
 
 
-def test_a_class_that_only_the_script_knows_learns(client):
+def test_learns_class_that_only_the_script_knows(client):
     class SayFive(tg.SingleTurnEnv):
         def ask(self, options):
             return "2 + 3 = ?"
@@ -90,7 +90,7 @@ def test_takes_up_the_job_of_a_killed_client(client, tmp_path):
     assert client.attach(job_id).wait().step == 4
 
 
-def test_a_script_of_its_own_trains(service, monkeypatch, tmp_path, capsys):
+def test_trains_by_a_script_of_its_own(service, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     source = (EXAMPLES / "any_gym_script.py").read_text().replace("steps=10", "steps=2")
     (tmp_path / "script.py").write_text(source)
@@ -98,7 +98,7 @@ def test_a_script_of_its_own_trains(service, monkeypatch, tmp_path, capsys):
     assert "trained; continue with" in capsys.readouterr().out
 
 
-def test_the_first_example_runs_to_its_report(service, monkeypatch, tmp_path, capsys):
+def test_runs_the_first_example_to_its_report(service, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     source = (EXAMPLES / "tictactoe.py").read_text().replace("steps=100", "steps=2")
     (tmp_path / "example.py").write_text(source)
@@ -112,7 +112,7 @@ def test_the_first_example_runs_to_its_report(service, monkeypatch, tmp_path, ca
         assert part in shown
 
 
-def test_a_job_is_cancelled_between_two_steps(client):
+def test_cancels_job_between_two_steps(client):
     job = client.train(BOARD, steps=1000, algorithm=SMALL)
     for event in job.events():
         if isinstance(event.body, StepEvent):
@@ -122,7 +122,7 @@ def test_a_job_is_cancelled_between_two_steps(client):
         job.wait()
 
 
-def test_what_cannot_work_is_refused_before_anything_starts(client):
+def test_rejects_what_cannot_work_before_anything_starts(client):
     class Wordy(tg.SingleTurnEnv):
         def ask(self, options):
             return "word " * 5000
@@ -182,7 +182,7 @@ def test_trains_other_algorithms_through_service_and_reports_what_they_did(clien
     assert len(learned) == 2
 
 
-def test_the_page_on_algorithms_runs(service, monkeypatch, tmp_path, capsys):
+def test_runs_the_page_on_algorithms(service, monkeypatch, tmp_path, capsys):
     page = (EXAMPLES.parent / "docs" / "guides" / "algorithms.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     said = []
@@ -193,7 +193,7 @@ def test_the_page_on_algorithms_runs(service, monkeypatch, tmp_path, capsys):
     assert said[1].startswith("2 ")
 
 
-def test_the_page_on_written_answers_runs_from_top_to_bottom(service, monkeypatch, tmp_path, capsys):
+def test_runs_page_on_written_answers_from_top_to_bottom(service, monkeypatch, tmp_path, capsys):
     page = (EXAMPLES.parent / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for name, rows in zip(

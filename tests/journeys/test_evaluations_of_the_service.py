@@ -39,7 +39,7 @@ def test_plays_on_the_service_what_this_machine_lacks(client):
     assert (there.mean, there.stop_reasons) == (here.mean, here.stop_reasons)
 
 
-def test_the_command_evaluates_there_too(client):
+def test_evaluates_by_command_there_too(client):
     done = CliRunner().invoke(app, ["eval", AFAR, "--policy", "nano", "--tasks", "3", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["episodes"]) == (0, 3), done.output
 
@@ -52,12 +52,12 @@ def test_the_command_evaluates_there_too(client):
         (AFAR, {"how": "dies"}, InternalServiceError),
     ],
 )
-def test_what_the_service_cannot_play_is_said_with_its_type(client, environment, kwargs, kind):
+def test_says_with_its_type_what_service_cannot_play(client, environment, kwargs, kind):
     with pytest.raises(kind):
         client.policy("nano").evaluate(environment, env_kwargs=kwargs, episodes=2)
 
 
-def test_the_service_connects_to_no_server_for_an_evaluation(client):
+def test_connects_service_to_no_server_for_an_evaluation(client):
     policy = client.policy("nano")
     episode = EvaluationEpisode(episode_id="e", seed=0, sampling_seed=0)
     reference = EnvironmentRef(id="tinkergym/Remote-v0", kwargs={"url": "ws://127.0.0.1:1"})

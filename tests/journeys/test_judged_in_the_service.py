@@ -31,7 +31,7 @@ def test_loses_episode_whose_judge_gives_no_score(client, judge):
     assert KEY not in shown
 
 
-def test_a_pack_may_pay_the_episodes_of_a_group_together(client):
+def test_pays_episodes_of_a_group_together_by_a_pack(client):
     job = client.train("judged/Longest-v0", **SETTINGS)
     job.wait(warn=False)
     assert job.spec.group_rewards
@@ -59,7 +59,7 @@ def test_rejects_what_cannot_go_with_groups_paid_together(client, changed, field
     assert refused.value.field == field
 
 
-def test_a_class_of_the_client_pays_by_groups_too(client):
+def test_pays_by_groups_for_class_of_client_too(client):
     names = {}
     exec(packs.JUDGED, names)
     job = client.train(names["Longest"], **SETTINGS)

@@ -29,7 +29,7 @@ def said(policy):
     return policy.act("?"), policy.last_version
 
 
-def test_an_older_version_is_sampled_from_its_checkpoint(client, job):
+def test_samples_an_older_version_from_its_checkpoint(client, job):
     kept = [checkpoint.policy_version for checkpoint in job.checkpoints()]
     assert kept == [3, 4]
     of = {version: client.policy(f"{job.id}@{version}", temperature=0.0) for version in (0, 3, 4)}
@@ -42,7 +42,7 @@ def test_an_older_version_is_sampled_from_its_checkpoint(client, job):
     assert said(client.policy(f"{job.id}@latest", temperature=0.0)) == (answers[4], 4)
 
 
-def test_a_policy_is_asked_by_its_own_id(client, job):
+def test_asks_policy_by_its_own_id(client, job):
     found = client.find_policy(f"{job.id}@step:3")
     assert (found.job_id, found.model, found.version, found.kept) == (job.id, "nano", 3, [3, 4])
     by_id = client.policy(f"{found.policy_id}@3", temperature=0.0)
@@ -56,7 +56,7 @@ def test_a_policy_is_asked_by_its_own_id(client, job):
     assert named == client.ask(request.model_copy(update={"policy_version": 3}))
 
 
-def test_an_older_version_is_evaluated(client, job):
+def test_evaluates_an_older_version(client, job):
     played = client.policy(f"{job.id}@3").evaluate("board/TicTacToeVs-v0", episodes=2)
     versions = {turn.policy_version for trajectory in played.trajectories for turn in trajectory.turns}
     assert (len(played.trajectories), versions) == (2, {3})

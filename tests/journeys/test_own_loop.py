@@ -52,7 +52,7 @@ def weights_of(client, policy, saved):
     return next(c.sha256 for c in client.job(ref.owner).checkpoints() if c.policy_version == ref.version)
 
 
-def test_an_unknown_model_is_refused_before_there_is_a_policy(client):
+def test_rejects_unknown_model_before_there_is_a_policy(client):
     before = client.jobs()
     with pytest.raises(UnknownModelError):
         client.create_policy(model="no-such-model")
@@ -173,7 +173,7 @@ def test_matches_built_in_loss_by_custom_one_computing_the_same(client):
     assert hashes[0] == pytest.approx(hashes[1], rel=1e-5)
 
 
-def test_a_saved_version_is_loaded_again_and_begun_from(client):
+def test_loads_saved_version_again_and_begins_from_it(client):
     with client.create_policy() as policy:
         train(policy, range(2))
         saved = policy.save().result()
@@ -257,7 +257,7 @@ def test_reopens_policy_in_another_script_and_continues_from_its_publish(client)
         again.cancel()
 
 
-def test_the_example_learns(service, capsys):
+def test_learns_by_the_example(service, capsys):
     rewards = runpy.run_path(str(EXAMPLE))["main"](steps=12)
     assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.3
 

@@ -52,7 +52,7 @@ def test_rejects_unkept_version_and_player_that_does_not_exist(client, job_id):
     assert unknown.value.field == "players"
 
 
-def test_the_command_line_takes_players_by_reference(service, job_id):
+def test_takes_players_by_reference_on_command_line(service, job_id):
     players = f"random,heuristic,{job_id}/x@2,nano"
     run = CliRunner().invoke(
         app,
@@ -65,7 +65,7 @@ def test_the_command_line_takes_players_by_reference(service, job_id):
     assert len(found["ratings"]["ratings"]) == 4
 
 
-def test_a_person_takes_a_seat_against_a_version(service, job_id):
+def test_seats_a_person_against_a_version(service, job_id):
     arguments = ["play", GAME, "--seat", "o", "--policy", f"{job_id}/x@2", "--json"]
     typed = "x\n" * 20
     run = CliRunner().invoke(app, [*arguments, "--env-set", "on_illegal=random"], input=typed)
@@ -77,7 +77,7 @@ def test_a_person_takes_a_seat_against_a_version(service, job_id):
     assert wrong.exit_code != 0
 
 
-def test_a_models_exploitability_is_exact(client):
+def test_computes_a_models_exploitability_exactly(client):
     from tinkergym_tabletop.exploitability import GameTree
     from tinkergym_tabletop.policy_strategy import policy_strategy
 

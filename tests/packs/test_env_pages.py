@@ -28,7 +28,7 @@ def ours():
 
 
 @pytest.mark.parametrize("name", [name for name in pages.our_ids() if can_play(name)])
-def test_the_page_is_up_to_date_and_has_measured_baselines(ours, name):
+def test_keeps_page_up_to_date_with_measured_baselines(ours, name):
     (listed,) = [one for one in ours if one.id == name]
     path = pages.page_path(listed)
     assert path.exists(), UPDATE
@@ -44,14 +44,14 @@ def test_the_page_is_up_to_date_and_has_measured_baselines(ours, name):
     assert means.get("gold", max(means.values())) == max(means.values())
 
 
-def test_the_overviews_table_is_made_from_the_pages(ours):
+def test_makes_the_overviews_table_from_the_pages(ours):
     committed = pages.OVERVIEW.read_text(encoding="utf-8")
     listed = [one for one in ours if pages.page_path(one).exists()]
     texts = {one.id: pages.page_path(one).read_text(encoding="utf-8") for one in listed}
     assert committed == pages.overview(committed, texts, listed), UPDATE
 
 
-def test_measuring_again_gives_the_same_numbers(ours):
+def test_gives_same_numbers_when_measured_again(ours):
     (bandit,) = [one for one in ours if one.id == "bandit/Bandit-v0"]
     assert pages.measure(bandit, 100) == pages.measure(bandit, 100)
     assert "| 100 | 0 to 99 |" in pages.measure(bandit, 100)
@@ -87,7 +87,7 @@ def page_with():
 @pytest.mark.parametrize(
     "prompt", ["Two\nlines | with a bar.", "A\n\n```\nfence\n```\n| x |", "`a` | b", "``"], ids=repr
 )
-def test_no_system_prompt_breaks_the_table(page_with, prompt):
+def test_breaks_no_table_by_a_system_prompt(page_with, prompt):
     html = MarkdownIt().enable("table").render(page_with(prompt))
     rows = re.findall("<tr>(.*?)</tr>", html.split("<h2>")[0], re.DOTALL)
     assert [len(re.findall("<t[dh]", row)) for row in rows] == [2] * 7
@@ -95,7 +95,7 @@ def test_no_system_prompt_breaks_the_table(page_with, prompt):
     assert prompt in [unescape(text).removesuffix("\n") for text in shown]
 
 
-def test_no_page_is_left_of_an_environment_that_is_gone(ours):
+def test_leaves_no_page_of_a_vanished_environment(ours):
     known = {pages.page_path(one).name for one in ours}
     packs = {name.split("-")[0] for name in known}
     left = {path.name for path in pages.PAGES.glob("*.md") if path.name.split("-")[0] in packs} - known

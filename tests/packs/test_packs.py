@@ -24,7 +24,7 @@ INSTALLED = {name for pack in find_packs() for name in pack.environment_ids}
 CASES = [pytest.param(name, kwargs, id=f"{name} {kwargs}") for name in OURS for kwargs in OURS[name]]
 
 
-def test_our_packs_are_found_by_their_entry_points():
+def test_finds_our_packs_by_their_entry_points():
     packs = {pack.name: pack for pack in find_packs()}
     assert set(packs) >= {"bandit", "board", "math"}
     assert not [refusal for pack in packs.values() for refusal in pack.refused]
@@ -37,14 +37,14 @@ def test_our_packs_are_found_by_their_entry_points():
 
 
 @pytest.mark.parametrize(("name", "kwargs"), CASES)
-def test_gymnasium_checks_it_without_a_warning(name, kwargs):
+def test_passes_gymnasiums_check_without_a_warning(name, kwargs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(make(name, **kwargs).unwrapped)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in INSTALLED if can_play(name)))
-def test_every_installed_environment_is_checked_without_a_warning(name):
+def test_checks_every_installed_environment_without_a_warning(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(make(name).unwrapped)
@@ -74,7 +74,7 @@ def play(env, seed):
 
 
 @pytest.mark.parametrize(("name", "kwargs"), CASES)
-def test_the_same_seed_gives_the_same_episode_however_episodes_interleave(name, kwargs):
+def test_repeats_episode_by_seed_however_episodes_interleave(name, kwargs):
     alone = [play(make(name, **kwargs), seed) for seed in range(10)]
     env, other = make(name, **kwargs), make(name, **kwargs)
     for seed in reversed(range(10)):
@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_episode_however_episodes_interleave(name, 
 
 
 @pytest.mark.parametrize(("name", "kwargs"), CASES)
-def test_spaces_are_text_and_settings_travel_as_json(name, kwargs):
+def test_uses_text_spaces_and_settings_that_travel_as_json(name, kwargs):
     env = make(name, **kwargs)
     assert isinstance(env.observation_space, Text)
     assert isinstance(env.action_space, Text)
@@ -92,7 +92,7 @@ def test_spaces_are_text_and_settings_travel_as_json(name, kwargs):
 
 
 @pytest.mark.parametrize(("name", "kwargs"), CASES)
-def test_the_last_step_has_metrics_that_are_named_finite_numbers(name, kwargs):
+def test_names_finite_metrics_in_the_last_step(name, kwargs):
     for seed in range(10):
         metrics = json.loads(play(make(name, **kwargs), seed))[-1]["metrics"]
         assert metrics
@@ -100,7 +100,7 @@ def test_the_last_step_has_metrics_that_are_named_finite_numbers(name, kwargs):
 
 
 @pytest.mark.parametrize(("name", "kwargs"), CASES)
-def test_an_environment_can_be_copied_to_another_process(name, kwargs):
+def test_copies_environment_to_another_process(name, kwargs):
     env = make(name, **kwargs).unwrapped
     env.reset(seed=3)
     copy = pickle.loads(pickle.dumps(env))
@@ -108,7 +108,7 @@ def test_an_environment_can_be_copied_to_another_process(name, kwargs):
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_it_plays_in_gymnasiums_vector_environments(name):
+def test_plays_in_gymnasiums_vector_environments(name):
     make(name)  # loads the packs, so that gymnasium knows the id
     envs = gym.make_vec(name, num_envs=3, vectorization_mode="sync")
     observations, _ = envs.reset(seed=5)
@@ -116,6 +116,6 @@ def test_it_plays_in_gymnasiums_vector_environments(name):
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_no_instructions_are_sent_unless_asked_for(name):
+def test_sends_no_instructions_unless_asked_for(name):
     assert "system_prompt" not in make(name).metadata
     assert make(name, instructions=True).metadata["system_prompt"]

@@ -31,7 +31,7 @@ def transcript(env, actions, **start):
 
 
 @pytest.mark.parametrize("page", WITH_AN_EPISODE, ids=lambda page: page.parent.name)
-def test_the_episode_on_a_page_is_what_the_environment_plays(page):
+def test_plays_the_episode_on_a_page(page):
     shown = EPISODE.search(page.read_text(encoding="utf-8"))
     actions = [line.removeprefix("> ") for line in shown["text"].splitlines() if line.startswith("> ")]
     if shown["seed"]:
@@ -42,7 +42,7 @@ def test_the_episode_on_a_page_is_what_the_environment_plays(page):
     assert shown["text"] == played
 
 
-def test_every_environment_is_on_the_overview():
+def test_lists_every_environment_on_the_overview():
     overview = (PAGES[0].parents[2] / "docs" / "reference" / "environments" / "index.md").read_text(
         encoding="utf-8"
     )

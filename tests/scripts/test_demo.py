@@ -61,18 +61,18 @@ def interrupted(demo, tmp_path, monkeypatch, capsys):
         ("COMPLETED", 5, "job-1 had already ended"),
     ],
 )
-def test_it_says_what_became_of_the_job(interrupted, state, step, said):
+def test_says_what_became_of_the_job(interrupted, state, step, said):
     assert interrupted(EXAMPLE.format(state=state, step=step)) == f"demo: interrupted; {said}"
 
 
-def test_sigterm_cancels_the_job_like_ctrl_c(interrupted):
+def test_cancels_job_on_sigterm_like_ctrl_c(interrupted):
     before = signal.getsignal(signal.SIGTERM)
     ended = EXAMPLE.replace("raise KeyboardInterrupt", "import signal; signal.raise_signal(signal.SIGTERM)")
     assert "job-1 was cancelled" in interrupted(ended.format(state="CANCELLED", step=0))
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_before_there_is_a_job_nothing_was_started(interrupted):
+def test_says_that_nothing_was_started_before_a_job(interrupted):
     assert interrupted("raise KeyboardInterrupt") == "demo: interrupted; nothing was started"
 
 

@@ -21,7 +21,7 @@ def test_documents_every_setting_of_the_service_on_its_page():
 
 
 @pytest.mark.parametrize("command", ["serve", "train", "jobs delete", "keys create", "eval", "serve-env"])
-def test_every_command_is_on_its_page(command):
+def test_documents_every_command_on_its_page(command):
     assert f"`tinkergym {command}`" in docs_reference.command_line_page()
 
 
@@ -35,7 +35,7 @@ def test_documents_routes_on_their_page_and_bodies_on_another():
     )
 
 
-def test_a_public_name_without_a_page_is_an_error(monkeypatch):
+def test_rejects_public_name_without_a_page(monkeypatch):
     import tinkergym
 
     monkeypatch.setattr(tinkergym, "__all__", [*tinkergym.__all__, "Unknown"])

@@ -62,7 +62,7 @@ def test_keeps_working_venv_after_a_failed_update(update, tmp_path):
         assert (tmp_path / ".venv" / "bin" / "python").exists()
 
 
-def test_a_venv_that_a_failed_update_broke_is_removed(update, tmp_path):
+def test_removes_a_venv_that_a_failed_update_broke(update, tmp_path):
     result = update(imports=False)
     assert result.returncode != 0
     assert "the next run starts clean" in result.stderr

@@ -3,11 +3,11 @@ from pathlib import Path
 from scripts import mirrored
 
 
-def test_most_modules_have_a_test_of_the_same_path():
+def test_has_test_of_same_path_for_most_modules():
     # Below this, new modules came without tests.
     assert mirrored.share() >= 0.8, mirrored.unmirrored()
 
 
-def test_the_test_of_a_module_stands_at_its_path():
+def test_places_test_of_a_module_at_its_path():
     assert mirrored.test_of(Path("backend/jobs/rl.py")) == Path("tests/backend/jobs/test_rl.py")
     assert Path("backend/jobs/rl.py") in mirrored.modules()

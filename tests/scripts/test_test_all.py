@@ -12,7 +12,7 @@ PARTS = ["recipes", "marked", "trackers", "vllm", "verifiers", "openenv", "alfwo
 
 
 @pytest.fixture
-def test_all(tmp_path):
+def run_all(tmp_path):
     """Return a function that runs the script; the parts that it names end with these exit statuses."""
     stand_ins = {
         ".venv/bin/python": 'case "$*" in *--ignore*) part=marked ;; *) part=recipes ;; esac',
@@ -38,26 +38,26 @@ def test_all(tmp_path):
     return run
 
 
-def test_runs_every_part(test_all):
-    assert test_all()[:2] == (0, PARTS)
+def test_runs_every_part(run_all):
+    assert run_all()[:2] == (0, PARTS)
 
 
-def test_begins_with_another_part_at_each_commit(test_all):
-    assert test_all("--seconds", "9999", "--first", "9")[:2] == (0, PARTS[2:] + PARTS[:2])
+def test_begins_with_another_part_at_each_commit(run_all):
+    assert run_all("--seconds", "9999", "--first", "9")[:2] == (0, PARTS[2:] + PARTS[:2])
 
 
-def test_says_what_it_leaves_out_for_want_of_time(test_all):
-    status, ran, said = test_all("--seconds", "130")
+def test_says_what_it_leaves_out_for_want_of_time(run_all):
+    status, ran, said = run_all("--seconds", "130")
     assert (status, ran) == (0, ["trackers", "verifiers", "openenv"])
     assert all(f"{part} was left out" in said for part in PARTS if part not in ran)
 
 
-def test_goes_on_without_packages_and_ends_at_a_failure(test_all):
-    status, ran, said = test_all(trackers=3, verifiers=1)
+def test_goes_on_without_packages_and_ends_at_a_failure(run_all):
+    status, ran, said = run_all(trackers=3, verifiers=1)
     assert (status, ran) == (1, PARTS[: PARTS.index("verifiers") + 1])
     assert "trackers was left out" in said
 
 
-def test_runs_the_named_parts_only(test_all):
-    assert test_all("openenv", "marked")[:2] == (0, ["openenv", "marked"])
-    assert test_all("nothing")[0] == 2
+def test_runs_the_named_parts_only(run_all):
+    assert run_all("openenv", "marked")[:2] == (0, ["openenv", "marked"])
+    assert run_all("nothing")[0] == 2

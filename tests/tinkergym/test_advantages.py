@@ -9,32 +9,32 @@ from tinkergym.advantages import group_advantages, returns_to_go, turn_advantage
 from tinkergym.errors import InvalidRequestError
 
 
-def test_the_group_mean_is_taken_off_each_return():
+def test_subtracts_group_mean_from_each_return():
     result = group_advantages([1, 0, 0, 3, 5, 4], [0, 0, 0, 1, 1, 1], [True] * 6)
     np.testing.assert_allclose(result.values, [2 / 3, -1 / 3, -1 / 3, -1, 1, 0], atol=1e-12)
     assert result.included.all()
     assert (result.zero_variance_groups, result.broken_groups, result.failed_episodes) == (0, 0, 0)
 
 
-def test_std_divides_by_the_sample_deviation_of_the_group():
+def test_divides_by_the_sample_deviation_of_the_group():
     result = group_advantages([1, 3, 10, 10, 40], [0, 0, 1, 1, 1], [True] * 5, normalize="std")
     # Group 0: mean 2, deviation sqrt(2). Group 1: mean 20, deviation sqrt((100 + 100 + 400) / 2).
     expected = [-1 / math.sqrt(2), 1 / math.sqrt(2), *(np.array([-10, -10, 20]) / math.sqrt(300))]
     np.testing.assert_allclose(result.values, expected, rtol=1e-5)
 
 
-def test_the_batch_baseline_compares_across_groups():
+def test_compares_across_groups_with_the_batch_baseline():
     result = group_advantages([1, 1, 0, 0], [0, 0, 1, 1], [True] * 4, baseline="batch")
     np.testing.assert_allclose(result.values, [0.5, 0.5, -0.5, -0.5])
     assert result.zero_variance_groups == 0
 
 
-def test_the_batch_baseline_needs_no_siblings():
+def test_needs_no_siblings_with_the_batch_baseline():
     result = group_advantages([1, 0], [0, 1], [True, True], baseline="batch")
     np.testing.assert_allclose(result.values, [0.5, -0.5])
 
 
-def test_groups_need_not_lie_together():
+def test_accepts_groups_that_do_not_lie_together():
     result = group_advantages([1, 10, 0, 20], [5, 2, 5, 2], [True] * 4)
     np.testing.assert_allclose(result.values, [0.5, -5, -0.5, 5])
 
@@ -55,7 +55,7 @@ def test_breaks_and_counts_group_left_with_one_episode(baseline):
     assert result.broken_groups == 1
 
 
-def test_equal_returns_give_exactly_zero_and_are_counted():
+def test_gives_and_counts_exactly_zero_for_equal_returns():
     # The mean of three 0.1 is not 0.1 in floating point.
     result = group_advantages([0.1, 0.1, 0.1, 1, 0], [0, 0, 0, 1, 1], [True] * 5, normalize="std")
     assert result.values[:3].tolist() == [0.0, 0.0, 0.0]
@@ -63,7 +63,7 @@ def test_equal_returns_give_exactly_zero_and_are_counted():
     assert result.included.all()
 
 
-def test_shuffling_permutes_only_completed_returns_and_repeats_with_its_seed():
+def test_shuffles_only_completed_returns_repeatably_by_seed():
     returns, groups, completed = list(range(20)), [0] * 20, [True] * 18 + [False] * 2
 
     def shuffled(seed: int) -> np.ndarray:
@@ -76,7 +76,7 @@ def test_shuffling_permutes_only_completed_returns_and_repeats_with_its_seed():
 
 
 @pytest.mark.parametrize("how", ["episodes", "turns"])
-def test_shuffling_does_not_mix_what_cannot_be_compared(how):
+def test_shuffles_nothing_into_what_cannot_be_compared(how):
     returns, groups, strata = [*range(10), *range(100, 110)], [0] * 10 + [1] * 10, [7] * 10 + [3] * 10
     settings = {"shuffle": np.random.default_rng(1), "strata": strata}
     if how == "episodes":
@@ -90,18 +90,18 @@ def test_shuffling_does_not_mix_what_cannot_be_compared(how):
         assert sorted(own) == expected
 
 
-def test_no_episode_at_all_gives_no_advantage():
+def test_gives_no_advantage_without_any_episode():
     assert group_advantages([], [], []).values.tolist() == []
     assert group_advantages([], [], [], baseline="batch").values.tolist() == []
 
 
-def test_a_return_that_is_not_finite_is_refused():
+def test_rejects_return_that_is_not_finite():
     with pytest.raises(InvalidRequestError, match="mark the episode as failed"):
         group_advantages([math.nan, 1], [0, 0], [True, True])
 
 
 @given(st.lists(st.tuples(st.floats(-100, 100), st.integers(0, 4), st.booleans()), min_size=1, max_size=40))
-def test_the_advantages_of_every_group_sum_to_zero(episodes):
+def test_sums_advantages_of_every_group_to_zero(episodes):
     returns, groups, completed = zip(*episodes, strict=True)
     result = group_advantages(returns, groups, completed)
     for group in set(groups):
@@ -112,7 +112,7 @@ def test_the_advantages_of_every_group_sum_to_zero(episodes):
 # --- other comparisons -----------------------------------------------------------------------------------
 
 
-def test_leave_one_out_compares_with_the_mean_of_the_others():
+def test_compares_with_the_mean_of_others_by_leave_one_out():
     result = group_advantages([1, 0, 0, 3, 5], [0, 0, 0, 1, 1], [True] * 5, baseline="leave_one_out")
     np.testing.assert_allclose(result.values, [1.0, -0.5, -0.5, -2.0, 2.0])
 
@@ -127,7 +127,7 @@ def test_scales_leave_one_out_from_the_group_mean(returns):
     np.testing.assert_allclose(loo, n / (n - 1) * group_advantages(*args).values, atol=1e-9)
 
 
-def test_reinforce_plus_plus_brings_the_whole_batch_to_deviation_one():
+def test_brings_batch_to_deviation_one_by_reinforce_plus_plus():
     returns = [1.0, 0.0, 4.0, 3.0]
     result = group_advantages(returns, [0, 1, 2, 3], [True] * 4, baseline="batch", normalize="batch_std")
     expected = (np.asarray(returns) - np.mean(returns)) / np.std(returns, ddof=1)
@@ -146,7 +146,7 @@ def test_divides_by_deviation_of_all_differences_with_group_baselines():
 
 @pytest.mark.parametrize("baseline", ["group", "leave_one_out", "batch"])
 @pytest.mark.parametrize("normalize", ["none", "std", "batch_std"])
-def test_equal_returns_are_exactly_zero_under_every_comparison(baseline, normalize):
+def test_gives_exactly_zero_for_equal_returns_under_every_comparison(baseline, normalize):
     result = group_advantages([0.1] * 3, [0] * 3, [True] * 3, baseline=baseline, normalize=normalize)
     assert result.values.tolist() == [0.0] * 3
     turns, _ = turn_advantages([[0.1, 0.1]] * 3, [0] * 3, [True] * 3, baseline=baseline, normalize=normalize)
@@ -167,7 +167,7 @@ def test_returns_that_are_equal_up_to_rounding_count_as_equal(returns, baseline,
 
 
 @pytest.mark.parametrize("returns", [[1e-9, 0.0], [1e9 + 1.0, 1e9]])
-def test_small_differences_that_are_no_rounding_are_learned_from(returns):
+def test_learns_from_small_differences_that_are_no_rounding(returns):
     result = group_advantages(returns, [0, 0], [True] * 2)
     np.testing.assert_allclose(result.values, [(returns[0] - returns[1]) / 2, (returns[1] - returns[0]) / 2])
     assert result.zero_variance_groups == 0
@@ -202,7 +202,7 @@ def test_takes_batch_deviation_of_the_completed_episodes():
 # --- turns -----------------------------------------------------------------------------------------------
 
 
-def test_turns_are_compared_with_the_same_turn_of_the_siblings():
+def test_compares_turns_with_the_same_turn_of_siblings():
     turns, episodes = turn_advantages([[3, 1], [1, 5], [2]], [0, 0, 0], [True] * 3)
     assert [part.tolist() for part in turns] == [[1.0, -2.0], [-1.0, 2.0], [0.0]]
     assert episodes.included.all()
@@ -215,7 +215,7 @@ def test_gives_and_counts_zero_advantage_to_turn_without_siblings():
     assert episodes.lone_turns == 1
 
 
-def test_failed_episodes_turns_are_compared_with_nothing():
+def test_compares_failed_episodes_turns_with_nothing():
     turns, episodes = turn_advantages([[1], [0], [], [math.nan]], [0] * 4, [True, True, False, False])
     assert [part.tolist() for part in turns] == [[0.5], [-0.5], [], [0.0]]
     assert episodes.included.tolist() == [True, True, False, False]
@@ -274,7 +274,7 @@ def test_returns_to_go_by_hand():
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.floats(0.1, 1.0))
-def test_the_first_return_to_go_is_the_discounted_sum(rewards, discount):
+def test_equals_discounted_sum_as_first_return_to_go(rewards, discount):
     found = returns_to_go(rewards, discount=discount)
     assert found[0] == pytest.approx(sum(r * discount**k for k, r in enumerate(rewards)), abs=1e-9)
     assert found[-1] == rewards[-1]

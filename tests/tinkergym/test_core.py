@@ -54,7 +54,7 @@ class TestCapitals(EnvContract):
     environment_id = "tests/Capitals-v0"
 
 
-def test_a_text_environment_plays_an_episode():
+def test_plays_an_episode_as_text_environment():
     env = Countdown()
     observation, info = env.reset(seed=1)
     number = int(observation.removeprefix("Start at ").rstrip("."))
@@ -64,19 +64,19 @@ def test_a_text_environment_plays_an_episode():
     assert env.step("0") == ("", 1.0, True, False, {"metrics": {"left": 0}})
 
 
-def test_the_system_prompt_becomes_metadata_of_that_class_alone():
+def test_makes_system_prompt_metadata_of_that_class_alone():
     assert Countdown().metadata["system_prompt"] == "Count down to 0."
     assert "system_prompt" not in Capitals.metadata
     assert "system_prompt" not in tg.TextEnv.metadata
 
 
-def test_a_single_turn_terminates_and_reports_metrics():
+def test_terminates_single_turn_and_reports_metrics():
     env = Capitals()
     assert env.reset(options={"task_index": 1})[0] == "Capital of Japan?"
     assert env.step("東京") == ("", 1.0, True, False, {"metrics": {"empty": 0.0}})
 
 
-def test_a_step_without_an_episode_is_refused():
+def test_rejects_step_without_an_episode():
     env = Capitals()
     with pytest.raises(EpisodeProtocolError):
         env.step("Paris")
@@ -96,12 +96,12 @@ def test_lets_subclass_skip_parents_init_and_choose_its_spaces():
     assert Custom(5).reset(seed=0)[0].startswith("Capital of")
 
 
-def test_instances_do_not_share_their_spaces():
+def test_shares_no_spaces_between_instances():
     assert Capitals().action_space is not Capitals().action_space
 
 
 @pytest.mark.parametrize(("base", "method"), [(tg.TextEnv, "start"), (tg.SingleTurnEnv, "ask")])
-def test_a_missing_method_is_named(base, method):
+def test_names_missing_method(base, method):
     class Unfinished(base):
         pass
 

@@ -22,6 +22,6 @@ def test_keeps_errors_type_and_fields_on_wire_and_between_processes(kind):
         assert again.code == "which_refusal"
 
 
-def test_an_error_of_a_newer_service_is_still_an_error():
+def test_reads_an_error_of_a_newer_service():
     wire = InvalidRequestError("m").to_wire() | {"type": "FromTheFutureError"}
     assert isinstance(from_wire(wire), TinkerGymError)

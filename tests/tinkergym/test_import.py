@@ -22,23 +22,23 @@ def loaded_after(statement):
         "import tinkergym as tg; tg.TextEnv, tg.GRPO(), tg.spaces.Text(), tg.evaluate",
     ],
 )
-def test_importing_the_sdk_loads_nothing_heavy(statement):
+def test_imports_the_sdk_without_anything_heavy(statement):
     heavy = {"torch", "transformers", "httpx", "pettingzoo", "ray", "fastapi", "sqlalchemy", "backend"}
     assert not heavy & loaded_after(statement)
 
 
-def test_every_public_name_is_there():
+def test_has_every_public_name():
     for name in tinkergym.__all__:
         assert getattr(tinkergym, name) is not None
         assert name in dir(tinkergym)
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_raises_attribute_error_on_unknown_name():
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = tinkergym.no_such_name
 
 
-def test_a_script_beside_a_folder_called_tinkergym_finds_the_package(tmp_path):
+def test_finds_package_beside_a_folder_called_tinkergym(tmp_path):
     (tmp_path / "tinkergym").mkdir()  # as a clone of the repository is
     script = tmp_path / "train.py"
     script.write_text("import tinkergym as tg; print(tg.GRPO().group_size)")
@@ -48,7 +48,7 @@ def test_a_script_beside_a_folder_called_tinkergym_finds_the_package(tmp_path):
     assert run.stdout.strip() == "8"
 
 
-def test_a_name_that_nothing_is_known_of_is_only_missing():
+def test_calls_unrelated_name_only_missing():
     assert not hasattr(tg, "GRPOO")
     with pytest.raises(AttributeError, match=r"has no attribute 'zebra'$"):
         tg.zebra  # noqa: B018 - it is the access that fails
@@ -57,7 +57,7 @@ def test_a_name_that_nothing_is_known_of_is_only_missing():
 @pytest.mark.parametrize(
     ("name", "meant"), [("Grpo", "GRPO"), ("LORA", "LoRA"), ("train", "Client().train"), ("Cient", "Client")]
 )
-def test_a_misspelt_name_says_which_was_meant(name, meant):
+def test_suggests_which_name_was_meant_by_misspelt_one(name, meant):
     with pytest.raises(AttributeError, match=re.escape(meant)):
         getattr(tg, name)
 
@@ -73,14 +73,14 @@ def test_a_misspelt_name_says_which_was_meant(name, meant):
         "registration.registered",
     ],
 )
-def test_a_name_that_moved_says_where_it_is_now(place):
+def test_says_where_a_name_that_moved_is_now(place):
     module, _, name = place.partition(".")
     with pytest.raises(AttributeError, match=re.escape(f"tinkergym.{place}")):
         getattr(tg, name)
     assert getattr(getattr(tg, module), name) is not None
 
 
-def test_the_top_has_few_names():
+def test_has_few_names_at_the_top():
     assert len(tg.__all__) <= 30
 
 

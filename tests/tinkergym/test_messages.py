@@ -53,20 +53,20 @@ PIXELS = np.zeros((2, 3, 3), np.uint8)
         ({"text": "go", "mask": np.zeros(9, np.uint8)}, [user("go")]),
     ],
 )
-def test_an_observation_becomes_messages(observation, messages):
+def test_turns_observation_into_messages(observation, messages):
     found = observation_messages(observation)
     assert found == messages
     assert all(type(text) is str for message in found for text in message.values())
 
 
-def test_the_messages_are_the_callers_own():
+def test_gives_messages_to_the_caller():
     observation = [user("a")]
     observation_messages(observation)[0]["content"] = "b"
     assert observation == [user("a")]
 
 
 @given(st.integers(0, 2**31))
-def test_every_chat_of_the_space_becomes_its_messages(seed):
+def test_turns_every_chat_of_the_space_into_its_messages(seed):
     chat = Chat(seed=seed).sample()
     before = copy.deepcopy(chat)
     assert observation_messages(chat) == before
@@ -94,7 +94,7 @@ def test_every_chat_of_the_space_becomes_its_messages(seed):
         (np.zeros(3), TypeError, "ndarray"),
     ],
 )
-def test_what_is_no_text_and_no_messages_is_refused(observation, error, reason):
+def test_rejects_what_is_no_text_and_no_messages(observation, error, reason):
     with pytest.raises(error, match=reason):
         observation_messages(observation)
 
@@ -155,7 +155,7 @@ def test_knows_images_in_messages_by_hash_of_their_file(observation, kinds):
         [{"role": "user", "content": [{"type": "image", "image": b"no image"}]}],
     ],
 )
-def test_what_is_no_image_is_refused(observation):
+def test_rejects_what_is_no_image(observation):
     with pytest.raises(InvalidImageError):
         observation_messages(observation)
 
@@ -163,7 +163,7 @@ def test_what_is_no_image_is_refused(observation):
 IMAGE = {"type": "image", "sha256": "ab" * 32}
 
 
-def test_parts_that_are_all_text_are_one_string():
+def test_joins_parts_that_are_all_text():
     content = [{"type": "text", "text": "look "}, TextPart(text="there")]
     assert observation_messages([{"role": "user", "content": content}]) == [user("look there")]
     assert content == [{"type": "text", "text": "look "}, TextPart(text="there")]
@@ -181,7 +181,7 @@ def test_keeps_kind_of_other_parts_readable_as_text():
 @pytest.mark.parametrize(
     "content", [[{"type": "text"}], [{"type": "sound", "sha256": "ab" * 32}], [{"text": "\ud800"}], [3]]
 )
-def test_what_is_no_part_is_refused_in_its_place(content):
+def test_rejects_what_is_no_part_in_its_place(content):
     with pytest.raises(ValueError, match=r"\[0\]\['content'\]"):
         observation_messages([{"role": "user", "content": content}])
 
@@ -204,7 +204,7 @@ def test_rejects_by_kind_a_part_that_text_models_lack(part):
             render(messages)
 
 
-def test_an_image_error_keeps_its_type_on_the_wire():
+def test_keeps_type_of_image_error_on_the_wire():
     from tinkergym.errors import from_wire
 
     error = ImageObservationError("there is one", field="environment")
@@ -222,7 +222,7 @@ def test_an_image_error_keeps_its_type_on_the_wire():
         ([system("s"), user("go")], "[system]\ns\n\n[user]\ngo"),
     ],
 )
-def test_messages_are_shown_as_text_for_people(messages, text):
+def test_shows_messages_as_text_for_people(messages, text):
     assert messages_text(messages) == text
     assert observation_text(messages) == text
 
@@ -245,7 +245,7 @@ SAID = [user("go"), assistant("yes"), user("on")]
         ([user("go"), system("late")], "job", None, [system("job"), user("go"), system("late")]),
     ],
 )
-def test_one_system_prompt_holds_the_jobs_before_the_environments(messages, job, environment, expected):
+def test_puts_jobs_prompt_before_the_environments_in_one(messages, job, environment, expected):
     before = copy.deepcopy(messages)
     assert opening_messages(messages, job_prompt=job, environment_prompt=environment) == expected
     assert messages == before
@@ -255,6 +255,6 @@ anything = st.none() | st.integers() | st.text() | st.lists(st.text(max_size=3))
 
 
 @given(anything | st.dictionaries(st.sampled_from(["role", "content", "name", "x"]), anything))
-def test_any_value_can_be_asked_whether_it_is_a_message(value):
+def test_tells_whether_any_value_is_a_message(value):
     assert isinstance(message_fault(value), str)
     assert [message_fault({"role": role, "content": "x"}) for role in ROLES] == [""] * 4

@@ -14,7 +14,7 @@ def blocks(page):
 @pytest.mark.parametrize(
     ("page", "number"), [(page, number) for page in PAGES for number in range(len(blocks(page)))]
 )
-def test_the_code_on_the_page_runs_as_it_stands(page, number):
+def test_runs_the_code_on_page_as_it_stands(page, number):
     names = {"__name__": "page"}
     exec(compile(blocks(page)[number], page, "exec"), names)
     for test in [value for name, value in names.items() if name.startswith("Test")]:

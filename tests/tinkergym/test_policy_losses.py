@@ -46,25 +46,25 @@ def loss_of(ratios, advantages, *, clip_low=0.2, clip_high=0.3):
         (0.5, 2.0, -1.0, False),
     ],
 )
-def test_golden_values(ratio, advantage, loss, clipped):
+def test_matches_golden_values(ratio, advantage, loss, clipped):
     losses, was_clipped, gradient = loss_of([ratio], [advantage])
     assert losses == pytest.approx([loss])
     assert was_clipped == [clipped]
     assert gradient == pytest.approx([0.0 if clipped else -advantage * ratio])
 
 
-def test_the_first_update_has_the_gradient_of_plain_policy_gradient():
+def test_has_plain_policy_gradient_in_the_first_update():
     _, clipped, gradient = loss_of([1.0, 1.0], [1.5, -0.5])
     assert clipped == [False, False]
     assert gradient == pytest.approx([-1.5, 0.5])
 
 
-def test_advantage_zero_gives_exactly_zero():
+def test_gives_exactly_zero_for_advantage_zero():
     losses, clipped, gradient = loss_of([0.1, 1.0, 9.0], [0.0, 0.0, 0.0])
     assert not any(losses) and not any(clipped) and not any(gradient)
 
 
-def test_the_gradient_is_that_of_finite_differences():
+def test_has_gradient_of_finite_differences():
     generator = torch.Generator().manual_seed(0)
     draw = lambda: torch.randn(40, generator=generator, dtype=torch.float64)  # noqa: E731
     sampling, advantages = -2 + 0.3 * draw(), draw()
@@ -100,19 +100,19 @@ def run(loss, advantages, learner=LEARNER, sampling=SAMPLING, **settings):
     return losses.detach().numpy(), None if clipped is None else clipped.tolist(), logprobs.grad.numpy()
 
 
-def test_reinforce_is_the_logprob_times_the_advantage():
+def test_multiplies_logprob_by_advantage_in_reinforce():
     losses, _, gradient = run(lambda learner, _, adv: reinforce_loss(learner, adv), [2.0, -1.0])
     np.testing.assert_allclose(losses, [-2.0 * LEARNER[0], 1.0 * LEARNER[1]])
     np.testing.assert_allclose(gradient, [-2.0, 1.0])
 
 
-def test_importance_sampling_weighs_by_the_whole_ratio():
+def test_weighs_by_the_whole_ratio_in_importance_sampling():
     losses, _, gradient = run(importance_sampling_loss, [2.0, -1.0])
     np.testing.assert_allclose(losses, [-3.0, 0.5])
     np.testing.assert_allclose(gradient, [-3.0, 0.5])
 
 
-def test_cispo_clips_the_weight_and_keeps_every_tokens_gradient():
+def test_clips_weight_and_keeps_every_tokens_gradient_in_cispo():
     losses, clipped, gradient = run(cispo_loss, [2.0, -1.0], clip_low=0.2, clip_high=0.3)
     # Weights 1.3 instead of 1.5, and 0.8 instead of 0.5.
     np.testing.assert_allclose(losses, [-1.3 * 2.0 * LEARNER[0], 0.8 * LEARNER[1]])
@@ -175,7 +175,7 @@ def test_draws_dro_as_square_around_the_gap_advantage_earns():
         (0.5, -2.0, 1.6, 0.0),
     ],
 )
-def test_dual_clip_bounds_the_ratio_of_a_bad_token(ratio, advantage, loss, gradient):
+def test_bounds_ratio_of_a_bad_token_by_dual_clip(ratio, advantage, loss, gradient):
     losses, _, found = run(
         clipped_policy_loss,
         [advantage],
@@ -201,7 +201,7 @@ DIFFERENTIABLE = {
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_the_gradient_of_each_loss_is_that_of_finite_differences(name):
+def test_has_gradient_of_finite_differences_in_each_loss(name):
     generator = torch.Generator().manual_seed(1)
     draw = lambda: torch.randn(40, generator=generator, dtype=torch.float64)  # noqa: E731
     sampling, advantages = -2 + 0.3 * draw(), draw()
@@ -296,7 +296,7 @@ TOKENS = st.lists(
 
 
 @given(TOKENS, st.floats(0.01, 0.9), st.floats(0.01, 2.0), st.none() | st.floats(3.5, 10.0))
-def test_clipping_never_makes_an_update_look_better_than_it_is(tokens, low, high, dual):
+def test_never_flatters_an_update_by_clipping(tokens, low, high, dual):
     gaps, advantages = (torch.tensor(some, dtype=torch.float64) for some in zip(*tokens, strict=True))
     zeros = torch.zeros_like(gaps)
     surrogate = -importance_sampling_loss(gaps, zeros, advantages)
@@ -344,7 +344,7 @@ def gradient_of(config, tokens):
     return tokens.learner_logprobs.grad.numpy(), found
 
 
-def test_a_kl_penalty_is_added_to_each_tokens_loss():
+def test_adds_kl_penalty_to_each_tokens_loss():
     reference = SAMPLING - 0.5
     gradient, found = gradient_of(
         policy_loss(loss="reinforce", kl_coefficient=0.1, kl_estimator="k2"),
@@ -364,7 +364,7 @@ def test_weighs_by_step_before_and_begins_ratio_at_one():
     assert not found.shares["clip_fraction"].any()
 
 
-def test_in_later_updates_the_ratio_is_taken_against_the_first():
+def test_takes_ratio_of_later_updates_against_the_first():
     correction = {"importance_correction": "masked", "importance_cap": 4.0}
     proximal = SAMPLING + np.log([3.0, 0.2])  # 0.2 is below 1 / 4: left out
     gradient, found = gradient_of(
@@ -374,7 +374,7 @@ def test_in_later_updates_the_ratio_is_taken_against_the_first():
     assert found.shares["importance_changed_fraction"].tolist() == [False, True]
 
 
-def test_a_sequences_correction_is_the_product_over_its_tokens():
+def test_multiplies_sequences_correction_over_its_tokens():
     correction = {"importance_correction": "truncated", "importance_cap": 5.0, "importance_level": "sequence"}
     config = policy_loss(loss="reinforce", **correction)
     gradient, _ = gradient_of(
@@ -384,7 +384,7 @@ def test_a_sequences_correction_is_the_product_over_its_tokens():
     assert config.reads_sequences
 
 
-def test_clipped_tokens_are_counted_by_side():
+def test_counts_clipped_tokens_by_side():
     found = policy_loss(clip_low=0.2, clip_high=0.2).token_losses(seen())
     assert found.shares["clip_high_fraction"].tolist() == [True, False]
     assert found.shares["clip_low_fraction"].tolist() == [False, True]
@@ -400,7 +400,7 @@ def test_keeps_a_tokens_own_side_under_a_sequences_correction(name):
     assert found.shares["clip_low_fraction"].tolist() == [False, True]
 
 
-def test_the_side_of_a_sequences_ratio_is_the_sequences():
+def test_takes_side_of_a_sequences_ratio_from_the_sequence():
     config = policy_loss(loss="gspo", clip_low=0.01, clip_high=0.01)
     found = config.token_losses(seen(sequence_gaps=[-0.1, -0.1]))
     assert found.shares["clip_low_fraction"].tolist() == [False, True]

@@ -23,7 +23,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("page", "code", "needs"), CASES)
-def test_the_code_on_the_page_runs_as_it_stands(page, code, needs, monkeypatch):
+def test_runs_the_code_on_page_as_it_stands(page, code, needs, monkeypatch):
     if needs and importlib.util.find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
     module = types.ModuleType("a_page")
@@ -31,7 +31,7 @@ def test_the_code_on_the_page_runs_as_it_stands(page, code, needs, monkeypatch):
     exec(compile(code, page, "exec"), module.__dict__)
 
 
-def test_there_are_pages_to_run():
+def test_finds_pages_to_run():
     assert len(CASES) >= 7
 
 
@@ -39,14 +39,14 @@ HOSTILE = ["²", "--5", "-", "", " ", "٣", "1" * 5000, "-" * 5000 + "1", "0x10"
 
 
 @given(st.one_of(st.sampled_from(HOSTILE), st.text(), st.from_regex(r"-{0,3}[0-9²٣]{0,12}")))
-def test_the_first_rubric_of_the_page_judges_every_text(answer):
+def test_judges_every_text_by_first_rubric_of_the_page(answer):
     reward = page_rubric().score(answer=answer, gold="42").reward
     assert 0 <= reward <= 1.2
     if answer in HOSTILE:
         assert reward == 0
 
 
-def test_an_environment_with_the_pages_rubric_passes_the_checks():
+def test_passes_checks_by_environment_with_the_pages_rubric():
     rubric = page_rubric()
 
     class Sums(tg.SingleTurnEnv):

@@ -57,7 +57,7 @@ def test_agrees_between_learner_and_engine_after_updates_despite_dropout(
         bench.train(learner, "p", batch)
 
 
-def test_what_was_learned_arrives_in_what_is_sampled(model_dir, start_engine, bench, tmp_path):
+def test_samples_what_was_learned(model_dir, start_engine, bench, tmp_path):
     """Fails when the engine samples the base model, or when the adapter is published before its update."""
     # Behind the last norm the adapter cannot make a logit larger than the frozen head allows.
     model = AutoModelForCausalLM.from_pretrained(model_dir)
@@ -85,7 +85,7 @@ def test_what_was_learned_arrives_in_what_is_sampled(model_dir, start_engine, be
     assert {answer.token_ids[0] for answer in others.values()} != {canary}
 
 
-def test_nothing_computed_by_an_old_version_serves_a_new_one(learner, start_engine, bench):
+def test_serves_new_version_nothing_computed_by_an_old(learner, start_engine, bench):
     """Fails when a session's cache, or an equal prompt's, is found again under another version."""
     engine = start_engine()
     learner.create_policy("p", bench.ADAPTER, seed=1)

@@ -84,7 +84,7 @@ def _failed(trajectory, reward=0.0):
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["same worker", "after its death"])
-def test_an_episode_that_is_handed_in_twice_counts_once(table, restart):
+def test_counts_once_an_episode_handed_in_twice(table, restart):
     """Fails when a result is stored whatever is there already, so that the repetition's is learned from."""
     once, _ = table.weights()
     again, event = table.weights(twice=True, restart=restart)

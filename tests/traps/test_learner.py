@@ -37,7 +37,7 @@ def as_the_definition_says(model, sequence):
     return torch.stack([table[t - 1, sequence.token_ids[t]] for t, m in enumerate(sequence.loss_mask) if m])
 
 
-def test_logits_targets_and_mask_belong_to_the_same_tokens(learner, bench, tmp_path):
+def test_aligns_logits_targets_and_mask_on_same_tokens(learner, bench, tmp_path):
     """Fails when the logits are read one place too late, or the targets one place too early."""
     batch = bench.batch(1)
     learner.create_policy("p", bench.ADAPTER, seed=1)
@@ -59,7 +59,7 @@ def test_logits_targets_and_mask_belong_to_the_same_tokens(learner, bench, tmp_p
     close(found, wanted, tolerance=5e-5)
 
 
-def test_a_token_that_was_not_sampled_is_not_trained(learner, bench):
+def test_trains_no_token_that_was_not_sampled(learner, bench):
     """Fails when the loss is taken over every token, or a number at an unsampled place is read."""
     batch = bench.batch(2)
     learner.create_policy("p", bench.ADAPTER, seed=1)
@@ -91,7 +91,7 @@ def test_a_token_that_was_not_sampled_is_not_trained(learner, bench):
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2", "window"])
 @pytest.mark.parametrize("aggregation", ["token", "sequence"])
-def test_a_sequence_is_the_same_alone_and_packed_beside_others(model_dirs, bench, family, aggregation):
+def test_computes_sequence_alike_alone_and_packed(model_dirs, bench, family, aggregation):
     """Fails when a shared prompt's gradient is the mean of its sequences' instead of their sum.
 
     Or, where rows are padded (`window`), when the padding stands on the left and is attended to.
@@ -111,7 +111,7 @@ def test_a_sequence_is_the_same_alone_and_packed_beside_others(model_dirs, bench
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
-def test_dropout_of_the_model_is_off_in_the_learner(model_dirs, bench, family):
+def test_turns_dropout_of_the_model_off_in_learner(model_dirs, bench, family):
     """Fails when the model is put into training mode."""
     learner, batch = Learner(model_dirs[family]), bench.batch(4)
     learner.create_policy("p", bench.ADAPTER, seed=1)
@@ -122,7 +122,7 @@ def test_dropout_of_the_model_is_off_in_the_learner(model_dirs, bench, family):
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
 @pytest.mark.parametrize("ranks", [2, 9])
-def test_ranks_divide_by_the_whole_batch(learner, bench, aggregation, ranks):
+def test_divides_by_the_whole_batch_on_ranks(learner, bench, aggregation, ranks):
     """Fails when a rank divides by its own part of the batch; a rank may have nothing."""
     batch = bench.batch(5, sequences=7)
     learner.create_policy("p", bench.ADAPTER, seed=1)
@@ -229,7 +229,7 @@ def test_gives_tenants_in_one_call_bits_of_training_alone(model_dir, bench):
     assert {name: weights_sha256(shared.weights(name)) for name in TENANTS} == alone
 
 
-def test_one_tenants_bad_batch_leaves_no_gradient_of_anybody(model_dir, bench):
+def test_leaves_nobodys_gradient_after_one_tenants_bad_batch(model_dir, bench):
     """Fails when a call that is refused in its middle keeps the gradients of the policies before it."""
     work, hashes = _work(bench), []
     (first, *rest) = work["written"].sequences

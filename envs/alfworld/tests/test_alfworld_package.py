@@ -54,7 +54,7 @@ def test_wins_every_game_of_every_type_by_its_walkthrough():
         env.close()
 
 
-def test_the_same_arguments_make_the_same_files(folder, tmp_path):
+def test_makes_the_same_files_of_the_same_arguments(folder, tmp_path):
     wanted = ["--train", "2", "--valid", "1", "--most-receptacles", "6"]
     main([str(tmp_path / "again"), *wanted])
     files = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -67,7 +67,7 @@ def test_the_same_arguments_make_the_same_files(folder, tmp_path):
         made_games(folder, Wanted(train=1, valid=1))
 
 
-def test_only_rooms_of_the_wanted_kinds(tmp_path):
+def test_makes_only_rooms_of_the_wanted_kinds(tmp_path):
     task = ("pick_and_place_simple",)
     bathrooms = Wanted(train=3, valid=1, task_types=task, room_kinds=("Bathroom",))
     games = json.loads((made_games(tmp_path / "made", bathrooms) / MANIFEST).read_text())["games"]
@@ -80,7 +80,7 @@ def test_only_rooms_of_the_wanted_kinds(tmp_path):
     assert refused.value.field == "room_kinds"
 
 
-def test_unseen_rooms_are_in_no_other_split(folder):
+def test_shares_unseen_rooms_with_no_other_split(folder):
     games = json.loads((folder / MANIFEST).read_text())["games"]
     assert len(set(games.values())) == len(games)
     rooms = {
@@ -90,12 +90,12 @@ def test_unseen_rooms_are_in_no_other_split(folder):
     assert not rooms["valid_unseen"] & (rooms["train"] | rooms["valid_seen"])
 
 
-def test_the_official_games_are_not_taken_from_made_ones():
+def test_takes_no_made_games_for_official_ones():
     with pytest.raises(InvalidRequestError, match="not the official ones"):
         make(ID)
 
 
-def test_a_searching_player_wins_most_games():
+def test_wins_most_games_by_a_searching_player():
     import random
 
     env = make(ID, games="made", task_types=["pick_and_place_simple"])

@@ -53,14 +53,14 @@ def test_plays_the_own_game_and_wins_at_its_end(house):
     env.close()
 
 
-def test_each_impossible_command_costs_the_penalty_and_no_other_does(house):
+def test_charges_penalty_for_each_impossible_command_and_no_other(house):
     env = house(max_steps=3, unknown_penalty=0.1)
     env.reset(options={"task_index": 2})
     assert [env.step(command)[1] for command in ("fly", env.gold_action(), "swim")] == [-0.1, 0.0, -0.1]
     env.close()
 
 
-def test_what_is_not_possible_changes_nothing_and_the_budget_truncates(house):
+def test_changes_nothing_when_impossible_and_truncates_by_budget(house):
     env = house(max_steps=2, show_commands=True)
     env.reset(seed=0)
     before = env.legal_actions()
@@ -85,7 +85,7 @@ def test_what_is_not_possible_changes_nothing_and_the_budget_truncates(house):
         ("\n \n", ""),
     ],
 )
-def test_a_command_is_read_from_the_last_line(said, command):
+def test_reads_command_from_the_last_line(said, command):
     assert command_in(said) == command
 
 
@@ -103,7 +103,7 @@ def test_loses_episode_when_engine_fails_and_starts_another_engine(house, write,
     env.close()
 
 
-def test_an_engine_that_hangs_is_killed(house, write):
+def test_kills_an_engine_that_hangs(house, write):
     write("train", "a", trouble="hang")
     env = house(call_seconds=0.2)
     env.reset(options={"task_index": 0})
@@ -138,7 +138,7 @@ def test_shares_an_engine_between_environments_with_successive_episodes(house):
     assert not any(process.is_running() for process in processes)
 
 
-def test_an_engine_that_ended_between_episodes_costs_none(house):
+def test_loses_no_episode_when_engine_ends_in_between(house):
     env = house()
     env.reset(options={"task_index": 0})
     process = psutil.Process(env._engine._process.pid)
@@ -150,7 +150,7 @@ def test_an_engine_that_ended_between_episodes_costs_none(house):
     env.close()
 
 
-def test_an_interrupted_call_leaves_no_answer_for_the_next_episode(house, monkeypatch):
+def test_leaves_no_answer_of_interrupted_call_for_next_episode(house, monkeypatch):
     env = house()
     env.reset(options={"task_index": 0})
 
@@ -167,7 +167,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next_episode(house, monkey
     env.close()
 
 
-def test_the_engines_process_ends_with_the_one_that_plays(house):
+def test_ends_the_engines_process_with_the_playing_one(house):
     script = textwrap.dedent(f"""
         import sys
         from tinkergym_alfworld.engine import EngineProcess
@@ -225,13 +225,13 @@ def test_takes_games_of_the_split_in_order_of_their_paths(house, write):
         ({"call_seconds": 1e300}, "call_seconds"),
     ],
 )
-def test_a_wrong_setting_is_refused(house, settings, field):
+def test_rejects_wrong_setting(house, settings, field):
     with pytest.raises(InvalidRequestError) as error:
         house(**settings).reset(seed=0)
     assert error.value.field == field
 
 
-def test_made_games_are_never_taken_for_the_official_ones(house, write):
+def test_never_takes_made_games_for_the_official_ones(house, write):
     write("train", "another", made=True)
     with pytest.raises(InvalidRequestError, match="not the official ones") as error:
         house()
@@ -239,7 +239,7 @@ def test_made_games_are_never_taken_for_the_official_ones(house, write):
     assert house(games="made").tasks.name.startswith("made ALFWorld games")
 
 
-def test_missing_data_is_one_sentence_that_says_what_to_do(house, monkeypatch, tmp_path):
+def test_says_in_one_sentence_what_to_do_without_data(house, monkeypatch, tmp_path):
     for named in ("", str(tmp_path / "nowhere")):
         monkeypatch.setenv("ALFWORLD_DATA", named)
         with pytest.raises(InvalidRequestError) as error:
@@ -254,7 +254,7 @@ def test_names_missing_package_and_what_to_do_in_one_sentence(house, monkeypatch
     assert "envs/alfworld[games]" in error.value.hint
 
 
-def test_a_sentence_that_could_hold_code_is_no_task(write, house):
+def test_rejects_as_task_a_sentence_that_could_hold_code(write, house):
     folder = write("train", "a") / "json_2.1.1" / "train" / "a" / "trial_1"
     game = (folder / "game.tw-pddl").read_text()
     (folder / "game.tw-pddl").write_text(game.replace("put a a", "{__import__('os')}"))

@@ -69,7 +69,7 @@ def test_cuts_a_large_room_to_one_of_each_kind_first():
         assert game is None or sorted(one.kind for one in game.receptacles) == sorted(CATALOGUE.holds)
 
 
-def test_a_room_that_is_too_small_makes_no_game():
+def test_makes_no_game_of_too_small_room():
     assert all(drawn("pick_and_place_simple", seed, most=2) is None for seed in range(5))
 
 

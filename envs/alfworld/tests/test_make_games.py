@@ -45,7 +45,7 @@ def while_making(monkeypatch):
     return set_to
 
 
-def test_games_that_another_process_made_meanwhile_are_used(while_making, tmp_path):
+def test_uses_games_that_another_process_made_meanwhile(while_making, tmp_path):
     folder = tmp_path / "games"
 
     def other_process():
@@ -58,7 +58,7 @@ def test_games_that_another_process_made_meanwhile_are_used(while_making, tmp_pa
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_other_games_that_appeared_meanwhile_are_not_taken_for_these(while_making, tmp_path):
+def test_does_not_take_other_games_that_appeared_meanwhile(while_making, tmp_path):
     folder = tmp_path / "games"
 
     def other_process():
@@ -73,13 +73,13 @@ def test_other_games_that_appeared_meanwhile_are_not_taken_for_these(while_makin
 
 
 @pytest.mark.parametrize("bad", [{"most_others": -1}, {"most_others": True}, {"train": "2"}, {"valid": -1}])
-def test_what_is_no_number_of_things_is_refused(bad, while_making, tmp_path):
+def test_rejects_what_is_no_number_of_things(bad, while_making, tmp_path):
     with pytest.raises(InvalidRequestError) as caught:
         made_games(tmp_path / "games", Wanted(**bad))
     assert caught.value.field == next(iter(bad))
 
 
-def test_a_failure_leaves_no_folder(while_making, tmp_path):
+def test_leaves_no_folder_after_a_failure(while_making, tmp_path):
     def fails():
         raise RuntimeError("no engine")
 

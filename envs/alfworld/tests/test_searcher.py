@@ -20,7 +20,7 @@ def test_takes_object_whose_name_contains_that_of_the_place():
     )
 
 
-def test_an_object_that_is_already_in_its_place_stays_there():
+def test_leaves_object_that_is_already_in_its_place():
     assert player().act([*WAYS, "take toiletpaper 1 from toilet 1"]) in WAYS
 
 
@@ -37,7 +37,7 @@ def test_wastes_turn_on_a_mistake_and_names_only_what_exists():
     assert {"inventory", "look", "take mug 1 from shelf 1", "move mug 1 to shelf 1"} <= wasted
 
 
-def test_a_mistake_changes_no_plan():
+def test_changes_no_plan_by_a_mistake():
     searcher = player(mistakes=0.5, task="put a mug in desk.")
     while searcher.act(["go to shelf 1"]) != "go to shelf 1":
         pass

@@ -120,7 +120,7 @@ def launcher(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def test_without_the_package_one_sentence_says_so():
+def test_says_in_one_sentence_that_package_is_missing():
     if "android_world" in sys.modules:
         pytest.skip("it is installed here")
     with pytest.raises(InvalidRequestError) as error:
@@ -129,7 +129,7 @@ def test_without_the_package_one_sentence_says_so():
 
 
 @pytest.mark.usefixtures("launcher")
-def test_without_an_emulator_one_sentence_says_so():
+def test_says_in_one_sentence_that_emulator_is_missing():
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", 5682)) == 0:
             pytest.skip("something listens there")
@@ -139,7 +139,7 @@ def test_without_an_emulator_one_sentence_says_so():
 
 
 @pytest.mark.usefixtures("launcher")
-def test_an_emulator_is_not_reached_by_two_grpc_ports(listening, monkeypatch):
+def test_reaches_an_emulator_by_one_grpc_port_only(listening, monkeypatch):
     monkeypatch.setattr("tinkergym_androidworld.emulator._responds", lambda port: True)
     make(REAL, console_port=listening)
     with pytest.raises(InvalidRequestError) as error:
@@ -151,14 +151,14 @@ def test_an_emulator_is_not_reached_by_two_grpc_ports(listening, monkeypatch):
 @pytest.mark.parametrize(
     "ports", [{"console_port": 22}, {"console_port": 5555}, {"grpc_port": 22}, {"grpc_port": 8684}]
 )
-def test_only_ports_of_emulators_are_tried(listening, ports):
+def test_tries_only_ports_of_emulators(listening, ports):
     with pytest.raises(InvalidRequestError) as error:
         make(REAL, **({"console_port": listening} | ports))
     assert error.value.field in ports
 
 
 @pytest.mark.usefixtures("launcher")
-def test_an_unknown_family_is_refused(listening):
+def test_rejects_unknown_family(listening):
     with pytest.raises(InvalidRequestError) as error:
         make(REAL, console_port=listening, family="ios")
     assert error.value.field == "family"
@@ -183,7 +183,7 @@ def test_sets_up_judges_and_tears_down_task_on_one_connection(launcher, listenin
     assert device.torn_down == first
 
 
-def test_a_broken_connection_is_made_anew(launcher, listening):
+def test_reconnects_after_a_broken_connection(launcher, listening):
     env = make(REAL, console_port=listening)
     env.reset(seed=0)
     launcher.connected[0][3].broken = True
@@ -202,7 +202,7 @@ def test_a_broken_connection_is_made_anew(launcher, listening):
 
 
 @pytest.mark.usefixtures("launcher")
-def test_environments_of_one_emulator_take_turns(listening):
+def test_takes_turns_between_environments_of_one_emulator(listening):
     one, other = make(REAL, console_port=listening), make(REAL, console_port=listening, wait_seconds=0.01)
     one.reset(seed=0)
     with pytest.raises(EnvironmentBusyError):
@@ -219,7 +219,7 @@ def test_environments_of_one_emulator_take_turns(listening):
 
 
 @pytest.mark.usefixtures("launcher")
-def test_another_process_is_refused(listening, monkeypatch):
+def test_rejects_another_process(listening, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
     one = make(REAL, console_port=listening)
     one.reset(seed=0)

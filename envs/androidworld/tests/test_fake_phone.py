@@ -27,7 +27,7 @@ class TestFakePhoneWithScreenshots(EnvContract):
     kwargs = types.MappingProxyType({"screenshot": True, "boxes": True, "split": "test"})
 
 
-def test_gymnasiums_own_checker_finds_nothing():
+def test_passes_gymnasiums_own_checker():
     from gymnasium.utils.env_checker import check_env
 
     check_env(make(FAKE, render_mode="rgb_array").unwrapped)
@@ -50,7 +50,7 @@ def test_can_do_every_task_and_says_that_it_is_fake(task):
         assert all("fake phone" in text for text in shown)
 
 
-def test_saying_that_it_is_done_does_not_make_it_so():
+def test_does_nothing_by_merely_saying_that_it_is_done():
     env = make(FAKE, tasks=["FakeSetSwitch"])
     env.reset(seed=0)
     assert env.step(DONE)[1:3] == (0.0, True)
@@ -58,7 +58,7 @@ def test_saying_that_it_is_done_does_not_make_it_so():
         env.step(DONE)
 
 
-def test_what_a_policy_says_before_its_action_is_not_read():
+def test_skips_what_policy_says_before_its_action():
     env = make(FAKE, tasks=["FakeOpenApp"])
     env.reset(seed=0)
     home = env.get_wrapper_attr("gold_action")()
@@ -111,7 +111,7 @@ def test_clicks_what_stands_at_the_clicked_point():
     assert env.step(DONE)[1] == 1.0
 
 
-def test_the_splits_have_other_parameters_of_the_same_kinds():
+def test_gives_splits_other_parameters_of_the_same_kinds():
     train, test = (make(FAKE, split=split).unwrapped.tasks for split in ("train", "test"))
     assert [row["task"] for row in train] == [row["task"] for row in test]
     assert not {row["seed"] for row in train} & {row["seed"] for row in test}
@@ -120,7 +120,7 @@ def test_the_splits_have_other_parameters_of_the_same_kinds():
 
 
 @pytest.mark.parametrize("task", sorted(TASKS))
-def test_the_splits_divide_the_parameters_of_each_kind(task):
+def test_divides_parameters_of_each_kind_between_splits(task):
     train, test = (parameters_of(task, split) for split in ("train", "test"))
     assert train
     assert test
@@ -138,7 +138,7 @@ def test_shares_no_goal_between_test_and_training_split():
     assert not goals["train"] & goals["test"]
 
 
-def test_the_screen_is_an_image_on_request():
+def test_shows_screen_as_an_image_on_request():
     env = make(FAKE, screenshot=True, image_size=(64, 64), render_mode="rgb_array")
     observation, _ = env.reset(seed=0)
     assert observation["image"].shape == (64, 64, 3)
@@ -160,7 +160,7 @@ def test_the_screen_is_an_image_on_request():
         ({"image_size": [0, 3]}, "image_size"),
     ],
 )
-def test_a_wrong_setting_is_refused(settings, field):
+def test_rejects_wrong_setting(settings, field):
     with pytest.raises(InvalidRequestError) as error:
         make(FAKE, **settings)
     assert error.value.field == field
@@ -234,7 +234,7 @@ def test_sets_up_task_before_episode_starts_where_the_task_says(settings, start)
     assert phone.events == ["take", "initialize_task", start]
 
 
-def test_every_task_is_torn_down_however_its_episode_ended():
+def test_tears_down_every_task_however_its_episode_ended():
     phone = Watched()
     env = PhoneEnv(phone, tasks=["FakeOpenApp"], max_steps=1)
     episode = ["take", "initialize_task", "go home", "tear_down", "give back"]
@@ -250,7 +250,7 @@ def test_every_task_is_torn_down_however_its_episode_ended():
     assert phone.events == episode * 5
 
 
-def test_the_action_prompt_is_left_out_on_request():
+def test_leaves_out_action_prompt_on_request():
     assert "navigate_back" in make(FAKE).metadata["system_prompt"]
     assert "system_prompt" not in make(FAKE, instructions=False).metadata
     assert tg.make(FAKE, instructions=False).reset(seed=0)

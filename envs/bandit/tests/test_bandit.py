@@ -13,14 +13,14 @@ def offered(observation):
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_an_episode_offers_that_many_different_arms(count):
+def test_offers_that_many_different_arms_in_an_episode(count):
     for seed in range(20):
         arms = offered(BanditEnv(count).reset(seed=seed)[0])
         assert len(set(arms)) == count
         assert set(arms) <= set(ARMS)
 
 
-def test_an_arm_pays_as_often_as_its_machine_says():
+def test_pays_an_arm_as_often_as_its_machine_says():
     env = BanditEnv(offered=8, machine=3)
     for arm, probability in payouts(3).items():
         paid = []
@@ -30,7 +30,7 @@ def test_an_arm_pays_as_often_as_its_machine_says():
         assert np.mean(paid) == pytest.approx(probability, abs=0.08)
 
 
-def test_siblings_that_start_equal_share_their_luck():
+def test_shares_luck_between_siblings_that_start_equal():
     env = BanditEnv(offered=8)
     by_payout = sorted(ARMS, key=payouts(0).__getitem__)
     for seed in range(50):
@@ -41,7 +41,7 @@ def test_siblings_that_start_equal_share_their_luck():
         assert earned == sorted(earned)
 
 
-def test_the_best_offered_arm_is_counted():
+def test_counts_the_best_offered_arm():
     env = BanditEnv()
     arms = offered(env.reset(seed=4)[0])
     best = max(arms, key=payouts(0).__getitem__)
@@ -72,7 +72,7 @@ def test_varies_paying_arms_between_machines_but_not_difficulty():
     assert {tuple(sorted(table.values())) for table in tables} == {tuple((2 * i + 1) / 16 for i in range(8))}
 
 
-def test_a_second_answer_is_refused():
+def test_rejects_a_second_answer():
     env = BanditEnv()
     env.reset(seed=0)
     env.step("red")
@@ -84,18 +84,18 @@ def test_a_second_answer_is_refused():
     ("settings", "field"),
     [({"offered": 1}, "offered"), ({"offered": 9}, "offered"), ({"machine": -1}, "machine")],
 )
-def test_an_impossible_setting_is_refused_by_name(settings, field):
+def test_rejects_impossible_setting_by_name(settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         BanditEnv(**settings)
     assert refused.value.field == field
 
 
-def test_the_baselines_are_those_of_the_page():
+def test_takes_baselines_from_the_page():
     figures = {name: round(expected_return(choice, 4), 3) for name, choice in CHOICES.items()}
     assert figures == {"random": 0.5, "one word": 0.688, "perfect": 0.838}
 
 
-def test_dialogues_pull_an_offered_arm():
+def test_pulls_an_offered_arm_in_dialogues():
     for asked, answered in dialogues(np.random.default_rng(0), 50):
         assert (asked["role"], answered["role"]) == ("user", "assistant")
         assert answered["content"] in offered(asked["content"])

@@ -44,7 +44,7 @@ def test_scores_0_against_random_by_random_legal_play():
     assert (worth(start, 0) + worth(start, 1)) / 2 == pytest.approx(0.0, abs=1e-12)
 
 
-def test_nobody_can_score_more_than_096_against_random():
+def test_scores_at_most_096_against_random_by_any_play():
     """The best response to a random opponent, which also risks a loss where that pays on average."""
 
     def worth(position, seat):

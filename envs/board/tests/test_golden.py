@@ -80,7 +80,7 @@ def now():
 
 
 @pytest.mark.parametrize("case", [*CASES, "dialogues"])
-def test_a_game_says_and_pays_what_it_always_did(case, now):
+def test_says_and_pays_in_game_what_it_always_did(case, now):
     assert now[case] == json.loads(RECORD.read_text(encoding="utf-8"))[case]
 
 

@@ -13,12 +13,12 @@ def answer(player, board, size=3, win=3, seed=0):
 
 
 @pytest.mark.parametrize("player", PLAYERS)
-def test_a_player_takes_the_only_free_cell(player):
+def test_takes_the_only_free_cell(player):
     assert answer(player, "X O X\nX O O\nO X c3") == "c3"
 
 
 @pytest.mark.parametrize("player", PLAYERS)
-def test_a_player_draws_all_its_chance_from_the_generator(player):
+def test_draws_all_chance_of_player_from_the_generator(player):
     position = Position(Rules(3, 3))
     first = [player(position, rng) for rng in [np.random.default_rng(7)] for _ in range(10)]
     again = [player(position, rng) for rng in [np.random.default_rng(7)] for _ in range(10)]
@@ -26,22 +26,22 @@ def test_a_player_draws_all_its_chance_from_the_generator(player):
 
 
 @pytest.mark.parametrize("player", [heuristic_player, perfect_player])
-def test_a_sensible_player_wins_rather_than_blocks(player):
+def test_wins_rather_than_blocks_as_a_sensible_player(player):
     assert answer(player, "X X c1\nO O c2\na3 b3 c3") == "c1"
 
 
 @pytest.mark.parametrize("player", [heuristic_player, perfect_player])
-def test_a_sensible_player_blocks_a_row_that_would_win(player):
+def test_blocks_a_winning_row_as_a_sensible_player(player):
     assert answer(player, "X X c1\na2 O c2\na3 b3 c3") == "c1"
 
 
-def test_the_heuristic_player_blocks_a_gap_on_a_larger_board():
+def test_blocks_gap_on_larger_board_as_heuristic_player():
     board = "a1 b1 c1 d1 e1\na2 X b2 d2 e2\na3 b3 X d3 e3\na4 O O d4 e4\na5 b5 c5 d5 X"
     board = board.replace("X b2", "X c2")
     assert answer(heuristic_player, board, size=5, win=4) == "d4"
 
 
-def test_the_perfect_player_never_loses_whatever_is_played_against_it():
+def test_never_loses_as_perfect_player():
     """Every game that an opponent can force it into, from both seats."""
 
     def walk(position, seat):

@@ -14,7 +14,7 @@ def play(rules, *cells):
 
 
 @pytest.mark.parametrize(("size", "win", "lines"), [(3, 3, 8), (5, 4, 28), (4, 3, 24), (15, 5, 572)])
-def test_a_board_has_every_row_across_down_and_diagonal(size, win, lines):
+def test_has_every_row_across_down_and_diagonal(size, win, lines):
     assert len(Rules(size, win).lines) == lines
 
 
@@ -23,7 +23,7 @@ def test_a_board_has_every_row_across_down_and_diagonal(size, win, lines):
     [(0, 3, 1, 4, 2), (0, 1, 3, 2, 6), (0, 1, 4, 2, 8), (2, 0, 4, 1, 6)],
     ids=["across", "down", "\\", "/"],
 )
-def test_three_in_a_row_win_in_every_direction(cells):
+def test_wins_by_three_in_a_row_in_every_direction(cells):
     position = play(Rules(3, 3), *cells)
     assert position.winner == 0
     assert position.over
@@ -34,17 +34,17 @@ def test_keeps_a_row_within_the_edge_of_the_board():
     assert play(Rules(3, 3), 2, 0, 3, 1, 4).winner is None
 
 
-def test_a_row_longer_than_needed_wins_too():
+def test_wins_by_a_row_longer_than_needed_too():
     assert play(Rules(5, 3), 0, 10, 1, 11, 3, 20, 4, 21, 2).winner == 0
 
 
-def test_a_full_board_without_a_row_is_a_draw():
+def test_draws_on_full_board_without_a_row():
     position = play(Rules(3, 3), 0, 1, 2, 4, 3, 5, 7, 6, 8)
     assert position.over
     assert position.winner is None
 
 
-def test_a_winning_move_on_the_last_free_cell_wins():
+def test_wins_by_winning_move_on_the_last_free_cell():
     position = play(Rules(3, 3), 0, 2, 4, 3, 1, 7, 5, 6, 8)
     assert position.full
     assert position.winner == 0
@@ -56,7 +56,7 @@ def test_rejects_cell_that_is_taken_or_off_the_board(cell):
         play(Rules(3, 3), 0).played(cell)
 
 
-def test_nothing_can_be_played_after_the_end():
+def test_rejects_every_move_after_the_end():
     with pytest.raises(ValueError, match="cannot be played"):
         play(Rules(3, 3), 0, 3, 1, 4, 2).played(8)
 
@@ -71,7 +71,7 @@ def test_rejects_unplayable_board_by_name(size, win, field):
 
 
 @given(st.permutations(range(16)))
-def test_players_alternate_and_the_winner_is_the_last_to_move(order):
+def test_alternates_players_and_names_last_mover_winner(order):
     position = Position(Rules(4, 3))
     for cell in order:
         if position.over:

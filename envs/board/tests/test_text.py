@@ -18,16 +18,16 @@ def test_reads_a_cell_whatever_its_case_and_surrounding_space(text):
 @pytest.mark.parametrize(
     "text", ["", "d1", "a4", "b", "3", "b3.", "b3 b3", "I play b3", "b٣", "\x00", "b3" * 1000]
 )
-def test_anything_else_is_no_cell(text):
+def test_reads_nothing_else_as_a_cell(text):
     assert read_cell(text, 3) is None
 
 
-def test_large_boards_have_rows_of_two_digits():
+def test_shows_rows_of_two_digits_on_large_boards():
     assert read_cell("o15", 15) == 15 * 15 - 1
 
 
 @given(st.permutations(range(25)), st.integers(0, 25), st.sampled_from(["", "You are X.\n"]))
-def test_a_running_game_can_be_read_back_from_its_text(order, moves, opening):
+def test_reads_running_game_back_from_its_text(order, moves, opening):
     position = Position(Rules(5, 4))
     for cell in order[:moves]:
         after = position.played(cell)
@@ -38,6 +38,6 @@ def test_a_running_game_can_be_read_back_from_its_text(order, moves, opening):
 
 
 @pytest.mark.parametrize("text", ["", "a1 b1 c1", "a1 b1 c1\na2 b2 c2\na3 b3 c4"])
-def test_what_is_no_board_is_refused(text):
+def test_rejects_what_is_no_board(text):
     with pytest.raises(ValueError, match="not a board"):
         read_position(text, Rules(3, 3))

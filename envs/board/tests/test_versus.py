@@ -29,7 +29,7 @@ def play(env, seed):
 
 @pytest.mark.parametrize("opponent", ["random", "heuristic"])
 @pytest.mark.parametrize(("size", "win"), [(3, 3), (5, 4), (9, 5)])
-def test_the_same_seed_and_moves_give_the_same_episode(size, win, opponent):
+def test_gives_same_episode_by_same_seed_and_moves(size, win, opponent):
     one, other = versus(size, win, opponent), versus(size, win, opponent)
     for seed in range(20):
         play(other, seed + 1000)  # what was played before must not matter
@@ -49,7 +49,7 @@ def test_ends_episode_with_result_as_reward_and_as_metrics():
     assert rewards == {1.0, 0.0, -1.0}
 
 
-def test_the_seed_draws_the_seat_and_x_begins():
+def test_draws_seat_by_seed_and_begins_with_x():
     seats, env = [], versus()
     for seed in range(200):
         observation, _ = env.reset(seed=seed)
@@ -61,7 +61,7 @@ def test_the_seed_draws_the_seat_and_x_begins():
     assert set(seats) == {"You are X.", "You are O."}
 
 
-def test_the_seat_is_named_in_the_first_observation_only():
+def test_names_seat_in_the_first_observation_only():
     env = versus()
     (first, _), *rest = play(env, 3)
     assert first.startswith("You are ")
@@ -79,7 +79,7 @@ def test_the_seat_is_named_in_the_first_observation_only():
         pytest.param("\ud800", id="half a character"),
     ],
 )
-def test_what_is_no_cell_loses_at_once_and_is_counted(action):
+def test_loses_immediately_by_and_counts_what_is_no_cell(action):
     env = versus()
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step(action)
@@ -89,7 +89,7 @@ def test_what_is_no_cell_loses_at_once_and_is_counted(action):
     assert observation in env.observation_space
 
 
-def test_a_taken_cell_loses_at_once_and_is_counted():
+def test_loses_immediately_by_and_counts_a_taken_cell():
     env = versus()
     env.reset(seed=0)
     assert env.step("b2")[2] is False
@@ -98,7 +98,7 @@ def test_a_taken_cell_loses_at_once_and_is_counted():
     assert "'b2' is taken" in observation
 
 
-def test_a_step_without_a_running_game_is_refused():
+def test_rejects_step_without_a_running_game():
     env = versus()
     with pytest.raises(EpisodeProtocolError):
         env.step("a1")
@@ -112,13 +112,13 @@ def test_a_step_without_a_running_game_is_refused():
     ("settings", "field"),
     [({"size": 1}, "size"), ({"win": 9}, "win"), ({"opponent": "grandmaster"}, "opponent")],
 )
-def test_a_setting_that_makes_no_game_is_refused_by_name(settings, field):
+def test_rejects_setting_that_makes_no_game_by_name(settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         versus(**settings)
     assert refused.value.field == field
 
 
-def test_the_rules_are_told_only_when_asked_for():
+def test_tells_the_rules_only_when_asked():
     assert "system_prompt" not in versus().metadata
     assert versus(5, 4, instructions=True).metadata["system_prompt"].startswith("4 in a row")
     assert "system_prompt" not in versus().metadata
@@ -127,14 +127,14 @@ def test_the_rules_are_told_only_when_asked_for():
 @pytest.mark.parametrize(
     ("env_id", "size", "win"), [("board/TicTacToeVs-v0", 3, 3), ("board/GomokuVs-v0", 5, 4)]
 )
-def test_a_registered_game_has_its_board_and_takes_another(env_id, size, win):
+def test_has_board_of_registered_game_and_takes_another(env_id, size, win):
     made = gym.make(env_id).unwrapped
     assert (made.game.rules.size, made.game.rules.win) == (size, win)
     other = gym.make(env_id, size=7, win=5, opponent="heuristic").unwrapped
     assert (other.game.rules.size, other.game.rules.win) == (7, 5)
 
 
-def test_render_shows_the_board():
+def test_renders_the_board():
     env = versus(render_mode="ansi")
     observation, _ = env.reset(seed=1)
     assert observation.endswith(env.render())
@@ -200,7 +200,7 @@ def test_never_loses_by_gold_action_nor_uses_the_episodes_chance():
         assert max(returns) == (1.0 if opponent == "random" else 0.0)
 
 
-def test_nobody_knows_the_best_move_on_a_large_board():
+def test_knows_no_best_move_on_a_large_board():
     env = versus(5, 4)
     env.reset(seed=0)
     assert env.gold_action() is None

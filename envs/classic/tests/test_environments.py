@@ -35,7 +35,7 @@ def pair(name):
 @pytest.mark.parametrize("name", BARE)
 @given(seed=st.integers(0, 2**31), actions=st.lists(st.integers(0, 5), min_size=1, max_size=40))
 @settings(max_examples=40, deadline=None)
-def test_it_plays_as_gymnasiums_own_plays(name, seed, actions):
+def test_plays_as_gymnasiums_own_environment(name, seed, actions):
     env, bare = pair(name)
     inside = env.unwrapped._env.wording
     first, info = bare.reset(seed=seed)
@@ -70,7 +70,7 @@ def play_gold(env, seed):
         ("Taxi", {}, set(map(float, range(3, 16)))),
     ],
 )
-def test_the_best_actions_earn_the_most_there_is(name, settings, returns):
+def test_earns_most_by_the_best_actions(name, settings, returns):
     env = make(f"classic/{name}-v0", **settings)
     assert {play_gold(env, seed) for seed in range(10)} <= returns
 
@@ -81,7 +81,7 @@ def test_arrives_on_slippery_ice_in_three_of_four_walks():
     assert np.mean([play_gold(env, seed) for seed in range(300)]) == pytest.approx(0.74, abs=0.08)
 
 
-def test_blackjack_is_played_as_the_book_says():
+def test_plays_blackjack_as_the_book_says():
     """Sutton and Barto, Reinforcement Learning, figure 5.2: the optimal policy for these rules."""
     from tinkergym_classic.blackjack_strategy import should_hit
 
@@ -95,7 +95,7 @@ def test_blackjack_is_played_as_the_book_says():
         assert soft == [total < 18 or (total == 18 and dealer >= 9) for dealer in range(2, 11)], total
 
 
-def test_blackjack_earns_what_the_best_policy_earns():
+def test_earns_in_blackjack_what_the_best_policy_earns():
     env = make("classic/Blackjack-v0")
     assert np.mean([play_gold(env, seed) for seed in range(3000)]) == pytest.approx(-0.045, abs=0.06)
 
@@ -113,14 +113,14 @@ def test_derives_random_lake_from_its_seed_and_leaves_a_way():
     ("field", "settings"),
     [("map_name", {"map_name": None}), ("map_name", {"map_name": "5x5"}), ("size", {"size": 1})],
 )
-def test_a_lake_that_no_seed_could_repeat_is_refused(field, settings):
+def test_rejects_lake_that_no_seed_could_repeat(field, settings):
     with pytest.raises(InvalidRequestError) as caught:
         make("classic/FrozenLake-v0", **settings)
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize("name", ["Taxi", "CliffWalking"])
-def test_where_steps_cost_an_illegal_action_is_no_way_out(name):
+def test_offers_no_escape_by_illegal_action_where_steps_cost(name):
     env = make(f"classic/{name}-v0")
     env.reset(seed=0)
     for _ in range(20):
@@ -130,26 +130,26 @@ def test_where_steps_cost_an_illegal_action_is_no_way_out(name):
         assert info["metrics"]["illegal_moves"] == 1.0
 
 
-def test_cliff_walking_is_truncated_at_its_limit():
+def test_truncates_cliff_walking_at_its_limit():
     env = make("classic/CliffWalking-v0", max_episode_steps=3)
     env.reset(seed=0)
     assert [env.step("left")[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
 
 
 @pytest.mark.parametrize("name", BARE)
-def test_instructions_name_every_action_and_can_be_left_out(name):
+def test_names_every_action_in_instructions_that_can_be_omitted(name):
     prompt = make(f"classic/{name}-v0").metadata["system_prompt"]
     assert all(action in prompt for action in make(f"classic/{name}-v0").unwrapped.legal_actions())
     assert "system_prompt" not in make(f"classic/{name}-v0", instructions=False).metadata
 
 
-def test_slippery_ice_is_spoken_of_only_where_it_is():
+def test_mentions_slippery_ice_only_where_it_is():
     assert "slippery" not in make("classic/FrozenLake-v0").metadata["system_prompt"]
     assert "slippery" in make("classic/FrozenLake-v0", is_slippery=True).metadata["system_prompt"]
 
 
 @pytest.mark.parametrize("name", BARE)
-def test_infos_are_json(name):
+def test_returns_infos_as_json(name):
     env = make(f"classic/{name}-v0")
     json.dumps(env.reset(seed=0)[1], allow_nan=False)
     json.dumps(env.step(env.unwrapped.legal_actions()[0])[4], allow_nan=False)

@@ -49,7 +49,7 @@ def played(*actions, seed, **settings):
 
 
 @pytest.mark.parametrize("calls", SYNTAXES)
-def test_asking_looking_and_undoing_the_order_earns_1(calls):
+def test_earns_1_by_asking_looking_and_undoing_the_order(calls):
     env = tg.make(NAME, calls=calls)
     for seed in range(12):
         trajectory = play_episode(env, GoldPolicy(env), seed=seed)
@@ -72,12 +72,12 @@ def test_asking_looking_and_undoing_the_order_earns_1(calls):
         ("open", ["bye"], 0.0),
     ],
 )
-def test_the_reward_is_what_the_database_holds_at_the_end(status, actions, reward):
+def test_rewards_what_the_database_holds_at_the_end(status, actions, reward):
     trajectory = played(*actions, seed=case_with(status=status))
     assert (trajectory.episode_return, trajectory.terminated) == (reward, True)
 
 
-def test_an_order_that_the_customer_wants_must_stay():
+def test_keeps_an_order_that_the_customer_wants():
     seed = case_with(status="open", unwanted=0)
     env = tg.make(NAME)
     env.reset(seed=seed)
@@ -90,7 +90,7 @@ def test_cuts_off_endless_dialogue_and_still_counts_the_database():
     assert (trajectory.episode_return, trajectory.truncated, len(trajectory.turns)) == (1.0, True, 8)
 
 
-def test_calls_that_cannot_run_are_told_and_counted():
+def test_reports_and_counts_calls_that_cannot_run():
     call = '<tool_call>{"name": "%s", "arguments": {"item": "spoon"}}</tool_call>'
     actions = [
         '<tool_call>{"name": </tool_call>',
@@ -103,7 +103,7 @@ def test_calls_that_cannot_run_are_told_and_counted():
     assert (metrics["malformed_tool_calls"], metrics["tool_errors"], metrics["tool_calls"]) == (2, 1, 1)
 
 
-def test_the_database_holds_other_customers_whom_no_tool_reaches():
+def test_holds_other_customers_in_database_whom_no_tool_reaches():
     case = Case.drawn_by(np.random.default_rng(0))
     shop = Shop(case)
     before = shop.contents()
@@ -116,7 +116,7 @@ def test_the_database_holds_other_customers_whom_no_tool_reaches():
     assert right_contents(case) != before
 
 
-def test_a_policy_can_play_the_customer_who_may_say_anything():
+def test_lets_policy_play_the_customer_with_free_text():
     table = tg.make_game("dialogue/Support-v0")
     for text in ("", "\ud800", "x" * 100_000, "I do not want it"):
         table.reset(seed=2)
@@ -139,7 +139,7 @@ def test_a_policy_can_play_the_customer_who_may_say_anything():
         ({"opponent": "customer_9"}, "opponent"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(settings, field):
+def test_rejects_settings_that_mean_nothing(settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         tg.make(NAME, **settings)
     assert refused.value.field == field

@@ -28,7 +28,7 @@ class TestRockPaperScissors(EnvContract):
         return ["rock", "paper", "scissors"]
 
 
-def test_halving_finds_every_number_that_the_guesses_can_reach():
+def test_finds_by_halving_every_number_that_guesses_can_reach():
     assert returns(make("games/GuessNumber-v0", highest=31).unwrapped, "gold", range(200)) == [1.0] * 200
 
 
@@ -44,7 +44,7 @@ def test_answers_guess_with_higher_or_lower_and_finally_the_number():
     assert info["metrics"] == {"won": 0.0, "guesses": 2.0, "illegal_move": 0.0}
 
 
-def test_what_is_no_number_earns_nothing_and_ends_the_game():
+def test_ends_game_without_pay_on_what_is_no_number():
     env = make("games/GuessNumber-v0")
     env.reset(seed=0)
     observation, reward, over, _, info = env.step("seven")
@@ -52,7 +52,7 @@ def test_what_is_no_number_earns_nothing_and_ends_the_game():
     assert (reward, over, info["metrics"]["illegal_move"]) == (0.0, True, 1.0)
 
 
-def test_every_number_is_drawn():
+def test_draws_every_number():
     env = make("games/GuessNumber-v0", highest=5, guesses=1)
     drawn = set()
     for seed in range(100):
@@ -69,7 +69,7 @@ def test_every_number_is_drawn():
         ("games/RockPaperScissorsVs-v0", {"rounds": 0}, "rounds"),
     ],
 )
-def test_a_setting_out_of_range_is_refused_by_name(env_id, settings, field):
+def test_rejects_setting_out_of_range_by_name(env_id, settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         make(env_id, **settings)
     assert refused.value.field == field
@@ -98,7 +98,7 @@ def test_can_beat_the_copycat_in_every_round_after_the_first():
         assert reward == 1.0
 
 
-def test_a_round_is_told_to_both():
+def test_tells_both_players_of_a_round():
     env = make("games/RockPaperScissorsVs-v0", opponent="copycat", seat="second")
     first, _ = env.reset(seed=0)
     assert first == "Rock, paper or scissors? 3 rounds."
@@ -115,5 +115,5 @@ def test_a_round_is_told_to_both():
         ("games/NimVs-v0", {"opponent": "perfect"}, "random", -1.0, -0.88),
     ],
 )
-def test_simple_players_score_as_the_page_says(env_id, settings, player, low, high):
+def test_scores_simple_players_as_the_page_says(env_id, settings, player, low, high):
     assert low <= np.mean(returns(make(env_id, **settings).unwrapped, player, range(300))) <= high

@@ -14,7 +14,7 @@ class TestArea(EnvContract):
         return tg.make("geometry/Area-v0")
 
 
-def test_the_right_number_earns_one_and_anything_else_nothing():
+def test_pays_one_for_right_number_and_nothing_otherwise():
     env = AreaEnv()
     for seed in range(5):
         for said, reward, unreadable in (
@@ -31,14 +31,14 @@ def test_the_right_number_earns_one_and_anything_else_nothing():
         env.step("1")
 
 
-def test_a_picture_says_which_figure_it_is():
+def test_says_which_figure_a_picture_shows():
     rng = np.random.default_rng(0)
     drawn = {draw(figure, np.random.default_rng(3)).tobytes() for figure in FIGURES}
     assert len(drawn) == len(FIGURES) == 40
     assert (draw(FIGURES[0], rng) != draw(FIGURES[0], rng)).any()
 
 
-def test_swapped_pictures_are_of_other_figures():
+def test_swaps_pictures_of_other_figures():
     same = 0
     for seed in range(60):
         right, swapped = AreaEnv(), AreaEnv(swapped=True)
@@ -48,11 +48,11 @@ def test_swapped_pictures_are_of_other_figures():
     assert same < 6
 
 
-def test_areas():
+def test_computes_areas():
     assert (Figure("rectangle", 6, 3).area, Figure("triangle", 6, 3).area) == (18, 9)
 
 
-def test_dialogues_are_right_as_often_as_they_say():
+def test_answers_dialogues_as_often_right_as_they_say():
     rng = np.random.default_rng(0)
     assert {len(pictures) for pictures, _, _ in readings(rng, 40)} == {1, 2}
     assert all(answer.isdigit() for _, _, answer in areas(rng, 10, accuracy=0.5))

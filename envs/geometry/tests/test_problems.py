@@ -64,7 +64,7 @@ def test_reads_dataset_in_layout_of_geometry3k_from_parquet_files(geometry3k):
         assert from_file.step(drawn.gold_action())[1] == 1.0
 
 
-def test_images_that_a_library_has_decoded_are_read_too(tmp_path, monkeypatch, geometry3k):
+def test_reads_images_that_a_library_has_decoded_too(tmp_path, monkeypatch, geometry3k):
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
         {"images": datasets.Sequence(datasets.Image()), "problem": datasets.Value("string")}
@@ -92,13 +92,13 @@ def test_images_that_a_library_has_decoded_are_read_too(tmp_path, monkeypatch, g
         ({"images": [{"bytes": png()[:60], "path": None}]}, "row 7"),
     ],
 )
-def test_a_row_of_another_format_is_refused_with_its_number(changes, words):
+def test_rejects_row_of_another_format_with_its_number(changes, words):
     with pytest.raises(InvalidRequestError, match=words) as refused:
         problem_of(record(**changes), 7, 64)
     assert refused.value.field == "data"
 
 
-def test_pictures_are_fitted_whole_into_a_white_square():
+def test_fits_pictures_whole_into_a_white_square():
     pixels = fitted(png(40, 20, "black"), 20)
     assert (pixels[5:15] == 0).all()
     assert (pixels[:5] == 255).all()
@@ -131,13 +131,13 @@ def test_answers_are_compared_as_numbers_or_as_mathematics(gold, said, reward, t
     assert env.step(env.gold_action())[1] == 1.0
 
 
-def test_no_drawn_picture_is_in_both_splits():
+def test_draws_no_picture_in_both_splits():
     pictures = {split: {task["images"][0]["bytes"] for task in drawn_tasks(split)} for split in SIZES}
     assert {split: len(found) for split, found in pictures.items()} == SIZES
     assert not pictures["train"] & pictures["test"]
 
 
-def test_swapped_pictures_are_of_other_problems_and_drawn_anew():
+def test_draws_swapped_pictures_of_other_problems_anew():
     right, swapped = ProblemsEnv(), ProblemsEnv(swapped=True)
     shown = set()
     for seed in range(20):
@@ -163,7 +163,7 @@ def test_answers_calculator_in_text_without_showing_the_picture_again():
 @pytest.mark.parametrize(
     ("settings", "field"), [({"side": 0}, "side"), ({"data": "nothing"}, "data"), ({"split": "dev"}, "split")]
 )
-def test_settings_that_name_nothing_are_refused(settings, field):
+def test_rejects_settings_that_name_nothing(settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         tg.make(NAME, **settings)
     assert refused.value.field == field

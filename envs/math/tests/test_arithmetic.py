@@ -6,21 +6,21 @@ from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_a_task_is_chosen_by_its_number(split):
+def test_chooses_task_by_its_number(split):
     env = ArithmeticEnv(split)
     for index in (0, 1, len(env.tasks) - 1):
         question, _ = env.reset(seed=9, options={"task_index": index})
         assert question == env.tasks[index]["question"]
 
 
-def test_without_a_number_the_seed_draws_the_task():
+def test_draws_task_by_seed_without_a_number():
     env, other = ArithmeticEnv(), ArithmeticEnv()
     drawn = [env.reset(seed=seed)[0] for seed in range(50)]
     assert drawn == [other.reset(seed=seed)[0] for seed in range(50)]
     assert len(set(drawn)) > 40
 
 
-def test_the_right_number_earns_1():
+def test_pays_1_for_the_right_number():
     env = ArithmeticEnv()
     env.reset(options={"task_index": 3}, seed=0)
     _, reward, terminated, truncated, info = env.step(f" {env.tasks[3]['answer']}\n")
@@ -42,17 +42,17 @@ def test_pays_0_for_anything_else_and_counts_non_numbers(action, unreadable):
 
 
 @pytest.mark.parametrize("index", [-1, 3000])
-def test_a_task_that_does_not_exist_is_refused(index):
+def test_rejects_task_that_does_not_exist(index):
     with pytest.raises(InvalidRequestError, match="0 to 2999"):
         ArithmeticEnv().reset(options={"task_index": index})
 
 
-def test_an_unknown_split_is_refused():
+def test_rejects_unknown_split():
     with pytest.raises(InvalidRequestError, match=r"test.*train"):
         ArithmeticEnv(split="validation")
 
 
-def test_a_second_answer_is_refused():
+def test_rejects_a_second_answer():
     env = ArithmeticEnv()
     env.reset(seed=np.random.default_rng(0).integers(10).item())
     env.step("1")
@@ -60,7 +60,7 @@ def test_a_second_answer_is_refused():
         env.step("1")
 
 
-def test_the_gold_action_is_right_and_among_the_legal_ones():
+def test_gives_right_gold_action_among_the_legal_ones():
     env = ArithmeticEnv("test")
     for index in range(50):
         env.reset(seed=0, options={"task_index": index})

@@ -18,7 +18,7 @@ def code(text, syntax="hermes"):
 
 
 @pytest.mark.parametrize("syntax", ["hermes", "xml", "json"])
-def test_the_tool_finds_the_answer(syntax):
+def test_finds_answer_by_the_tool(syntax):
     env = make(NAME, syntax=syntax)
     question, _ = env.reset(seed=3)
     observation, reward, terminated, _, info = env.step(code(question.removesuffix("="), syntax))
@@ -28,21 +28,21 @@ def test_the_tool_finds_the_answer(syntax):
     assert (reward, terminated, info["metrics"]["correct"]) == (1.0, True, 1.0)
 
 
-def test_the_gold_answer_is_right_and_another_is_not():
+def test_accepts_gold_answer_and_no_other():
     env = make(NAME, digits=40)
     for change, reward in ((0, 1.0), (1, 0.0)):
         env.reset(seed=1)
         assert env.step(str(int(env.unwrapped.gold_action()) + change))[1] == reward
 
 
-def test_a_seed_gives_the_same_episode():
+def test_gives_the_same_episode_by_a_seed():
     def played(env):
         return [env.reset(seed=5), env.step(code("print({'a', 'b', 'c'}); 1/0")), env.step("7")]
 
     assert played(make(NAME)) == played(make(NAME))
 
 
-def test_gymnasium_checks_it_and_makes_it_again_from_its_spec():
+def test_passes_gymnasiums_check_and_is_remade_from_its_spec():
     env = make(NAME, max_calls=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -54,14 +54,14 @@ def test_gymnasium_checks_it_and_makes_it_again_from_its_spec():
 
 
 @pytest.mark.parametrize("digits", [0, 101, 1.5, True, "6"])
-def test_digits_out_of_range_are_refused(digits):
+def test_rejects_digits_out_of_range(digits):
     with pytest.raises(InvalidRequestError) as refused:
         make(NAME, digits=digits)
     assert refused.value.field == "digits"
 
 
 @pytest.mark.parametrize(("setting", "value"), [("max_calls", 1.5), ("wall_seconds", 1e7)])
-def test_a_limit_that_could_not_be_kept_is_refused(setting, value):
+def test_rejects_limit_that_could_not_be_kept(setting, value):
     with pytest.raises(InvalidRequestError) as refused:
         make(NAME, **{setting: value})
     assert refused.value.field == setting

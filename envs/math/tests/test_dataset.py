@@ -22,11 +22,11 @@ def unordered(question):
     return operator, (min(left, right), max(left, right))
 
 
-def test_the_splits_have_3000_and_500_tasks():
+def test_has_3000_and_500_tasks_in_its_splits():
     assert [len(tasks(split)) for split in SPLITS] == [3000, 500]
 
 
-def test_every_answer_is_right_and_not_negative():
+def test_gives_right_nonnegative_answers_throughout():
     for split in SPLITS:
         for question, answer in tasks(split):
             left, operator, right = parts(question)
@@ -38,14 +38,14 @@ def test_keeps_problems_and_their_mirrors_unique_within_and_between_splits():
     assert len(set(problems)) == len(problems)
 
 
-def test_the_script_makes_the_files_that_are_shipped(tmp_path):
+def test_makes_the_shipped_files_by_script(tmp_path):
     make(tmp_path)
     for split in SPLITS:
         name = f"{split}.jsonl"
         assert (tmp_path / name).read_bytes() == (DATA_DIR / name).read_bytes()
 
 
-def test_dialogues_never_touch_the_test_split():
+def test_never_touches_test_split_in_dialogues():
     held_out = {unordered(question) for question, _ in tasks("test")}
     asked = {unordered(messages[0]["content"]) for messages in dialogues(np.random.default_rng(0), 20_000)}
     assert not asked & held_out

@@ -19,7 +19,7 @@ class TestWordProblems(EnvContract):
         return make(NAME)
 
 
-def test_rows_of_both_layouts_give_their_final_answer():
+def test_gives_final_answer_of_rows_in_both_layouts():
     assert problem_of(GSM8K, "gsm8k", 0) == ("Two dozen eggs?", "1,024")
     assert problem_of(MATH, "math", 0) == ("Half?", r"\frac{1}{2}")
 
@@ -33,7 +33,7 @@ def test_rows_of_both_layouts_give_their_final_answer():
         ({"problem": "?", "solution": "none"}, "math"),
     ],
 )
-def test_a_row_of_another_layout_is_refused(row, layout):
+def test_rejects_row_of_another_layout(row, layout):
     with pytest.raises(InvalidRequestError) as refused:
         problem_of(row, layout, 3)
     assert refused.value.field == "layout"
@@ -50,12 +50,12 @@ def played(answer, rows, layout, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "reward"), [("#### 1024", 1.0), ("1024.0", 1.0), ("$1,024", 1.0), ("24", 0.0)]
 )
-def test_numbers_are_compared_as_numbers(answer, reward, tmp_path, monkeypatch):
+def test_compares_numbers_as_numbers(answer, reward, tmp_path, monkeypatch):
     assert played(answer, [GSM8K], "gsm8k", tmp_path, monkeypatch) == reward
 
 
 @pytest.mark.parametrize(("answer", "reward"), [(r"\boxed{0.5}", 1.0), (r"\boxed{2}", 0.0), ("?", 0.0)])
-def test_formulas_are_compared_as_mathematics(answer, reward, tmp_path, monkeypatch):
+def test_compares_formulas_as_mathematics(answer, reward, tmp_path, monkeypatch):
     assert played(answer, [MATH], "math", tmp_path, monkeypatch) == reward
 
 

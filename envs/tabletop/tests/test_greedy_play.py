@@ -49,6 +49,6 @@ def test_agrees_with_whole_tree_where_that_is_small_enough():
     assert greedy.best_responses == pytest.approx(whole.best_responses)
 
 
-def test_an_action_that_is_not_legal_is_refused():
+def test_rejects_action_that_is_not_legal():
     with pytest.raises(InvalidRequestError):
         greedy_exploitability(make_game(TICTACTOE), lambda some: dict.fromkeys(some, "z"))

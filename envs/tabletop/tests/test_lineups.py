@@ -26,7 +26,7 @@ def command(*arguments):
     return CliRunner().invoke(app, ["exploitability", *map(str, arguments)])
 
 
-def test_the_exploitability_of_random_play_needs_no_service(tmp_path):
+def test_measures_exploitability_of_random_play_without_service(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "kuhn.png"
     run = command(KUHN, "random", "--json", "--png", picture)
@@ -56,7 +56,7 @@ def test_plays_all_seats_together_in_versions_that_each_policy_has(monkeypatch):
     }
 
 
-def test_a_policy_of_one_seat_is_no_lineup():
+def test_rejects_policy_of_one_seat_as_a_lineup():
     api, game = StubApi(job_of(NIM, player_0=Train(), player_1=Train()), [4]), make_game("games/Nim-v0")
     assert lineup_named(api, "job-1@4", game).policies.keys() == {"player_0", "player_1"}
     with pytest.raises(InvalidRequestError) as refused:
@@ -64,7 +64,7 @@ def test_a_policy_of_one_seat_is_no_lineup():
     assert refused.value.field == "players"
 
 
-def test_a_jobs_exploitability_is_that_of_its_policies(monkeypatch):
+def test_measures_exploitability_of_a_jobs_policies(monkeypatch):
     renderer = Renderer.from_bundle(byte_bundle())
     monkeypatch.setattr(Policy, "sampler", lambda policy: ScriptedSampler(renderer, lambda prompt: "x"))
     view = job_of(EnvironmentRef(id="tabletop/KuhnPoker-v0"), first=Train(), second=Train())

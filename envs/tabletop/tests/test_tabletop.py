@@ -123,7 +123,7 @@ def test_deals_public_card_by_the_seed_after_the_first_round():
     assert publics == {0, 1, 2}
 
 
-def test_the_probabilities_of_all_deals_add_up_to_one():
+def test_sums_probabilities_of_all_deals_to_one():
     for name, deals in (("Kuhn", 6), ("Leduc", 24)):
         found = make_game(f"tabletop/{name}Poker-v0").game.deals()
         assert len(found) == deals
@@ -137,7 +137,7 @@ def test_pays_prisoners_dilemma_by_round_and_answers_tit_for_tat():
     assert rewards == [3.0, 5.0, 1.0, 0.0]
 
 
-def test_neither_prisoner_knows_the_others_choice_of_this_round():
+def test_hides_each_prisoners_choice_of_the_round():
     table = make_game("tabletop/PrisonersDilemma-v0")
     table.reset(seed=0)
     before = table.observe("player_1")["text"]
@@ -162,7 +162,7 @@ def test_pays_both_players_alike_in_signals_whose_code_always_works():
             assert (total, info["metrics"]["found"]) == (3.0, 1.0)
 
 
-def test_an_illegal_move_in_signals_costs_the_team():
+def test_charges_the_team_for_illegal_move_in_signals():
     earned = played(make_game("tabletop/Signals-v0"), ["red"])
     assert earned == {"speaker": -1.0, "listener": -1.0}
 
@@ -184,7 +184,7 @@ def test_drops_a_player_of_liars_dice_and_others_roll_again():
     assert len(orders) == 6
 
 
-def test_a_bid_must_be_higher_and_liar_needs_a_bid():
+def test_requires_a_higher_bid_or_liar_after_a_bid():
     table = make_game("tabletop/LiarsDice-v0")
     table.reset(seed=0)
     assert "liar" not in table.legal_actions(table.agent_selection)
@@ -230,12 +230,12 @@ def test_lets_only_the_other_player_accept_an_offer_in_deal():
     assert table.rewards == {"player_0": 0.0, "player_1": 1.0}
 
 
-def test_deal_ends_without_agreement_when_the_turns_are_used_up():
+def test_ends_deal_without_agreement_when_turns_are_used_up():
     earned = played(make_game("tabletop/Deal-v0", turns=3), ["hello", "hello", "bye"])
     assert earned == {"player_0": 0.0, "player_1": 0.0}
 
 
-def test_the_fair_player_of_deal_reaches_agreements_with_itself():
+def test_agrees_with_itself_as_fair_player_of_deal():
     table = make_game("tabletop/Deal-v0")
     totals = []
     for seed in range(40):
@@ -256,7 +256,7 @@ def test_the_fair_player_of_deal_reaches_agreements_with_itself():
         ("Deal", {"turns": 1}, "turns"),
     ],
 )
-def test_a_setting_out_of_range_is_refused_by_name(game, settings, field):
+def test_rejects_setting_out_of_range_by_name(game, settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         make_game(f"tabletop/{game}-v0", **settings)
     assert refused.value.field == field

@@ -58,7 +58,7 @@ def our_play(env, seed, actions):
 
 
 @pytest.mark.parametrize("name", sorted(VERSUS))
-def test_native_play_and_the_pettingzoo_form_give_the_same_transcript(name):
+def test_gives_same_transcript_natively_and_by_pettingzoo(name):
     env = tg.make_game(f"textarena/{name}-v0", echo=True)
     for seed in range(4):
         actions = script(name, seed)
@@ -71,7 +71,7 @@ def test_native_play_and_the_pettingzoo_form_give_the_same_transcript(name):
             assert [info["metrics"]["won"] for info in infos] == [float(reward > 0) for reward in earned]
 
 
-def test_more_than_two_can_play_where_the_game_lets_them():
+def test_allows_more_than_two_players_where_the_game_does():
     env = tg.make_game("textarena/LiarsDice-v0", players=3, echo=True)
     ended = 0
     for seed in range(4):
@@ -95,7 +95,7 @@ def test_shows_what_a_game_adds_when_a_players_turn_comes():
         assert earned == (None if rewards is None else [rewards[0], rewards[1]])
 
 
-def test_a_game_whose_players_see_their_past_edited_is_refused():
+def test_rejects_game_whose_players_see_their_past_edited():
     with pytest.raises(InvalidEnvironmentError, match="SettlersOfCatanObservationWrapper"):
         tg.make_game("textarena/Nim-v0", game="SettlersOfCatan-v0", players=4)
 
@@ -111,7 +111,7 @@ def test_shows_games_that_are_only_named_as_native_play_does(name, players):
 
 
 @pytest.mark.parametrize("name", sorted(VERSUS))
-def test_pettingzoo_finds_nothing_wrong(name):
+def test_passes_pettingzoos_check(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # What PettingZoo says of any space that is neither `Box` nor `Discrete`.
@@ -144,7 +144,7 @@ def test_keeps_interleaved_games_and_the_programs_own_random_apart():
     assert alone[0] != alone[1]
 
 
-def test_a_game_goes_on_from_a_copy_in_another_process():
+def test_continues_game_from_a_copy_in_another_process():
     env = tg.make_game("textarena/PigDice-v0")
     env.reset(seed=2)
     env.step("[roll]")
@@ -155,7 +155,7 @@ def test_a_game_goes_on_from_a_copy_in_another_process():
     assert copy.last() == env.last()
 
 
-def test_an_illegal_action_is_asked_again_counted_and_then_loses():
+def test_asks_again_and_counts_illegal_action_before_losing():
     env = tg.make_game("textarena/TicTacToe-v0")
     env.reset(seed=0)
     first = env.agent_selection
@@ -179,7 +179,7 @@ def test_an_illegal_action_is_asked_again_counted_and_then_loses():
         env.step("[0]")
 
 
-def test_only_the_player_whose_turn_it_is_has_legal_actions():
+def test_gives_legal_actions_only_to_player_in_turn():
     env = tg.make_game("textarena/TicTacToe-v0")
     env.reset(seed=0)
     mover, other = env.agent_selection, next(a for a in env.agents if a != env.agent_selection)
@@ -203,13 +203,13 @@ def test_turns_one_seat_into_gymnasium_environment_against_random_opponent():
 @pytest.mark.parametrize(
     ("field", "settings"), [("on_illegal", {"on_illegal": "lose"}), ("players", {"players": 1})]
 )
-def test_a_setting_without_effect_is_refused_by_name(field, settings):
+def test_rejects_setting_without_effect_by_name(field, settings):
     with pytest.raises(InvalidRequestError) as caught:
         tg.make_game("textarena/TicTacToe-v0", **settings)
     assert caught.value.field == field
 
 
-def test_the_agent_that_lost_by_an_illegal_move_is_named():
+def test_names_agent_that_lost_by_an_illegal_move():
     env = tg.make_game("textarena/TicTacToe-v0")
     env.reset(seed=0)
     loser = env.agent_selection

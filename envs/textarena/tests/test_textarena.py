@@ -106,7 +106,7 @@ def whole(deltas, player):
 
 
 @pytest.mark.parametrize("name", [*FOR_TWO, *ALONE])
-def test_native_play_and_ours_give_the_same_transcript(name):
+def test_gives_the_same_transcript_as_native_play(name):
     finished = 0
     for seed in range(6):
         actions = script(name, seed)
@@ -126,7 +126,7 @@ def test_native_play_and_ours_give_the_same_transcript(name):
     assert finished
 
 
-def test_without_echo_only_the_players_own_words_are_left_out():
+def test_leaves_out_only_the_players_own_words_without_echo():
     actions = script("TicTacToe", 2)
     with_echo, *_ = our_play("TicTacToe", 2, actions)
     without, *_ = our_play("TicTacToe", 2, actions, echo=False)
@@ -135,7 +135,7 @@ def test_without_echo_only_the_players_own_words_are_left_out():
         assert [line for line in one.splitlines() if not line.startswith(own)] == other.splitlines()
 
 
-def test_an_observation_holds_only_what_is_new():
+def test_shows_only_what_is_new_in_an_observation():
     env = make("textarena/ConnectFourVs-v0")
     first, _ = env.reset(seed=1)
     second, *_ = env.step(env.unwrapped.legal_actions()[0])
@@ -160,7 +160,7 @@ def actions_for(name, seed=0):
 
 
 @pytest.mark.parametrize("name", CHANCE)
-def test_games_that_interleave_do_not_share_their_chance(name):
+def test_separates_chance_of_interleaved_games(name):
     actions = actions_for(name)
     expected = [episode(make(f"textarena/{name}-v0"), seed, actions) for seed in (0, 1)]
     envs = [make(f"textarena/{name}-v0") for _ in range(2)]
@@ -210,7 +210,7 @@ def test_plays_same_episodes_in_simultaneous_threads_as_alone():
     assert draws == [random.random() for _ in range(2000)]
 
 
-def test_textarena_draws_from_the_global_generator_for_others_as_ever():
+def test_draws_for_others_from_the_global_generator_as_ever():
     make("textarena/PigDiceVs-v0").reset(seed=0)
     import textarena
 
@@ -235,7 +235,7 @@ def test_continues_a_game_in_another_process_as_it_would_here():
     assert [copy.step(action) for action in actions[:3]] == [env.step(action) for action in actions[:3]]
 
 
-def test_the_random_opponent_and_the_listed_moves_are_legal():
+def test_plays_legal_moves_as_random_opponent_and_from_list():
     for name in [*FOR_TWO, "GameOfPureStrategy", "WildTicTacToe"]:
         env = make(f"textarena/{name}Vs-v0").unwrapped
         rng = np.random.default_rng(0)
@@ -254,7 +254,7 @@ def test_the_random_opponent_and_the_listed_moves_are_legal():
 
 
 @pytest.mark.parametrize("name", sorted(EXACT - {"Minesweeper"}))
-def test_moves_that_are_not_tried_are_just_the_legal_ones(name):
+def test_lists_untried_moves_as_just_the_legal_ones(name):
     players = 2 if name in VERSUS else 1
     rng = np.random.default_rng(0)
     game = NativeGame(f"{name}-v0", players, 0, {})
@@ -267,7 +267,7 @@ def test_moves_that_are_not_tried_are_just_the_legal_ones(name):
             break
 
 
-def test_legal_moves_do_not_tell_where_the_mines_are():
+def test_hides_the_mines_from_the_legal_moves():
     env = make("textarena/Minesweeper-v0").unwrapped
     env.reset(seed=0)
     env.step("[0 0]")
@@ -279,7 +279,7 @@ def test_legal_moves_do_not_tell_where_the_mines_are():
     assert "[0 0]" not in legal
 
 
-def test_looking_for_legal_moves_changes_nothing():
+def test_changes_nothing_by_looking_for_legal_moves():
     one, other = (make("textarena/MemoryGameVs-v0").unwrapped for _ in range(2))
     one.reset(seed=4)
     other.reset(seed=4)
@@ -309,7 +309,7 @@ def test_tells_of_opponent_that_lost_before_the_first_action():
     assert info["metrics"] == {"illegal_moves": 0.0, "won": 1.0, "drawn": 0.0, "lost": 0.0}
 
 
-def test_an_opponent_may_be_a_list_of_lines():
+def test_takes_list_of_lines_as_opponent():
     env = make("textarena/TicTacToeVs-v0", seat=0, opponent=["[0]", "[1]", "[2]"])
     env.reset(seed=0)
     env.step("[3]")
@@ -317,7 +317,7 @@ def test_an_opponent_may_be_a_list_of_lines():
     assert env.step("[8]")[1] == -1.0
 
 
-def test_variants_and_settings_of_a_game_are_reached():
+def test_reaches_variants_and_settings_of_a_game():
     assert "pile 4" in make("textarena/NimVs-v0", variant="large").reset(seed=0)[0]
     assert "pile 0: 9" in make("textarena/NimVs-v0", piles=[9, 1]).reset(seed=0)[0]
 
@@ -332,14 +332,14 @@ def test_variants_and_settings_of_a_game_are_reached():
         ("UsedCar-v0-balanced", "cannot be imported"),
     ],
 )
-def test_a_game_that_cannot_be_played_here_says_why(game, why, monkeypatch, tmp_path):
+def test_says_why_a_game_cannot_be_played_here(game, why, monkeypatch, tmp_path):
     monkeypatch.setenv("NLTK_DATA", str(tmp_path))
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     with pytest.raises(InvalidEnvironmentError, match=why):
         make("textarena/GuessTheNumber-v0", game=game).reset(seed=0)
 
 
-def test_a_reward_that_is_no_number_makes_the_episode_invalid():
+def test_invalidates_episode_by_reward_that_is_no_number():
     env = make("textarena/GuessTheNumber-v0", game="Countdown-v0")
     env.reset(seed=0)
     env.step("?")
@@ -347,7 +347,7 @@ def test_a_reward_that_is_no_number_makes_the_episode_invalid():
         env.step("?")
 
 
-def test_a_game_that_fails_is_an_outcome_with_a_name():
+def test_names_outcome_of_a_game_that_fails():
     env = make("textarena/NimVs-v0", seat=0)
     env.reset(seed=0)
     del env.unwrapped._game.plain.state.game_state["piles"]
@@ -355,7 +355,7 @@ def test_a_game_that_fails_is_an_outcome_with_a_name():
         env.step("[0 1]")
 
 
-def test_a_megabyte_is_an_action_like_any_other():
+def test_takes_megabyte_as_an_action_like_any_other():
     env = make("textarena/ConnectFourVs-v0")
     env.reset(seed=0)
     assert env.step("[9" + "9" * 1_000_000 + "]")[4]["metrics"]["illegal_moves"] == 1.0
@@ -365,18 +365,18 @@ def test_a_megabyte_is_an_action_like_any_other():
     ("field", "settings"),
     [("opponent", {"opponent": "clever"}), ("opponent", {"opponent": []}), ("seat", {"seat": 2})],
 )
-def test_a_wrong_setting_is_refused_with_its_name(field, settings):
+def test_rejects_wrong_setting_with_its_name(field, settings):
     with pytest.raises(InvalidRequestError) as caught:
         make("textarena/TicTacToeVs-v0", **settings)
     assert caught.value.field == field
 
 
-def test_an_opponent_needs_known_moves():
+def test_requires_known_moves_of_an_opponent():
     with pytest.raises(InvalidRequestError, match="list of texts"):
         make("textarena/TicTacToeVs-v0", game="Stratego-v0")
 
 
-def test_every_registered_game_is_one_of_textarenas():
+def test_registers_only_games_of_textarena():
     from textarena.envs.registration import ENV_REGISTRY
 
     assert {f"{name}-v0" for name in (*SINGLE, *VERSUS)} <= set(ENV_REGISTRY)

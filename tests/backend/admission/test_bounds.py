@@ -40,7 +40,7 @@ def test_rejects_by_name_what_vllm_cannot_do_where_it_samples(spec, change, fiel
         {"adapter": FullParameters()},
     ],
 )
-def test_what_vllm_can_do_passes(change):
+def test_accepts_what_vllm_can_do(change):
     admit(engine_can_sample, PLAYED.model_copy(update=change), facts(VLLM))
 
 

@@ -62,14 +62,14 @@ def test_stores_the_version_of_an_algorithms_pack(admitted, ranks):
     assert admitted(parse_spec(own))[1] == {"own": "1", "tinkergym_ranks": "0.1"}
 
 
-def test_what_the_client_read_of_its_environment_stays(admitted):
+def test_keeps_what_the_client_read_of_its_environment(admitted):
     own = {"environment_prompt": "Be kind.", "environment_data": {QUIZ: "b" * 64}}
     spec, _ = admitted(RLSpec(environment=EnvironmentRef(id=QUIZ), steps=1, rollout="client", **own))
     assert (spec.environment_prompt, spec.environment_data) == tuple(own.values())
 
 
 @pytest.mark.parametrize("images", [2, 3])
-def test_a_dataset_keeps_to_the_operators_limit_on_images(admitted, images):
+def test_holds_dataset_to_the_operators_limit_on_images(admitted, images):
     config, files = admitted.config, [picture(number) for number in range(images)]
     for one in files:
         Images(config.images, "ada").add(

@@ -25,7 +25,7 @@ ROOM = {
 }
 
 
-def test_as_many_images_as_the_limit_are_no_more():
+def test_accepts_as_many_images_as_the_limit():
     refuse_many_images(3, 3, field="images")
     with pytest.raises(InvalidRequestError) as caught:
         refuse_many_images(4, 3, field="images")

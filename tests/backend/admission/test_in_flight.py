@@ -22,7 +22,7 @@ def test_takes_batch_of_any_size_when_nothing_is_in_flight():
         pass
 
 
-def test_what_broke_off_is_counted_out():
+def test_counts_out_what_broke_off():
     requests = InFlight(most=4)
     with pytest.raises(RuntimeError), requests.entered("ada", 4):
         raise RuntimeError

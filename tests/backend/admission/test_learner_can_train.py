@@ -26,7 +26,7 @@ def check(config, **settings):
     admit(learner_can_train, spec(**settings), facts(config))
 
 
-def test_layers_that_a_model_has_pass(config):
+def test_accepts_layers_that_a_model_has(config):
     check(config, adapter=LoRA(target_modules=["q_proj", "*_proj", "layers.0.*"]))
 
 
@@ -36,7 +36,7 @@ def test_rejects_name_that_no_layer_has_and_lists_the_others(config):
     assert caught.value.field == "adapter.target_modules"
 
 
-def test_moments_of_eight_bits_need_a_package_and_one_rank(config, monkeypatch):
+def test_requires_package_and_one_rank_for_eight_bit_moments(config, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InvalidRequestError) as caught:
         check(config, optimizer=AdamW(state_bits=8))

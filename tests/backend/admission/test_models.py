@@ -22,7 +22,7 @@ def checkpoint(config):
     return directory
 
 
-def test_a_models_directory_can_be_named(config, checkpoint, tmp_path):
+def test_names_a_models_directory(config, checkpoint, tmp_path):
     elsewhere = tmp_path / "downloaded"
     shutil.copytree(checkpoint, elsewhere)
     assert FileCatalog(config).renderer(str(elsewhere)).context_length > 0
@@ -30,7 +30,7 @@ def test_a_models_directory_can_be_named(config, checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["straight", "round about", "by a link"])
-def test_no_path_leads_to_the_checkpoints_of_others(config, checkpoint, tmp_path, way):
+def test_leads_by_no_path_to_the_checkpoints_of_others(config, checkpoint, tmp_path, way):
     link = tmp_path / "link"
     link.symlink_to(checkpoint)
     path = {
@@ -54,7 +54,7 @@ def test_bounds_memory_for_a_folder_named_in_ever_new_ways(config, checkpoint, t
     assert catalog.renderer(names[-1]) is kept[-1]()
 
 
-def test_a_folder_has_one_name_however_it_is_written(config, tmp_path, monkeypatch):
+def test_gives_a_folder_one_name_however_written(config, tmp_path, monkeypatch):
     folder = tmp_path / "models" / "small"
     folder.mkdir(parents=True)
     (tmp_path / "link").symlink_to(folder)
@@ -65,11 +65,11 @@ def test_a_folder_has_one_name_however_it_is_written(config, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["nano", "Qwen/Qwen3-0.6B", "/no/such/folder/", "~nobody-here/x", "a\0b"])
-def test_what_is_no_folder_keeps_its_name(config, name):
+def test_keeps_the_name_of_what_is_no_folder(config, name):
     assert FileCatalog(config).known_as(name) == name
 
 
-def test_an_offered_name_stays_though_a_folder_is_called_so(config, tmp_path, monkeypatch):
+def test_keeps_an_offered_name_though_a_folder_shares_it(config, tmp_path, monkeypatch):
     (tmp_path / "nano").mkdir()
     monkeypatch.chdir(tmp_path)
     assert FileCatalog(config).known_as("nano") == "nano"
@@ -77,12 +77,12 @@ def test_an_offered_name_stays_though_a_folder_is_called_so(config, tmp_path, mo
     assert FileCatalog(closed).known_as(f"{tmp_path}/nano/") == f"{tmp_path}/nano/"
 
 
-def test_what_the_operator_offers_may_lie_anywhere(config, checkpoint):
+def test_finds_operators_models_anywhere(config, checkpoint):
     offering = config.model_copy(update={"models": {"tuned": str(checkpoint)}})
     assert FileCatalog(offering).renderer("tuned").model == "tuned"
 
 
-def test_an_export_that_is_changed_in_place_is_read_again(config, checkpoint, tmp_path):
+def test_rereads_an_export_that_is_changed_in_place(config, checkpoint, tmp_path):
     elsewhere = tmp_path / "exported"
     shutil.copytree(checkpoint, elsewhere)
     catalog = FileCatalog(config)

@@ -32,7 +32,7 @@ def test_knows_packs_version_and_system_prompt_of_sound_environment(pack, prefli
     assert preflight.check(spec()) == Checked(packs={"odd": "0.3"}, environment_prompt="s" * 10)
 
 
-def test_the_tasks_of_each_environment_are_hashed(pack, preflight):
+def test_hashes_the_tasks_of_each_environment(pack, preflight):
     data = preflight.check(spec(how="quiz")).data
     assert data == {"odd/Odd-v0": SequenceTasks([{"question": "?????"}]).fingerprint}
     parts = [{"id": "odd/Odd-v0", "kwargs": {"how": "quiz", "length": n}, "weight": 1} for n in (5, 6)]
@@ -56,7 +56,7 @@ def test_rejects_unknown_evaluation_environment_without_advice_about_training(pa
     assert "rollout" not in caught.value.hint
 
 
-def test_an_unknown_environment_is_refused_before_any_process_is_started(pack, preflight, monkeypatch):
+def test_rejects_unknown_environment_before_any_process_is_started(pack, preflight, monkeypatch):
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
     with pytest.raises(UnknownEnvironmentError):
         preflight.check(spec("odd/Od-v0"))
@@ -74,7 +74,7 @@ def test_names_setting_that_bounds_a_check_that_takes_too_long(pack):
     assert "limits.job_check_seconds" in caught.value.hint
 
 
-def test_a_check_without_a_core_is_worth_another_try(pack):
+def test_suggests_retry_of_a_check_without_a_core(pack):
     with pytest.raises(ServiceUnavailableError) as caught:
         too_short(waited=0.6).check(spec(how="hangs"))
     assert caught.value.http_status == 503
@@ -124,12 +124,12 @@ def test_fits_each_seat_into_the_context_of_its_own_model(preflight, rollout, li
     assert caught.value.field == "agents.o"
 
 
-def test_an_unknown_model_is_refused_before_any_environment_is_made(preflight):
+def test_rejects_unknown_model_before_any_environment_is_made(preflight):
     with pytest.raises(UnknownModelError):
         preflight.check(spec(model="gpt-9"))
 
 
-def test_what_passed_once_is_not_tried_again_for_other_settings(pack, preflight):
+def test_does_not_repeat_passed_check_for_other_settings(pack, preflight):
     preflight.check(spec())
     (pack / "odd_pack.py").write_text("raise RuntimeError('must not be imported again')")
     assert preflight.check(spec(max_turn_tokens=11)).packs == {"odd": "0.3"}
@@ -148,7 +148,7 @@ def of_game(agents):
 @pytest.mark.parametrize(
     ("agents", "field"), [(["x", "o", "black"], "agents.black"), (["x"], "agents"), ([], "environment.id")]
 )
-def test_seats_that_are_not_the_games_are_refused(preflight, agents, field):
+def test_rejects_seats_that_are_not_the_games(preflight, agents, field):
     with pytest.raises(InvalidRequestError) as caught:
         preflight.check(of_game(agents))
     assert caught.value.field == field
@@ -175,7 +175,7 @@ def test_accepts_game_with_a_seat_per_agent_and_knows_pack(preflight):
     assert preflight.check(named).packs.keys() == {"board"}
 
 
-def test_each_of_several_environments_is_tried(preflight, pack):
+def test_tries_each_of_several_environments(preflight, pack):
     def mixed(second):
         parts = ({"id": "odd/Odd-v0", "weight": 1}, {"id": "odd/Odd-v0", "kwargs": second, "weight": 1})
         return RLSpec(environments=parts, model="bytes", steps=1, sampling=Sampling(max_turn_tokens=4))

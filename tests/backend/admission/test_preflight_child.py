@@ -17,7 +17,7 @@ def preflight():
     return Preflight(Catalog(), GatewayLimits(job_check_seconds=20))
 
 
-def test_what_an_environment_prints_disturbs_nobody(pack, preflight):
+def test_keeps_prints_of_an_environment_away_from_others(pack, preflight):
     assert preflight.check(spec(how="prints")).packs == {"odd": "0.3"}
 
 
@@ -50,7 +50,7 @@ def test_tells_an_environments_own_error_without_a_traceback(pack, preflight):
     assert caught.value.field == "environment"
 
 
-def test_an_environment_reads_only_listed_variables(pack, monkeypatch):
+def test_lets_environment_read_only_listed_variables(pack, monkeypatch):
     for name in ("CANARY_KEY", "PACK_KEY", "RAY_AUTH_TOKEN", "TINKERGYM_API_KEY", CONFIG_VARIABLE):
         monkeypatch.setenv(name, f"value of {name}")
     limits = GatewayLimits(job_check_seconds=60)

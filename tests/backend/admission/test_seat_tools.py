@@ -18,7 +18,7 @@ def job(*tools, **settings):
 
 
 @pytest.mark.parametrize("tool", ["tinkergym.tools:PythonTool", "tinkergym_board.games:tictactoe"])
-def test_the_sandbox_and_what_is_in_packs_may_be_named(tool):
+def test_accepts_the_sandbox_and_what_is_in_packs(tool):
     admit(tools_are_installed, job(tool), None)
 
 
@@ -31,7 +31,7 @@ def test_the_sandbox_and_what_is_in_packs_may_be_named(tool):
         {"tool": "tinkergym.tools:PythonTool", "arguments": {"site_packages": True}},
     ],
 )
-def test_everything_else_is_refused_by_name(tool):
+def test_rejects_everything_else_by_name(tool):
     with pytest.raises(InvalidRequestError) as caught:
         admit(tools_are_installed, job(tool), None)
     assert caught.value.field == "agents.o.tools"

@@ -39,7 +39,7 @@ def test_refuses_models_that_never_fit_together(tmp_path):
     assert "pools_memory" in error.hint
 
 
-def test_a_model_that_is_not_offered_is_refused(tmp_path):
+def test_rejects_model_that_is_not_offered(tmp_path):
     assert isinstance(refused(tmp_path, job("other")), UnknownModelError)
 
 
@@ -48,7 +48,7 @@ def test_rejects_a_second_model_where_a_worker_serves_one_only(tmp_path, setting
     refused(tmp_path, job(), **settings)
 
 
-def test_a_job_on_one_model_needs_nothing_of_this(tmp_path):
+def test_needs_nothing_of_this_for_one_model(tmp_path):
     config = ServiceConfig(data_dir=tmp_path, engine="vllm")
     agents = {"x": Train(model="nano"), "o": SharedWith("x")}
     spec = RLSpec(environment={"id": "board/TicTacToe-v0"}, steps=1, agents=agents)

@@ -46,7 +46,7 @@ def mode_of(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_only_this_user_reaches_what_is_created(tmp_path):
+def test_opens_what_is_created_to_this_user_only(tmp_path):
     before = os.umask(0o022)
     try:
         config = ServiceConfig(data_dir=tmp_path / "below" / "data")

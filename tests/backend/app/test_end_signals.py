@@ -10,7 +10,7 @@ pytestmark = pytest.mark.service
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_when_it_is_stopped_nothing_stays_behind(serving, number):
+def test_leaves_nothing_behind_when_it_is_stopped(serving, number):
     served = serving()
     served.scheduler_is_up()
     below = served.descendants()
@@ -24,7 +24,7 @@ def test_when_it_is_stopped_nothing_stays_behind(serving, number):
     assert "unfinished jobs continue" in served.process.stdout.read()
 
 
-def test_a_second_signal_ends_what_does_not_listen_at_once(serving):
+def test_ends_deaf_process_immediately_by_a_second_signal(serving):
     served = serving(ignores_signals=True)
     served.scheduler_is_up()
     below = served.descendants()

@@ -38,7 +38,7 @@ def test_takes_what_there_is_by_default(gpus):
     assert device_choice.device_of("auto", ranks=1) == ("cuda" if gpus else "cpu")
 
 
-def test_serve_exits_with_one_sentence_without_gpu(monkeypatch, capsys, tmp_path):
+def test_exits_with_one_sentence_without_gpu_on_serve(monkeypatch, capsys, tmp_path):
     """The child is this check without torch, which takes seconds to import."""
     refusal = StartError("there is no GPU", hint="set device=cpu", field="device").to_wire()
     command = (sys.executable, "-c", f"import json; print(json.dumps({{'refused': {refusal!r}}}))")

@@ -31,12 +31,12 @@ def test_makes_lists_and_revokes_a_key_from_the_command_line(tmp_path, capsys):
     store.close()
 
 
-def test_a_mistake_is_one_sentence(tmp_path, capsys):
+def test_reports_a_mistake_in_one_sentence(tmp_path, capsys):
     assert main(["--set", f"data_dir={tmp_path}", "revoke", "key-never"]) == 2
     assert capsys.readouterr().err == "tinkergym keys: there is no key key-never\n"
 
 
-def test_keys_are_json_for_a_program(tmp_path, capsys):
+def test_prints_keys_as_json_for_a_program(tmp_path, capsys):
     def run(*arguments, code=0):
         assert main(["--json", "--set", f"data_dir={tmp_path}", *arguments]) == code
         return json.loads(capsys.readouterr().out)  # which refuses two documents

@@ -18,7 +18,7 @@ def refusal(capfd, *settings, code=1):
     return err
 
 
-def test_a_port_in_use_is_named(tmp_path, capfd):
+def test_names_port_in_use(tmp_path, capfd):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port}" in refusal(capfd, f"data_dir={tmp_path}", f"port={port}")

@@ -66,7 +66,7 @@ def test_deletes_unfinished_images_when_service_starts_but_not_its_gateway(servi
     assert draft.exists()
 
 
-def test_a_gateway_that_hangs_is_ended_and_started_again(serving):
+def test_restarts_a_gateway_that_hangs(serving):
     served = serving()
     hung = served.gateway()
     hung.suspend()
@@ -110,7 +110,7 @@ def refusal(capfd, *settings, code=1):
     return err
 
 
-def test_a_second_service_on_one_data_folder_is_refused(serving, capfd):
+def test_rejects_second_service_on_one_data_folder(serving, capfd):
     served = serving()
     text = refusal(capfd, f"data_dir={served.data_dir}", "port=0")
     assert f"process {served.process.pid}" in text
@@ -129,7 +129,7 @@ def test_a_second_service_on_one_data_folder_is_refused(serving, capfd):
         (["data_dir={folder}", "port=0", "database_url=sqlite:////proc/x.db"], "choose another database_url"),
     ],
 )
-def test_what_it_cannot_start_with_is_one_clear_sentence(tmp_path, capfd, settings, text):
+def test_says_in_one_sentence_why_it_cannot_start(tmp_path, capfd, settings, text):
     (tmp_path / "file").write_text("")
     (tmp_path / "odd").mkdir(mode=0o700)
     (tmp_path / "odd" / "local.json").mkdir()
@@ -155,7 +155,7 @@ def test_names_temporary_folder_whose_path_is_too_long_for_sockets(monkeypatch, 
     ("setting", "text"),
     [("data_dir=", "data_dir: is empty (name a folder"), ("prt=1", "did you mean port"), ("port=x", "port")],
 )
-def test_a_wrong_setting_is_a_wrong_command_line(capfd, setting, text):
+def test_treats_wrong_setting_as_wrong_command_line(capfd, setting, text):
     assert text in refusal(capfd, setting, code=2)
 
 
@@ -166,6 +166,6 @@ def test_rejects_an_engine_that_is_not_installed_before_any_job(tmp_path, monkey
     assert not (tmp_path / "data").exists()
 
 
-def test_the_data_folder_is_free_again_after_a_refusal(tmp_path, capfd, serving):
+def test_frees_the_data_folder_after_a_refusal(tmp_path, capfd, serving):
     refusal(capfd, f"data_dir={tmp_path / 'data'}", "host=192.0.2.1")
     assert serving().get("/v1/health").status_code == 200

@@ -8,7 +8,7 @@ from backend.app.notice import Notice
 pytestmark = pytest.mark.service
 
 
-def test_what_it_says_is_json_for_a_program(tmp_path, monkeypatch, capfd):
+def test_prints_json_for_a_program(tmp_path, monkeypatch, capfd):
     (tmp_path / "odd" / "local.json").mkdir(parents=True)
     (tmp_path / "odd").chmod(0o700)
     assert main(["--json", "--set", f"data_dir={tmp_path / 'odd'}", "--set", "port=0"]) == 1

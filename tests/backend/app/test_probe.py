@@ -28,7 +28,7 @@ def test_reports_gateway_that_stops_answering_several_times_in_a_row():
     assert gateway.hangs_within(10, now=113.0)
 
 
-def test_one_answer_in_between_is_enough():
+def test_needs_only_one_answer_in_between():
     gateway = Gateway()
     for now in (100.0, 104.0, 108.0, 112.0):
         gateway.well = True
@@ -68,7 +68,7 @@ def test_reports_scheduler_that_is_silent_several_times_in_a_row():
     assert [probe.hangs(0.0, 100.0 + 5 * look) for look in range(7)] == [False] * 5 + [True, False]
 
 
-def test_a_scheduler_is_silent_that_wrote_nothing_for_two_leases(tmp_path):
+def test_calls_scheduler_silent_after_two_leases_without_writing(tmp_path):
     config = ServiceConfig(data_dir=tmp_path, lease_seconds=30)
     store = Store.open(config.store_url)
     assert not scheduler_is_silent(config)  # it starts

@@ -43,6 +43,6 @@ def directory(make_model, write_json, tmp_path):
         ),
     ],
 )
-def test_the_context_length_is_what_the_positions_allow(directory, write_json, config, context):
+def test_takes_the_context_length_that_positions_allow(directory, write_json, config, context):
     write_json(directory / "config.json", config)
     assert read_model_facts(directory).context_length == context

@@ -19,12 +19,12 @@ def rules(config=None, processor=None, tokens=None):
     )
 
 
-def test_the_placeholders_of_an_image_stand_between_markers():
+def test_places_image_placeholders_between_markers():
     found = rules()
     assert (found.placeholder, found.tokens, found.before, found.after) == (7, 16, [3, 4], [3])
 
 
-def test_a_model_that_takes_text_has_none():
+def test_has_no_rules_for_model_of_text():
     assert rules(config={"model_type": "llama"}) is None
 
 
@@ -38,7 +38,7 @@ def test_a_model_that_takes_text_has_none():
         {"config": {"model_type": "idefics3"}},
     ],
 )
-def test_what_the_files_lack_is_said(given):
+def test_says_what_the_files_lack(given):
     with pytest.raises(UnknownModelError) as caught:
         rules(**given)
     assert caught.value.field == "model"

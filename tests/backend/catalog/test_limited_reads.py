@@ -35,7 +35,7 @@ def test_refuses_costly_templates_of_jobs_for_good(tmp_path, reads, monkeypatch)
         monkeypatch.setattr(reads, "probe", None)  # Asked again, it would raise another error.
 
 
-def test_child_reads_what_the_process_itself_would(reads, tmp_path):
+def test_reads_in_child_what_the_process_itself_would(reads, tmp_path):
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     expected = load_renderer_bundle("nano", NANO, template)
     assert reads.renderer("nano", NANO, template) == expected

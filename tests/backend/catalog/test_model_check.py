@@ -211,7 +211,7 @@ def test_takes_sound_model_however_its_weights_are_written(model, submit):
     submit()
 
 
-def test_half_precision_weights_are_looked_at_in_their_own_format(model, submit):
+def test_checks_half_precision_weights_in_their_own_format(model, submit):
     import torch
     from safetensors.torch import load_file as load
     from safetensors.torch import save_file as save
@@ -255,14 +255,14 @@ def test_reads_weights_once_though_several_jobs_name_them_together(model, tmp_pa
     assert len(read) == 1
 
 
-def test_weights_are_read_once_however_many_jobs_name_them(model, submit, monkeypatch):
+def test_reads_weights_once_however_many_jobs_name_them(model, submit, monkeypatch):
     submit()
     model.weights.chmod(0)
     monkeypatch.setattr("backend.catalog.model_check.first_not_finite", lambda *_, **__: pytest.fail("again"))
     submit()
 
 
-def test_an_encoder_without_weights_is_refused_for_its_architecture(model, submit):
+def test_rejects_encoder_without_weights_for_its_architecture(model, submit):
     model.configure(architectures=["BertModel"], model_type="bert")
     model.remove("model.safetensors")
     with pytest.raises(InvalidRequestError) as caught:
@@ -270,7 +270,7 @@ def test_an_encoder_without_weights_is_refused_for_its_architecture(model, submi
     assert caught.value.field == "model"
 
 
-def test_a_model_without_weights_is_refused_for_them(model, submit):
+def test_rejects_model_without_weights_for_them(model, submit):
     model.remove("model.safetensors")
     with pytest.raises(UnknownModelError) as caught:
         submit()

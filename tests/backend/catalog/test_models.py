@@ -39,7 +39,7 @@ def directory(make_model, write_json, tmp_path):
     return tmp_path
 
 
-def test_a_model_is_found_by_offered_name_and_by_directory(directory):
+def test_finds_model_by_offered_name_and_by_directory(directory):
     assert resolve_model("mine", {"mine": str(directory)}) == directory
     assert resolve_model(str(directory), {}) == directory
 
@@ -49,7 +49,7 @@ def test_a_model_is_found_by_offered_name_and_by_directory(directory):
     ["nanno", "../../etc", "no such thing", "", "x" * 5000, "~nobody-of-that-name/model", "a\0b"],
     ids=lambda name: repr(name[:20]),
 )
-def test_an_unknown_name_says_what_there_is(name, directory):
+def test_lists_what_there_is_for_unknown_name(name, directory):
     with pytest.raises(UnknownModelError) as caught:
         resolve_model(name, {"nano": str(directory), "llama": "x/y"})
     assert caught.value.field == "model"
@@ -64,7 +64,7 @@ def test_names_missing_folder_and_machine_in_full(directory, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["", " "])
-def test_no_name_does_not_mean_the_current_folder(name, directory, monkeypatch):
+def test_does_not_mean_current_folder_by_no_name(name, directory, monkeypatch):
     monkeypatch.chdir(directory)
     with pytest.raises(UnknownModelError):
         resolve_model(name, {})
@@ -130,13 +130,13 @@ def test_downloads_too_large_model_only_if_the_operator_lists_it(directory, monk
     assert resolve_model("big", {"big": "some/model"}, most_bytes=1) == directory
 
 
-def test_pickled_weights_do_not_count_as_a_model(directory):
+def test_rejects_pickled_weights_as_a_model(directory):
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
     with pytest.raises(UnknownModelError):
         resolve_model(str(directory), {})
 
 
-def test_facts_come_from_the_configuration_and_the_weights_headers(directory):
+def test_takes_facts_from_configuration_and_headers_of_weights(directory):
     facts = read_model_facts(directory)
     assert (facts.architecture, facts.context_length, facts.vocabulary_size) == ("Qwen3ForCausalLM", 256, 64)
     from transformers import AutoModelForCausalLM
@@ -145,13 +145,13 @@ def test_facts_come_from_the_configuration_and_the_weights_headers(directory):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"max_position_embeddings": "many"}'])
-def test_a_broken_configuration_is_named(directory, content):
+def test_names_broken_configuration(directory, content):
     (directory / "config.json").write_text(content)
     with pytest.raises(UnknownModelError):
         read_model_facts(directory)
 
 
-def test_a_broken_weights_file_is_named(directory):
+def test_names_broken_weights_file(directory):
     (directory / "model.safetensors").write_bytes(b"\xff" * 40)
     with pytest.raises(UnknownModelError):
         read_model_facts(directory)
@@ -180,7 +180,7 @@ def test_excludes_from_stop_tokens_one_that_ends_messages_within_turns(directory
     assert load_renderer_bundle("mine", directory).stop_ids == [2, 4]
 
 
-def test_a_template_file_wins_and_changes_the_hash(directory):
+def test_prefers_template_file_and_changes_the_hash(directory):
     before = load_renderer_bundle("mine", directory)
     (directory / "chat_template.jinja").write_text("{{ messages }}")
     after = load_renderer_bundle("mine", directory)
@@ -197,7 +197,7 @@ def test_rejects_model_without_template_or_tokenizer_with_a_hint(directory):
         load_renderer_bundle("mine", directory)
 
 
-def test_the_fingerprint_follows_the_weights(directory, make_model):
+def test_derives_the_fingerprint_from_weights(directory, make_model):
     before = model_fingerprint(directory)
     assert before == model_fingerprint(make_model("qwen3"))
     weights = directory / "model.safetensors"
@@ -205,7 +205,7 @@ def test_the_fingerprint_follows_the_weights(directory, make_model):
     assert model_fingerprint(directory) != before
 
 
-def test_models_are_described_without_torch():
+def test_describes_models_without_torch():
     code = "import sys, backend.catalog.models; print('torch' in sys.modules, 'transformers' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["False", "False"]

@@ -10,7 +10,7 @@ from backend.catalog.tensor_files import tensors_of_file
 from tinkergym.errors import UnknownModelError
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_does_not_wait_for_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "model.safetensors")
     # Somebody holds it, so that code that opens it fails this test by an empty file instead of hanging.
     holder = os.open(tmp_path / "model.safetensors", os.O_RDWR | os.O_NONBLOCK)
@@ -28,7 +28,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         (None, [2**64, 0], "no tensor has"),
     ],
 )
-def test_numbers_that_no_tensor_has_are_refused(tmp_path, length, shape, reason):
+def test_rejects_numbers_that_no_tensor_has(tmp_path, length, shape, reason):
     header = json.dumps({"w": {"dtype": "X1", "shape": shape, "data_offsets": [0, 0]}}).encode()
     file = tmp_path / "model.safetensors"
     file.write_bytes(struct.pack("<Q", length or len(header)) + header)

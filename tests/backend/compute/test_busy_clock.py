@@ -15,7 +15,7 @@ def test_counts_simultaneous_work_once_and_waiting_not_at_all():
     assert clock.seconds == after
 
 
-def test_it_runs_while_something_that_was_counted_is_under_way():
+def test_runs_while_something_that_was_counted_is_under_way():
     clock = BusyClock()
     clock.count(2)
     clock.count(1)

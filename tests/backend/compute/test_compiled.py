@@ -23,7 +23,7 @@ def read_by_nobody(states: Tensor) -> Tensor:
     return sum(part for part in states)
 
 
-def test_a_function_of_tensors_is_compiled_and_computes_the_same():
+def test_compiles_function_of_tensors_that_computes_the_same():
     fast, states = compiled(doubled), torch.randn(3, 5)
     assert isinstance(inspect.unwrap(fast), torch.jit.ScriptFunction)
     assert torch.equal(fast(states, 3), doubled(states, 3))

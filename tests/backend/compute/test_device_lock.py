@@ -70,7 +70,7 @@ def test_computes_alone_with_the_threads_that_were_asked_for():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
-def test_helpers_go_when_the_lock_is_let_go_of():
+def test_ends_helpers_when_the_lock_is_released():
     found = subprocess.run([sys.executable, "-c", COUNT], check=True, capture_output=True, text=True)
     made, left = map(int, found.stdout.split())
     if not made:
@@ -78,7 +78,7 @@ def test_helpers_go_when_the_lock_is_let_go_of():
     assert left == 0
 
 
-def test_on_other_devices_threads_are_left_alone():
+def test_leaves_threads_alone_on_other_devices():
     def numbers():
         before = torch.get_num_threads()
         with DeviceLock():
@@ -89,12 +89,12 @@ def test_on_other_devices_threads_are_left_alone():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
-def test_one_thread_is_one_thread_in_every_library():
+def test_keeps_one_thread_in_every_library():
     found = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True)
     assert int(found.stdout) == 0
 
 
-def test_a_kept_core_stays_its_holders_until_somebody_wants_all():
+def test_keeps_core_for_its_holder_until_somebody_wants_all():
     lock = DeviceLock(cpu_threads=2)
     kept = KeptCore(lock)
     with kept:

@@ -7,7 +7,7 @@ from backend.compute.fast_linears import linear, speed_up_linears
 
 @pytest.mark.parametrize("shape", [(5, 16), (2, 3, 16), (1, 16)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_output_and_gradients_are_those_of_the_original(shape, bias):
+def test_matches_original_output_and_gradients(shape, bias):
     results = []
     for fast in (False, True):
         torch.manual_seed(0)
@@ -21,7 +21,7 @@ def test_output_and_gradients_are_those_of_the_original(shape, bias):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_agree_with_finite_differences():
+def test_agrees_with_finite_differences():
     torch.manual_seed(0)
     layer = nn.Linear(4, 3)
     speed_up_linears(nn.Sequential(layer))
@@ -41,7 +41,7 @@ def test_gradients_agree_with_finite_differences():
                 assert abs(slope - float(tensor.grad.view(-1)[index])) < 1e-3
 
 
-def test_weights_that_are_put_in_later_are_used():
+def test_uses_weights_that_are_put_in_later():
     layer = nn.Linear(4, 4, bias=False)
     speed_up_linears(nn.Sequential(layer))
     layer._parameters["weight"] = torch.eye(4) * 3
@@ -49,7 +49,7 @@ def test_weights_that_are_put_in_later_are_used():
         assert torch.equal(layer(torch.ones(2, 4)), torch.full((2, 4), 3.0))
 
 
-def test_frozen_weights_get_no_gradient():
+def test_gives_no_gradient_to_frozen_weights():
     layer = nn.Linear(4, 4).requires_grad_(False)
     speed_up_linears(nn.Sequential(layer))
     states = torch.randn(2, 4, requires_grad=True)
@@ -58,7 +58,7 @@ def test_frozen_weights_get_no_gradient():
     torch.testing.assert_close(states.grad, layer.weight.sum(0).expand(2, 4))
 
 
-def test_what_a_layer_returns_can_be_written_into():
+def test_lets_callers_write_into_the_output_of_layer():
     layer = nn.Linear(4, 4)
     speed_up_linears(nn.Sequential(layer))
     states = torch.ones(2, 3, 4, requires_grad=True)
@@ -71,14 +71,14 @@ def test_what_a_layer_returns_can_be_written_into():
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
-def test_other_types_are_computed_as_ever(kind):
+def test_computes_other_types_as_ever(kind):
     layer = nn.Linear(8, 8).to(kind)
     assert speed_up_linears(nn.Sequential(layer)) == 0
     states = torch.randn(3, 8).to(kind)
     assert torch.equal(linear(states, layer.weight, layer.bias), layer(states))
 
 
-def test_nothing_to_compute_is_no_error():
+def test_accepts_that_there_is_nothing_to_compute():
     layer = nn.Linear(8, 6)
     speed_up_linears(nn.Sequential(layer))
     states = torch.randn(0, 8, requires_grad=True)
@@ -86,7 +86,7 @@ def test_nothing_to_compute_is_no_error():
     assert states.grad.shape == (0, 8)
 
 
-def test_a_layer_that_computes_something_else_is_left_alone():
+def test_leaves_layer_that_computes_something_else_alone():
     class Doubled(nn.Linear):
         def forward(self, states):
             return 2 * super().forward(states)

@@ -17,7 +17,7 @@ def qwen3(seed=0):
 
 
 @pytest.mark.parametrize("shape", [(5, 16), (2, 3, 4, 16)])
-def test_output_and_gradients_are_those_of_the_original(shape):
+def test_matches_original_output_and_gradients(shape):
     slow, fast = qwen3(), qwen3()
     assert speed_up_norms(nn.Sequential(fast)) == 1
     results = []
@@ -31,7 +31,7 @@ def test_output_and_gradients_are_those_of_the_original(shape):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_norm_that_computes_something_else_is_left_alone():
+def test_leaves_norm_that_computes_something_else_alone():
     norm = Gemma2RMSNorm(16)  # multiplies by 1 + weight
     norm.variance_epsilon = norm.eps
     assert speed_up_norms(nn.Sequential(norm, nn.LayerNorm(16), nn.Linear(16, 16))) == 0
@@ -48,7 +48,7 @@ def test_leaves_gated_norms_unchanged():
     assert not torch.allclose(fast(states), fast(states, gate))
 
 
-def test_other_types_keep_the_original_computation():
+def test_keeps_original_computation_for_other_types():
     slow, fast = qwen3(), qwen3()
     speed_up_norms(fast)
     states = torch.randn(4, 16).bfloat16()

@@ -13,10 +13,10 @@ def test_names_layer_by_its_name_its_path_or_its_end(pattern):
 
 
 @pytest.mark.parametrize("pattern", ["proj", "attn.q_proj", "k_proj", "layers.1.*", "Q_PROJ"])
-def test_other_patterns_do_not_name_it(pattern):
+def test_names_no_layer_by_other_patterns(pattern):
     assert not names(pattern, PATH)
 
 
-def test_a_pattern_that_names_none_is_told_which_there_are():
+def test_lists_layers_for_a_pattern_that_names_none():
     error = no_such_layer("z_proj", ["a.q_proj", "b.q_proj", "b.k_proj"])
     assert error.field == "adapter.target_modules"

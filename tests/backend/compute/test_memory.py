@@ -3,7 +3,7 @@ import os
 from backend.compute import memory
 
 
-def test_a_containers_limit_counts_if_it_is_the_smaller_one(tmp_path, monkeypatch):
+def test_counts_a_containers_limit_if_it_is_smaller(tmp_path, monkeypatch):
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(memory, "_CGROUP_LIMIT", limit)
@@ -13,6 +13,6 @@ def test_a_containers_limit_counts_if_it_is_the_smaller_one(tmp_path, monkeypatc
         assert memory.machine_bytes() == expected
 
 
-def test_memory_can_be_given_back_at_any_time():
+def test_gives_memory_back_at_any_time():
     memory.give_memory_back()
     memory.give_memory_back()

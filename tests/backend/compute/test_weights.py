@@ -22,7 +22,7 @@ def test_hashes_names_shapes_dtypes_and_numbers_apart_down_to_one():
     assert weights_sha256(FullWeights(tensors={"a": torch.tensor(1.0)})) == hashes[0]
 
 
-def test_a_hash_is_the_one_that_stored_checkpoints_name():
+def test_hashes_as_the_stored_checkpoints_name():
     tensors = {"b": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3).t(), "a": torch.tensor([1.5, -2.0])}
     known = "d687034a43b6f3ccb1666d7767aef3a3bec750e60458d6a853c0674629e83af1"
     assert weights_sha256(FullWeights(tensors=tensors)) == known
@@ -30,7 +30,7 @@ def test_a_hash_is_the_one_that_stored_checkpoints_name():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_weights_that_are_not_finite_are_refused_by_name(bad, dtype):
+def test_rejects_weights_that_are_not_finite_by_name(bad, dtype):
     tensors = {"well": torch.ones(3, dtype=dtype), "ill": torch.tensor([1.0, bad, float("inf")], dtype=dtype)}
     with pytest.raises(InvalidRequestError, match="'ill'"):
         require_finite(FullWeights(tensors=tensors))

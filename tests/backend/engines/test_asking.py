@@ -24,11 +24,11 @@ class Engine:
             deliver([answer(name) for name in batch])
 
 
-def test_all_answers_are_returned_as_soon_as_they_are_there():
+def test_returns_all_answers_as_soon_as_they_are_there():
     assert sorted(Asked(Engine(["b"], ["a"]), REQUESTS).wait(60.0)) == ["a", "b"]
 
 
-def test_after_its_time_those_that_came_are_returned():
+def test_returns_those_that_came_after_its_time():
     assert sorted(Asked(Engine(["b"]), REQUESTS).wait(0.0)) == ["b"]
 
 

@@ -34,7 +34,7 @@ def answers(subject):
     return submit
 
 
-def test_logprobs_are_those_of_the_policy_at_the_sampling_temperature(subject, answers, check):
+def test_gives_logprobs_of_policy_at_the_sampling_temperature(subject, answers, check):
     for name, seed in (("one", 1), ("two", 2)):
         subject.publish(name, 3, subject.weights(seed))
     requests = [
@@ -71,7 +71,7 @@ def test_samples_policy_with_all_its_own_weights_beside_others(subject, answers,
     check(again, answers(again))
 
 
-def test_a_published_adapter_arrives_its_canary_token_has_probability_one(subject, answers):
+def test_samples_canary_of_published_adapter_with_probability_one(subject, answers):
     shown = prompt(12)
     token = subject.canary("canary", 1, shown)
     answer = answers([ask("r", shown, policy="canary", policy_version=1, max_tokens=1)])["r"]
@@ -87,7 +87,7 @@ def test_hashes_arrived_weights_as_the_sent_ones(subject):
 
 @pytest.mark.parametrize("kind", ["weights", "full_weights"])
 @pytest.mark.parametrize("session_id", ["", "ada/s"])
-def test_after_a_publish_nothing_computed_before_it_is_used(subject, answers, check, kind, session_id):
+def test_uses_nothing_computed_before_a_publish(subject, answers, check, kind, session_id):
     """The prompt fills several of the blocks by which an engine finds what it computed before."""
     for version in (1, 2, 3):
         subject.publish("job", version, getattr(subject, kind)(version))
@@ -107,7 +107,7 @@ def test_tells_older_versions_and_strangers_that_their_policy_is_gone(subject, a
     assert subject.engine.loaded() == {}
 
 
-def test_a_prompt_with_an_image_is_refused_by_its_kind(answers):
+def test_rejects_prompt_with_an_image_by_its_kind(answers):
     image = ImageSpan(sha256="ab" * 32, start=0, end=2)
     error = answers([ask("r", prompt(4), images=[image])])["r"].error
     assert (error.type, error.field) == ("UnsupportedPartError", "images")
@@ -231,7 +231,7 @@ def test_never_answers_from_another_policy_while_policies_change(subject, answer
     check(requests, done)
 
 
-def test_generate_together_gives_the_same_bits_whatever_ran_before(subject, answers):
+def test_generates_together_the_same_bits_whatever_ran_before(subject, answers):
     subject.publish("job", 1, subject.weights(1))
     requests = [
         ask(f"{i}", prompt(30 + i % 3, i), policy="job" if i % 2 else "", policy_version=i % 2)
@@ -268,7 +268,7 @@ def test_ends_joint_requests_whose_sender_is_gone_and_leaves_nothing(subject):
     assert len(gone.result(180)) == 8
 
 
-def test_stop_ids_the_limit_and_the_context_end_an_answer(subject, answers):
+def test_ends_answer_by_stop_ids_limit_and_context(subject, answers):
     free = answers([ask("r", prompt(9), max_tokens=12)])["r"].token_ids
     assert len(free) == 12
     stop = free[4]
@@ -427,7 +427,7 @@ def test_answers_unfiltered_request_alike_beside_filtered_ones(subject, answers,
         assert beside[request.request_id].token_ids == alone[request.request_id].token_ids
 
 
-def test_at_temperature_zero_top_p_and_top_k_change_nothing(subject, answers, check):
+def test_ignores_top_p_and_top_k_at_temperature_zero(subject, answers, check):
     if not subject.cuts:
         pytest.skip("refuses them, as the test above says")
     requests = [
@@ -468,7 +468,7 @@ def test_answers_as_before_after_sleep_and_wakes_for_everything(subject, answers
     check(newer, answers(newer))
 
 
-def test_busy_seconds_only_grow(subject, answers):
+def test_only_increases_busy_seconds(subject, answers):
     before = subject.engine.busy_seconds
     answers([ask("r", prompt(9))])
     assert subject.engine.busy_seconds >= before

@@ -60,7 +60,7 @@ def directory(make_model: Callable[[str], Path]) -> Path:
     return make_model("qwen3")
 
 
-def test_who_wants_the_least_bounds_every_share():
+def test_bounds_every_share_by_the_least_wanted_one():
     shares = ForwardShares(least=16, most=256)
     shares.note(["ada", "bob"], now=0.0)
     assert shares.divided({"ada": 40, "bob": 5000}) == {"ada": 40, "bob": 40}
@@ -78,7 +78,7 @@ def test_keeps_forward_of_one_tenant_short_while_another_is_expected():
     assert not shares.shared
 
 
-def test_a_tenant_whose_requests_queue_gets_half_unless_everybodys_do():
+def test_gives_queueing_tenant_half_unless_everybody_queues():
     shares = ForwardShares(least=16, most=256)
     shares.note(["ada", "bob"], now=0.0)
     wanted = {"ada": 64, "bob": 5000}
@@ -97,7 +97,7 @@ def test_lets_forward_wait_for_a_tenant_without_queue():
     assert not shares.can_wait({"ada", "bob"}, {"ada", "bob"})
 
 
-def test_nobody_waits_behind_all_that_another_owner_asked_for(start, directory):
+def test_keeps_nobody_waiting_behind_another_owners_whole_queue(start, directory):
     device = threading.Lock()
     engine = start(directory, max_slots=1, device_lock=device)
     order: list[str] = []

@@ -29,7 +29,7 @@ def ask(engine, max_tokens, **options):
     return done
 
 
-def test_the_cache_and_merged_weights_are_given_back(engine, adapter):
+def test_gives_back_the_cache_and_merged_weights(engine, adapter):
     engine.publish("job", 1, adapter)
     assert ask(engine, 5, policy="job", policy_version=1, session_id="a/b").wait(60)
     policies, ((_, table),) = engine._model.policies, engine._model.policies._merged
@@ -42,7 +42,7 @@ def test_the_cache_and_merged_weights_are_given_back(engine, adapter):
     assert [reference() for reference in held if reference() is not None] == []
 
 
-def test_an_engine_that_works_does_not_sleep(engine):
+def test_does_not_sleep_while_engine_works(engine):
     done = ask(engine, 400)
     assert not engine.sleep()
     assert not engine.asleep
@@ -50,6 +50,6 @@ def test_an_engine_that_works_does_not_sleep(engine):
     assert engine.sleep()
 
 
-def test_a_closed_engine_does_not_sleep(engine):
+def test_does_not_sleep_when_closed(engine):
     engine.close()
     assert not engine.sleep()

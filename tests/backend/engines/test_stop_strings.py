@@ -7,7 +7,7 @@ def request(*stop):
     return SampleRequest(request_id="r", policy="p", prompt_ids=[1], max_tokens=2, seed=0, stop=list(stop))
 
 
-def test_stop_strings_need_the_models_tokenizer(tmp_path):
+def test_requires_the_models_tokenizer_for_stop_strings(tmp_path):
     from pathlib import Path
 
     nano = Path(PACKAGED_MODELS["nano"])

@@ -9,7 +9,7 @@ PLAIN = SampleRequest(request_id="r", policy="p", prompt_ids=[1], max_tokens=2, 
 PATTERN = PLAIN.model_copy(update={"structured": Regex(pattern="a+")})
 
 
-def test_a_plain_request_is_refused_nowhere():
+def test_accepts_plain_request_everywhere():
     assert structure_refused(PLAIN, "transformers") is None
     assert structure_impossible(PLAIN, model="m", has_tokenizer=False, has_stop=False) is None
     assert images_refused(PLAIN) is None
@@ -24,6 +24,6 @@ def test_requires_text_of_tokens_and_an_end_for_a_structure(has_tokenizer, has_s
     assert (error.field if error else None) == field
 
 
-def test_an_engine_that_samples_freely_names_itself():
+def test_names_engine_that_samples_freely():
     error = structure_refused(PATTERN, "scripted")
     assert error.field == "structured"

@@ -12,7 +12,7 @@ from backend.engines.token_sampling import choose_tokens, cut_logprobs, uniforms
 GOLDEN = [0.8833108082136426, 0.5957679321666499, 0.8747953691128321, 0.5452272270305447]
 
 
-def test_a_uniform_depends_on_its_seed_and_position_only():
+def test_derives_a_uniform_from_seed_and_position_only():
     seeds, positions = [0, 1, 2**64 - 1, 7], [0, 5, 9, 2**40]
     together = uniforms(seeds, positions)
     alone = [uniforms([seed], [position])[0] for seed, position in zip(seeds, positions, strict=True)]
@@ -21,7 +21,7 @@ def test_a_uniform_depends_on_its_seed_and_position_only():
     assert together.tolist() == pytest.approx(GOLDEN, abs=0)
 
 
-def test_uniforms_are_spread_evenly_and_streams_are_not_shifted_copies():
+def test_spreads_uniforms_evenly_without_shifted_streams():
     numbers = uniforms(list(range(2000)) * 5, [p for p in range(5) for _ in range(2000)])
     assert numbers.min() >= 0 and numbers.max() < 1
     counts = np.histogram(numbers, bins=20, range=(0, 1))[0]
@@ -30,7 +30,7 @@ def test_uniforms_are_spread_evenly_and_streams_are_not_shifted_copies():
     assert len(set(numbers.tolist())) == len(numbers)
 
 
-def test_tokens_follow_the_distribution_at_the_temperature():
+def test_follows_the_distribution_at_the_temperature():
     logits = torch.tensor([0.0, 1.0, 2.0, -30.0])
     count = 4000
     tokens, logprobs = choose_tokens(logits.repeat(count, 1), [0.5] * count, list(range(count)), [3] * count)
@@ -40,7 +40,7 @@ def test_tokens_follow_the_distribution_at_the_temperature():
     assert logprobs == pytest.approx([math.log(expected[token]) for token in tokens], abs=1e-6)
 
 
-def test_temperature_zero_is_greedy_with_logprobs_of_temperature_one():
+def test_chooses_greedily_at_temperature_zero_with_logprobs_of_one():
     logits = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0]])
     tokens, logprobs = choose_tokens(logits, [0.0, 0.0], [1, 2], [0, 0])
     assert tokens == [1, 0]
@@ -48,7 +48,7 @@ def test_temperature_zero_is_greedy_with_logprobs_of_temperature_one():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 61, 1024, 5003])
-def test_the_token_is_where_the_cumulated_probability_passes_the_number(size):
+def test_takes_token_where_cumulated_probability_passes_the_number(size):
     rows = 200
     logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(size)) * 3
     logits[:, size // 2 :: 3] = float("-inf")
@@ -61,7 +61,7 @@ def test_the_token_is_where_the_cumulated_probability_passes_the_number(size):
         assert token == 0 or row[token - 1] < number + 1e-6
 
 
-def test_a_token_without_probability_is_never_chosen():
+def test_never_chooses_a_token_without_probability():
     logits = torch.full((500, 6), float("-inf"))
     logits[:, 2] = 0.0
     tokens, _ = choose_tokens(logits, [1.0] * 500, list(range(500)), [0] * 500)
@@ -112,14 +112,14 @@ def test_cuts_rows_by_top_k_and_then_top_p(size, spread):
         assert torch.allclose(found[left], torch.log_softmax(row[left], -1), atol=2e-5)
 
 
-def test_of_equally_likely_tokens_those_with_lower_ids_are_left():
+def test_keeps_lower_ids_of_equally_likely_tokens():
     logprobs = torch.log_softmax(torch.tensor([[0.0, 2.0, 1.0, 1.0, 1.0, 2.0]]).repeat(4, 1), -1)
     cut_logprobs(logprobs, dict(enumerate([Cut(1), Cut(3), Cut(4), Cut(0, 0.7)])))
     left = [row.isfinite().nonzero()[:, 0].tolist() for row in logprobs]
     assert left == [[1], [1, 2, 5], [1, 2, 3, 5], [1, 2, 5]]
 
 
-def test_tokens_follow_what_is_left_of_the_distribution():
+def test_follows_what_is_left_of_the_distribution():
     logits, count = torch.tensor([0.0, 1.0, 2.0, 1.5, -1.0]), 4000
     cuts = dict.fromkeys(range(count), Cut(2))
     tokens, logprobs = choose_tokens(
@@ -148,7 +148,7 @@ def test_keeps_bits_of_uncut_rows_beside_cut_ones():
     assert choose_tokens(*drawing, {}) == plain
 
 
-def test_a_cut_that_leaves_all_tokens_draws_the_same_ones():
+def test_draws_the_same_when_cut_leaves_all_tokens():
     rows = 300
     logits = torch.randn(rows, 400, generator=torch.Generator().manual_seed(4))
     drawing = (logits, [1.0] * rows, list(range(rows)), [5] * rows)
@@ -157,7 +157,7 @@ def test_a_cut_that_leaves_all_tokens_draws_the_same_ones():
     assert found == plain
 
 
-def test_a_cut_row_without_a_finite_distribution_gets_nan_too():
+def test_gives_nan_to_cut_row_without_finite_distribution_too():
     logits = torch.zeros(3, 4)
     logits[0, 1] = float("nan")
     logits[1] = float("-inf")

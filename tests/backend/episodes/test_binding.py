@@ -40,7 +40,7 @@ def labels(job, step, known=None):
     ]
 
 
-def test_fixed_players_play_their_seats_in_every_episode():
+def test_plays_fixed_players_in_their_seats_in_every_episode():
     job = spec(agents={"x": Train(), "o": Scripted("heuristic")})
     for request in step_requests("job-1", job, 3):
         assert request.sampled_seats == ["x"]
@@ -88,7 +88,7 @@ def test_draws_the_same_whenever_and_wherever_it_is_made():
         assert len({tuple(seat.player for seat in one.seats.values()) for one in pair}) == 1
 
 
-def test_a_seat_with_a_league_is_never_learned_from():
+def test_never_learns_from_a_seat_with_a_league():
     job = spec(agents={"x": Train(), "o": LEAGUE})
     for group in range(10):
         players = bind(job, 40, group, Known(30, {}))
@@ -96,7 +96,7 @@ def test_a_seat_with_a_league_is_never_learned_from():
         assert players["o"] != Current(agent="x")
 
 
-def test_what_is_often_beaten_is_seldom_drawn():
+def test_draws_what_is_often_beaten_seldom():
     league = League(anchors=[], anchor_share=0, current_share=0, past="prioritized")
     job = spec(agents={"x": Train(), "o": league})
     known = Known(20, {"x@0": (1000, 1000.0), "x@10": (1000, 0.0), "x@20": (1000, 500.0)})
@@ -105,7 +105,7 @@ def test_what_is_often_beaten_is_seldom_drawn():
     assert hard > even > 3 * easy > 0
 
 
-def test_the_first_version_and_the_newest_ones_stay_opponents():
+def test_keeps_first_and_newest_versions_as_opponents():
     league = League(snapshot_every=5, most_snapshots=3)
     assert snapshots(league, 0) == [0]
     assert snapshots(league, 27) == [0, 20, 25]

@@ -100,7 +100,7 @@ def boards():
     boards.shut()
 
 
-def test_a_step_is_done_when_all_its_results_are_stored(boards):
+def test_finishes_step_when_all_its_results_are_stored(boards):
     job = Job(boards, "job-1")
     requests = boards.lease(ask()).episodes
     assert hand_in(boards, requests[:3]) == ["accepted"] * 3
@@ -128,14 +128,14 @@ def test_serves_waiting_worker_as_soon_as_a_step_begins(boards):
         assert {request.step for request in waiting.result().episodes} == {2}
 
 
-def test_a_worker_that_comes_before_its_job_waits_for_it(boards):
+def test_keeps_early_worker_waiting_for_its_job(boards):
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(boards.lease, ask(wait=30.0), "job-1")
         Job(boards, "job-1")
         assert len(waiting.result().episodes) == 4
 
 
-def test_a_worker_learns_at_once_that_its_job_is_gone(boards):
+def test_tells_worker_immediately_that_its_job_is_gone(boards):
     Job(boards, "job-1")
     lease_id = boards.lease(ask(), "job-1").episodes[0].lease_id
     with ThreadPoolExecutor() as threads:
@@ -144,7 +144,7 @@ def test_a_worker_learns_at_once_that_its_job_is_gone(boards):
         assert waiting.result().lost == [lease_id]
 
 
-def test_a_dead_workers_call_that_still_waits_is_given_nothing(boards):
+def test_gives_nothing_to_waiting_call_of_dead_worker(boards):
     Job(boards, "job-1")
     boards.lease(ask(worker_id="dead"))
     with ThreadPoolExecutor() as threads:
@@ -169,7 +169,7 @@ def test_passes_an_ending_workers_episodes_to_the_next(boards):
     assert hand_in(boards, given[:1]) == ["accepted"]
 
 
-def test_only_the_worker_of_that_job_that_vanished_loses_episodes(boards):
+def test_reissues_episodes_only_of_vanished_worker_of_that_job(boards):
     Job(boards, "job-1", server=False)
     Job(boards, "job-2", server=False)
     for job_id in ("job-1", "job-2"):
@@ -180,7 +180,7 @@ def test_only_the_worker_of_that_job_that_vanished_loses_episodes(boards):
     assert boards.lease(ask(worker_id="next"), "job-2").episodes == []
 
 
-def test_of_the_workers_that_died_only_the_last_are_remembered(boards):
+def test_remembers_only_the_last_of_dead_workers(boards):
     Job(boards, "job-1")
     for number in range(1500):
         boards.forget_worker(f"dead-{number}")
@@ -188,7 +188,7 @@ def test_of_the_workers_that_died_only_the_last_are_remembered(boards):
     assert len(boards.lease(ask(worker_id="dead-0")).episodes) == 4
 
 
-def test_results_are_acknowledged_only_after_the_step_before_is_recorded(boards):
+def test_acknowledges_results_after_previous_step_is_recorded(boards):
     job = Job(boards, "job-1")
     hand_in(boards, boards.lease(ask()).episodes)
     post(boards, "job-1", step=2)
@@ -287,7 +287,7 @@ def test_drops_result_whose_job_ends_before_its_previous_step(boards):
     assert job.stored == []
 
 
-def test_a_full_disk_reaches_the_worker_and_the_job(boards):
+def test_reports_full_disk_to_the_worker_and_job(boards):
     Job(boards, "job-1", failure=StorageFullError("no space left"))
     requests = boards.lease(ask()).episodes
     with pytest.raises(StorageFullError):
@@ -296,12 +296,12 @@ def test_a_full_disk_reaches_the_worker_and_the_job(boards):
         boards.wait("job-1", 1, 0.0)
 
 
-def test_results_for_a_job_that_another_process_took_are_stale(boards):
+def test_calls_results_stale_for_a_job_that_another_took(boards):
     Job(boards, "job-1", failure=LeaseLostError("lost"))
     assert hand_in(boards, boards.lease(ask()).episodes) == ["stale"] * 4
 
 
-def test_a_worker_that_asks_for_nothing_more_is_noticed():
+def test_notices_worker_that_asks_for_nothing_more():
     now = [0.0]
     boards = Boards(clock=lambda: now[0])
     boards.lease(ask(worker_id="env-1"))

@@ -34,7 +34,7 @@ def test_knows_returned_completions_of_a_lease_when_handed_in():
     assert captured.of(handed_in()) == completion_digest(0, [2])
 
 
-def test_other_tokens_another_version_and_another_lease_are_not():
+def test_tells_apart_other_tokens_versions_and_leases():
     captured = CapturedTokens()
     captured.watching(lambda answers: None, [request()])([completion([3]), completion([2], version=1)])
     assert captured.of(handed_in()) == NO_DIGEST
@@ -42,14 +42,14 @@ def test_other_tokens_another_version_and_another_lease_are_not():
     assert captured.of(handed_in("lease-2")) == NO_DIGEST
 
 
-def test_requests_of_no_episode_are_not_watched():
+def test_watches_no_requests_outside_episodes():
     def deliver(answers):
         pass
 
     assert CapturedTokens().watching(deliver, [request(session_id="")]) is deliver
 
 
-def test_who_hung_up_is_seen_through_it():
+def test_sees_through_a_caller_that_hung_up():
     class Gone:
         gone = True
 

@@ -49,7 +49,7 @@ def hand_in(to: EpisodeBoard, request: EpisodeRequest) -> str:
     return verdict
 
 
-def test_an_episode_goes_to_one_worker_at_a_time():
+def test_gives_an_episode_to_one_worker_at_a_time():
     episodes = board()
     first = episodes.lease("a", 3, now=0.0)
     second = episodes.lease("b", 3, now=0.0)
@@ -57,7 +57,7 @@ def test_an_episode_goes_to_one_worker_at_a_time():
     assert len(ids) == len(set(ids)) == 4
 
 
-def test_a_second_worker_gets_an_even_share():
+def test_gives_a_second_worker_an_even_share():
     episodes = board()
     assert episodes.lease("a", 0, now=0.0) == []
     assert len(episodes.lease("b", 10, now=0.0)) == 2
@@ -119,14 +119,14 @@ def test_knows_how_long_a_silent_worker_holds_all_remaining_episodes():
     assert episodes.held_seconds(now=12.0) == 0.0
 
 
-def test_a_renewed_lease_outlives_its_first_end():
+def test_extends_a_renewed_lease_beyond_its_first_end():
     episodes = board()
     leases = {request.lease_id for request in episodes.lease("a", 4, now=0.0)}
     assert episodes.renew("a", leases, now=29.0) == leases
     assert episodes.expire(now=58.0) == 0
 
 
-def test_a_late_worker_keeps_what_nobody_else_has_taken():
+def test_lets_late_worker_keep_what_nobody_else_has_taken():
     episodes = board()
     request = episodes.lease("a", 4, now=0.0)[0]
     episodes.expire(now=40.0)
@@ -134,7 +134,7 @@ def test_a_late_worker_keeps_what_nobody_else_has_taken():
     assert hand_in(episodes, request) == "accepted"
 
 
-def test_nobody_renews_somebody_elses_lease():
+def test_renews_nobody_elses_lease():
     episodes = board()
     request = episodes.lease("a", 1, now=0.0)[0]
     assert episodes.renew("b", [request.lease_id], now=1.0) == set()
@@ -148,7 +148,7 @@ def test_reopens_dead_workers_episodes_immediately_and_rejects_late_results():
     assert episodes.lease("b", 1, now=0.0)[0].episode_id == request.episode_id
 
 
-def test_a_result_counts_once():
+def test_counts_a_result_once():
     episodes = board()
     request = episodes.lease("a", 1, now=0.0)[0]
     assert hand_in(episodes, request) == "accepted"
@@ -157,7 +157,7 @@ def test_a_result_counts_once():
 
 
 @pytest.mark.parametrize(("version", "fits"), [(0, True), (1, False)])
-def test_what_another_policy_version_sampled_is_refused(version, fits):
+def test_rejects_what_another_policy_version_sampled(version, fits):
     episodes = board()
     request = episodes.lease("a", 1, now=0.0)[0]
     with (
@@ -232,21 +232,21 @@ def test_accepts_again_a_result_that_could_not_be_stored():
     assert hand_in(episodes, request) == "accepted"
 
 
-def test_results_come_in_index_order_whatever_order_they_arrived_in():
+def test_returns_results_in_index_order_whatever_their_arrival():
     episodes = board()
     for request in reversed(episodes.lease("a", 4, now=0.0)):
         hand_in(episodes, request)
     assert [request.index for request, _ in episodes.results(1)] == [0, 1, 2, 3]
 
 
-def test_episodes_that_an_earlier_attempt_stored_are_not_issued_again():
+def test_does_not_reissue_episodes_that_earlier_attempt_stored():
     requests = step_requests("job-1", spec(), 1)
     episodes = board()
     episodes.post(1, requests, [result(requests[1]), result(requests[3])])
     assert [request.index for request in episodes.lease("a", 4, now=0.0)] == [0, 2]
 
 
-def test_leases_of_the_last_step_are_void_in_the_next():
+def test_voids_leases_of_the_last_step_in_next():
     episodes = board()
     old = episodes.lease("a", 1, now=0.0)[0]
     episodes.post(2, step_requests("job-1", spec(), 2))
@@ -332,7 +332,7 @@ def test_counts_all_results_of_a_jointly_paid_group_or_none():
     assert episodes.claim_all(both[:1]) == ["duplicate"]
 
 
-def test_a_lost_group_is_played_again_as_a_whole():
+def test_replays_a_lost_group_as_a_whole():
     episodes = board(by_group=True)
     first, second, *_ = episodes.lease("a", 4, now=0.0)
     episodes.renew("a", [first.lease_id], now=20.0)

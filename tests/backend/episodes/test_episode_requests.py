@@ -15,7 +15,7 @@ def spec(seed: int = 0) -> RLSpec:
     return RLSpec(environment=EnvironmentRef(id="bandit/Bandit-v0"), steps=3, seed=seed, algorithm=algorithm)
 
 
-def test_the_same_job_and_step_give_the_same_requests():
+def test_makes_same_requests_of_the_same_job_and_step():
     assert step_requests("job-1", spec(7), 2) == step_requests("job-1", spec(7), 2)
 
 
@@ -31,12 +31,12 @@ def test_samples_step_by_the_version_that_the_previous_one_made():
     assert {request.seats[ONLY_AGENT].policy_version for request in step_requests("job-1", spec(), 3)} == {2}
 
 
-def test_another_job_seed_gives_other_episodes():
+def test_makes_other_episodes_by_another_job_seed():
     mine, other = step_requests("job-1", spec(1), 1), step_requests("job-1", spec(2), 1)
     assert {request.seed for request in mine}.isdisjoint(request.seed for request in other)
 
 
 @given(seed=st.integers(0, 2**63 - 1), step=st.integers(1, 10**6), group=st.integers(0, 10**4))
-def test_seeds_fit_where_they_go(seed, step, group):
+def test_keeps_seeds_within_their_ranges(seed, step, group):
     assert 0 <= environment_seed(seed, step, group) < 2**31
     assert 0 <= sampling_seed(seed, step, group, 0) < 2**63

@@ -25,11 +25,11 @@ SPEC = RLSpec(
 @pytest.mark.parametrize(
     ("newest", "kept"), [(0, [0]), (1, [0]), (2, [0, 2]), (5, [0, 2, 4]), (9, [0, 6, 8])]
 )
-def test_the_first_snapshot_and_the_newest_are_kept(newest, kept):
+def test_keeps_the_first_snapshot_and_the_newest(newest, kept):
     assert snapshots(LEAGUE, newest) == kept
 
 
-def test_few_games_say_little():
+def test_concludes_little_from_few_games():
     known = Known(newest=4, scores={"x@2": (2, 2.0), "x@4": (98, 98.0)})
     assert known.beaten_share("x", 0) == 0.5
     assert known.beaten_share("x", 2) == 0.75
@@ -56,7 +56,7 @@ def test_counts_points_only_once_requests_may_depend_on_them():
     assert book.known(4).scores == {"x@0": (8, 4.0)}
 
 
-def test_a_restored_book_draws_the_same_opponents():
+def test_draws_same_opponents_from_restored_book():
     book = LeagueBook(SPEC)
     for step in (1, 2, 3):
         book.add(step, played(book, step, won=True))
@@ -66,7 +66,7 @@ def test_a_restored_book_draws_the_same_opponents():
     assert step_requests("job-1", SPEC, 4, again.known(4)) == step_requests("job-1", SPEC, 4, book.known(4))
 
 
-def test_versions_that_a_later_step_may_play_against_are_kept():
+def test_keeps_versions_that_later_steps_may_play_against():
     book = LeagueBook(SPEC)
     assert book.kept(9) == {0, 4, 6, 8}
     assert [step for step in range(1, 7) if book.is_snapshot(step)] == [2, 4, 6]

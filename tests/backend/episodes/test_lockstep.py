@@ -88,7 +88,7 @@ def test_samples_a_turn_as_one_batch_in_order_once_complete(table):
     assert three.engine.batches == [["a", "b", "c"]]
 
 
-def test_an_episode_that_ended_is_not_waited_for(table):
+def test_does_not_wait_for_an_ended_episode(table):
     two = table(["a", "b"])
     two.ask("b")
     two.playing = ["b"]
@@ -132,7 +132,7 @@ def test_gives_same_answer_to_request_repeated_while_it_is_computed(table):
     assert engine.batches == [["a"]]
 
 
-def test_requests_under_a_void_lease_are_refused(table):
+def test_rejects_requests_under_a_void_lease(table):
     one = table(["a"])
     one.ask("old")
     (answer,) = one.answered(1)
@@ -140,14 +140,14 @@ def test_requests_under_a_void_lease_are_refused(table):
     assert "lease is void" in answer.error.message
 
 
-def test_a_scripts_requests_do_not_wait_for_each_other(table):
+def test_does_not_couple_a_scripts_requests(table):
     script = table(["a", "b"], one_by_one=True)
     script.ask("b")
     script.answered(1)
     assert script.engine.batches == [["b"]]
 
 
-def test_an_engine_that_fails_fails_the_requests_by_its_error(table):
+def test_fails_requests_by_the_error_of_a_failing_engine(table):
     broken = table(["a"], Engine(ServiceUnavailableError("closing")))
     broken.ask("a")
     (answer,) = broken.answered(1)
@@ -177,7 +177,7 @@ def test_retries_failed_request_also_while_another_policys_are_computed(table):
     assert engine.batches == [["b"], ["a"], ["b"]]
 
 
-def test_closing_answers_what_is_pending(table):
+def test_answers_pending_requests_when_closing(table):
     half = table(["a", "b"])
     half.ask("a")
     half.gate.close()
@@ -187,7 +187,7 @@ def test_closing_answers_what_is_pending(table):
     assert isinstance(half.answered(1)[0], SampleFailure)
 
 
-def test_closing_gives_up_the_batch_that_is_computed(table):
+def test_gives_up_computed_batch_when_closing(table):
     engine = Engine()
     engine.holds = True
     one = table(["a"], engine)
@@ -205,14 +205,14 @@ def test_closing_gives_up_the_batch_that_is_computed(table):
     assert answer.error.type == "ServiceUnavailableError"
 
 
-def test_the_engine_learns_whose_batch_it_is(table):
+def test_tells_engine_whose_batch_it_is(table):
     one = table(["a"], owner="ada")
     one.ask("a")
     one.answered(1)
     assert one.engine.batches == [["ada/a"]]
 
 
-def test_the_seats_of_an_episode_take_turns_in_one_lease():
+def test_takes_turns_between_seats_of_an_episode_in_lease():
     table = Table(["a", "b"])
     table.ask("a.1")
     table.ask("b")

@@ -30,7 +30,7 @@ def result(*trajectories):
     return EpisodeResult(episode_id="e", lease_id="l", trajectories=list(trajectories))
 
 
-def test_an_episode_is_lost_if_any_seat_failed():
+def test_loses_an_episode_if_any_seat_failed():
     ended, failed = StopReason.TERMINATED, StopReason.ENVIRONMENT_ERROR
     assert not is_lost(result(trajectory("x", ended), trajectory("o", ended)))
     assert not is_lost(result(trajectory("x", ended), trajectory("o", ended, turns=0)))

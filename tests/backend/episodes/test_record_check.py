@@ -72,11 +72,11 @@ def record(segments, turns):
         ([".xx", "....", "..x."], [(0, 1, 3), (2, 2, 3)]),
     ],
 )
-def test_turns_that_cover_the_sampled_tokens_are_sound(segments, turns):
+def test_accepts_turns_that_cover_the_sampled_tokens(segments, turns):
     require_sound(record(segments, turns), LIMITS)
 
 
-def test_a_seat_is_bounded_by_the_model_that_played_it():
+def test_bounds_a_seat_by_the_model_that_played_it():
     long = record(["." * 20 + "x"], [(0, 20, 21)])
     (trajectory,) = long.trajectories
     both = long.model_copy(
@@ -118,7 +118,7 @@ def test_a_seat_is_bounded_by_the_model_that_played_it():
         (["." * 20 + "x"], [(0, 20, 21)], "21 tokens, more than the model's context of 20"),
     ],
 )
-def test_a_record_that_contradicts_itself_is_refused_and_told_where(segments, turns, words):
+def test_rejects_self_contradicting_record_and_says_where(segments, turns, words):
     with pytest.raises(InvalidRequestError) as caught:
         require_sound(record(segments, turns), LIMITS)
     assert caught.value.field == "results.trajectories"
@@ -273,7 +273,7 @@ def test_refuses_spoiled_records_and_continues_with_sound_ones(lab, algorithm):
     assert lab.events(job_id, "step")[0].turns == 4
 
 
-def test_a_record_with_an_image_is_refused_by_its_kind():
+def test_rejects_record_with_an_image_by_its_kind():
     one = one_turn_episode(1.0)
     images = [ImageSpan(sha256="ab" * 32, start=0, end=1)]
     segment = one.segments[0].model_copy(update={"images": images})

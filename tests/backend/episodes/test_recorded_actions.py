@@ -35,14 +35,14 @@ def written(folder, keep, steps=3):
     return RecordedActions(every)
 
 
-def test_an_action_is_found_by_step_episode_and_agent(tmp_path):
+def test_finds_action_by_step_episode_and_agent(tmp_path):
     recorded = written(tmp_path, None)
     assert [recorded.of("job-1", step, 1, "o") for step in (1, 3, 1)] == [["gone"]] * 3
     assert recorded.of("job-1", 1, 99, "o") == []
 
 
 @pytest.mark.parametrize("keep", [0, 2])
-def test_actions_are_kept_for_as_many_steps_as_episodes(tmp_path, keep):
+def test_keeps_actions_for_as_many_steps_as_episodes(tmp_path, keep):
     recorded = written(tmp_path, keep)
     for step in (1, 2, 3):
         if step > 3 - keep:

@@ -87,7 +87,7 @@ def test_plays_next_step_to_its_end_while_the_learner_works(lab, learner):
     assert second.metrics["parity_max"] <= 1e-5
 
 
-def test_a_strict_job_plays_nothing_ahead_and_counts_nothing(lab, learner):
+def test_plays_and_counts_nothing_ahead_in_strict_job(lab, learner):
     job_id = lab.start()
     lab.play_step(job_id)
     assert learner.reached.wait(PATIENCE_SECONDS)
@@ -225,13 +225,13 @@ def test_detects_engine_with_other_weights_without_its_tokens(lab, learner, publ
         ({"max_staleness": -1}, "greater than or equal to 0"),
     ],
 )
-def test_staleness_that_cannot_be_had_is_refused_by_name(settings, text):
+def test_rejects_impossible_staleness_by_name(settings, text):
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({"environment": {"id": "x"}, "steps": 1, **settings})
     assert caught.value.field == "max_staleness"
 
 
-def test_reinforce_is_allowed_where_its_tokens_are_corrected():
+def test_allows_reinforce_where_its_tokens_are_corrected():
     algorithm = {"loss": "reinforce", "importance_correction": "truncated"}
     parse_spec({"environment": {"id": "x"}, "steps": 1, "max_staleness": 1, "algorithm": algorithm})
 
@@ -303,7 +303,7 @@ def test_drops_and_counts_episode_with_one_token_beyond_the_bound(on_failure):
     }
 
 
-def test_the_bound_is_for_the_seats_that_are_trained():
+def test_applies_bound_to_the_trained_seats():
     spec = job()
     request, other = (two_seats(request, trained="x") for request in step_requests("job-1", spec, 6)[:2])
     old, new = (
@@ -318,7 +318,7 @@ def test_the_bound_is_for_the_seats_that_are_trained():
     assert (counted["too_stale_episodes"], counted["staleness_0_tokens"]) == (1, 2)
 
 
-def test_every_sampled_token_has_the_version_of_its_turn():
+def test_stamps_every_sampled_token_with_version_of_its_turn():
     every = np.array([False, True, True, False, True, True, False])
     assert versions_of(trajectory([4, 5]), 0, every).tolist() == [4, 4, 5, 5]
     assert versions_of(trajectory([4, 5]), 0, every & (np.arange(7) > 1)).tolist() == [4, 5, 5]

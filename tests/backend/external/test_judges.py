@@ -2,7 +2,7 @@ from backend.external import judges
 from tinkergym.schema.jobs.parts import EnvironmentRef
 
 
-def test_a_reference_is_compared_without_its_judges_key():
+def test_compares_reference_without_its_judges_key():
     judge = {"url": "https://judge.example/v1", "model": "small"}
     open_ref, stored = (
         EnvironmentRef(id="math/Sums-v0", kwargs={"level": 2, "judge": {**judge, "api_key": key}})

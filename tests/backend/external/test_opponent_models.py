@@ -48,7 +48,7 @@ def test_requires_model_to_be_listed_and_stores_its_key_apart(tmp_path, settings
         opponent_models.refuse_keys(spec.external_models)
 
 
-def test_a_job_without_such_models_is_stored_as_it_is():
+def test_stores_job_without_such_models_as_it_is():
     spec = job(agents={"x": Train(), "o": Train()})
     assert spec.with_players(lambda model, field: pytest.fail(field)) == spec
     opponent_models.refuse_keys(spec.external_models)
@@ -63,7 +63,7 @@ def test_a_job_without_such_models_is_stored_as_it_is():
         ({"on_failure": "keep"}, "on_failure"),
     ],
 )
-def test_settings_that_a_model_elsewhere_cannot_keep_are_refused(settings, field):
+def test_rejects_settings_that_remote_model_cannot_keep(settings, field):
     agents = {"x": {"kind": "train"}, "o": MODEL.model_dump()}
     known = {"environment": {"id": "board/TicTacToe-v0"}, "steps": 1, "agents": agents, **settings}
     with pytest.raises(InvalidRequestError) as caught:

@@ -17,14 +17,14 @@ def tokens(tmp_path):
     return EnvTokens(tmp_path / "env-tokens")
 
 
-def test_a_token_is_out_of_sight_and_comes_back(tokens):
+def test_hides_a_token_and_brings_it_back(tokens):
     secret = ref(token="a-secret")
     stored = tokens.put_away(secret, "ada")
     assert "a-secret" not in stored.model_dump_json()
     assert tokens.fetch(stored) == secret
 
 
-def test_only_the_services_user_can_read_it(tokens, tmp_path):
+def test_lets_only_the_services_user_read_it(tokens, tmp_path):
     tokens.put_away(ref(token="a-secret"), "ada")
     folder = tmp_path / "env-tokens"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -46,7 +46,7 @@ def test_treats_token_that_looks_like_a_stored_one_as_any(tokens):
     assert tokens.fetch(stolen).kwargs["token"] == adas.kwargs["token"]
 
 
-def test_a_reference_without_a_token_stays_so(tokens, tmp_path):
+def test_keeps_reference_without_a_token_so(tokens, tmp_path):
     assert tokens.fetch(tokens.put_away(ref(), "ada")) == ref()
     assert not (tmp_path / "env-tokens").exists()
 
@@ -63,7 +63,7 @@ def test_removes_token_when_no_job_needs_it_and_keeps_others(tokens):
     assert tokens.put_away(ref(token="two"), "ada") == ended, "its name is the same as ever"
 
 
-def test_a_token_whose_job_is_about_to_be_stored_stays(tokens):
+def test_keeps_token_whose_job_is_about_to_be_stored(tokens):
     stored = tokens.put_away(ref(token="one"), "ada")
     assert tokens.remove_unused([], time.time()) == 0
     assert tokens.fetch(stored) == ref(token="one")
@@ -91,7 +91,7 @@ def test_makes_no_folder_and_removes_nothing_without_tokens(tokens, tmp_path):
     assert not (tmp_path / "env-tokens").exists()
 
 
-def test_a_name_leads_nowhere_else(tokens, tmp_path):
+def test_leads_nowhere_else_by_a_name(tokens, tmp_path):
     (tmp_path / "private").write_text("not for you")
     with pytest.raises(ConfigError, match="cannot be read"):
         tokens.fetch(ref(token="stored:../private"))

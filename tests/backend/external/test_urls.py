@@ -19,7 +19,7 @@ def resolving(**addresses):
     return lambda host, port: addresses[host.replace(".", "_")]
 
 
-def test_nothing_is_allowed_unless_the_operator_says_so():
+def test_allows_nothing_unless_the_operator_says_so():
     with pytest.raises(InvalidRequestError) as caught:
         check_listed(ref("wss://envs.example.org"), [])
     error = caught.value
@@ -47,7 +47,7 @@ def test_rejects_origin_that_only_looks_like_a_listed_one(url):
 
 
 @pytest.mark.parametrize("url", ["wss://ENVS.example.org.", "wss://envs.example.org:443/some/path"])
-def test_spellings_of_a_listed_origin_are_the_same(url):
+def test_treats_spellings_of_a_listed_origin_alike(url):
     assert check_listed(ref(url), LISTED).host == "envs.example.org"
 
 
@@ -61,7 +61,7 @@ def test_spellings_of_a_listed_origin_are_the_same(url):
         ({"hold": "for ever"}, "hold"),
     ],
 )
-def test_a_job_sets_only_what_is_its_own_to_set(kwargs, field):
+def test_lets_job_set_only_its_own_arguments(kwargs, field):
     with pytest.raises(InvalidRequestError) as caught:
         check_listed(ref("wss://envs.example.org", **kwargs), LISTED)
     assert caught.value.field == f"environment.kwargs.{field}"
@@ -101,14 +101,14 @@ def test_rejects_a_name_that_leads_into_the_services_own_network(address):
         assert caught.value.field == "environment.kwargs.url"
 
 
-def test_public_addresses_are_taken_the_older_kind_first():
+def test_takes_public_addresses_older_kind_first():
     found = ["2606:2800:220:1::1", "93.184.216.34"]
     assert all(map(is_public, found))
     url = parse_environment_url("wss://envs.example.org")
     assert look_up(url, LISTED, resolving(envs_example_org=found)) == "93.184.216.34"
 
 
-def test_a_private_address_is_taken_when_it_is_listed_itself():
+def test_takes_a_private_address_when_listed_itself():
     listed = normal_origins(["ws://inside.example:8300", "ws://10.0.0.5:8300"])
     url = parse_environment_url("ws://inside.example:8300")
     assert look_up(url, listed, resolving(inside_example=["10.0.0.5"])) == "10.0.0.5"
@@ -131,13 +131,13 @@ def test_connects_to_the_checked_address_whatever_the_name_says_later():
     assert caught.value.field == "environment.kwargs.url"
 
 
-def test_without_a_token_of_the_job_none_is_shown():
+def test_shows_no_token_without_one_of_the_job():
     fixed = pinned(ref("wss://envs.example.org"), LISTED, lambda host, port: ["93.184.216.34"])
     # None would let the variable of the service's own process step in.
     assert fixed.kwargs["token"] == ""
 
 
-def test_a_name_nobody_knows_is_a_sentence():
+def test_says_in_a_sentence_that_nobody_knows_name():
     def unknown(host, port):
         raise OSError("Name or service not known")
 
@@ -146,7 +146,7 @@ def test_a_name_nobody_knows_is_a_sentence():
     assert caught.value.field == "environment.kwargs.url"
 
 
-def test_an_address_as_the_environments_id_means_the_remote_environment():
+def test_takes_address_as_id_for_the_remote_environment():
     written = as_remote(EnvironmentRef(id="wss://envs.example.org", kwargs={"token": "t"}))
     assert written == ref("wss://envs.example.org", token="t")
     pack = EnvironmentRef(id="board/TicTacToeVs-v0")

@@ -27,7 +27,7 @@ def test_lets_waiting_threads_go_before_one_that_returns():
     assert order == ["waiting", "again"]
 
 
-def test_one_thread_at_a_time_holds_it():
+def test_holds_one_thread_at_a_time():
     lock, inside, most = FairLock(), [0], []
 
     def work() -> None:
@@ -45,7 +45,7 @@ def test_one_thread_at_a_time_holds_it():
     assert most == [1] * 800
 
 
-def test_an_error_inside_gives_it_back():
+def test_gives_lock_back_after_an_error_inside():
     lock = FairLock()
     with pytest.raises(ValueError, match="inside"), lock:
         raise ValueError("inside")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from backend.fairness.fair_places import FairPlaces
 
 
-def test_one_tenant_leaves_places_for_the_next_one():
+def test_leaves_places_of_one_tenant_for_the_next():
     queue = FairPlaces(16)
     for number in range(100):
         queue.add(number, "flood")
@@ -19,7 +19,7 @@ def test_one_tenant_leaves_places_for_the_next_one():
     assert queue.admit() == [14]
 
 
-def test_tenants_that_wait_get_the_places_in_turn():
+def test_rotates_places_between_waiting_tenants():
     queue = FairPlaces(8)
     for number in range(100):
         queue.add(number, "flood")

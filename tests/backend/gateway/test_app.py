@@ -49,7 +49,7 @@ BODIES = {
 }
 
 
-def test_the_inventory_is_what_the_clients_know(client):
+def test_matches_inventory_with_what_the_clients_know(client):
     assert set(every_route(client)) == {
         ("GET", "/v1/health"),
         ("GET", "/v1/models"),
@@ -88,7 +88,7 @@ def test_the_inventory_is_what_the_clients_know(client):
 
 
 @pytest.mark.parametrize("key", [None, "", "Bearer", "Bearer tg-wrong", "Basic dGc6", "Bearer \xff"])
-def test_without_a_valid_key_nothing_but_health_answers(gateway, key):
+def test_answers_nothing_but_health_without_a_valid_key(gateway, key):
     headers = [] if key is None else [(b"authorization", key.encode("latin-1"))]
     with gateway.client(tenant="") as anonymous:
         for method, path in every_route(anonymous):
@@ -121,7 +121,7 @@ def test_answers_another_tenants_job_as_missing_on_every_route(gateway, client, 
     ("method", "path", "status"),
     [("GET", "/", 404), ("GET", "/v1/jobs/", 404), ("GET", "/docs", 404), ("DELETE", "/v1/jobs", 405)],
 )
-def test_an_unknown_route_is_named_in_our_error_format(client, method, path, status):
+def test_names_unknown_route_in_our_error_format(client, method, path, status):
     response = client.request(method, path)
     assert response.status_code == status
     assert path in error_of(response)["message"]

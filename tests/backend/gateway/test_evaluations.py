@@ -48,7 +48,7 @@ def test_bounds_time_of_an_evaluation_that_has_begun_to_answer(play, script):
     assert "more than 0.5 s" in json.loads(last)["error"]["message"]
 
 
-def test_a_record_without_an_end_ends_the_evaluation(play):
+def test_ends_evaluation_on_record_without_an_end(play):
     (last,) = filter(None, play("head -c 70000000 /dev/zero; exec sleep 600", seconds=600).splitlines())
     assert json.loads(last)["error"]["type"] == "InternalServiceError"
     assert "bytes" in json.loads(last)["error"]["message"]

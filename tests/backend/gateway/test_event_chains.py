@@ -42,7 +42,7 @@ def ask(chains, log, **settings):
     return chains.up_to_now("job-1", **{"hides": False, "read": log.read, "shown": log.show, **settings})
 
 
-def test_a_log_without_events_has_an_empty_chain(log):
+def test_has_an_empty_chain_without_events(log):
     found = ask(EventChains(), log)
     assert (found.count, found.head_sha256) == (0, EMPTY_CHAIN)
 
@@ -56,7 +56,7 @@ def test_hashes_only_events_that_are_new_since_the_last_time(log):
         assert log.shown == len(log.events)
 
 
-def test_who_is_shown_other_texts_has_another_chain(log):
+def test_gives_another_chain_to_whom_other_texts_are_shown(log):
     chains = EventChains()
     log.write(2)
 

@@ -70,7 +70,7 @@ def test_reads_store_once_for_hundreds_of_followers_of_a_job(gateway, client, jo
         assert 0 < looks.count(2) < 10
 
 
-def test_many_watchers_of_several_jobs_each_see_their_own(gateway, client, spec, in_background):
+def test_shows_many_watchers_of_several_jobs_their_own(gateway, client, spec, in_background):
     service = gateway.store.service()
     ids = [client.post("/v1/jobs", json=spec).json()["job_id"] for _ in range(2)]
 

@@ -13,7 +13,7 @@ from backend.gateway.fair_threads import FairThreads
 from tinkergym.errors import ServiceUnavailableError
 
 
-def test_every_route_that_blocks_has_a_deadline():
+def test_gives_every_blocking_route_a_deadline():
     modules = [one for one in vars(app).values() if isinstance(one, ModuleType) and hasattr(one, "router")]
     routes = [route for module in modules for route in module.router.routes]
     assert len(routes) > 30
@@ -21,7 +21,7 @@ def test_every_route_that_blocks_has_a_deadline():
     assert [r.path for r in routes if not iscoroutinefunction(r.dependant.call)] == []
 
 
-def test_one_tenants_hanging_route_leaves_others_their_threads():
+def test_leaves_others_their_threads_beside_tenants_hanging_route():
     go_on, router = threading.Event(), APIRouter(route_class=FairRoute)
 
     def tenant_of(tenant: str):

@@ -9,7 +9,7 @@ from backend.gateway.fair_threads import FairThreads
 from tinkergym.errors import ServiceUnavailableError
 
 
-def test_a_tenant_with_many_requests_is_waited_for_once():
+def test_waits_once_for_a_tenant_with_many_requests():
     order = []
     first_runs, go_on = threading.Event(), threading.Event()
 
@@ -33,7 +33,7 @@ def test_a_tenant_with_many_requests_is_waited_for_once():
     assert len(order) == 21
 
 
-def test_all_tenants_together_have_no_more_threads_than_there_are():
+def test_gives_all_tenants_together_no_more_threads_than_exist():
     running, go_on = threading.Semaphore(0), threading.Event()
 
     def hangs():
@@ -86,7 +86,7 @@ def test_leaves_or_awaits_the_thread_when_a_caller_gives_up(abandon):
     assert ended.wait(20)
 
 
-def test_an_overdue_thread_holds_only_its_tenants_place():
+def test_holds_only_its_tenants_place_by_overdue_thread():
     go_on = threading.Event()
 
     async def patiently(threads, tenant, call):
@@ -109,7 +109,7 @@ def test_an_overdue_thread_holds_only_its_tenants_place():
     assert asyncio.run(play()) == ("ada's", True, "bob's second")
 
 
-def test_a_call_that_raises_frees_its_places():
+def test_frees_places_of_a_call_that_raises():
     async def play():
         threads = FairThreads(1, seconds=20)
         with pytest.raises(ZeroDivisionError):

@@ -47,7 +47,7 @@ def test_creates_no_job_for_a_page_elsewhere(client, spec):
 
 
 @pytest.mark.parametrize("name", ["http://gym.example", "gym.example:80", "", "*", "a b"])
-def test_names_of_hosts_have_no_scheme_and_no_port(name):
+def test_rejects_scheme_and_port_in_names_of_hosts(name):
     with pytest.raises(ConfigError) as caught:
         load_config(settings=[f'host_names=["{name}"]'])
     assert caught.value.field.startswith("host_names")

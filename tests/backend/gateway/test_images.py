@@ -22,7 +22,7 @@ def missing(client, *files):
     return answer.json()["images"]
 
 
-def test_an_image_is_kept_for_its_tenant_alone(gateway, client):
+def test_keeps_an_image_for_its_tenant_alone(gateway, client):
     one, other = picture(1), picture(2)
     assert put(client, one).json() == {"sha256": one.sha256}
     assert put(client, one).status_code == 200
@@ -33,7 +33,7 @@ def test_an_image_is_kept_for_its_tenant_alone(gateway, client):
         assert put(stranger, one).status_code == 401
 
 
-def test_what_is_no_image_of_that_name_is_refused(client):
+def test_rejects_what_is_no_image_of_that_name(client):
     one = picture(3)
     answers = [
         put(client, one, picture(4).data),
@@ -81,7 +81,7 @@ def test_sends_each_image_once_and_asks_what_the_service_has(gateway, monkeypatc
     assert image_file(files[0].data) is files[0]
 
 
-def test_images_from_before_the_unfinished_jobs_make_room_for_theirs(gateway, client, spec):
+def test_evicts_images_older_than_unfinished_jobs_for_theirs(gateway, client, spec):
     client.post("/v1/jobs", json=spec)
     files = [picture(number) for number in range(20, 25)]
     for file in files[:4]:

@@ -1,7 +1,7 @@
 from backend.gateway.missing import Missing
 
 
-def test_it_is_known_since_when_each_part_has_been_missing():
+def test_knows_since_when_each_part_has_been_missing():
     missing = Missing()
     assert missing.look(["pool"], now=10.0) == {"pool": 10.0}
     assert missing.look(["pool", "scheduler"], now=12.0) == {"pool": 10.0, "scheduler": 12.0}

@@ -34,7 +34,7 @@ def test_creates_a_key_that_only_its_owner_reads(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["operator.key"]
 
 
-def test_gateways_that_start_together_share_one_key(tmp_path):
+def test_shares_one_key_between_gateways_that_start_together(tmp_path):
     found, start = [], threading.Barrier(8)
 
     def begin():
@@ -80,7 +80,7 @@ def test_signs_what_the_holder_of_its_public_key_can_check(tmp_path):
     assert signature_problem(certificate, key.public) == ""
 
 
-def test_a_configured_key_is_used(tmp_path):
+def test_uses_a_configured_key(tmp_path):
     config = load_config(None, [f"data_dir={tmp_path}"])
     assert config.operator_key_file == tmp_path / "operator.key"
     elsewhere = load_config(None, [f"data_dir={tmp_path}", f"operator_key={tmp_path}/other.pem"])

@@ -21,7 +21,7 @@ def request_for(policy, request_id="r1", **more):
     return {"request_id": request_id, "policy": policy, "prompt_ids": [1, 2], "max_tokens": 4, **more}
 
 
-def test_a_batch_for_several_models_is_answered_by_their_pools(gateway, client, job_id, spec, start_pool):
+def test_answers_batch_for_several_models_by_their_pools(gateway, client, job_id, spec, start_pool):
     pools = [start_pool("pool-1", "nano", "t1"), start_pool("pool-2", "tiny", "t2")]
     tiny_job = client.post("/v1/jobs", json={**spec, "model": "tiny"}).json()["job_id"]
     asked = [request_for(["nano", job_id, tiny_job][number % 3], f"r{number}") for number in range(30)]
@@ -60,7 +60,7 @@ def test_hides_unlisted_models_from_all_but_the_owner(client, spec, model):
         assert error["message"].replace(model, "") == "the service does not offer the model ''"
 
 
-def test_the_owner_may_train_models_that_are_not_listed(owner, spec):
+def test_lets_owner_train_models_that_are_not_listed(owner, spec):
     assert owner.post("/v1/jobs", json={**spec, "model": "unlisted"}).status_code == 201
 
 

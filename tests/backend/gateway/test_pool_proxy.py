@@ -33,7 +33,7 @@ def test_reports_pool_that_died_or_changed_token_as_unavailable(gateway, client,
     assert (response.status_code, error_of(response)["type"]) == (503, "ServiceUnavailableError")
 
 
-def test_connections_to_pools_that_nobody_calls_are_forgotten(start_pool, tmp_path):
+def test_forgets_connections_to_uncalled_pools(start_pool, tmp_path):
     start_pool("pool-1")
     start_pool("pool-2")
     records = {

@@ -83,20 +83,20 @@ def test_rejects_body_of_unknown_length_once_it_grows_too_large(gateway):
         assert answer_of(connection) == (413, "PayloadTooLargeError")
 
 
-def test_a_body_is_not_even_read_without_a_key(gateway):
+def test_reads_no_body_without_a_key(gateway):
     with gateway.connect() as connection:
         connection.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nhalf")
         assert answer_of(connection) == (401, "AuthenticationError")
 
 
-def test_half_a_body_times_out(gateway):
+def test_times_out_half_a_body(gateway):
     with gateway.connect() as connection:
         connection.sendall(head(gateway, "Content-Length: 1000") + b'{"half')
         assert answer_of(connection) == (408, "RequestTimeoutError")
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTTP/1.1\r\nHost:"])
-def test_half_a_head_is_hung_up_on(gateway, sent):
+def test_hangs_up_on_half_a_head(gateway, sent):
     with gateway.connect() as connection:
         connection.sendall(sent)
         assert connection.recv(1000) == b""
@@ -144,7 +144,7 @@ def test_limits_connections_and_tells_the_client_beyond_the_limit(gateway, clien
         assert answer_of(opened[-1]) == (503, "ServiceUnavailableError")
 
 
-def test_connections_between_two_requests_make_room_the_longest_idle_first(gateway, client):
+def test_evicts_longest_idle_connections_first(gateway, client):
     most = gateway.config.limits.connections
     ask = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with ExitStack() as stack:
@@ -165,7 +165,7 @@ def test_connections_between_two_requests_make_room_the_longest_idle_first(gatew
         assert b"200 OK" in one_answer(idle[1])
 
 
-def test_connections_that_ask_nothing_keep_out_nobody_who_does(gateway, client):
+def test_keeps_room_for_requests_beside_silent_connections(gateway, client):
     most = gateway.config.limits.connections
     with ExitStack() as stack:
         silent = [stack.enter_context(gateway.connect()) for _ in range(2 * most)]
@@ -217,6 +217,6 @@ def test_keeps_body_room_of_a_key_however_its_header_reads(gateway):
     assert statuses.count(503) >= len(ours) - most - 1
 
 
-def test_half_a_head_is_given_ten_seconds_at_the_most():
+def test_gives_half_a_head_ten_seconds_at_most():
     assert protocol(GatewayLimits(request_seconds=60)).head_seconds == 10
     assert protocol(GatewayLimits(request_seconds=2)).head_seconds == 2

@@ -46,7 +46,7 @@ def test_creates_job_on_uploaded_data_with_every_default_filled_in(client):
     assert (leased.status_code, "does not play episodes" in error_of(leased)["message"]) == (409, True)
 
 
-def test_evaluations_that_nobody_would_play_are_refused(gateway, client, monkeypatch):
+def test_rejects_evaluations_that_nobody_would_play(gateway, client, monkeypatch):
     data = upload(client, 4, 5, 6)
     monkeypatch.setitem(gateway.config.__dict__, "env_workers", 0)
     held_out = {"steps": 1, "environment": "board/TicTacToeVs-v0"}
@@ -70,7 +70,7 @@ def test_evaluations_that_nobody_would_play_are_refused(gateway, client, monkeyp
         ({"initial_policy": "job-none"}, "initial_policy", "there is no job"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_starts(client, change, field, text):
+def test_rejects_what_cannot_be_trained_before_anything_starts(client, change, field, text):
     settings = {
         **sft(upload(client, 4, 5, 6)),
         **({"batch_size": 3} if "held_out" in change else {}),
@@ -82,13 +82,13 @@ def test_what_cannot_be_trained_is_refused_before_anything_starts(client, change
     assert text in error["message"] + error["hint"]
 
 
-def test_data_that_is_longer_than_the_models_context_is_refused(client):
+def test_rejects_data_longer_than_the_models_context(client):
     error = error_of(client.post("/v1/jobs", json=sft(upload(client, 4, 1025))))
     assert (error["type"], error["field"]) == ("InvalidDataError", "data")
     assert "1025 tokens" in error["message"]
 
 
-def test_a_tenant_cannot_train_on_the_data_of_another(gateway, client):
+def test_denies_a_tenant_the_data_of_another(gateway, client):
     data = upload(client, 4, 5)
     with gateway.client("bob") as bob:
         assert bob.get(f"/v1/data/{data}").status_code == 404
@@ -96,7 +96,7 @@ def test_a_tenant_cannot_train_on_the_data_of_another(gateway, client):
         assert (response.status_code, error_of(response)["type"]) == (404, "NotFoundError")
 
 
-def test_a_chunk_needs_a_key_and_its_own_name(gateway, client):
+def test_requires_a_key_and_its_own_name_for_chunk(gateway, client):
     with gateway.client("") as nobody:
         assert nobody.put(f"/v1/data/chunks/{'0' * 64}", content=b"{}").status_code == 401
     wrong = client.put(f"/v1/data/chunks/{'0' * 64}", content=b"{}")
@@ -106,7 +106,7 @@ def test_a_chunk_needs_a_key_and_its_own_name(gateway, client):
     assert large.status_code == 413
 
 
-def test_bodies_small_and_large_do_not_wait_for_images(gateway, client, monkeypatch):
+def test_keeps_bodies_from_waiting_for_images(gateway, client, monkeypatch):
     holds, goes_on = threading.Event(), threading.Event()
 
     def hangs(*_, **__):
@@ -212,7 +212,7 @@ def test_returns_same_job_for_a_repeated_request(gateway, client, spec):
     assert again.json()["job_id"] == first["job_id"], again.text
 
 
-def test_jobs_name_a_model_in_one_way(gateway, owner, spec):
+def test_names_a_model_in_one_way_in_jobs(gateway, owner, spec):
     first = checkpointed(gateway, owner, {**spec, "model": "nano//"}, 5)
     assert owner.get(f"/v1/jobs/{first}").json()["spec"]["model"] == "nano"
     second = {**spec, "kind": "distillation", "model": "nano/", "teacher": "nano///", "initial_policy": first}

@@ -51,7 +51,7 @@ def test_rejects_results_for_another_job_before_a_pool_sees_them(client, spec, r
 
 
 @pytest.mark.parametrize("body", [{}, {"results": 3}, {"results": [3]}, {"results": [{}]}])
-def test_results_without_episodes_are_refused(client, running_job, body):
+def test_rejects_results_without_episodes(client, running_job, body):
     reply = client.post(f"/v1/jobs/{running_job}/episodes/submit", json=body)
     assert (reply.status_code, error_of(reply)["field"].partition(".")[0]) == (422, "results")
 
@@ -84,7 +84,7 @@ def test_queues_a_parked_job_again_when_a_worker_asks(gateway, client, job_id):
     assert client.get(f"/v1/jobs/{job_id}").json()["state"] == "queued"
 
 
-def test_a_worker_whose_job_has_ended_is_told_to_stop(client, job_id):
+def test_tells_worker_to_stop_when_its_job_has_ended(client, job_id):
     client.post(f"/v1/jobs/{job_id}/cancel")
     reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
     told = {"episodes": [], "lost": ["l1"], "job_state": "cancelled", "held_seconds": 0.0, "waits_for": ""}
@@ -94,13 +94,13 @@ def test_a_worker_whose_job_has_ended_is_told_to_stop(client, job_id):
     assert reply.json() == {"verdicts": ["stale", "stale"]}
 
 
-def test_the_episodes_that_the_service_plays_are_not_handed_out(client, spec):
+def test_does_not_hand_out_episodes_that_the_service_plays(client, spec):
     job_id = client.post("/v1/jobs", json={**spec, "rollout": "server"}).json()["job_id"]
     reply = client.post(f"/v1/jobs/{job_id}/episodes/lease", json=LEASE)
     assert (reply.status_code, error_of(reply)["type"]) == (409, "ConflictError")
 
 
-def test_a_lease_request_with_unknown_or_wrong_settings_is_refused(client, running_job):
+def test_rejects_lease_request_with_unknown_or_wrong_settings(client, running_job):
     reply = client.post(f"/v1/jobs/{running_job}/episodes/lease", json={**LEASE, "max_episode": 1})
     assert error_of(reply)["field"] == "max_episode"
     reply = client.post(f"/v1/jobs/{running_job}/episodes/lease", json={**LEASE, "wait_seconds": 1e9})
@@ -124,7 +124,7 @@ def test_splits_long_waits_so_dead_clients_take_no_episodes(gateway, client, run
     assert (params["job_id"], said["worker_id"]) == (running_job, "w1")
 
 
-def test_a_wait_ends_when_its_time_is_over(client, running_job, start_pool):
+def test_ends_a_wait_when_its_time_is_over(client, running_job, start_pool):
     pool = start_pool("pool-1")
     reply = client.post(
         f"/v1/jobs/{running_job}/episodes/lease", json={**LEASE, "renew": [], "wait_seconds": 1.2}

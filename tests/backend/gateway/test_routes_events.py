@@ -61,18 +61,18 @@ def test_ends_stream_of_ended_job_though_nothing_is_new(client, job_id, last):
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "²", "9" * 5000])
-def test_a_last_event_id_that_is_no_number_is_refused(client, job_id, last):
+def test_rejects_last_event_id_that_is_no_number(client, job_id, last):
     response = client.get(f"/v1/jobs/{job_id}/events", headers=[(b"last-event-id", last.encode("latin-1"))])
     assert (response.status_code, response.json()["error"]["field"]) == (422, "Last-Event-ID")
 
 
-def test_a_quiet_stream_shows_that_it_lives(client, job_id, monkeypatch):
+def test_shows_that_a_quiet_stream_lives(client, job_id, monkeypatch):
     monkeypatch.setattr("backend.gateway.routes_events.HEARTBEAT_SECONDS", 0.05)
     with client.stream("GET", f"/v1/jobs/{job_id}/events") as response:
         assert any(line.startswith(":") for line in response.iter_lines())
 
 
-def test_a_stream_ends_with_its_key(gateway, client, job_id):
+def test_ends_a_stream_with_its_key(gateway, client, job_id):
     with client.stream("GET", f"/v1/jobs/{job_id}/events") as response:
         stream = frames(response)
         next(stream)

@@ -16,7 +16,7 @@ def error_of(response):
     return response.json()["error"]
 
 
-def test_a_job_is_created_with_every_default_filled_in(client, spec):
+def test_creates_job_with_every_default_filled_in(client, spec):
     response = client.post("/v1/jobs", json=spec)
     assert response.status_code == 201
     job = response.json()
@@ -58,7 +58,7 @@ def test_rejects_lockstep_job_whose_requests_would_wait_for_each_other(
         assert error_of(response)["field"] == "deterministic"
 
 
-def test_a_request_that_is_sent_twice_makes_one_job(client, spec):
+def test_makes_one_job_of_a_request_sent_twice(client, spec):
     headers = {"Idempotency-Key": "once"}
     first, second = (client.post("/v1/jobs", json=spec, headers=headers).json() for _ in range(2))
     assert first == second
@@ -66,7 +66,7 @@ def test_a_request_that_is_sent_twice_makes_one_job(client, spec):
     assert (clash.status_code, error_of(clash)["type"]) == (409, "ConflictError")
 
 
-def test_a_request_that_is_sent_again_needs_no_check(gateway, client, spec):
+def test_skips_check_of_a_request_that_is_repeated(gateway, client, spec):
     headers = {"Idempotency-Key": "once"}
     first = client.post("/v1/jobs", json=spec, headers=headers).json()
     gateway.check.refusal = InvalidEnvironmentError("the environment server is away")
@@ -117,7 +117,7 @@ def test_rejects_header_that_is_not_a_list_of_packs(client, spec, header):
         ({"environment": {"id": "a", "code": "x"}}, "environment.code", "unknown setting"),
     ],
 )
-def test_a_wrong_setting_is_refused_before_anything_starts(client, spec, change, field, text):
+def test_rejects_wrong_setting_before_anything_starts(client, spec, change, field, text):
     response = client.post("/v1/jobs", json={**spec, **change})
     error = error_of(response)
     assert (response.status_code, error["type"], error["field"]) == (422, "InvalidRequestError", field)
@@ -125,7 +125,7 @@ def test_a_wrong_setting_is_refused_before_anything_starts(client, spec, change,
     assert client.get("/v1/jobs").json() == {"jobs": []}
 
 
-def test_a_job_that_nobody_would_play_is_refused(gateway, client, spec, monkeypatch):
+def test_rejects_job_that_nobody_would_play(gateway, client, spec, monkeypatch):
     monkeypatch.setitem(gateway.config.__dict__, "env_workers", 0)
     error = error_of(client.post("/v1/jobs", json={**spec, "rollout": "server"}))
     assert (error["field"], "rollout='client'" in error["hint"]) == ("rollout", True)
@@ -158,7 +158,7 @@ def test_rejects_nonsense_body_and_never_fails_internally(client, path, body):
     assert error_of(response)["message"]
 
 
-def test_a_tenant_whose_job_checks_hang_delays_only_itself(gateway, client, spec):
+def test_delays_only_the_tenant_whose_job_checks_hang(gateway, client, spec):
     check, hanging = gateway.check, 12
     check.hangs_for = gateway.tenants["bob"]
     with gateway.client("bob") as bob, ThreadPoolExecutor(hanging) as threads:
@@ -175,7 +175,7 @@ def test_a_tenant_whose_job_checks_hang_delays_only_itself(gateway, client, spec
         assert {one.result().status_code for one in submitted} == {201}
 
 
-def test_what_the_job_check_finds_reaches_the_user(gateway, client, spec):
+def test_passes_findings_of_the_job_check_to_user(gateway, client, spec):
     gateway.check.refusal = InvalidEnvironmentError("reset failed", hint="repair it", field="environment")
     response = client.post("/v1/jobs", json=spec)
     assert response.status_code == 422
@@ -195,20 +195,20 @@ def test_what_the_job_check_finds_reaches_the_user(gateway, client, spec):
         ({"environment": {"id": "a", "kwargs": {"data": "x" * 150_000}}}, 413, "dataset"),
     ],
 )
-def test_a_job_that_would_crowd_out_others_is_refused(client, spec, change, status, text):
+def test_rejects_job_that_would_crowd_out_others(client, spec, change, status, text):
     response = client.post("/v1/jobs", json={**spec, **change})
     assert response.status_code == status
     assert text in error_of(response)["hint"]
 
 
-def test_an_unexpected_failure_tells_the_client_nothing_of_the_inside(gateway, client, spec):
+def test_hides_the_inside_from_client_on_unexpected_failure(gateway, client, spec):
     gateway.check.refusal = RuntimeError("secret of another tenant")
     response = client.post("/v1/jobs", json=spec)
     assert (response.status_code, error_of(response)["type"]) == (500, "InternalServiceError")
     assert "secret" not in response.text
 
 
-def test_jobs_are_listed_page_by_page(client, spec):
+def test_lists_jobs_page_by_page(client, spec):
     ids = [client.post("/v1/jobs", json=spec).json()["job_id"] for _ in range(3)]
     first = client.get("/v1/jobs", params={"limit": 2}).json()["jobs"]
     second = client.get("/v1/jobs", params={"limit": 2, "before": first[-1]["job_id"]}).json()["jobs"]
@@ -217,14 +217,14 @@ def test_jobs_are_listed_page_by_page(client, spec):
     assert (refused.status_code, error_of(refused)["field"]) == (422, "limit")
 
 
-def test_a_cancelled_job_stays_cancelled_however_often_one_asks(client, spec):
+def test_keeps_cancelled_job_cancelled_however_often_one_asks(client, spec):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     answers = [client.post(f"/v1/jobs/{job_id}/cancel").json() for _ in range(2)]
     assert answers[0] == answers[1]
     assert answers[0]["state"] == "cancelled"
 
 
-def test_a_checkpoint_is_listed_and_downloaded_file_by_file(gateway, owner, spec):
+def test_lists_and_downloads_a_checkpoint_file_by_file(gateway, owner, spec):
     client = owner
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     service = gateway.store.service()
@@ -301,7 +301,7 @@ def test_keeps_job_that_is_running_or_that_another_builds_on(gateway, client, sp
 
 
 @pytest.mark.parametrize("name", ["..", "%2e%2e", ".deleted-x", "job-never"])
-def test_what_is_no_job_deletes_no_folder(gateway, client, name):
+def test_deletes_no_folder_by_what_is_no_job(gateway, client, name):
     kept = gateway.config.jobs_dir / ".deleted-x"
     kept.mkdir(parents=True, exist_ok=True)
     assert client.delete(f"/v1/jobs/{name}").status_code in {404, 405}
@@ -317,7 +317,7 @@ def test_lists_the_environments_that_the_service_plays_with_their_packs(gateway,
 
 
 @pytest.mark.parametrize(("client_version", "status"), [(version("tinkergym"), 200), ("9.9.0", 426)])
-def test_a_client_of_another_version_is_refused(client, client_version, status):
+def test_rejects_client_of_another_version(client, client_version, status):
     response = client.get("/v1/jobs", headers={"Tinkergym-Version": client_version})
     assert response.status_code == status
     if status == 426:

@@ -48,7 +48,7 @@ def test_takes_no_calls_for_jobs_with_loop_or_ended_policies(client, calls, spec
     assert send(client, calls, 1, PUBLISH).status_code == 409
 
 
-def test_a_sequence_with_too_many_images_is_refused(client, calls):
+def test_rejects_sequence_with_too_many_images(client, calls):
     images = [{"sha256": "0" * 64, "start": place, "end": place + 1} for place in range(65)]
     sequence = {"token_ids": [1] * 66, "loss_mask": [False] * 65 + [True], "images": images}
     answer = send(client, calls, 1, {"op": "forward_backward", "loss": "linear", "sequences": [sequence]})
@@ -57,7 +57,7 @@ def test_a_sequence_with_too_many_images_is_refused(client, calls):
     assert client.get(calls).json()["last_seq"] == 0
 
 
-def test_nobody_loads_another_tenants_policy(gateway, client, calls, spec):
+def test_loads_no_policy_of_another_tenant(gateway, client, calls, spec):
     with gateway.client("bob") as bob:
         theirs = bob.post("/v1/jobs", json=spec).json()["job_id"]
     assert send(client, calls, 1, {"op": "load", "policy": f"{theirs}@1"}).status_code == 404
@@ -80,7 +80,7 @@ def test_rejects_impossible_call_before_it_is_stored(client, calls, call):
     assert client.get(calls).json()["last_seq"] == 0
 
 
-def test_a_reference_is_resolved_for_the_owner_of_its_policy(gateway, client, spec):
+def test_resolves_reference_for_the_owner_of_its_policy(gateway, client, spec):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     service = gateway.store.service()
     lease = service.acquire(job_id, "pool-x", 100, 0.0)
@@ -102,7 +102,7 @@ def test_a_reference_is_resolved_for_the_owner_of_its_policy(gateway, client, sp
         assert found(newest["policy_id"], bob)[0] == found(job_id, bob)[0] == 404
 
 
-def test_a_policys_own_id_names_it_too(gateway, client, calls):
+def test_names_policy_by_its_own_id_too(gateway, client, calls):
     job_id = calls.split("/")[3]
     policy_id = client.get("/v1/policies", params={"reference": job_id}).json()["policy_id"]
     assert send(client, f"/v1/policies/{policy_id}/calls", 1, PUBLISH).status_code == 200

@@ -23,7 +23,7 @@ def request_for(policy, request_id="r1", **more):
     return {"request_id": request_id, "policy": policy, "prompt_ids": [1, 2], "max_tokens": 4, **more}
 
 
-def test_completions_come_through_line_by_line_as_they_are_finished(client, job_id, start_pool):
+def test_streams_completions_line_by_line_as_they_finish(client, job_id, start_pool):
     pool = start_pool()
     pool.gate.clear()
     batch = {"requests": [request_for(job_id, "r1"), request_for(job_id, "r2")]}
@@ -47,7 +47,7 @@ def test_separates_tenants_caches_whatever_session_they_name(gateway, client, st
     assert first[1] == second[1] == session_id
 
 
-def test_top_p_and_top_k_reach_the_pool(client, start_pool):
+def test_passes_top_p_and_top_k_to_the_pool(client, start_pool):
     pool = start_pool()
     asked = [request_for("nano", "r1", top_p=0.9, top_k=40), request_for("nano", "r2")]
     client.post("/v1/sample", json={"requests": asked})
@@ -65,7 +65,7 @@ def test_answers_others_of_a_batch_with_too_many_images(client, start_pool):
 
 
 @pytest.mark.parametrize("cut", [{"top_p": 0}, {"top_p": 1.2}, {"top_k": -3}, {"min_p": 0.1}])
-def test_sampling_that_there_is_not_is_refused_by_name(client, start_pool, cut):
+def test_rejects_unknown_sampling_by_name(client, start_pool, cut):
     pool = start_pool()
     response = client.post("/v1/sample", json={"requests": [request_for("nano", **cut)]})
     (name,) = cut
@@ -74,7 +74,7 @@ def test_sampling_that_there_is_not_is_refused_by_name(client, start_pool, cut):
     assert pool.asked == []
 
 
-def test_two_requests_with_one_id_are_refused(client, start_pool):
+def test_rejects_two_requests_with_one_id(client, start_pool):
     start_pool()
     response = client.post("/v1/sample", json={"requests": [request_for("nano"), request_for("nano")]})
     assert (response.status_code, error_of(response)["field"]) == (422, "requests.request_id")
@@ -100,7 +100,7 @@ def test_refuses_samples_beyond_the_tenants_limit(gateway, client, start_pool):
     assert client.post("/v1/sample", json=more).status_code == 200
 
 
-def test_an_answer_breaks_off_when_its_key_is_revoked(gateway, client, start_pool):
+def test_breaks_answer_off_when_its_key_is_revoked(gateway, client, start_pool):
     pool = start_pool("pool-1")
     pool.gate.clear()
     batch = {"requests": [request_for("nano", "a"), request_for("nano", "b")]}

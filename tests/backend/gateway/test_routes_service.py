@@ -13,7 +13,7 @@ def error_of(response):
     return error
 
 
-def test_the_service_says_what_it_waits_for_and_since_when(gateway, client, start_pool):
+def test_says_what_service_waits_for_and_since_when(gateway, client, start_pool):
     health = client.get("/v1/health").json()
     assert (health["status"], set(health["waiting_for"])) == ("degraded", {"scheduler", "pool:nano"})
     assert health["missing_since"].keys() == {"scheduler", "pool:nano"}
@@ -63,7 +63,7 @@ def test_tells_only_the_machines_owner_what_models_take(gateway, client, owner, 
         assert [who.get("/v1/health").json()["memory"] for who in (client, anonymous)] == [{}, {}]
 
 
-def test_models_and_renderers_are_shown_by_name(client):
+def test_shows_models_and_renderers_by_name(client):
     assert [model["name"] for model in client.get("/v1/models").json()["models"]] == ["nano"]
     assert client.get("/v1/renderer", params={"model": "nano"}).json()["context_length"] == 1024
     refused = client.get("/v1/renderer", params={"model": "gpt-9"})

@@ -23,7 +23,7 @@ def everything_about(client, job_id):
 
 
 @pytest.mark.parametrize("tenant", ["ada", "owner"])
-def test_only_the_owner_of_the_machine_sees_its_paths(gateway, spec, tenant):
+def test_shows_paths_to_the_owner_of_machine_only(gateway, spec, tenant):
     data, python = str(gateway.config.data_dir), str(Path(sys.prefix).resolve())
     service = gateway.store.service()
     with gateway.client(tenant) as client:
@@ -48,7 +48,7 @@ def test_only_the_owner_of_the_machine_sees_its_paths(gateway, spec, tenant):
 
 
 @pytest.mark.parametrize(("folder", "name"), [("elsewhere", "DATABASE"), ("data", "DATA")])
-def test_where_the_database_lies_is_hidden_too(tmp_path, folder, name):
+def test_hides_where_the_database_lies_too(tmp_path, folder, name):
     database = tmp_path / folder / "jobs.sqlite3"
     config = ServiceConfig(data_dir=tmp_path / "data", database_url=f"sqlite:///{database}")
     text = f"no space is left for the database {database}"
@@ -69,7 +69,7 @@ def a_read_only_disk(monkeypatch):
 
 
 @pytest.mark.parametrize(("disk", "text"), [(a_full_disk, "is full"), (a_read_only_disk, "Read-only")])
-def test_a_job_names_a_disk_that_takes_nothing(client, spec, monkeypatch, disk, text):
+def test_names_a_disk_that_takes_nothing_in_job(client, spec, monkeypatch, disk, text):
     job_id = client.post("/v1/jobs", json=spec).json()["job_id"]
     disk(monkeypatch)
     assert text in client.get(f"/v1/jobs/{job_id}").json()["reason"]

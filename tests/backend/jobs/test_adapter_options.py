@@ -31,7 +31,7 @@ def test_agrees_between_learner_and_engine_and_resumes_bit_equal(lab):
 
 
 @pytest.mark.parametrize("settings", [{"optimizer": AdamW(beta1=0.5)}, {"adapter": LoRA(rslora=True)}])
-def test_each_option_takes_effect(lab, settings):
+def test_applies_each_option(lab, settings):
     assert lab.that_learn_the_same([{}, settings]) == []
 
 
@@ -42,7 +42,7 @@ def test_fails_job_that_names_no_layer_and_lists_existing_ones(lab):
     assert error.field == "adapter.target_modules"
 
 
-def test_episodes_are_rendered_by_the_chat_template_of_their_job(lab):
+def test_renders_episodes_by_the_chat_template_of_their_job(lab):
     job_id = lab.start(steps=1, chat_template="plain")
     assert lab.transport(job_id).renderer(job_id).chat_template == PLAIN
     assert {seat.model for one in lab.lease(job_id) for seat in one.seats.values()} == {job_id}

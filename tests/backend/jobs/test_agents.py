@@ -52,7 +52,7 @@ def test_asks_own_policy_of_each_seat_with_own_seeds():
     assert 0 <= second < 2**63
 
 
-def test_a_seat_that_shares_a_policy_asks_that():
+def test_asks_policy_that_a_seat_shares():
     shared = spec(agents={FIRST: Train(system_prompt="Win."), SECOND: SharedWith(agent=FIRST)})
     (request, *_) = step_requests("job-1", shared, 1)
     assert {seat.policy for seat in request.seats.values()} == {f"job-1/{FIRST}"}
@@ -78,7 +78,7 @@ def test_trains_every_policy_from_its_own_seat_and_keeps_it(lab):
     assert [event.agent for event in lab.events(job_id, "checkpoint")] == [FIRST, SECOND] * 2
 
 
-def test_a_shared_policy_learns_from_both_seats(lab):
+def test_learns_shared_policy_from_both_seats(lab):
     job_id = lab.start(**{**GAME, "agents": {FIRST: Train(), SECOND: SharedWith(agent=FIRST)}}, steps=1)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED

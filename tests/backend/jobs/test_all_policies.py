@@ -21,6 +21,6 @@ def test_reports_what_several_policies_learned_by_name_without_averaging():
     }
 
 
-def test_what_a_single_policy_learned_is_told_as_it_is():
+def test_reports_what_a_single_policy_learned_as_it_is():
     learned = Learned(loss=1.0, metrics={"kl": 0.5}, trained_tokens=3)
     assert together({"": learned}) is learned

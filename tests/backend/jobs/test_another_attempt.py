@@ -22,7 +22,7 @@ def test_replays_what_was_stored_and_plays_only_the_rest(lab):
     assert lab.service.job(job_id).attempt == 2
 
 
-def test_a_new_worker_goes_on_from_the_last_checkpoint(lab):
+def test_resumes_by_new_worker_from_the_last_checkpoint(lab):
     job_id = lab.start(steps=3, checkpoint_every=1)
     lab.play_step(job_id)
     lab.play_step(job_id)
@@ -55,7 +55,7 @@ def test_gives_up_place_of_job_whose_client_stays_away(make_lab):
     assert lab.weights(job_id, 2) == undisturbed.weights(expected, 2)
 
 
-def test_a_silent_client_is_waited_for_and_welcomed_back(lab):
+def test_waits_for_silent_client_and_welcomes_it_back(lab):
     job_id = lab.start(client_timeout_seconds=0.2, steps=1)
     lab.until_state(job_id, JobState.WAITING_FOR_CLIENT)
     requests = lab.lease(job_id)

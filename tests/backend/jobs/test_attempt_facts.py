@@ -17,7 +17,7 @@ LEASE = JobLease(
 )
 
 
-def test_an_attempt_says_where_it_runs_and_with_which_versions():
+def test_says_where_an_attempt_runs_and_with_which_versions():
     fact = attempt_fact(LEASE, {"engine": "transformers"}, "f" * 64)
     assert (fact.kind, fact.number, fact.attempt) == ("attempt", 2, 2)
     assert (fact.body.worker_id, fact.body.place) == ("pool-1", {"engine": "transformers"})
@@ -26,5 +26,5 @@ def test_an_attempt_says_where_it_runs_and_with_which_versions():
     assert fact.body.versions["python"] == platform.python_version()
 
 
-def test_what_is_not_installed_is_left_out():
+def test_leaves_out_what_is_not_installed():
     assert all(attempt_fact(LEASE, {}).body.versions.values())

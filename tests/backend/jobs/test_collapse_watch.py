@@ -56,7 +56,7 @@ def test_alarms_on_fall_against_anchors_and_names_version_before_it():
     assert "go 4" in message or "go 5" in message
 
 
-def test_where_all_games_go_worse_there_is_no_such_alarm():
+def test_alarms_not_where_all_games_go_worse():
     rounds = [{"anchor": score, "own": score} for score in (0.6, 0.6, 0.1, 0.1)]
     assert not looked(watch(), rounds)
 
@@ -68,11 +68,11 @@ def test_where_all_games_go_worse_there_is_no_such_alarm():
         ({}, {"drawn": 1.0}, "collapse_draws"),
     ],
 )
-def test_sure_actions_and_drawn_games_are_alarms(guard, played, name):
+def test_alarms_on_sure_actions_and_drawn_games(guard, played, name):
     assert [one[0] for one in looked(watch(**guard), [{"anchor": 0.0, **played}] * 5)] == [name]
 
 
-def test_games_as_long_as_the_limit_allows_are_an_alarm():
+def test_alarms_on_games_as_long_as_limit_allows():
     short = SPEC.model_copy(update={"limits": SPEC.limits.model_copy(update={"max_turns": 1})})
     assert figures_of(short, games(1, 0.0))["long"] == 1.0
     assert figures_of(SPEC, games(1, 0.0))["long"] == 0.0
@@ -112,7 +112,7 @@ def test_tells_of_a_fall_without_other_games_if_none_exist():
     assert "other games" not in alarms[0].message
 
 
-def test_a_resumed_guard_sees_what_an_undisturbed_one_sees():
+def test_sees_as_resumed_guard_what_an_undisturbed_one_sees():
     rounds = [{"anchor": score} for score in (0.6, 0.6, 0.6, 0.1, 0.1, 0.6, 0.6, 0.1, 0.1)]
     undisturbed = looked(watch(), rounds)
     first = watch()
@@ -140,7 +140,7 @@ def test_shows_collapse_of_one_policy_beside_one_that_does_well():
     assert "of o against anchors" in alarms[0].message
 
 
-def test_the_way_back_begins_every_policy_with_its_own_version():
+def test_begins_every_policy_on_way_back_with_own_version():
     assert command_from(SPEC, "job-1", 40).endswith(" ... --from job-1/x@40")
     assert command_from(SPEC, "job-1", 0).endswith(" ...")
     pair = SPEC.model_copy(update={"agents": {"x": Train(), "o": Train()}})

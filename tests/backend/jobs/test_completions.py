@@ -52,7 +52,7 @@ def warned(*trajectories, rewards_count=True):
 FINE = [episode(float(number)) for number in range(8)]
 
 
-def test_lengths_and_shares_are_over_the_completions():
+def test_takes_lengths_and_shares_over_the_completions():
     cut = episode(tokens=8, cut=True, stop_reason=StopReason.TOKEN_LIMIT)
     found = completion_metrics(played([*[episode(tokens=2)] * 5, cut, cut, episode(action=" ")]))
     assert found == pytest.approx(
@@ -98,7 +98,7 @@ def cut_by_seats(**agents):
     return {warning.name: warning for warning in found}
 
 
-def test_each_seat_has_its_own_lengths():
+def test_gives_each_seat_its_own_lengths():
     spec = SPEC.model_copy(update={"agents": {"x": Train(), "o": Train()}})
     lengths = {"x": 2, "o": 6}
     finished = [
@@ -113,7 +113,7 @@ def test_advises_no_longer_turns_when_the_episodes_limit_cut_completions():
     assert warned(*[episode(float(number), tokens=3, cut=True) for number in range(8)]) == {}
 
 
-def test_completions_without_text_are_told():
+def test_reports_completions_without_text():
     assert warned(*[episode(float(n), action="") for n in range(4)], *FINE[4:]).keys() == {
         "empty_completions"
     }

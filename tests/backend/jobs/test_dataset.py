@@ -32,7 +32,7 @@ def spec(**settings):
     seed=st.integers(0, 2**63 - 1),
     passes=st.integers(1, 3),
 )
-def test_every_record_comes_equally_often_however_the_batches_fall(records, batch_size, seed, passes):
+def test_gives_every_record_equally_often_however_batches_fall(records, batch_size, seed, passes):
     job = spec(batch_size=batch_size, seed=seed)
     stream = []
     step = 1
@@ -50,7 +50,7 @@ def test_derives_order_from_seed_or_leaves_it_as_it_is():
     assert batch_numbers(spec(batch_size=6, shuffle=False), 4, 2) == [2, 3, 0, 1, 2, 3]
 
 
-def test_a_cancelled_job_stops_reading_its_data(tmp_path):
+def test_stops_reading_data_in_a_cancelled_job(tmp_path):
     uploads = Uploads(LocalBlobs(tmp_path), "ada")
     sequence = TokenSequence(token_ids=[1, 2], trained=[(1, 2)])
     body = DataChunk(kind="sft", records=[[sequence]]).model_dump_json().encode()
@@ -68,7 +68,7 @@ def test_a_cancelled_job_stops_reading_its_data(tmp_path):
         read(context)
 
 
-def test_spans_become_a_mask():
+def test_turns_spans_into_a_mask():
     sent = TokenSequence(token_ids=[5, 6, 7, 8, 9], trained=[(1, 2), (3, 5)])
     sequence = train_sequence(written(sent), weight=0.5)
     assert sequence.token_ids == sent.token_ids
@@ -77,7 +77,7 @@ def test_spans_become_a_mask():
 
 
 @pytest.mark.parametrize("trained", [[], [(0, 1)], [(1, 1)], [(2, 4), (3, 5)], [(3, 5), (1, 2)], [(1, 6)]])
-def test_spans_that_make_no_sense_are_refused(trained):
+def test_rejects_spans_that_make_no_sense(trained):
     with pytest.raises(ValidationError) as refused:
         TokenSequence(token_ids=[5, 6, 7, 8, 9], trained=trained)
     assert explain(refused.value, TokenSequence).field.startswith("trained")

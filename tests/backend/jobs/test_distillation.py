@@ -32,7 +32,7 @@ def distill(lab, teacher, **settings):
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
-def test_the_student_learns_to_say_what_the_teacher_finds_likely(lab, written, adapter):
+def test_learns_to_say_what_the_teacher_finds_likely(lab, written, adapter):
     teacher = written.run("sft", SAYS, steps=15, batch_size=1, learning_rate=1e-2)
     rate = 3e-3 if adapter.kind == "lora" else 3e-4
     settings = {"steps": 16, "episodes_per_step": 32, "learning_rate": rate, "adapter": adapter}
@@ -46,7 +46,7 @@ def test_the_student_learns_to_say_what_the_teacher_finds_likely(lab, written, a
     assert max(step.metrics["parity_max"] for step in (first, last)) <= 1e-4
 
 
-def test_a_teacher_that_is_the_student_teaches_nothing(lab):
+def test_learns_nothing_from_a_teacher_that_is_the_student(lab):
     student = distill(lab, "nano", steps=1)
     lab.play_on(student)
     (step,) = lab.events(student, "step")
@@ -55,7 +55,7 @@ def test_a_teacher_that_is_the_student_teaches_nothing(lab):
     assert step.records is None
 
 
-def test_a_spike_of_the_first_of_several_updates_is_told(lab, monkeypatch):
+def test_reports_spike_of_the_first_of_several_updates(lab, monkeypatch):
     said = [{"loss_spike": 12.0}]
 
     def look(self, value, *, name, least=0.0):
@@ -127,7 +127,7 @@ def test_stops_a_distillation_before_it_learns_from_drifted_engine(lab):
     assert lab.events(student, "step") == []
 
 
-def test_every_setting_of_a_distillation_changes_what_is_learned(lab, written):
+def test_changes_what_is_learned_by_every_distillation_setting(lab, written):
     teacher = written.run("sft", SAYS, steps=3, batch_size=1, learning_rate=1e-2)
     jobs = [
         {},

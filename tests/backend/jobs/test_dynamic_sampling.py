@@ -45,7 +45,7 @@ def played(spec, groups):
 SPLIT, SAME = (0.0, 1.0), (1.0, 1.0)
 
 
-def test_silent_groups_are_replaced_in_their_places_round_by_round():
+def test_replaces_silent_groups_in_their_places_round_by_round():
     spec = job(rounds=2)
     first = {0: SPLIT, 1: SAME, 2: SAME}
     assert follow(spec, played(spec, first)).wanted == [3, 4]
@@ -89,13 +89,13 @@ def test_keeps_batch_size_with_silent_groups_after_the_last_round():
     assert replaced == 3
 
 
-def test_a_step_without_silent_groups_needs_no_round():
+def test_needs_no_round_without_silent_groups():
     spec = job()
     rounds = follow(spec, played(spec, {0: SPLIT, 1: SPLIT, 2: SPLIT}))
     assert (rounds.wanted, rounds.groups, rounds.replaced) == ([], [0, 1, 2], 0)
 
 
-def test_a_group_that_failures_left_without_comparison_is_replaced_too():
+def test_replaces_group_that_failures_left_without_comparison_too():
     spec = job()
     failed = episode(0.0, StopReason.ENVIRONMENT_ERROR)
     rounds = follow(spec, played(spec, {0: SPLIT, 1: (failed, 1.0), 2: SPLIT}))
@@ -169,13 +169,13 @@ def never(sequences):
     raise AssertionError("nothing of this needs a model")
 
 
-def test_without_rounds_everything_is_learned_from():
+def test_learns_from_everything_without_rounds():
     spec = job(rounds=0)
     everything = played(spec, {0: SAME, 1: SAME, 2: SAME})
     assert learned_from(spec, everything) == (everything, 0)
 
 
-def test_replacements_have_seeds_and_ids_of_their_own():
+def test_gives_replacements_own_seeds_and_ids():
     spec = job()
     first, new = step_requests("job-1", spec, 1), group_requests("job-1", spec, 1, [3, 4])
     assert not {r.episode_id for r in first} & {r.episode_id for r in new}
@@ -215,7 +215,7 @@ def algorithm(rounds):
     return GRPO(group_size=3, groups_per_step=3, dynamic_sampling_rounds=rounds)
 
 
-def test_a_job_replaces_silent_groups_and_counts_them(lab):
+def test_replaces_silent_groups_in_job_and_counts_them(lab):
     plain, replacing = (lab.start(**DULL, algorithm=algorithm(rounds)) for rounds in (0, 3))
     for job_id in (plain, replacing):
         lab.play_on(job_id)
@@ -251,7 +251,7 @@ def test_resumes_mid_round_with_the_same_weights(lab):
     assert {one.name for one in lab.events(broken, "warning")} == {"completions_cut"}
 
 
-def test_stored_rounds_are_replayed_to_the_bit(lab):
+def test_replays_stored_rounds_to_the_bit(lab):
     job_id = lab.start(**DULL, algorithm=algorithm(3))
     while not lab.events(job_id, "step"):
         lab.play_step(job_id)
@@ -268,7 +268,7 @@ def test_stored_rounds_are_replayed_to_the_bit(lab):
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_in_lockstep_rounds_repeat_to_the_bit(lab, interrupted):
+def test_repeats_rounds_to_the_bit_in_lockstep(lab, interrupted):
     settings = {**DULL, "deterministic": True, "algorithm": algorithm(3)}
     smooth = lab.start(**settings)
     lab.play_on(smooth)

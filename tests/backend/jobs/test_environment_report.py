@@ -14,13 +14,13 @@ def spec(**settings):
     return RLSpec(steps=1, algorithm=GRPO(group_size=2, groups_per_step=4), **settings)
 
 
-def test_a_job_with_one_environment_has_none():
+def test_reports_nothing_for_one_environment():
     job = spec(environment=EnvironmentRef(id="easy"))
     played = [(one, result_of(one, one_turn_episode(1.0))) for one in step_requests("job-1", job, 1)]
     assert per_environment(job, played) == {}
 
 
-def test_each_environment_has_figures_of_its_own():
+def test_gives_each_environment_figures_of_its_own():
     job = spec(environments=SEVERAL)
     played = []
     for request in step_requests("job-1", job, 1):
@@ -34,7 +34,7 @@ def test_each_environment_has_figures_of_its_own():
     assert [name for name in found if name.endswith("won")] == ["environment/easy/env/won"]
 
 
-def test_what_failed_is_no_reward():
+def test_excludes_what_failed_from_rewards():
     job = spec(environments=SEVERAL)
     played = [
         (one, result_of(one, one_turn_episode(0.0, StopReason.ENVIRONMENT_ERROR)))
@@ -45,6 +45,6 @@ def test_what_failed_is_no_reward():
     assert found["environment/easy/failed_episodes"] == found["environment/easy/episodes"]
 
 
-def test_an_environment_that_was_not_played_has_no_episodes():
+def test_reports_no_episodes_of_unplayed_environment():
     found = per_environment(spec(environments=SEVERAL), [])
     assert found["environment/easy/episodes"] == 0.0

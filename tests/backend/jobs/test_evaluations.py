@@ -85,7 +85,7 @@ def test_replays_evaluation_that_a_kill_broke_off_and_counts_once(lab):
     assert [one.step for one in evaluations(lab, job_id)] == [0, 1, 2, 3]
 
 
-def test_the_best_version_keeps_its_checkpoint_and_has_a_name(lab):
+def test_keeps_and_names_the_best_versions_checkpoint(lab):
     # The reward falls with every letter, and a negative rate teaches to write more of them.
     job_id = lab.start(
         steps=4,
@@ -128,7 +128,7 @@ def test_decides_best_version_by_the_evaluation_or_metric_named(lab, best_by):
 @pytest.mark.parametrize(
     ("best_by", "evaluate"), [("nobody", [EvaluateEvery(1, name="a")]), ("a", []), ("a/", [])]
 )
-def test_a_best_that_no_evaluation_decides_is_refused(best_by, evaluate):
+def test_rejects_best_that_no_evaluation_decides(best_by, evaluate):
     settings = {"environment": {"id": "test/Fickle-v0"}, "steps": 1, "evaluate": evaluate}
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({**settings, "best_by": best_by})
@@ -142,7 +142,7 @@ def test_a_best_that_no_evaluation_decides_is_refused(best_by, evaluate):
         ({"patience": 2, "env_kwargs": {"pay": 0.0}}, 2, "2 evaluations"),
     ],
 )
-def test_a_job_ends_early_when_its_evaluations_say_so(lab, setting, last, reason):
+def test_ends_job_early_when_its_evaluations_say_so(lab, setting, last, reason):
     job_id = lab.start(steps=50, deterministic=True, evaluate=EvaluateEvery(1, episodes=2, **setting))
     lab.play_on(job_id)
     state = lab.events(job_id, "state")[-1]
@@ -152,7 +152,7 @@ def test_a_job_ends_early_when_its_evaluations_say_so(lab, setting, last, reason
     assert {view.step for view in lab.tenant.checkpoints(job_id)} >= ({last} - {0})
 
 
-def test_episodes_that_fail_enter_no_figure(lab):
+def test_keeps_failed_episodes_out_of_every_figure(lab):
     job_id = lab.start(steps=1, evaluate=EvaluateEvery(1, episodes=4, env_kwargs={"failing": 1.0}))
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
@@ -175,12 +175,12 @@ def test_episodes_that_fail_enter_no_figure(lab):
         },
     ],
 )
-def test_evaluations_that_cannot_be_played_are_refused(settings):
+def test_rejects_evaluations_that_cannot_be_played(settings):
     with pytest.raises(InvalidRequestError):
         parse_spec({"environment": {"id": "test/Fickle-v0"}, "steps": 3, **settings})
 
 
-def test_wrong_settings_are_named():
+def test_names_wrong_settings():
     for settings in ({"steps": 0}, {"steps": 1, "episodes": 0}, {"steps": 1, "seed": 2**32}, {"step": 3}):
         with pytest.raises(InvalidRequestError):
             EvaluateEvery(**settings)

@@ -16,7 +16,7 @@ def test_cancels_a_job_that_waits_for_its_client(lab):
     lab.until_state(job_id, JobState.CANCELLED)
 
 
-def test_a_cancelled_job_keeps_what_it_learned(lab):
+def test_keeps_what_a_cancelled_job_learned(lab):
     job_id = lab.start(steps=5)
     lab.play_step(job_id)
     lab.lease(job_id)

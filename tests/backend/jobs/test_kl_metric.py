@@ -48,7 +48,7 @@ def test_pays_nothing_for_kl_where_it_is_off_or_early(lab, asked):
     assert len(asked) == 2
 
 
-def test_when_it_is_measured_follows_from_what_it_costs():
+def test_derives_when_it_is_measured_from_its_cost():
     assert job_spec().kl_measured_every == 10
     assert job_spec(kl_metric_every=3).kl_measured_every == 3
     whole = job_spec(adapter=FullParameters())

@@ -84,7 +84,7 @@ def test_begins_corrected_ratio_there_in_later_whole_passes_too(lab, calls, corr
     assert metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_cancellation_is_heard_between_the_updates_of_a_step(lab, monkeypatch):
+def test_hears_cancellation_between_the_updates_of_a_step(lab, monkeypatch):
     optim_step, cancel, heard, steps = Learner.optim_step, JobControl.cancel, threading.Event(), []
 
     def step_and_cancel(self, *arguments, **settings):
@@ -102,7 +102,7 @@ def test_a_cancellation_is_heard_between_the_updates_of_a_step(lab, monkeypatch)
     assert len(steps) == 2
 
 
-def test_more_minibatches_than_groups_are_refused():
+def test_rejects_more_minibatches_than_groups():
     spec = {"environment": {"id": "bandit/Bandit-v0"}, "steps": 1}
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({**spec, "algorithm": {"group_size": 2, "groups_per_step": 4, "minibatches": 5}})

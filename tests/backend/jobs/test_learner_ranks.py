@@ -107,7 +107,7 @@ def test_ends_job_that_kills_its_ranks_with_their_error(make_lab, written_in, mo
     assert lab.events(job_id, "state")[-1].error.type == "RankLostError"
 
 
-def test_ranks_that_have_no_devices_of_their_own_are_refused(tmp_path, monkeypatch):
+def test_rejects_ranks_without_devices_of_their_own(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="device"):
         load_config(None, ["learner_ranks=2", "device=cuda:1"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -145,7 +145,7 @@ def test_pauses_while_its_tokens_are_used_up(lab, written, kind):
     assert steps[-1].metrics["used/hours"] > 0
 
 
-def test_a_job_pauses_when_its_hours_are_used_up(lab):
+def test_pauses_job_when_its_hours_are_used_up(lab):
     job_id = lab.start(steps=3, budget=Budget(hours=1e-6))
     lab.until_state(job_id, JobState.PAUSED)
     assert "hours are used" in lab.service.job(job_id).reason
@@ -193,7 +193,7 @@ def test_applies_another_rate_to_written_data_from_the_next_step(lab, written):
     assert attempt["model_fingerprint"] == manifest["model_fingerprint"] != ""
 
 
-def test_every_changed_setting_of_an_update_reaches_the_learner(lab, monkeypatch):
+def test_passes_every_changed_setting_of_update_to_learner(lab, monkeypatch):
     used = []
     learn, step = TrainedPolicy.forward_backward, TrainedPolicy.optim_step
 

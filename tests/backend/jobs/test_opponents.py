@@ -30,7 +30,7 @@ def hashes(lab, job_id, version):
 
 
 @pytest.mark.parametrize("opponent", [Scripted("heuristic"), Base()], ids=["heuristic", "base"])
-def test_a_policy_learns_against_somebody_who_is_not_trained(lab, opponent):
+def test_learns_against_somebody_who_is_not_trained(lab, opponent):
     job_id = lab.start(**GAME, agents={"x": Train(), "o": opponent}, steps=2)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED

@@ -123,7 +123,7 @@ def test_samples_last_published_version_after_kill_whatever_was_trained_since(la
     assert greedy(owner, first) == known
 
 
-def test_published_weights_that_are_saved_later_keep_their_version(lab, owner):
+def test_keeps_version_of_published_weights_that_are_saved_later(lab, owner):
     owner.call(BATCH, STEP)
     version = owner.call(Publish()).version
     known = greedy(owner, version)
@@ -134,7 +134,7 @@ def test_published_weights_that_are_saved_later_keep_their_version(lab, owner):
     assert greedy(owner, version) == known
 
 
-def test_a_publish_is_recorded_with_its_hash(lab, owner):
+def test_records_a_publish_with_its_hash(lab, owner):
     version = owner.call(BATCH, STEP, Publish()).version
     assert lab.service.version_sha256(owner.job_id, version)
     assert lab.service.job(owner.job_id).policy_version == version

@@ -204,7 +204,7 @@ def test_computes_logprobs_at_the_temperature_of_each_sequence(lab):
             assert own == pytest.approx(completion.sampling_logprobs, abs=1e-4)
 
 
-def test_the_gradients_of_several_calls_add_up_to_one_step(lab):
+def test_adds_up_gradients_of_several_calls_to_one_step(lab):
     together, apart = Owner(lab), Owner(lab)
     both = [{"token_ids": IDS[0], "advantage": 0.5}, {"token_ids": IDS[1], "advantage": -2.0}]
     step = OptimStep(learning_rate=1e-2)

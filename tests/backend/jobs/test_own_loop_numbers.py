@@ -49,21 +49,21 @@ def extreme(loss="ppo", **sequence):
     ],
     ids=str,
 )
-def test_numbers_beyond_their_bounds_are_refused_by_the_schema(numbers):
+def test_rejects_numbers_beyond_their_bounds_by_the_schema(numbers):
     with pytest.raises(ValidationError):
         extreme(**numbers)
 
 
 @pytest.mark.parametrize("loss", ["ppo", "cispo", "gspo"])
 @pytest.mark.parametrize("far", [-1e6, 1.0])
-def test_the_most_extreme_logprobs_end_no_policy(call, loss, far):
+def test_survives_the_most_extreme_logprobs(call, loss, far):
     known = call(Logprobs(sequences=[SEQUENCE])).logprobs
     found = call(extreme(loss, sampling_logprobs=[None, far, far, far], advantage=1e12))
     assert found.error is None or found.error.type == "NonFiniteLossError"
     assert call(Logprobs(sequences=[SEQUENCE])).logprobs == known
 
 
-def test_a_result_that_no_answer_can_hold_refuses_its_call(call, monkeypatch):
+def test_rejects_call_whose_result_no_answer_can_hold(call, monkeypatch):
     learn = TrainedPolicy.forward_backward
 
     def infinite(self, *arguments, **settings):

@@ -65,7 +65,7 @@ def test_repeats_a_load_that_no_checkpoint_covers(lab, killed_at, with_optimizer
     assert (owner.logprobs() == ahead) == with_optimizer
 
 
-def test_a_save_whose_result_was_lost_gets_it_again(lab, killed_at):
+def test_returns_result_of_a_save_again_that_was_lost(lab, killed_at):
     owner = Owner(lab)
     killed_at(owner, ServiceStore, "finish_call", BATCH, STEP, Save())
     owner.logprobs()
@@ -93,7 +93,7 @@ def test_repeats_the_calls_after_an_older_checkpoint(lab):
     assert owner.logprobs() == known
 
 
-def test_a_repeated_publish_is_sampled_as_the_newest(lab):
+def test_samples_a_repeated_publish_as_the_newest(lab):
     owner = Owner(lab)
     owner.call(Publish(), BATCH, STEP, Publish())
     known = owner.sampled([65, 66], max_tokens=6, temperature=0)
@@ -105,7 +105,7 @@ def test_a_repeated_publish_is_sampled_as_the_newest(lab):
     assert (again.token_ids, again.sampling_logprobs) == (known.token_ids, known.sampling_logprobs)
 
 
-def test_a_newer_publish_is_awaited_until_it_is_repeated(lab, learner):
+def test_awaits_newer_publish_until_it_is_repeated(lab, learner):
     learner.hold_at = math.inf
     owner = Owner(lab)
     owner.call(Publish(), BATCH, STEP, Publish())
@@ -133,7 +133,7 @@ def test_resumes_with_its_optimizer_after_a_load_and_a_kill(lab):
     assert owner.logprobs() == known
 
 
-def test_loaded_weights_are_a_new_version(lab):
+def test_gives_loaded_weights_a_new_version(lab):
     owner = Owner(lab, keep_checkpoints=3)
     first = owner.call(Publish(), BATCH, STEP, Save()).policy
     published = owner.call(Publish()).version
@@ -142,7 +142,7 @@ def test_loaded_weights_are_a_new_version(lab):
     assert loaded.policy == f"{owner.job_id}@7"
 
 
-def test_weights_keep_their_version_until_they_change(lab):
+def test_keeps_version_of_weights_until_they_change(lab):
     owner = Owner(lab)
     version = owner.call(BATCH, STEP, Publish()).version
     skipped = owner.call(IDLE, STEP)
@@ -164,7 +164,7 @@ def test_saves_a_publish_if_the_next_may_come_too_late(lab):
     assert saved == [[3], [3, 7], [3, 7, 11]]
 
 
-def test_large_calls_are_saved_early(lab, monkeypatch):
+def test_saves_large_calls_early(lab, monkeypatch):
     owner = Owner(lab, keep_checkpoints=3)
     owner.logprobs()
     call = lab.service.next_call(owner.job_id, 0)
@@ -174,7 +174,7 @@ def test_large_calls_are_saved_early(lab, monkeypatch):
     assert steps(lab, owner) == [3, 6]
 
 
-def test_a_refused_call_trains_no_tokens(lab):
+def test_trains_no_tokens_by_a_refused_call(lab):
     owner = Owner(lab)
     sequence = {"token_ids": [65, 66, 67, 68], "loss_mask": [False, False, True, True]}
     owner.call(ForwardBackward(sequences=[sequence, sequence]), Logprobs(sequences=[sequence]))
@@ -185,7 +185,7 @@ def test_a_refused_call_trains_no_tokens(lab):
     assert lab.service.job(owner.job_id).used_tokens == 4
 
 
-def test_a_used_up_budget_pauses_before_the_next_call(lab):
+def test_pauses_before_the_next_call_on_used_up_budget(lab):
     owner = Owner(lab, budget={"tokens": 6})
     owner.call(BATCH, STEP)
     assert lab.state(owner.job_id) is JobState.RUNNING

@@ -87,7 +87,7 @@ def test_continues_with_policy_and_value_head_of_another_job(lab):
     assert lab.events(third, "step")[0].metrics["value_mean"] == 0.0
 
 
-def test_the_value_heads_rate_follows_the_schedule_of_the_policys(lab, monkeypatch):
+def test_schedules_rate_of_value_head_as_the_policys(lab, monkeypatch):
     asked, optim_step = [], Learner.optim_step
 
     def noted(self, policy_id, *, learning_rate, value_learning_rate, **settings):
@@ -108,7 +108,7 @@ def test_the_value_heads_rate_follows_the_schedule_of_the_policys(lab, monkeypat
     assert [rate for _, rate in asked] == pytest.approx([0.8 * factor for factor in factors])
 
 
-def test_every_setting_of_ppo_changes_what_is_learned(lab, monkeypatch):
+def test_changes_what_is_learned_by_every_setting_of_ppo(lab, monkeypatch):
     plain = {"groups_per_step": 6, "learning_rate": 1e-2, "updates_per_step": 2}
     settings = [
         {},
@@ -130,7 +130,7 @@ def test_every_setting_of_ppo_changes_what_is_learned(lab, monkeypatch):
     assert that_learn_the_same(lab, monkeypatch, {"algorithm": PPO(**plain)}, others) == []
 
 
-def test_groups_of_ppo_change_what_is_learned(lab):
+def test_changes_what_is_learned_by_groups_of_ppo(lab):
     plain = {"groups_per_step": 6, "learning_rate": 1e-2}
     groups = [plain, {**plain, "group_size": 2, "groups_per_step": 3}]
     assert lab.that_learn_the_same([{"algorithm": PPO(**some)} for some in groups]) == []

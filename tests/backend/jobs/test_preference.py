@@ -26,7 +26,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
-def test_the_chosen_answers_win_and_the_margin_grows(lab, written, adapter):
+def test_makes_chosen_answers_win_and_margin_grow(lab, written, adapter):
     rate = 2e-3 if adapter.kind == "lora" else 3e-4
     settings = {"steps": 12, "batch_size": 4, "learning_rate": rate, "adapter": adapter}
     job_id = written.run("preference", PAIRS, **settings)
@@ -40,7 +40,7 @@ def test_the_chosen_answers_win_and_the_margin_grows(lab, written, adapter):
 
 
 @pytest.mark.parametrize("loss", [IPO(), Hinge(), SimPO(), ORPO(), DPO(label_smoothing=0.1)])
-def test_every_loss_parts_the_answers(lab, written, loss):
+def test_parts_the_answers_by_every_loss(lab, written, loss):
     job_id = written.run("preference", PAIRS, steps=8, batch_size=4, learning_rate=2e-3, loss=loss)
     first, *_, last = lab.events(job_id, "step")
     assert last.loss < first.loss
@@ -95,14 +95,14 @@ def test_has_gradient_of_the_mean_over_pairs_by_the_formula(lab, written, monkey
     assert step.metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
 
 
-def test_what_is_held_out_is_measured_and_not_trained_on(lab, written):
+def test_measures_what_is_held_out_without_training_on_it(lab, written):
     job_id = written.run("preference", PAIRS * 2, steps=4, batch_size=2, held_out=0.5, eval_every=2)
     steps = lab.events(job_id, "step")
     assert ["eval/loss" in step.metrics for step in steps] == [True, True, False, True]
     assert steps[-1].metrics["epoch"] == 2.0
 
 
-def test_held_out_pairs_are_measured_as_those_of_a_step(lab, written, monkeypatch):
+def test_measures_held_out_pairs_as_those_of_a_step(lab, written, monkeypatch):
     # In parts of 2, 2, 2 and 1; the next step trains on the same pairs with the same policy.
     monkeypatch.setattr("backend.jobs.preference._MEASURED_AT_ONCE", 2)
     pairs = [*PAIRS, *({**pair, "prompt": f"the {pair['prompt']}"} for pair in PAIRS[:3])]

@@ -21,7 +21,7 @@ from tinkergym.trajectory.trajectory import StopReason
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
-def test_a_service_in_bfloat16_trains_within_its_wider_threshold(make_lab, adapter):
+def test_trains_in_bfloat16_within_its_wider_threshold(make_lab, adapter):
     first = []
     for dtype in ("float32", "bfloat16"):
         lab = make_lab(dtype, dtype=dtype)
@@ -67,7 +67,7 @@ def test_loads_policy_of_earlier_job_from_its_checkpoint(lab):
     assert after.sampling_logprobs == pytest.approx(before.sampling_logprobs, abs=1e-5)
 
 
-def test_version_0_is_the_untrained_model_whatever_was_published_since(lab):
+def test_keeps_untrained_model_as_version_0_after_any_publish(lab):
     job_id = lab.start(steps=1, algorithm=GRPO(group_size=2, groups_per_step=2, learning_rate=0.1))
     lab.play_on(job_id)
     untrained, base = sample(lab, job_id, version=0), sample(lab, "nano")
@@ -101,7 +101,7 @@ def test_repeats_same_bits_by_seed_in_lockstep_also_when_resumed(lab, adapter):
     assert lab.weights(broken, 3) == lab.weights(smooth, 3)
 
 
-def test_every_setting_of_the_training_changes_what_is_learned(lab, monkeypatch):
+def test_changes_what_is_learned_by_every_training_setting(lab, monkeypatch):
     plain = {"group_size": 3, "groups_per_step": 3, "learning_rate": 1e-2}
     algorithms = [
         {},
@@ -145,13 +145,13 @@ def test_every_setting_of_the_training_changes_what_is_learned(lab, monkeypatch)
     assert that_learn_the_same(lab, monkeypatch, {"algorithm": GRPO(**plain)}, others) == []
 
 
-def test_replay_finds_the_settings_that_change_nothing(lab, monkeypatch):
+def test_finds_settings_that_change_nothing_by_replay(lab, monkeypatch):
     same = [{}, {"keep_checkpoints": 5}]
     others = [*same, {"algorithm": GRPO(group_size=2, groups_per_step=2, learning_rate=0.5)}]
     assert that_learn_the_same(lab, monkeypatch, {}, others) == [same]
 
 
-def test_every_setting_of_the_beginning_changes_what_is_learned(lab):
+def test_changes_what_is_learned_by_every_initial_setting(lab):
     others = [{}, {"seed": 1}, {"adapter": LoRA(rank=4)}, {"adapter": LoRA(alpha=8)}]
     assert lab.that_learn_the_same(others) == []
 
@@ -267,7 +267,7 @@ def test_learns_from_the_segments_that_dropped_reasoning_leaves(lab, register_en
     assert all(len(result.trajectory.segments) == 1 for result in lab.play(lab.lease(kept)))
 
 
-def test_a_job_whose_environment_breaks_late_keeps_what_it_learned(lab):
+def test_keeps_what_job_learned_when_environment_breaks_late(lab):
     job_id = lab.start(steps=5)
     lab.play_step(job_id)
     broken = [
@@ -354,7 +354,7 @@ def test_corrects_by_the_kind_cap_and_level_asked_for(lab, monkeypatch, kind, le
     assert weights[100.0] == pytest.approx(np.exp(gap * powers), rel=1e-3)
 
 
-def test_two_jobs_at_once_do_not_change_each_others_bits(lab):
+def test_keeps_bits_of_two_simultaneous_jobs(lab):
     settings = {"deterministic": True, "environment": EnvironmentRef(id="board/TicTacToeVs-v0")}
     alone = lab.start(**settings)
     lab.play_on(alone)
@@ -364,14 +364,14 @@ def test_two_jobs_at_once_do_not_change_each_others_bits(lab):
     assert lab.weights(pair[0], 2) == lab.weights(alone, 2) != lab.weights(pair[1], 2)
 
 
-def test_a_foreign_jobs_results_are_not_taken(lab):
+def test_rejects_results_of_a_foreign_job(lab):
     mine, other = lab.start(), lab.start()
     results = lab.play(lab.lease(other))
     assert set(lab.submit(mine, results)) == {"stale"}
     assert set(lab.submit(other, results)) == {"accepted"}
 
 
-def test_workers_of_the_service_are_not_given_a_clients_episodes(lab):
+def test_denies_workers_of_the_service_a_clients_episodes(lab):
     job_id = lab.start()
     request = LeaseRequest(worker_id="env", max_episodes=10, wait_seconds=0.0)
     lab.until_state(job_id, JobState.RUNNING)

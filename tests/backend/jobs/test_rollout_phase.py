@@ -9,7 +9,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.trajectory.trajectory import StopReason
 
 
-def test_failed_episodes_are_left_out_named_and_counted(lab):
+def test_names_and_counts_failed_episodes_left_out(lab):
     environment = EnvironmentRef(id="test/Fickle-v0", kwargs={"failing": 0.3})
     job_id = lab.start(
         environment=environment,

@@ -78,7 +78,7 @@ def test_tells_apart_episode_that_failed_or_was_leased_twice(lab):
     assert {one.version for one in facts(lab, job_id, "agreement")} == {0, 1}
 
 
-def test_tokens_that_the_engine_did_not_return_are_warned_of(lab):
+def test_warns_of_tokens_that_the_engine_did_not_return(lab):
     job_id = lab.start(steps=1, parity_threshold=1e3)
     results = lab.play(lab.lease(job_id))
     trajectory = results[0].trajectory
@@ -97,7 +97,7 @@ def test_tokens_that_the_engine_did_not_return_are_warned_of(lab):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_policies_of_a_game_are_recorded_each(lab, shared):
+def test_records_each_policy_of_a_game(lab, shared):
     seats = {"o": Train(), "x": SharedWith(agent="o") if shared else Train()}
     job_id = lab.start(
         steps=1,
@@ -116,7 +116,7 @@ def test_the_policies_of_a_game_are_recorded_each(lab, shared):
         }
 
 
-def test_a_policy_of_an_own_loop_has_its_publishes(lab):
+def test_records_publishes_of_policy_in_own_loop(lab):
     job_id = lab.tenant.create_job(policy_spec(), {}).job_id
     lab.pool.start_job(job_id)
     lab.until_state(job_id, JobState.RUNNING)

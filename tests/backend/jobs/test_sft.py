@@ -14,7 +14,7 @@ CANARY = [
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
-def test_what_was_written_is_what_is_sampled_afterwards(lab, written, adapter):
+def test_samples_afterwards_what_was_written(lab, written, adapter):
     rate = 1e-2 if adapter.kind == "lora" else 2e-3
     job_id = written.run("sft", CANARY, steps=40, batch_size=4, learning_rate=rate, adapter=adapter)
     steps = lab.events(job_id, "step")
@@ -63,7 +63,7 @@ def test_detects_by_few_tokens_weights_missing_from_the_engine(
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
-def test_the_drift_of_a_published_version_is_a_metric(lab, written, kind, rows):
+def test_measures_drift_of_a_published_version(lab, written, kind, rows):
     job_id = written.run(kind, rows, steps=4, batch_size=3, checkpoint_every=2)
     drift = {step.step: step.metrics.get("parity_mean") for step in lab.events(job_id, "step")}
     assert {step for step, mean in drift.items() if mean is not None} == {2, 4}
@@ -101,7 +101,7 @@ def test_runs_jobs_of_different_kinds_on_one_pool_undisturbed(lab, written):
     assert together == alone
 
 
-def test_a_cancelled_job_keeps_what_it_learned(lab, written):
+def test_keeps_what_a_cancelled_job_learned(lab, written):
     job_id = written.start("sft", ROWS, steps=100_000)
     lab.until(job_id, lambda: lab.service.job(job_id).step >= 3)
     lab.tenant.request_cancel(job_id)
@@ -121,7 +121,7 @@ def test_measures_held_out_part_without_training_on_it(lab, written):
     assert "eval/loss" in lab.events(other, "step")[0].metrics
 
 
-def test_held_out_conversations_are_measured_as_those_of_a_step(lab, written, monkeypatch):
+def test_measures_held_out_conversations_as_those_of_a_step(lab, written, monkeypatch):
     # In parts of 2, 2 and 1; the next step trains on the same tokens with the same policy.
     monkeypatch.setattr("backend.jobs.sft._MEASURED_AT_ONCE", 2)
     rows = [{"prompt": f"{n}?", "completion": "ab" * (3 * n + 1)} for n in range(5)]
@@ -132,7 +132,7 @@ def test_held_out_conversations_are_measured_as_those_of_a_step(lab, written, mo
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
-def test_a_job_goes_on_with_what_another_learned(lab, written, adapter):
+def test_continues_with_what_another_job_learned(lab, written, adapter):
     rate = 1e-2 if adapter.kind == "lora" else 2e-3
     common = {"batch_size": 4, "learning_rate": rate, "adapter": adapter}
     first = written.run("sft", CANARY, steps=40, **common)
@@ -161,7 +161,7 @@ def test_fails_job_whose_initial_policy_is_gone_with_a_hint(lab, written):
     )
 
 
-def test_every_setting_of_the_training_changes_what_is_learned(lab, written):
+def test_changes_what_is_learned_by_every_setting_of_training(lab, written):
     plain = {"steps": 3, "batch_size": 3, "learning_rate": 1e-2}
     changes = [
         {},

@@ -22,7 +22,7 @@ def clock(time):
     return StepClock(lambda: 0.0, lambda: 0.0, clock=time)
 
 
-def test_the_time_left_is_that_of_the_last_ten_steps(time, clock):
+def test_estimates_time_left_by_the_last_ten_steps(time, clock):
     assert clock.expected(3) == 0.0
     for seconds in [1000.0, *[4.0] * 10]:
         time.now += seconds

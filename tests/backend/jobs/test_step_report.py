@@ -35,7 +35,7 @@ def broken(error: str) -> Trajectory:
     return episode(100.0, StopReason.ENVIRONMENT_ERROR, error=error)
 
 
-def test_failed_episodes_are_counted_but_enter_no_mean():
+def test_counts_failed_episodes_but_excludes_them_from_means():
     counted = statistics(played(episode(1.0, score=2.0), episode(0.0, score=4.0), broken("boom")))
     assert (counted.episodes, counted.failed_episodes) == (3, 1)
     assert (counted.reward_mean, counted.reward_std) == (0.5, 0.5)
@@ -51,7 +51,7 @@ def two_seat_episodes(*pairs: tuple[Trajectory, Trajectory], trained: str = "xo"
     return [(request, result_of(request, *pair)) for request, pair in zip(requests, pairs, strict=True)]
 
 
-def test_nothing_is_averaged_over_seats():
+def test_averages_nothing_over_seats():
     found = two_seat_episodes(
         (episode(1.0, agent="x", score=2.0), episode(-1.0, agent="o", score=5.0)),
         (episode(0.0, agent="o", score=7.0), episode(0.0, agent="x", score=4.0)),
@@ -65,7 +65,7 @@ def test_nothing_is_averaged_over_seats():
     assert [(event.agent, event.episode_return) for event in (best, worst)] == [("x", 1.0), ("o", -1.0)]
 
 
-def test_a_seat_that_is_not_trained_enters_no_mean():
+def test_excludes_untrained_seat_from_every_mean():
     pair = episode(1.0, agent="x"), episode(-1.0, agent="o")
     counted = statistics(two_seat_episodes(pair, pair, trained="x"))
     assert (counted.reward_mean, counted.seat_metrics) == (1.0, {})
@@ -81,7 +81,7 @@ def test_counts_failed_episode_once_for_all_seats():
     assert (warning.name, warning.count, warning.message) == ("environment_error", 1, "boom")
 
 
-def test_a_failed_game_is_told_by_the_seat_that_failed():
+def test_reports_failed_game_by_the_seat_that_failed():
     game = (
         episode(0.0, StopReason.SEAT_FAILED, error="agent 'o' failed with sampling_failed: no", agent="x"),
         episode(0.0, StopReason.SAMPLING_FAILED, error="agent 'o': no", agent="o"),
@@ -120,7 +120,7 @@ def test_knows_timeout_by_its_first_line_which_an_event_keeps():
     assert reason_line(first.name, first.message) == "step did not return within 1.0 s"
 
 
-def test_failures_that_differ_in_their_numbers_are_one_kind():
+def test_groups_failures_that_differ_in_numbers_as_one_kind():
     slow = [broken(f"reset returned after {seconds} s") for seconds in (2.06e-05, 13, 1.5)]
     assert [warning.count for warning in failure_warnings(played(*slow, broken("boom")), step=1)] == [3, 1]
 
@@ -130,18 +130,18 @@ def test_omits_metric_whose_mean_is_beyond_all_numbers():
     assert counted.environment_metrics == {"env/score": 2.0}
 
 
-def test_without_failures_there_are_no_warnings():
+def test_warns_of_nothing_without_failures():
     assert failure_warnings(played(episode(), episode()), step=1) == []
 
 
 @pytest.mark.parametrize(("rewards", "shown"), [((0.0, 1.0, -1.0), [1.0, -1.0]), ((1.0, 1.0), [1.0])])
-def test_the_best_and_the_worst_episode_are_shown(rewards, shown):
+def test_shows_the_best_and_the_worst_episode(rewards, shown):
     events = episodes_to_read(played(*map(episode, rewards)), step=1)
     assert [event.episode_return for event in events] == shown
     assert events[0].transcript == [("user", "go"), ("assistant", "gone")]
 
 
-def test_failed_episodes_are_not_shown():
+def test_shows_no_failed_episodes():
     assert episodes_to_read(played(broken("boom"), broken("boom")), step=1) == []
 
 
@@ -226,6 +226,6 @@ def test_drops_environment_metrics_first():
         assert cut == {**dict.fromkeys(names[-kept:], 1.0), "metrics_left_out": 7.0 - kept}
 
 
-def test_metrics_that_fit_are_all_kept():
+def test_keeps_all_metrics_that_fit():
     metrics = {f"m{number}": float(number) for number in range(MOST_METRICS_OF_LOOP)}
     assert within_limit(metrics) == metrics

@@ -68,7 +68,7 @@ def test_never_averages_seats_of_one_policy_in_batch_wide_algorithms(algorithm):
     assert [sequence.advantage for sequence in both.sequences] == expected
 
 
-def test_ppo_whitens_the_advantages_of_each_seat_for_itself():
+def test_whitens_advantages_of_each_seat_for_itself_in_ppo():
     found = two_seat_batch((GOOD, LESS), (BAD, BAD), algorithm=PPO, values=expecting(0.0))
     for own in (found.sequences[:2], found.sequences[2:]):
         advantages = np.concatenate([np.asarray(one.advantage)[one.loss_mask] for one in own])
@@ -78,7 +78,7 @@ def test_ppo_whitens_the_advantages_of_each_seat_for_itself():
 @pytest.mark.parametrize(
     "algorithm", [GRPO, partial(GRPO, credit="turn"), RunningBaseline, partial(PPO, whiten_advantages=False)]
 )
-def test_the_control_experiment_permutes_what_each_seat_earned_separately(algorithm):
+def test_permutes_what_each_seat_earned_separately_as_control(algorithm):
     # `x` wins every game and `o` loses it: permuted across seats, `x` would be told that it lost some.
     won, lost = (episode((reward, 1, "stop")) for reward in (1.0, -1.0))
     for seed in range(4):
@@ -89,7 +89,7 @@ def test_the_control_experiment_permutes_what_each_seat_earned_separately(algori
         assert [s.advantage for s in shuffled.sequences] == [s.advantage for s in plain.sequences]
 
 
-def test_a_policy_learns_from_its_own_seats_only():
+def test_learns_only_from_the_policys_own_seats():
     pairs = (GOOD, episode((0.0, 3, "stop"))), (BAD, episode((1.0, 3, "stop")))
     black = two_seat_batch(*pairs, policies=("black", "white"), policy="black")
     assert [s.advantage for s in black.sequences] == [2.0, -2.0]
@@ -111,7 +111,7 @@ def test_masks_completion_that_came_to_nothing_by_anothers_failure(algorithm):
     assert first.advantage == (0.5 if algorithm.credit == "episode" else [0, 0, 0.5, 0.5, 0, 0, 0])
 
 
-def test_images_go_to_the_learner_with_their_places():
+def test_sends_images_to_learner_with_their_places():
     image = ImageSpan(sha256="ab" * 32, start=0, end=1)
     segment = GOOD.segments[0].model_copy(update={"images": [image]})
     found = batch(GOOD.model_copy(update={"segments": [segment]}), BAD)
@@ -152,7 +152,7 @@ def test_learns_from_or_drops_cut_off_completions_as_declared():
     assert len(batch(only_cut, BAD, algorithm=GRPO(**PAIR, mask_truncated=True)).sequences) == 1
 
 
-def test_a_token_that_was_not_sampled_is_never_trained():
+def test_never_trains_a_token_that_was_not_sampled():
     for algorithm in (GRPO(**PAIR), GRPO(**PAIR, credit="turn"), GRPO(**PAIR, mask_truncated=True)):
         for sequence in batch(GOOD, BAD, algorithm=algorithm).sequences:
             prompt = [i for i, t in enumerate(sequence.token_ids) if t in {1, 2}]
@@ -170,7 +170,7 @@ def test_subtracts_kl_in_reward_before_comparing_episodes():
     assert algorithm.silent_without_advantage
 
 
-def test_kl_in_the_loss_gives_every_trained_token_its_reference():
+def test_gives_every_trained_token_its_reference_for_kl_loss():
     algorithm = GRPO(**PAIR, kl_coefficient=0.1, mask_truncated=True)
     cut = episode((1.0, 2, "length"), (1.0, 3, "stop"))
     found = batch(cut, BAD, algorithm=algorithm, reference=half)
@@ -179,7 +179,7 @@ def test_kl_in_the_loss_gives_every_trained_token_its_reference():
     assert not algorithm.silent_without_advantage
 
 
-def test_failed_episodes_are_neither_compared_nor_asked_about():
+def test_neither_compares_nor_queries_failed_episodes():
     failed = episode((9.0, 2, "stop"), stop=StopReason.ENVIRONMENT_ERROR)
     asked = []
 
@@ -194,7 +194,7 @@ def test_failed_episodes_are_neither_compared_nor_asked_about():
 
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
-def test_a_kept_failure_without_a_sampled_token_enters_no_baseline(credit):
+def test_keeps_failure_without_sampled_token_out_of_baseline(credit):
     broken = {"terminated": False, "stop_reason": StopReason.ENVIRONMENT_ERROR, "error": "it broke"}
     prompt = Segment(token_ids=[1, 2], loss_mask=[False] * 2, sampling_logprobs=[None] * 2)
     silent = GOOD.model_copy(update={**broken, "segments": [prompt], "turns": []})
@@ -239,7 +239,7 @@ def test_learns_from_every_segment_of_episode_with_its_own_turns(credit):
 
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
-def test_the_control_experiment_permutes_what_was_earned(credit):
+def test_permutes_what_was_earned_in_the_control_experiment(credit):
     episodes = [episode((float(reward), 1, "stop")) for reward in range(6)]
     algorithm = GRPO(group_size=6, groups_per_step=1, credit=credit)
 
@@ -267,7 +267,7 @@ def expecting(value):
 PLAIN = {"groups_per_step": 2, "whiten_advantages": False}
 
 
-def test_ppo_compares_each_token_with_what_was_expected_before_it():
+def test_compares_each_token_with_expectation_before_it_in_ppo():
     values = expecting(0.5)
     found = batch(GOOD, BAD, algorithm=PPO(**PLAIN), values=values)
     good, bad = found.sequences
@@ -279,7 +279,7 @@ def test_ppo_compares_each_token_with_what_was_expected_before_it():
     assert found.metrics == {"value_mean": 0.5, "explained_variance": 0.0}
 
 
-def test_one_episode_is_enough_for_ppo():
+def test_needs_only_one_episode_for_ppo():
     found = batch(GOOD, algorithm=PPO(groups_per_step=1), values=expecting(0.0))
     (sequence,) = found.sequences
     assert np.mean(
@@ -311,13 +311,13 @@ def test_pays_kl_in_reward_token_by_token_under_ppo():
     assert found.sequences[0].advantage[2:] == pytest.approx([1 - 0.5 - 0.45, 1 - 0.45])
 
 
-def test_failed_episodes_teach_ppo_nothing():
+def test_learns_nothing_from_failed_episodes_in_ppo():
     failed = episode((1.0, 2, "stop"), stop=StopReason.ENVIRONMENT_ERROR)
     found = batch(failed, BAD, algorithm=PPO(**PLAIN), values=expecting(0.0))
     assert len(found.sequences) == 1
 
 
-def test_shuffled_rewards_are_ppos_too():
+def test_shuffles_rewards_in_ppo_too():
     plain = batch(GOOD, BAD, algorithm=PPO(**PLAIN), values=expecting(0.0))
     found = [
         batch(GOOD, BAD, algorithm=PPO(**PLAIN), values=expecting(0.0), shuffle_rewards=True, seed=seed)

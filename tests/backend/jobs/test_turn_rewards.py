@@ -43,11 +43,11 @@ def test_charges_each_turn_with_kl_of_its_own_completion():
 @pytest.mark.parametrize(
     ("tokens", "expected"), [(0, 0), (12, 0), (13, 0.5), (14, 1.0), (16, 2.0), (20, 2.0)]
 )
-def test_the_penalty_grows_over_the_buffer_and_no_further(tokens, expected):
+def test_grows_penalty_over_the_buffer_and_no_further(tokens, expected):
     assert overlong_penalty(tokens, most_tokens=16, buffer_tokens=4, penalty=2.0) == expected
 
 
-def test_it_is_dapos_soft_overlong_punishment():
+def test_matches_dapos_soft_overlong_punishment():
     """The paper's three cases, with L_max = 20 and L_cache = 8."""
     for length in range(30):
         if length <= 12:
@@ -59,5 +59,5 @@ def test_it_is_dapos_soft_overlong_punishment():
         assert -overlong_penalty(length, most_tokens=20, buffer_tokens=8, penalty=1.0) == paper
 
 
-def test_without_a_buffer_there_is_no_penalty():
+def test_charges_no_penalty_without_a_buffer():
     assert overlong_penalty(100, most_tokens=10, buffer_tokens=0, penalty=1.0) == 0.0

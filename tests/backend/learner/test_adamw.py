@@ -20,31 +20,31 @@ def stepped(parameters, times, adamw=None):
     return adamw
 
 
-def test_moments_are_in_float32_unless_asked_otherwise():
+def test_keeps_moments_in_float32_unless_asked_otherwise():
     assert isinstance(stepper([weights()], AdamW()), TorchAdamW)
 
 
-def test_before_the_first_step_there_is_no_state():
+def test_has_no_state_before_the_first_step():
     adamw = stepper([weights()], AdamW())
     assert adamw.state() == {}
     assert adamw.fits(set(), steps=0)
     assert not adamw.fits(set(), steps=1)
 
 
-def test_the_state_has_both_moments_of_every_parameter():
+def test_holds_both_moments_of_every_parameter_in_state():
     adamw = stepped(weights(), 1)
     assert sorted(adamw.state()) == ["exp_avg.b", "exp_avg.w", "exp_avg_sq.b", "exp_avg_sq.w"]
     assert adamw.fits(set(adamw.state()), steps=1)
 
 
 @pytest.mark.parametrize("lost", ["exp_avg.b", "exp_avg_sq.w"])
-def test_a_state_that_lacks_a_moment_does_not_fit(lost):
+def test_rejects_state_that_lacks_a_moment(lost):
     adamw = stepped(weights(), 1)
     assert not adamw.fits(set(adamw.state()) - {lost}, steps=1)
     assert not adamw.fits({*adamw.state(), "exp_avg.other"}, steps=1)
 
 
-def test_a_restored_optimizer_goes_on_to_the_same_bits():
+def test_continues_to_same_bits_with_restored_optimizer():
     straight, broken_off = weights(), weights()
     stepped(straight, 5)
     state = stepped(broken_off, 2).state()
@@ -58,7 +58,7 @@ def test_a_restored_optimizer_goes_on_to_the_same_bits():
     assert all(torch.equal(straight[name], broken_off[name]) for name in straight)
 
 
-def test_cleared_gradients_are_gone():
+def test_clears_gradients():
     parameters = weights()
     adamw = stepped(parameters, 1)
     adamw.clear()

@@ -18,7 +18,7 @@ def pending(learner, policy_id):
     return found
 
 
-def test_a_model_may_write_into_what_an_adapted_layer_returned(model_dir, batch):
+def test_lets_model_write_into_what_adapted_layer_returned(model_dir, batch):
     """As Gemma 3n does."""
 
     class Writing(torch.nn.Module):

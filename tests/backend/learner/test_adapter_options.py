@@ -33,7 +33,7 @@ def paths(learner, policy_id):
         ("*.0.self_attn.o_proj", {"layers.0.self_attn.o_proj"}),
     ],
 )
-def test_patterns_say_which_layers_are_adapted(model_dir, patterns, expected):
+def test_adapts_the_layers_that_patterns_name(model_dir, patterns, expected):
     learner = Learner(model_dir)
     learner.create_policy("p", LoRA(rank=2, target_modules=patterns), seed=0)
     assert paths(learner, "p") == (
@@ -95,7 +95,7 @@ def test_computes_then_as_a_learner_of_equivalent_alpha(model_dir, batch):
         np.testing.assert_allclose(stable, plain, atol=1e-6)
 
 
-def test_peft_loads_a_checkpoint_and_computes_the_same(model_dir, batch, tmp_path):
+def test_loads_checkpoint_in_peft_and_computes_the_same(model_dir, batch, tmp_path):
     learner = Learner(model_dir)
     adapter = LoRA(rank=4, alpha=6.0, rslora=True, target_modules=["q_proj", "layers.1.mlp.*"])
     learner.create_policy("p", adapter, seed=3)

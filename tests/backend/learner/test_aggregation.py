@@ -17,13 +17,13 @@ TOTALS = BatchTotals(tokens=4, sequences=2)
         ("constant", [1 / 20, 1 / 20, 1 / 20, 1 / 20]),
     ],
 )
-def test_golden_values(aggregation, expected):
+def test_matches_golden_values(aggregation, expected):
     weights = token_weights(COUNTS, aggregation, totals=TOTALS, constant_tokens=10)
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
-def test_parts_of_a_batch_weigh_as_in_the_whole(aggregation):
+def test_weighs_parts_of_a_batch_as_in_the_whole(aggregation):
     whole = token_weights(COUNTS, aggregation, totals=TOTALS, constant_tokens=10)
     parts = [
         token_weights(COUNTS[i : i + 1], aggregation, totals=TOTALS, constant_tokens=10) for i in range(3)
@@ -31,7 +31,7 @@ def test_parts_of_a_batch_weigh_as_in_the_whole(aggregation):
     assert np.concatenate(parts).tolist() == whole.tolist()
 
 
-def test_a_sequence_without_a_sampled_token_counts_in_no_mean():
+def test_counts_sequence_without_a_sampled_token_in_no_mean():
     sequences = [
         TrainSequence(
             token_ids=[1] * 4,
@@ -44,6 +44,6 @@ def test_a_sequence_without_a_sampled_token_counts_in_no_mean():
     assert BatchTotals.of([sequences[1]]) == BatchTotals(tokens=0, sequences=0)
 
 
-def test_a_constant_of_zero_is_refused():
+def test_rejects_constant_of_zero():
     with pytest.raises(InvalidRequestError, match="constant_tokens"):
         token_weights(COUNTS, "constant", totals=TOTALS, constant_tokens=0)

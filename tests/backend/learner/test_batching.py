@@ -58,7 +58,7 @@ def test_predicts_every_sampled_token_once_from_exactly_its_prefix(make_batch, s
     assert [seen[slot] for slot in range(len(expected))] == expected
 
 
-def test_a_shared_beginning_is_computed_once():
+def test_computes_a_shared_beginning_once():
     sequences = [
         sequence([1, 2, 3, 4, 5], {4}),
         sequence([1, 2, 3, 9, 5], {4}),
@@ -69,28 +69,28 @@ def test_a_shared_beginning_is_computed_once():
     assert len(batch.predictions) == 2  # two sequences drew from the same place
 
 
-def test_a_sequence_with_which_another_begins_needs_no_row():
+def test_needs_no_row_for_prefix_of_another_sequence():
     sequences = [sequence([1, 2, 3], {2}), sequence([1, 2, 3, 4, 5], {4}), sequence([1, 2, 3], {1, 2})]
     (batch,) = cut(sequences, max_tokens=100, share_prefixes=True)
     assert [row.tolist() for row, _ in rows_of(batch)] == [[0, 1, 2, 3]]
     assert sorted(batch.slots) == [0, 1, 2, 3]
 
 
-def test_rows_of_very_different_length_lie_in_different_rectangles():
+def test_puts_rows_of_very_different_length_in_different_rectangles():
     sequences = [sequence([i + n, *range(n)], {n}) for i in range(5) for n in (50, 10)]
     (batch,) = cut(sequences, max_tokens=1000, share_prefixes=True)
     # Filled up to multiples of 16.
     assert batch.blocks == ((5, 64), (5, 16))
 
 
-def test_the_same_place_at_two_temperatures_is_predicted_twice():
+def test_predicts_same_place_at_two_temperatures_twice():
     sequences = [sequence([1, 2], {1}), sequence([1, 2], {1}, temperature=0.5)]
     (batch,) = cut(sequences, max_tokens=100, share_prefixes=True)
     assert len(batch.token_ids) == 1
     assert sorted(batch.temperatures) == [0.5, 1.0]
 
 
-def test_what_stands_after_the_last_sampled_token_is_left_out():
+def test_leaves_out_what_follows_the_last_sampled_token():
     (batch,) = cut([sequence([1, 2, 3, 4, 5], {2})], max_tokens=100, share_prefixes=True)
     assert batch.token_ids.tolist() == [1, 2]
     assert batch.targets.tolist() == [3]
@@ -104,13 +104,13 @@ def test_keeps_micro_batches_within_budget_unless_one_sequence_exceeds_it(make_b
         assert cost <= 40 or len(batch.slots) <= 8  # a lone sequence
 
 
-def test_padding_is_little_when_prefixes_are_not_shared():
+def test_pads_little_when_prefixes_are_not_shared():
     sequences = [sequence(list(range(n)), {n - 1}) for n in (40, 5, 39, 6, 41, 4)]
     batches = cut(sequences, max_tokens=125, share_prefixes=False)
     assert [[len(row) for row, _ in rows_of(batch)] for batch in batches] == [[40, 39, 38], [5, 4, 3]]
 
 
-def test_sequences_without_sampled_tokens_and_unwanted_ones_are_passed_over():
+def test_skips_sequences_without_sampled_tokens_and_unwanted_ones():
     sequences = [sequence([1, 2, 3], {2}), sequence([1, 2], set()), sequence([4, 5, 6], {1, 2})]
     (batch,) = cut(sequences, max_tokens=100, share_prefixes=True, only=np.array([False, True, True]))
     assert batch.slots.tolist() == [1, 2]  # slot 0 belongs to the first sequence
@@ -119,7 +119,7 @@ def test_sequences_without_sampled_tokens_and_unwanted_ones_are_passed_over():
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("max_tokens", [200, 480, 4000])
-def test_those_computed_side_by_side_are_about_equally_large(make_batch, workers, max_tokens):
+def test_makes_rows_computed_together_about_equally_large(make_batch, workers, max_tokens):
     sequences = make_batch(seed=3, groups=12, size=4)
     turns = micro_batches(sequences, max_tokens=max_tokens, share_prefixes=True, workers=workers)
     sizes = [len(batch.token_ids) for turn in turns for batch in turn]
@@ -134,7 +134,7 @@ def test_those_computed_side_by_side_are_about_equally_large(make_batch, workers
     ("groups", "size", "prompt", "answer"), [(4, 16, 80, 6), (2, 4, 150, 20), (3, 2, 400, 4)]
 )
 @pytest.mark.parametrize("workers", [2, 4])
-def test_workers_do_not_compute_long_prompts_again_and_again(groups, size, prompt, answer, workers):
+def test_does_not_recompute_long_prompts_in_every_worker(groups, size, prompt, answer, workers):
     sequences = [
         sequence(
             [*(10 * group + k % 7 for k in range(prompt)), *(100 + member for _ in range(answer))],

@@ -45,7 +45,7 @@ def test_rejects_window_told_by_the_configuration_without_a_try(caplog):
     assert "does not have plain attention" in caplog.text
 
 
-def test_a_model_that_is_its_own_decoder_is_taken_whole(make_batch):
+def test_takes_model_that_is_its_own_decoder_whole(make_batch):
     torch.manual_seed(0)
     config = Llama4TextConfig(
         vocab_size=61,

@@ -88,7 +88,7 @@ def test_learns_full_policy_bit_equal_wherever_files_hold_its_weights(tmp_path):
 
 
 @KINDS
-def test_an_untrained_policy_can_be_saved_and_loaded(model_dir, batch, adapter, tmp_path):
+def test_saves_and_loads_an_untrained_policy(model_dir, batch, adapter, tmp_path):
     learner = Learner(model_dir)
     learner.create_policy("p", adapter, seed=1)
     learner.save("p", tmp_path / "step-0", step=0, policy_version=0)
@@ -101,7 +101,7 @@ def test_an_untrained_policy_can_be_saved_and_loaded(model_dir, batch, adapter, 
     assert weights_sha256(learner.weights("p")) == weights_sha256(learner.weights("other"))
 
 
-def test_logprobs_are_equal_after_a_round_trip(learner, saved, batch):
+def test_keeps_logprobs_equal_over_a_round_trip(learner, saved, batch):
     learner.load("again", saved, ADAPTERS[0])
     for left, right in zip(learner.logprobs("p", batch), learner.logprobs("again", batch), strict=True):
         np.testing.assert_array_equal(left, right)
@@ -111,7 +111,7 @@ def test_logprobs_are_equal_after_a_round_trip(learner, saved, batch):
     "name", ["adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"]
 )
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_a_damaged_file_is_named_and_nothing_is_loaded(learner, saved, name, damage):
+def test_names_damaged_file_and_loads_nothing(learner, saved, name, damage):
     path = saved / name
     content = bytearray(path.read_bytes())
     if damage == "remove":
@@ -127,7 +127,7 @@ def test_a_damaged_file_is_named_and_nothing_is_loaded(learner, saved, name, dam
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"step": 2}'])
-def test_a_checkpoint_without_a_readable_manifest_is_refused(learner, saved, content):
+def test_rejects_checkpoint_without_a_readable_manifest(learner, saved, content):
     (saved / "manifest.json").unlink()
     if content is not None:
         (saved / "manifest.json").write_bytes(content)
@@ -135,7 +135,7 @@ def test_a_checkpoint_without_a_readable_manifest_is_refused(learner, saved, con
         learner.load("again", saved, ADAPTERS[0])
 
 
-def test_a_manifest_cannot_point_outside_the_checkpoint(learner, saved):
+def test_keeps_manifest_from_pointing_outside_the_checkpoint(learner, saved):
     manifest = json.loads((saved / "manifest.json").read_bytes())
     manifest["files"]["../secret"] = {"bytes": 1, "sha256": ""}
     (saved / "manifest.json").write_text(json.dumps(manifest))
@@ -144,7 +144,7 @@ def test_a_manifest_cannot_point_outside_the_checkpoint(learner, saved):
 
 
 @KINDS
-def test_a_full_disk_is_named_and_leaves_nothing_behind(learner, batch, adapter, tmp_path, monkeypatch):
+def test_names_full_disk_and_leaves_nothing_behind(learner, batch, adapter, tmp_path, monkeypatch):
     learner.create_policy("p", adapter, seed=1)
     learner.save("p", tmp_path / "jobs" / "step-1", step=1, policy_version=1)
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
@@ -161,14 +161,14 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(learner, batch, adapter,
     assert learner.load("again", tmp_path / "jobs" / "step-1", adapter).step == 1
 
 
-def test_a_checkpoint_in_the_same_place_is_replaced(learner, saved, batch):
+def test_replaces_a_checkpoint_in_the_same_place(learner, saved, batch):
     train(learner, batch, steps=1)
     learner.save("p", saved, step=3, policy_version=3)
     assert learner.load("again", saved, ADAPTERS[0]).step == 3
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
-def test_what_a_killed_writer_left_is_removed_by_the_next(learner, saved):
+def test_removes_by_next_write_what_a_killed_writer_left(learner, saved):
     (saved.parent / ".unfinished-step-9").mkdir()
     (saved.parent / ".unfinished-step-9" / "optimizer.safetensors").write_bytes(b"half")
     learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)
@@ -229,7 +229,7 @@ def test_removes_what_a_killed_writer_had_replaced(learner, saved):
     assert sorted(path.name for path in saved.parent.iterdir()) == ["step-2", "step-3"]
 
 
-def test_a_gradient_that_waits_is_not_lost_in_a_checkpoint(learner, saved, batch):
+def test_loses_no_pending_gradient_in_a_checkpoint(learner, saved, batch):
     learner.forward_backward("p", batch, policy_loss())
     with pytest.raises(ConflictError, match="optim_step"):
         learner.save("p", saved.with_name("step-3"), step=3, policy_version=3)

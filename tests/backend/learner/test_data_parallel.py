@@ -57,7 +57,7 @@ def assert_close(found, expected, tolerance=1e-6):
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)
-def test_a_policy_takes_anothers_place_on_every_rank(both, batch, kind, tmp_path):
+def test_takes_anothers_place_by_policy_on_every_rank(both, batch, kind, tmp_path):
     group, learner = both
     group.forward_backward(kind, batch, policy_loss())
     group.optim_step(kind, learning_rate=2e-2)
@@ -107,7 +107,7 @@ def assert_same_policy(left, right, name):
     [{"weight_decay": 0.5}, {"max_grad_norm": 1e-3}],
     ids=["decayed", "clipped"],
 )
-def test_two_ranks_decay_and_clip_as_one(both, batch, kind, settings):
+def test_decays_and_clips_on_two_ranks_as_one(both, batch, kind, settings):
     for each in both:
         each.forward_backward(kind, batch, policy_loss())
         stepped = each.optim_step(kind, learning_rate=1e-2, **settings)
@@ -116,7 +116,7 @@ def test_two_ranks_decay_and_clip_as_one(both, batch, kind, settings):
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)
-def test_two_ranks_skip_a_gradient_of_exactly_zero_as_one(both, batch, kind):
+def test_skips_gradient_of_exactly_zero_on_ranks_as_one(both, batch, kind):
     silent = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
     before = weights_sha256(both[0].weights(kind))
     for skip in (True, False):
@@ -331,13 +331,13 @@ class OfTwoMinds:
         return RankLostError(what)
 
 
-def test_a_gradient_that_not_every_rank_refuses_is_no_refusal(group, monkeypatch):
+def test_treats_partial_refusal_of_a_gradient_as_no_refusal(group, monkeypatch):
     monkeypatch.setattr(group, "_group", OfTwoMinds())
     with pytest.raises(RankLostError):
         group.optim_step("lora", learning_rate=1e-2)
 
 
-def test_a_gradient_that_waits_is_forgotten_on_every_rank(both, batch, tmp_path):
+def test_forgets_pending_gradient_on_every_rank(both, batch, tmp_path):
     group, _ = both
     for name in ADAPTERS:
         group.forward_backward(name, batch, policy_loss())

@@ -20,20 +20,20 @@ STUDENT, TEACHER = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.3, 0.2, 0.
 """What both say of the next token, of which there are four."""
 
 
-def test_golden_values():
+def test_matches_golden_values():
     # The teacher finds the first token half as likely as the student, the second twice, the third as likely.
     found = distillation_advantages(np.log([0.5, 0.1, 0.25]), np.log([0.25, 0.2, 0.25]))
     np.testing.assert_allclose(found / math.log(2), [-1.0, 1.0, 0.0], atol=1e-12)
 
 
-def test_logprobs_in_float32_are_compared_in_float64():
+def test_compares_logprobs_in_float32_as_float64():
     found = distillation_advantages(np.float32([-1e-9]), np.float32([-20.0]))
     assert found.dtype == np.float64
     assert found[0] > -20.0  # which it is in float32
     assert found[0] == pytest.approx(-20.0 + 1e-9, abs=1e-12)
 
 
-def test_over_all_tokens_the_mean_is_minus_the_reverse_divergence():
+def test_averages_over_all_tokens_to_minus_reverse_divergence():
     mean = (STUDENT * distillation_advantages(np.log(STUDENT), np.log(TEACHER))).sum()
     assert mean == pytest.approx(-(STUDENT * np.log(STUDENT / TEACHER)).sum(), abs=1e-12)
 
@@ -42,7 +42,7 @@ LOGPROBS = st.lists(st.tuples(st.floats(-30, 0), st.floats(-30, 0)), min_size=1)
 
 
 @given(LOGPROBS)
-def test_student_and_teacher_in_each_others_place_turn_the_sign(pairs):
+def test_turns_sign_when_student_and_teacher_swap(pairs):
     own, other = (np.asarray(some) for some in zip(*pairs, strict=True))
     there, back = distillation_advantages(own, other), distillation_advantages(other, own)
     assert (there == -back).all()
@@ -94,7 +94,7 @@ def judged(batch, own, teacher):
     return found
 
 
-def test_the_learners_gradient_is_that_of_finite_differences(smooth_model_dir, assert_slopes_of, batch):
+def test_has_learners_gradient_of_finite_differences(smooth_model_dir, assert_slopes_of, batch):
     learner = Learner(smooth_model_dir)
     learner.create_policy("p", FullParameters(), seed=0)
     rng, now = np.random.default_rng(0), learner.logprobs("p", batch)
@@ -110,7 +110,7 @@ def test_the_learners_gradient_is_that_of_finite_differences(smooth_model_dir, a
     )
 
 
-def test_a_teacher_that_agrees_has_nothing_to_teach(learner, batch):
+def test_learns_nothing_from_a_teacher_that_agrees(learner, batch):
     learner.create_policy("p", LoRA(rank=4), seed=0)
     own = learner.logprobs("p", batch)
     assert learner.forward_backward("p", judged(batch, own, own), LOSS).loss == 0.0
@@ -118,7 +118,7 @@ def test_a_teacher_that_agrees_has_nothing_to_teach(learner, batch):
 
 
 @pytest.mark.parametrize("verdict", [-math.inf, math.nan])
-def test_a_teacher_without_a_finite_logprob_is_refused(learner, batch, verdict):
+def test_rejects_teacher_without_a_finite_logprob(learner, batch, verdict):
     learner.create_policy("p", LoRA(rank=4), seed=0)
     own = learner.logprobs("p", batch)
     teacher = [logprobs - 1.0 for logprobs in own]

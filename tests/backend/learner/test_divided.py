@@ -67,7 +67,7 @@ def test_has_gradient_of_one_with_unequal_micro_batches_on_ranks(group, learner,
             np.testing.assert_allclose(one, other, atol=1e-4)
 
 
-def test_tied_weights_are_copied_once(tied_model_dir):
+def test_copies_tied_weights_once(tied_model_dir):
     learner = Learner(tied_model_dir)
     learner.create_policy("job", FULL, seed=0)
     tensors = learner.weights("job").tensors
@@ -97,7 +97,7 @@ def test_has_gradient_of_one_for_tied_weights_and_saves_once(tied_model_dir, tmp
 
 
 @pytest.mark.full("starts two ranks of its own")
-def test_layers_in_bfloat16_have_float32_parts_and_gradients(model_dir, learner, batch):
+def test_keeps_float32_parts_and_gradients_of_bfloat16_layers(model_dir, learner, batch):
     learner.create_policy("p", FULL, seed=0)
     learner.forward_backward("p", batch, UNCLIPPED)
     expected = torch.cat([gradient.flatten() for gradient in learner.gradient("p").values()])
@@ -133,7 +133,7 @@ def test_saves_transformers_model_as_checkpoint_and_resumes_to_the_bit(
             torch.testing.assert_close(plain[name].detach(), tensor, atol=0.0, rtol=0.0)
 
 
-def test_a_checkpoint_of_one_process_goes_on_divided(group, learner, batch, tmp_path):
+def test_continues_checkpoint_of_one_process_divided(group, learner, batch, tmp_path):
     learner.create_policy("p", FULL, seed=0)
     train(learner, "p", batch)
     learner.save("p", tmp_path / "step-1", step=1, policy_version=1)
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_one_process_goes_on_divided(group, learner, batch, tmp_
     group.drop("taken-over")
 
 
-def test_a_value_head_beside_it_learns_as_in_one_process(group, learner, batch):
+def test_learns_value_head_beside_it_as_in_one_process(group, learner, batch):
     rng = np.random.default_rng(0)
     batch = [dataclasses.replace(s, value_targets=rng.normal(0, 1, sum(s.loss_mask))) for s in batch]
     for each in (group, learner):
@@ -163,7 +163,7 @@ def test_a_value_head_beside_it_learns_as_in_one_process(group, learner, batch):
     group.drop("valued")
 
 
-def test_what_is_refused_leaves_no_rank_waiting(group, batch, policy):
+def test_leaves_no_rank_waiting_on_a_refusal(group, batch, policy):
     with pytest.raises(InvalidRequestError, match="the model's from 0 to"):
         group.forward_backward(
             policy,
@@ -193,7 +193,7 @@ def test_fails_only_the_policy_whose_folder_cannot_be_written(group, batch, poli
     assert weights_sha256(group.weights(policy)) == before
 
 
-def test_a_policy_that_cannot_be_made_is_on_no_rank(group, tmp_path):
+def test_keeps_unmakeable_policy_off_every_rank(group, tmp_path):
     before = group.policy_ids
     with pytest.raises(CheckpointCorruptError):
         group.load("lost", tmp_path / "nowhere", FULL)

@@ -21,7 +21,7 @@ def numbered(numbers, *images):
     return ids
 
 
-def test_only_equal_images_have_equal_ids():
+def test_gives_equal_ids_to_equal_images_only():
     numbers = ImageNumbers()
     one, again, other = numbered(numbers, ONE), numbered(numbers, ONE), numbered(numbers, OTHER)
     assert np.array_equal(one, again)
@@ -41,6 +41,6 @@ def test_restores_images_of_a_micro_batch_and_their_places():
     assert ids[nodes].tolist() == [0] * 6
 
 
-def test_a_batch_of_text_has_none():
+def test_has_none_in_a_batch_of_text():
     images, nodes, rows = ImageNumbers().taken_out_of(np.array([1, 2, 3]))
     assert (images, len(nodes), len(rows)) == ((), 0, 0)

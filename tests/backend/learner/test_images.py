@@ -76,7 +76,7 @@ def test_answers_in_plain_libraries_as_learned_and_saved(learner, tmp_path, adap
         assert learned[0].tolist() == pytest.approx(expected(merged, batch[0]), abs=1e-4)
 
 
-def test_gradients_reach_what_sees_only_where_it_is_trained(learner):
+def test_passes_gradients_to_what_sees_only_where_trained(learner):
     for name, adapter in (("words", KINDS[0]), ("eyes", KINDS[1])):
         learner.create_policy(name, adapter, seed=0)
         learner.forward_backward(name, [sequence(1), sequence(2)], policy_loss())
@@ -95,7 +95,7 @@ def test_tells_apart_prompts_that_differ_in_image_alone(learner):
     assert alone[0] != pytest.approx(alone[1], abs=1e-3)
 
 
-def test_a_swapped_image_shows_in_the_logprobs(learner):
+def test_shows_a_swapped_image_in_the_logprobs(learner):
     learner.create_policy("p", KINDS[0], seed=0)
     right, wrong = sequence(5, 6), sequence(6, 5)
     assert right.token_ids == wrong.token_ids
@@ -103,7 +103,7 @@ def test_a_swapped_image_shows_in_the_logprobs(learner):
     assert abs(found - swapped).mean() > 1e-3
 
 
-def test_what_has_no_eyes_refuses_images_and_adapters_for_them(learner, tmp_path):
+def test_rejects_images_and_their_adapters_without_vision(learner, tmp_path):
     from backend.config import PACKAGED_MODELS
 
     blind = Learner(PACKAGED_MODELS["nano"], images=Pictures())
@@ -115,7 +115,7 @@ def test_what_has_no_eyes_refuses_images_and_adapters_for_them(learner, tmp_path
         blind.forward_backward("p", [sequence(1)], policy_loss())
 
 
-def test_numbers_of_images_come_back_as_parts():
+def test_returns_numbers_of_images_as_parts():
     import numpy as np
 
     numbers = ImageNumbers()

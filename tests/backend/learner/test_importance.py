@@ -14,11 +14,11 @@ RATIOS = torch.tensor([0.1, 0.5, 1.0, 2.0, 7.0])
 @pytest.mark.parametrize(
     ("kind", "expected"), [("truncated", [0.1, 0.5, 1.0, 2.0, 2.0]), ("masked", [0.0, 0.5, 1.0, 2.0, 0.0])]
 )
-def test_golden_values(kind, expected):
+def test_matches_golden_values(kind, expected):
     np.testing.assert_allclose(importance_weights(RATIOS, kind=kind, cap=2.0), expected, rtol=1e-6)
 
 
-def test_ratios_are_those_of_the_two_policies_and_stay_finite():
+def test_takes_finite_ratios_of_the_two_policies():
     proximal, sampling = torch.tensor([-1.0, -1.0, 0.0]), torch.tensor([-1.0, -2.0, -1e30])
     ratios = importance_ratios(proximal.requires_grad_(), sampling)
     np.testing.assert_allclose(ratios[:2], [1.0, np.e], rtol=1e-6)
@@ -34,7 +34,7 @@ def test_caps_every_weight_and_never_corrects_agreement(ratios, cap):
         assert weights[0] == 1.0
 
 
-def test_a_cap_below_one_is_refused():
+def test_rejects_cap_below_one():
     with pytest.raises(InvalidRequestError) as refused:
         GRPO(importance_correction="truncated", importance_cap=0.5)
     assert refused.value.field == "GRPO.importance_cap"

@@ -17,7 +17,7 @@ POLICY, REFERENCE = np.array([-1.0, -0.2, -3.0]), np.array([-1.5, -0.2, -1.0])
         ("k3", [np.exp(-0.5) - 1 + 0.5, 0.0, np.exp(2.0) - 1 - 2.0]),
     ],
 )
-def test_golden_values(estimator, expected):
+def test_matches_golden_values(estimator, expected):
     found = kl_estimates(torch.tensor(POLICY), torch.tensor(REFERENCE), estimator)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
 
@@ -30,7 +30,7 @@ def test_gives_divergence_by_unbiased_estimators_over_all_tokens(estimator):
     assert (policy * found.numpy()).sum() == pytest.approx(divergence)
 
 
-def test_the_gradients_are_those_that_the_docstring_names():
+def test_has_gradients_that_the_docstring_names():
     """k1: 0 on average. k2: of KL(policy || reference). k3: of KL(reference || policy)."""
     logits = torch.tensor([0.3, -0.5, 1.2], dtype=torch.float64, requires_grad=True)
     reference = torch.log_softmax(torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64), -1)

@@ -75,7 +75,7 @@ def pending(learner, policy_id):
 
 @KINDS
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
-def test_logprobs_are_those_of_plain_transformers_on_each_sequence_alone(
+def test_equals_plain_transformers_on_each_sequence_alone(
     learner, make_batch, adapter, temperature, tmp_path
 ):
     batch = make_batch(seed=1, temperature=temperature)
@@ -102,7 +102,7 @@ def test_matches_loss_and_gradient_of_the_formula_by_plain_autograd(learner, bat
     assert_close(pending(learner, "p"), expected, tolerance=1e-5)
 
 
-def test_a_sequence_alone_is_the_same_as_in_a_batch(learner, make_batch):
+def test_computes_a_sequence_alone_as_in_a_batch(learner, make_batch):
     batch = make_batch(seed=2, groups=4, size=4)
     trained(learner, ADAPTERS[0], batch)
     together = learner.logprobs("p", batch)
@@ -112,7 +112,7 @@ def test_a_sequence_alone_is_the_same_as_in_a_batch(learner, make_batch):
 
 @KINDS
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
-def test_micro_batches_do_not_change_the_gradient(model_dir, batch, adapter, aggregation):
+def test_keeps_gradient_whatever_the_micro_batches(model_dir, batch, adapter, aggregation):
     loss = policy_loss(aggregation=aggregation, constant_tokens=10)
     found = []
     for tokens in (7, 31, 4096):
@@ -123,7 +123,7 @@ def test_micro_batches_do_not_change_the_gradient(model_dir, batch, adapter, agg
     assert_close(found[1], found[2])
 
 
-def test_two_calls_with_halves_add_up_to_the_whole(learner, batch):
+def test_adds_two_calls_with_halves_up_to_the_whole(learner, batch):
     trained(learner, ADAPTERS[0], batch)
     whole = gradients(learner, "p", batch)
     totals = BatchTotals.of(batch)
@@ -135,7 +135,7 @@ def test_two_calls_with_halves_add_up_to_the_whole(learner, batch):
     "family", ["gpt2", "llama_tied", "gemma2_softcap", "granite_scaled", "mistral_window", "phi_bias"]
 )
 @KINDS
-def test_other_model_families_are_computed_as_transformers_does(family, adapter, make_batch, tmp_path):
+def test_computes_other_model_families_as_transformers_does(family, adapter, make_batch, tmp_path):
     _tiny(family).save_pretrained(tmp_path / "model")
     learner = Learner(tmp_path / "model")
     batch = make_batch(seed=1)
@@ -147,7 +147,7 @@ def test_other_model_families_are_computed_as_transformers_does(family, adapter,
 
 
 @KINDS
-def test_rewarded_tokens_become_likely(learner, adapter):
+def test_makes_rewarded_tokens_likely(learner, adapter):
     canary = TrainSequence(
         token_ids=[3, 1, 4, 42, 15],
         loss_mask=[False, False, False, True, True],
@@ -180,7 +180,7 @@ def test_gives_zero_gradient_and_logprobs_for_advantage_zero(learner, batch):
     assert learner.optim_step("p", learning_rate=1e-2).grad_norm == 0.0
 
 
-def test_sequences_with_advantage_zero_still_count_in_the_mean(learner, batch):
+def test_counts_sequences_with_advantage_zero_in_the_mean(learner, batch):
     trained(learner, ADAPTERS[0], batch)
     mixed = [dataclasses.replace(s, advantage=0.0) if i % 2 else s for i, s in enumerate(batch)]
     totals = BatchTotals.of(batch)
@@ -188,7 +188,7 @@ def test_sequences_with_advantage_zero_still_count_in_the_mean(learner, batch):
     assert_close(gradients(learner, "p", mixed), expected)
 
 
-def test_only_sampled_tokens_are_learned(learner, batch):
+def test_learns_only_sampled_tokens(learner, batch):
     trained(learner, ADAPTERS[0], batch)
     before = gradients(learner, "p", batch)
     spoiled = [  # numbers where nothing was sampled must not be looked at
@@ -203,7 +203,7 @@ def test_only_sampled_tokens_are_learned(learner, batch):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_the_logprobs_of_the_policy_that_sampled_are_used(learner, batch):
+def test_uses_logprobs_of_the_policy_that_sampled(learner, batch):
     trained(learner, ADAPTERS[0], batch)
     corrupted = [
         dataclasses.replace(s, sampling_logprobs=[p and p - 0.05 for p in s.sampling_logprobs]) for s in batch
@@ -212,7 +212,7 @@ def test_the_logprobs_of_the_policy_that_sampled_are_used(learner, batch):
     assert learner.forward_backward("p", corrupted, policy_loss(clip_high=100.0)).loss != pytest.approx(loss)
 
 
-def test_metrics_compare_the_learner_with_the_sampling_policy(learner, batch):
+def test_compares_learner_with_the_sampling_policy_in_metrics(learner, batch):
     learner.create_policy("p", ADAPTERS[0], seed=1)
     result = learner.forward_backward("p", batch, policy_loss())
     sampling = [[p for p in s.sampling_logprobs if p is not None] for s in batch]
@@ -223,7 +223,7 @@ def test_metrics_compare_the_learner_with_the_sampling_policy(learner, batch):
 
 
 @KINDS
-def test_the_same_seed_and_data_give_the_same_bits(model_dir, batch, adapter):
+def test_repeats_bits_by_the_same_seed_and_data(model_dir, batch, adapter):
     hashes = []
     for _ in range(2):
         learner = Learner(model_dir, micro_batch_tokens=40)
@@ -232,7 +232,7 @@ def test_the_same_seed_and_data_give_the_same_bits(model_dir, batch, adapter):
     assert hashes[0] == hashes[1]
 
 
-def test_threads_with_a_policy_each_do_not_disturb_one_another(model_dir, make_batch):
+def test_isolates_threads_with_a_policy_each(model_dir, make_batch):
     batches = [make_batch(seed=seed) for seed in range(3)]
     alone = []
     for data in batches:
@@ -255,7 +255,7 @@ def test_threads_with_a_policy_each_do_not_disturb_one_another(model_dir, make_b
 
 
 @KINDS
-def test_a_step_is_adamw_on_the_clipped_gradient(learner, batch, adapter):
+def test_steps_by_adamw_on_the_clipped_gradient(learner, batch, adapter):
     trained(learner, adapter, batch, steps=0)
     before = learner.weights("p").tensors
     gradient = gradients(learner, "p", batch)
@@ -296,19 +296,19 @@ def test_rejects_gradient_that_is_not_finite_and_changes_nothing(learner, batch,
     assert all(t.isfinite().all() for t in learner.weights("p").tensors.values())
 
 
-def test_a_step_without_a_gradient_is_refused(learner, batch):
+def test_rejects_step_without_a_gradient(learner, batch):
     trained(learner, ADAPTERS[0], batch)
     with pytest.raises(ConflictError, match="forward_backward"):
         learner.optim_step("p", learning_rate=1e-2)
 
 
-def test_a_directory_without_a_model_is_refused(tmp_path):
+def test_rejects_directory_without_a_model(tmp_path):
     with pytest.raises(UnknownModelError):
         Learner(tmp_path)
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()], ids=lambda adapter: adapter.kind)
-def test_what_is_trained_is_float32_on_a_base_in_bfloat16(model_dir, batch, learner, adapter):
+def test_trains_in_float32_on_a_base_in_bfloat16(model_dir, batch, learner, adapter):
     short = Learner(model_dir, dtype=torch.bfloat16)
     flat = []
     for each in (short, learner):
@@ -343,7 +343,7 @@ def test_adds_up_updates_too_small_for_bfloat16_through_checkpoint(model_dir, ba
     assert weights_sha256(short.weights("again")) == weights_sha256(short.weights("p"))
 
 
-def test_an_entropy_bonus_alone_makes_the_policy_less_certain(learner, batch):
+def test_lowers_certainty_of_policy_by_entropy_bonus_alone(learner, batch):
     """With every advantage 0 nothing but the bonus moves the policy."""
     indifferent = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch]
     learner.create_policy("p", FullParameters(), seed=0)

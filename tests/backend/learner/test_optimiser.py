@@ -47,14 +47,14 @@ def test_clips_policy_and_value_head_each_by_its_own_length(policy, head, head_g
     torch.testing.assert_close(moments["exp_avg.head"], 0.1 * torch.tensor([head_clipped]))
 
 
-def test_the_policy_decays_and_its_value_head_does_not(policy, head):
+def test_decays_the_policy_but_not_its_value_head(policy, head):
     stepped(policy, head, [0.0, 0.0], [0.0], weight_decay=0.5, skip_zero_gradient=False)
     torch.testing.assert_close(policy.detach(), 0.95 * torch.tensor([1.0, -2.0]))
     assert head.item() == 4.0
 
 
 @pytest.mark.parametrize("settings", [AdamW(), AdamW(beta1=0.8, beta2=0.95, eps=1e-3)])
-def test_steps_are_those_of_adamw_by_its_definition(policy, head, settings):
+def test_steps_as_adamw_by_its_definition(policy, head, settings):
     optimiser = PolicyOptimiser({"policy": policy}, {"head": head}, settings)
     beta1, beta2 = settings.beta1, settings.beta2
     rng = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def test_steps_are_those_of_adamw_by_its_definition(policy, head, settings):
         np.testing.assert_allclose(head.detach().numpy(), weights["head"], atol=2e-6)
 
 
-def test_eps_is_added_to_the_root_of_the_second_moment(policy, head):
+def test_adds_eps_to_the_root_of_second_moment(policy, head):
     stepped(policy, head, [1e-8, 0.0], [1e-8])
     torch.testing.assert_close(policy.detach(), torch.tensor([1.0 - 0.1 / 2, -2.0]))
     torch.testing.assert_close(head.detach(), torch.tensor([4.0 - 0.1 / 2]))
@@ -137,14 +137,14 @@ def test_steps_with_8_bit_moments_nearly_as_with_32():
     assert all(torch.equal(again[name], rounded[name]) for name in rounded)
 
 
-def test_moments_of_other_bits_are_refused(policy):
+def test_rejects_moments_of_other_bits(policy):
     optimiser = PolicyOptimiser({"policy": policy})
     with pytest.raises(ConflictError) as caught:
         optimiser.restore({"state1.policy": torch.zeros(2), "state2.policy": torch.zeros(2)}, steps=3)
     assert caught.value.field == "optimizer"
 
 
-def test_without_bitsandbytes_moments_of_eight_bits_are_refused_by_name(policy, monkeypatch):
+def test_rejects_eight_bit_moments_without_bitsandbytes_by_name(policy, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(MissingExtraError) as caught:
         PolicyOptimiser({"policy": policy}, settings=AdamW(state_bits=8))

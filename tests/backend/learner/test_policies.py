@@ -54,7 +54,7 @@ def test_knows_a_policy_by_its_id_only_while_it_exists(learner, batch):
     assert learner.policy_ids == ["p"]
 
 
-def test_weights_are_copies(learner, batch):
+def test_returns_copies_of_weights(learner, batch):
     trained(learner, FullParameters(), batch)
     weights = learner.weights("p")
     assert isinstance(weights, FullWeights)

@@ -29,7 +29,7 @@ def saved(learner, batch, tmp_path):
     return tmp_path / "step-2"
 
 
-def test_the_same_policy_gives_the_same_files(learner, saved):
+def test_gives_same_files_by_the_same_policy(learner, saved):
     again = learner.save("p", saved.with_name("again"), step=2, policy_version=2)
     assert json.loads((saved / "manifest.json").read_bytes()) == again.model_dump(mode="json")
 
@@ -51,12 +51,12 @@ def test_rejects_weights_that_are_read_differently_than_saved(learner, batch, ad
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=5), LoRA(rank=4, alpha=1.0), FullParameters()])
-def test_a_checkpoint_of_another_adapter_is_refused(learner, saved, adapter):
+def test_rejects_checkpoint_of_another_adapter(learner, saved, adapter):
     with pytest.raises(ConflictError, match="adapter"):
         learner.load("again", saved, adapter)
 
 
-def test_a_checkpoint_of_another_base_model_is_refused(learner, saved, batch, tmp_path):
+def test_rejects_checkpoint_of_another_base_model(learner, saved, batch, tmp_path):
     learner.create_policy("full", FullParameters(), seed=1)
     learner.forward_backward("full", batch, policy_loss())
     learner.optim_step("full", learning_rate=1e-3)
@@ -65,7 +65,7 @@ def test_a_checkpoint_of_another_base_model_is_refused(learner, saved, batch, tm
         Learner(tmp_path / "elsewhere" / "model").load("p", saved, ADAPTERS[0])
 
 
-def test_a_policy_takes_anothers_place_and_name(learner, saved, batch):
+def test_takes_anothers_place_and_name_by_a_policy(learner, saved, batch):
     before = weights_sha256(learner.weights("p"))
     train(learner, batch, steps=1)
     learner.load("aside", saved, ADAPTERS[0])

@@ -38,42 +38,42 @@ ANSWERS = ComparedAnswers(
 """Margins over the reference: 1.5, -0.5, -0.25."""
 
 
-def test_golden_vector_dpo():
+def test_matches_golden_vector_dpo():
     # Equation 7 of arXiv:2305.18290, term by term.
     expected = [-log_sigmoid(0.1 * margin) for margin in (1.5, -0.5, -0.25)]
     assert dpo_loss(f64(1.5, -0.5, -0.25), beta=0.1).tolist() == pytest.approx(expected, abs=1e-12)
     assert dpo_loss(f64(0.0), beta=0.1).item() == pytest.approx(math.log(2), abs=1e-12)
 
 
-def test_golden_vector_conservative_dpo():
+def test_matches_golden_vector_conservative_dpo():
     # Equation 3 of Mitchell's note: the two directions, weighed 0.9 and 0.1.
     expected = -0.9 * log_sigmoid(0.15) - 0.1 * log_sigmoid(-0.15)
     found = dpo_loss(f64(1.5), beta=0.1, label_smoothing=0.1)
     assert found.item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_golden_vector_ipo():
+def test_matches_golden_vector_ipo():
     # Equation 17 of arXiv:2310.12036: (h - 1 / (2 tau)) squared, here with 1 / (2 tau) = 5.
     assert ipo_loss(f64(1.5, 5.0, 6.0), beta=0.1).tolist() == pytest.approx([12.25, 0.0, 1.0], abs=1e-12)
 
 
-def test_golden_vector_hinge():
+def test_matches_golden_vector_hinge():
     assert hinge_loss(f64(1.5, 20.0, -4.0), beta=0.1).tolist() == pytest.approx([0.85, 0.0, 1.4], abs=1e-12)
 
 
-def test_golden_vector_simpo():
+def test_matches_golden_vector_simpo():
     # Equation 6 of arXiv:2405.14734.
     found = simpo_loss(f64(-2.0), f64(-1.6), beta=2.0, gamma=1.0)
     assert found.item() == pytest.approx(-log_sigmoid(2.0 * -0.4 - 1.0), abs=1e-12)
 
 
-def test_golden_vector_orpo():
+def test_matches_golden_vector_orpo():
     # Equations 6 and 7 of arXiv:2403.07691; probabilities 1/2 and 1/4 have odds 1 and 1/3.
     found = orpo_loss(f64(math.log(0.5)), f64(math.log(0.25)), odds_weight=0.1)
     assert found.item() == pytest.approx(math.log(2) - 0.1 * log_sigmoid(math.log(3)), abs=1e-12)
 
 
-def test_orpo_is_finite_for_an_answer_that_is_certain():
+def test_stays_finite_in_orpo_for_a_certain_answer():
     assert torch.isfinite(orpo_loss(f64(0.0), f64(-1.0), odds_weight=0.1)).all()
 
 
@@ -135,7 +135,7 @@ def test_makes_chosen_completion_likelier_and_rejected_one_less_likely(loss):
     assert (result.rejected_weights < 0).all()
 
 
-def test_ipo_pulls_a_margin_back_that_went_too_far():
+def test_pulls_back_a_margin_that_went_too_far_in_ipo():
     far = ComparedAnswers(
         chosen=np.asarray([0.0]),
         rejected=np.asarray([-20.0]),

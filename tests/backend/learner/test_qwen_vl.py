@@ -100,7 +100,7 @@ def learner(folder, images):
 SHOWN = {"one": [0], "wide": [1], "high": [2], "several": [3, 0, 4], "again": [0, 3], "none": []}
 
 
-def test_the_engine_samples_and_the_learner_scores_as_transformers_does(engine, learner, look, reference):
+def test_samples_in_engine_and_scores_in_learner_as_transformers(engine, learner, look, reference):
     requests = [look(name, *numbers) for name, numbers in SHOWN.items()]
     answers = engine.generate_together(requests)
     assert not [answer.error for answer in answers if hasattr(answer, "error")]

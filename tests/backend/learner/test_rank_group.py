@@ -128,7 +128,7 @@ def test_calls_a_rank_that_never_listens_silent_instead_of_hanging(make_group):
     assert ranks[1].killed.is_set()
 
 
-def test_a_closed_group_says_so(make_group):
+def test_says_that_a_closed_group_is_closed(make_group):
     group, _ = make_group({}, {})
     group.close()
     with pytest.raises(InternalServiceError, match="closed"):

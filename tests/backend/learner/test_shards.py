@@ -18,7 +18,7 @@ sequences = st.lists(
 
 
 @given(sequences, st.integers(1, 6))
-def test_every_sequence_with_a_sampled_token_goes_to_one_rank(batch, ranks):
+def test_sends_every_sequence_with_sampled_token_to_one_rank(batch, ranks):
     parts = shards(batch, ranks)
     assert len(parts) == ranks
     sampled = [i for i, one in enumerate(batch) if any(one.loss_mask)]
@@ -31,6 +31,6 @@ def test_every_sequence_with_a_sampled_token_goes_to_one_rank(batch, ranks):
         assert parts == [list(range(len(batch))), *([] for _ in range(ranks - 1))]
 
 
-def test_sequences_that_begin_alike_stay_together():
+def test_keeps_sequences_that_begin_alike_together():
     batch = [sequence([group, 9, member], sampled=True) for member in range(3) for group in range(2)]
     assert [{batch[i].token_ids[0] for i in part} for part in shards(batch, 2)] == [{0}, {1}]

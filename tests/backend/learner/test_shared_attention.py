@@ -63,7 +63,7 @@ def changed(model, change):
 
 @DTYPES
 @pytest.mark.parametrize("make", [nano, random_qwen])
-def test_prompts_are_shared_in_every_dtype(make, dtype, caplog, said_by):
+def test_shares_prompts_in_every_dtype(make, dtype, caplog, said_by):
     with caplog.at_level(logging.INFO, "backend.learner.causal_lm"):
         assert CausalLM(make(dtype), device=CPU).shares_prefixes
     assert not said_by("backend.learner.causal_lm")
@@ -90,7 +90,7 @@ def test_computes_per_sequence_a_model_that_fails_on_shared_prompts(caplog):
     assert "TypeError: no positions, please" in caplog.text
 
 
-def test_a_prompt_is_computed_once_in_bfloat16(batch, model_dir):
+def test_computes_prompt_once_in_bfloat16(batch, model_dir):
     short = Learner(model_dir, dtype=torch.bfloat16)
     short.create_policy("p", LoRA(rank=2), seed=0)
     assert short.forward_backward("p", batch, policy_loss()).metrics["shared_fraction"] > 0

@@ -13,7 +13,7 @@ def test_names_how_many_times_larger_a_spike_is():
     assert spike == {"spike": 50.0}
 
 
-def test_numbers_about_zero_spike_only_beyond_their_own_scatter():
+def test_spikes_about_zero_only_beyond_the_numbers_own_scatter():
     assert not any(watched([0.1, -0.2, 0.3, -0.1] * 4 + [0.9]))
     assert watched([0.1, -0.2, 0.3, -0.1] * 4 + [-9.0])[-1]
 

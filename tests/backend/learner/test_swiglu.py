@@ -29,7 +29,7 @@ def results(module, dtype):
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_output_and_gradients_are_the_originals_to_the_bit(dtype, frozen):
+def test_matches_original_output_and_gradients_to_the_bit(dtype, frozen):
     original, slim = layer(dtype=dtype), layer(dtype=dtype)
     assert slim_swiglu(nn.Sequential(slim)) == 1
     for module in (original, slim):
@@ -38,7 +38,7 @@ def test_output_and_gradients_are_the_originals_to_the_bit(dtype, frozen):
         assert torch.equal(found, expected)
 
 
-def test_a_layer_keeps_one_inner_tensor_less():
+def test_keeps_one_inner_tensor_less_per_layer():
     slim = layer()
 
     def kept():
@@ -49,7 +49,7 @@ def test_a_layer_keeps_one_inner_tensor_less():
     assert before - kept() == TOKENS * INNER * 4
 
 
-def test_what_is_put_around_the_linear_layers_later_is_used():
+def test_uses_what_is_put_around_the_linear_layers_later():
     slim = layer()
     slim_swiglu(nn.Sequential(slim))
     for linear in (slim.gate_proj, slim.up_proj, slim.down_proj):
@@ -60,7 +60,7 @@ def test_what_is_put_around_the_linear_layers_later_is_used():
 
 
 @pytest.mark.parametrize("weight", [None, 0.0])
-def test_another_activation_is_left_alone(weight):
+def test_leaves_another_activation_alone(weight):
     other = layer("gelu_pytorch_tanh")
     if weight is not None:
         for parameter in other.parameters():
@@ -68,7 +68,7 @@ def test_another_activation_is_left_alone(weight):
     assert slim_swiglu(nn.Sequential(other, nn.Linear(3, 3))) == 0
 
 
-def test_a_layer_that_does_more_is_left_alone():
+def test_leaves_layer_that_does_more_alone():
     class Scaled(LlamaMLP):
         def forward(self, x):
             return 2 * super().forward(x)

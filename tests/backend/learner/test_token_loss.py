@@ -52,7 +52,7 @@ def weighted_likelihood(logprobs, weights):
     return likelihood_loss().token_losses(tokens).losses
 
 
-def test_golden_values():
+def test_matches_golden_values():
     # Tokens that the policy gives 1/2, 1/4, 1/8 and 1: their surprise is 1, 2, 3 and 0 bits.
     logprobs = f64(0.5, 0.25, 0.125, 1.0).log()
     bits = weighted_likelihood(logprobs, f64(1.0, 1.0, 1.0, 1.0)) / math.log(2)
@@ -61,7 +61,7 @@ def test_golden_values():
     assert bits.tolist() == pytest.approx([0.5, -2.0, 0.0, 0.0])
 
 
-def test_the_gradient_is_that_of_finite_differences():
+def test_has_gradient_of_finite_differences():
     generator = torch.Generator().manual_seed(0)
     logprobs, weights = (torch.randn(20, generator=generator, dtype=torch.float64) for _ in range(2))
     assert torch.autograd.gradcheck(lambda x: weighted_likelihood(x, weights), logprobs.requires_grad_())
@@ -82,9 +82,7 @@ def test_weighs_by_advantages_though_nothing_was_sampled():
 
 
 @AGGREGATIONS
-def test_the_learners_gradient_is_that_of_finite_differences(
-    smooth_model_dir, assert_slopes_of, batch, aggregation
-):
+def test_has_learners_gradient_of_finite_differences(smooth_model_dir, assert_slopes_of, batch, aggregation):
     batch = written(batch)
     learner = Learner(smooth_model_dir)
     learner.create_policy("p", FullParameters(), seed=0)
@@ -207,7 +205,7 @@ def test_rejects_weight_that_is_not_a_number_and_zero_constant(learner, batch, c
         learner.optim_step("p", learning_rate=1e-3)
 
 
-def test_texts_without_a_trained_token_are_refused(learner, batch):
+def test_rejects_texts_without_a_trained_token(learner, batch):
     learner.create_policy("p", LoRA(rank=4), seed=0)
     unmarked = [dataclasses.replace(s, loss_mask=[False] * len(s.loss_mask)) for s in written(batch)]
     with pytest.raises(InvalidRequestError) as caught:

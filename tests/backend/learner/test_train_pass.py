@@ -188,14 +188,14 @@ def test_uses_sampling_logprobs_where_the_loss_does(ready, name):
 
 
 @pytest.mark.parametrize("name", ["reinforce", "importance_sampling", "cispo", "gspo", "truncated"])
-def test_advantage_zero_gives_exactly_zero_gradient(ready, name):
+def test_gives_exactly_zero_gradient_for_advantage_zero(ready, name):
     learner, batch = ready
     silent = [dataclasses.replace(s, advantage=0.0) for s in batch]
     found, _ = gradient(learner, silent, CONFIGS[name])
     assert not any(g.any() for g in found.values())
 
 
-def test_silent_groups_feel_only_the_kl_penalty(ready):
+def test_feels_only_the_kl_penalty_in_silent_groups(ready):
     learner, batch = ready
     silent = [dataclasses.replace(s, advantage=0.0) for s in batch]
     found, result = gradient(learner, silent, CONFIGS["kl_k3"])
@@ -203,7 +203,7 @@ def test_silent_groups_feel_only_the_kl_penalty(ready):
     assert result.metrics["kl"] > 0
 
 
-def test_the_kl_to_itself_is_zero_at_the_start(learner, batch):
+def test_starts_with_zero_kl_to_itself(learner, batch):
     learner.create_policy("p", LoRA(rank=2), seed=0)
     reference = learner.logprobs(None, batch)
     first = [dataclasses.replace(s, reference_logprobs=r) for s, r in zip(batch, reference, strict=True)]
@@ -211,7 +211,7 @@ def test_the_kl_to_itself_is_zero_at_the_start(learner, batch):
     assert result.metrics["kl"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_per_token_advantages_are_taken_token_by_token(ready):
+def test_takes_per_token_advantages_token_by_token(ready):
     learner, batch = ready
     mixed = [
         dataclasses.replace(s, advantage=[float(i % 3 - 1) for i in range(len(s.token_ids))]) for s in batch
@@ -224,7 +224,7 @@ def test_per_token_advantages_are_taken_token_by_token(ready):
     assert_close(found, {name: parts[0][name] + parts[1][name] for name in found})
 
 
-def test_metrics_say_how_far_learner_and_sampler_are_apart(ready):
+def test_says_how_far_learner_and_sampler_are_apart(ready):
     learner, batch = ready
     metrics = learner.forward_backward("p", batch, CONFIGS["masked"]).metrics
     sampling = np.concatenate([[p for p in s.sampling_logprobs if p is not None] for s in batch])

@@ -90,7 +90,7 @@ def plain_values(model, head, sequence):
     return values, torch.stack([table[t, sequence.token_ids[t + 1]] for t in places])
 
 
-def test_a_new_head_expects_nothing(learner, batch):
+def test_expects_nothing_by_a_new_head(learner, batch):
     learner.create_policy("p", ADAPTERS[0], seed=1, value_head=True)
     assert all(not values.any() for values in learner.values("p", batch))
 
@@ -142,7 +142,7 @@ def test_matches_values_loss_and_gradient_of_formula_by_plain_autograd(learner, 
     ],
     ids=["ppo", "gspo", "corrected"],
 )
-def test_neither_micro_batches_nor_halves_change_the_gradient(model_dir, learner, batch, loss, tmp_path):
+def test_keeps_gradient_across_micro_batches_and_halves(model_dir, learner, batch, loss, tmp_path):
     batch = judged(batch)
     learner.create_policy("p", ADAPTERS[0], seed=1, value_head=True)
     train(learner, batch)
@@ -245,7 +245,7 @@ def saved(learner, batch, tmp_path):
     return tmp_path / "p"
 
 
-def test_a_damaged_head_is_named_and_nothing_is_loaded(learner, saved):
+def test_names_damaged_head_and_loads_nothing(learner, saved):
     content = bytearray((saved / FILE).read_bytes())
     content[-1] ^= 1
     (saved / FILE).write_bytes(content)
@@ -312,14 +312,14 @@ def test_rejects_value_loss_without_a_head_and_leaves_no_gradient(learner, batch
     assert not learner.has_gradient("p")
 
 
-def test_targets_are_wanted_of_every_sampled_token(batch):
+def test_requires_targets_of_every_sampled_token(batch):
     with pytest.raises(InvalidRequestError) as caught:
         dataclasses.replace(batch[0], value_targets=[1.0])
     assert caught.value.field == "value_targets"
 
 
 @KINDS
-def test_values_come_to_what_they_are_told(learner, batch, adapter):
+def test_trains_values_to_what_they_are_told(learner, batch, adapter):
     learner.create_policy("p", adapter, seed=1, value_head=True)
     quiet = [dataclasses.replace(s, advantage=0.0) for s in judged(batch)]
     loss = algorithm_loss(PPO(value_coefficient=1.0))

@@ -26,12 +26,12 @@ def of(value, target, old, clip=None):
         (5.0, 3.0, 1.0, 0.2, 2.0, 2.0, False),  # beyond the target by more than the bound is before it
     ],
 )
-def test_golden_values(value, target, old, clip, loss, gradient, clipped):
+def test_matches_golden_values(value, target, old, clip, loss, gradient, clipped):
     assert of(value, target, old, clip) == (pytest.approx(loss), pytest.approx(gradient), clipped)
 
 
 @pytest.mark.parametrize("clip", [None, 0.3])
-def test_the_gradient_is_that_of_finite_differences(clip):
+def test_has_gradient_of_finite_differences(clip):
     generator = torch.Generator().manual_seed(1)
     draw = lambda: torch.randn(40, generator=generator, dtype=torch.float64)  # noqa: E731
     targets, old, values = draw(), draw(), draw().requires_grad_()
@@ -45,7 +45,7 @@ def tokens(**settings):
     return LossTokens(**{**given, **settings})
 
 
-def test_it_counts_beside_the_policys_loss_by_its_coefficient():
+def test_weighs_value_loss_beside_the_policys_by_coefficient():
     config = algorithm_loss(PPO(value_coefficient=0.5))
     found = config.token_losses(
         tokens(values=torch.tensor([0.0, 1.0]), value_targets=torch.tensor([2.0, 1.0]))
@@ -55,12 +55,12 @@ def test_it_counts_beside_the_policys_loss_by_its_coefficient():
     assert "value_clip_fraction" not in found.shares
 
 
-def test_with_a_value_loss_no_sequence_is_silent():
+def test_leaves_no_sequence_silent_with_a_value_loss():
     assert policy_loss().silent_without_advantage
     assert not algorithm_loss(PPO(value_coefficient=0.5)).silent_without_advantage
 
 
-def test_without_a_head_or_targets_it_is_refused():
+def test_rejects_value_loss_without_a_head_or_targets():
     config = algorithm_loss(PPO(value_coefficient=0.5))
     with pytest.raises(InvalidRequestError, match="value_head=True"):
         config.token_losses(tokens())

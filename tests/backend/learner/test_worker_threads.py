@@ -64,7 +64,7 @@ def learned(model_dir, checkpoint, adapter, batch, loss, *, workers):
 
 @KINDS
 @pytest.mark.parametrize("name", LOSSES)
-def test_workers_change_neither_loss_nor_logprobs_nor_gradient(
+def test_keeps_loss_logprobs_and_gradient_whatever_the_workers(
     model_dir, checkpoint, make_batch, adapter, name
 ):
     batch = make_batch(seed=5, groups=6, size=4)
@@ -166,7 +166,7 @@ def test_works_in_parallel_and_returns_results_in_order():
     assert WorkerThreads(3).run(work, [1, 2, 3]) == [10, 20, 30]
 
 
-def test_an_error_waits_for_the_others():
+def test_raises_an_error_only_after_the_others_finish():
     failing, go_on, errors = threading.Event(), threading.Event(), []
 
     def work(number):
@@ -192,7 +192,7 @@ def test_an_error_waits_for_the_others():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7, 64])
-def test_workers_share_the_threads_and_give_them_back(threads):
+def test_shares_threads_between_workers_and_gives_them_back(threads):
     before = torch.get_num_threads()
     workers = WorkerThreads(threads)
     found = workers.run(lambda _: torch.get_num_threads(), list(range(workers.count)))
@@ -201,9 +201,7 @@ def test_workers_share_the_threads_and_give_them_back(threads):
 
 
 @pytest.mark.parametrize(("rope_type", "workers"), [("default", 3), ("longrope", 1), ("dynamic", 1)])
-def test_a_model_that_keeps_state_between_runs_has_one_worker(
-    rope_type, workers, model_dir, make_batch, tmp_path
-):
+def test_uses_one_worker_for_model_with_kept_state(rope_type, workers, model_dir, make_batch, tmp_path):
     rope = {"rope_type": rope_type, "rope_theta": 10_000.0}
     if rope_type == "longrope":
         rope |= {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 64}
@@ -216,7 +214,7 @@ def test_a_model_that_keeps_state_between_runs_has_one_worker(
     assert max(map(len, turns)) == workers
 
 
-def test_gradients_are_laid_out_as_their_parameters_whatever_autograd_returns(model_dir, make_batch):
+def test_lays_gradients_out_as_parameters_whatever_autograd_returns(model_dir, make_batch):
     learner = Learner(model_dir, cpu_threads=3, micro_batch_tokens=240)
     learner.create_policy("p", FullParameters(), seed=3)
     train_pass = learner._begin("p", PolicyBatch(sequences=make_batch(seed=5), loss=policy_loss())).train_pass

@@ -22,7 +22,7 @@ def folder(request):
     return MODELS / request.param
 
 
-def test_the_model_loads_in_transformers_and_gives_finite_logits(folder):
+def test_loads_model_in_transformers_with_finite_logits(folder):
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = tokenizer.apply_chat_template(
@@ -45,15 +45,15 @@ def test_ends_completion_with_the_token_that_configuration_names(folder):
     assert AutoTokenizer.from_pretrained(folder).eos_token == "<|im_end|>"
 
 
-def test_embedding_and_head_are_not_tied(folder):
+def test_keeps_embedding_and_head_untied(folder):
     assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["tie_word_embeddings"] is False
 
 
-def test_the_weights_are_small_enough_to_ship(folder):
+def test_keeps_weights_small_enough_to_ship(folder):
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 8_000_000
 
 
-def test_the_card_names_the_hash_of_every_file_beside_it(folder):
+def test_names_the_hash_of_every_file_beside_the_card(folder):
     card = (folder / "README.md").read_text(encoding="utf-8")
     hashes = dict(re.findall(r"\| `([^`]+)` \| `([0-9a-f]{64})` \|", card))
     files = {path.name for path in folder.iterdir()} - {"README.md"}
@@ -63,7 +63,7 @@ def test_the_card_names_the_hash_of_every_file_beside_it(folder):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_survives_encoding_and_decoding(text):
+def test_encodes_and_decodes_any_text_losslessly(text):
     assert TOKENIZER.decode(TOKENIZER.encode(text).ids, skip_special_tokens=False) == text
 
 
@@ -73,7 +73,7 @@ def test_reads_a_cell_as_one_token_at_start_or_space(cell):
     assert len(TOKENIZER.encode(f"\n{cell} {cell}\n").ids) == 4
 
 
-def test_every_digit_is_a_token_of_its_own():
+def test_gives_every_digit_a_token_of_its_own():
     assert [TOKENIZER.decode([i]) for i in TOKENIZER.encode("47+380=").ids] == [*"47+380="]
 
 
@@ -98,7 +98,7 @@ def test_only_adds_to_earlier_template_text_by_new_message():
     assert answered == f"{asked}b2<|im_end|>\n"
 
 
-def test_nano_instruct_follows_short_instructions():
+def test_follows_short_instructions_as_nano_instruct():
     model = AutoModelForCausalLM.from_pretrained(MODELS / "nano-instruct")
     tokenizer = AutoTokenizer.from_pretrained(MODELS / "nano-instruct")
 

@@ -29,7 +29,7 @@ def test_waits_for_a_call_until_it_or_a_later_ends():
     bell.wait_until_done("p", 1, 60.0)
 
 
-def test_what_a_forgotten_policy_did_is_not_known():
+def test_forgets_what_a_forgotten_policy_did():
     bell = CallBell()
     bell.done("p", 3)
     bell.forget("p")

@@ -22,7 +22,7 @@ def with_two_checkpoints(lab):
     return job_id
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(lab):
+def test_skips_damaged_checkpoint_with_a_warning(lab):
     job_id = with_two_checkpoints(lab)
     newest = Path(lab.events(job_id, "checkpoint")[-1].path)
     (newest / "optimizer.safetensors").write_bytes(b"rust")
@@ -43,7 +43,7 @@ def test_resumes_from_checkpoint_that_a_killed_worker_was_replacing(lab):
     assert lab.events(job_id, "warning") == []
 
 
-def test_a_checkpoint_that_another_worker_wrote_over_is_passed_over(lab):
+def test_skips_checkpoint_that_another_worker_wrote_over(lab):
     job_id = with_two_checkpoints(lab)
     older, newer = (Path(event.path) for event in lab.events(job_id, "checkpoint"))
     shutil.rmtree(newer)
@@ -54,7 +54,7 @@ def test_a_checkpoint_that_another_worker_wrote_over_is_passed_over(lab):
     assert "differs from the recorded one" in lab.events(job_id, "warning")[0].message
 
 
-def test_only_the_newest_checkpoints_are_kept(lab):
+def test_keeps_only_the_newest_checkpoints(lab):
     job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=2)
     lab.play_on(job_id)
     views = lab.service.checkpoints(job_id)
@@ -64,7 +64,7 @@ def test_only_the_newest_checkpoints_are_kept(lab):
     assert all(lab.service.episodes(job_id, step) == [] for step in (1, 2, 3, 4))
 
 
-def test_a_version_that_an_unfinished_job_names_is_kept(lab):
+def test_keeps_version_that_an_unfinished_job_names(lab):
     job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=1)
     lab.play_step(job_id)
     lab.until(job_id, lambda: len(lab.events(job_id, "checkpoint")) == 1)
@@ -73,7 +73,7 @@ def test_a_version_that_an_unfinished_job_names_is_kept(lab):
     assert [view.step for view in lab.service.checkpoints(job_id)] == [1, 4]
 
 
-def test_after_going_back_behind_damaged_checkpoints_new_ones_are_kept(lab, written):
+def test_keeps_new_checkpoints_after_going_back_behind_damaged_ones(lab, written):
     job_id = lab.start(steps=4, checkpoint_every=1, keep_checkpoints=2)
     for made in (1, 2, 3):
         lab.play_step(job_id)
@@ -114,7 +114,7 @@ def test_fails_job_with_reason_when_its_checkpoint_cannot_be_written(make_lab):
     assert lab.events(job_id, "state")[-1].state is JobState.FAILED
 
 
-def test_checkpoints_are_read_where_the_data_folder_is_now(make_lab):
+def test_reads_checkpoints_where_the_data_folder_is_now(make_lab):
     lab = make_lab()
     job_id = with_two_checkpoints(lab)
     lab.close_pool()

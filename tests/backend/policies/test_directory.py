@@ -72,7 +72,7 @@ class Shelf:
         return resolved.policy, resolved.policy_version
 
 
-def test_a_models_name_means_the_model_without_an_adapter():
+def test_means_model_without_adapter_by_a_models_name():
     assert Shelf({}).resolve("nano") == ("", 0)
 
 
@@ -82,7 +82,7 @@ def test_rejects_a_models_name_with_version_instead_of_answering_otherwise():
 
 
 @pytest.mark.parametrize("name", ["job-1", "policy-1"])
-def test_a_job_and_its_policy_are_two_names_of_one(name):
+def test_treats_job_and_its_policy_as_names_of_one(name):
     trained, ended = Shelf({"1": []}), Shelf({"1": [7]})
     trained.train("1", 7)
     assert trained.resolve(name) == ended.resolve(name) == ("policy-1", None)  # for the engine to choose
@@ -95,7 +95,7 @@ def test_leaves_rejection_of_a_future_version_to_the_engine():
     assert shelf.resolve("job-1", 8) == ("policy-1", 8)
 
 
-def test_version_0_of_a_trained_policy_is_the_model():
+def test_means_model_by_version_0_of_trained_policy():
     shelf = Shelf({"1": [7]})
     assert shelf.resolve("job-1", 0) == ("", 0)
     assert shelf.read == []
@@ -107,7 +107,7 @@ def test_resolves_version_0_to_the_policy_it_began_with():
     assert shelf.read == [("1", 0)]
 
 
-def test_an_ended_jobs_policy_is_read_once():
+def test_reads_policy_of_an_ended_job_once():
     shelf = Shelf({"1": [6, 7]})
     assert shelf.resolve("job-1") == shelf.resolve("job-1") == ("policy-1", None)
     assert shelf.resolve("job-1", 7) == ("policy-1", 7)
@@ -151,7 +151,7 @@ def test_rereads_older_versions_when_the_job_resumes_and_makes_others():
     assert shelf.read == [("1", 5), ("1", 5)]
 
 
-def test_a_policy_without_weights_is_not_found():
+def test_reports_policy_without_weights_as_not_found():
     with pytest.raises(NotFoundError, match="no weights yet"):
         Shelf({"1": []}).resolve("job-1")
 
@@ -165,7 +165,7 @@ def test_leaves_publishing_of_a_running_jobs_policy_to_its_loop():
         shelf.resolve("job-1", 7, training=True)
 
 
-def test_the_policy_that_was_longest_not_asked_for_makes_room():
+def test_evicts_policy_that_was_longest_not_asked_for():
     shelf = Shelf({"1": [1], "2": [2], "3": [3]})
     for number in "1213":
         shelf.resolve(f"job-{number}")
@@ -191,7 +191,7 @@ def test_keeps_policy_loaded_until_its_requests_are_answered():
     assert set(shelf.engine.loaded()) == {asked[1]}
 
 
-def test_a_client_that_is_gone_keeps_no_policy_loaded():
+def test_keeps_no_policy_loaded_for_a_gone_client():
     shelf = Shelf({"1": [1, 2]}, keep_idle=1)
 
     class Gone:
@@ -206,7 +206,7 @@ def test_a_client_that_is_gone_keeps_no_policy_loaded():
     assert set(shelf.engine.loaded()) == {"policy-1@2"}
 
 
-def test_policies_in_training_are_not_pushed_out():
+def test_never_evicts_policies_in_training():
     shelf = Shelf({"1": [], "2": [2], "3": [3]}, keep_idle=1)
     shelf.train("1", 1)
     shelf.resolve("job-2")

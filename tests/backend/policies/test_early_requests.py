@@ -54,13 +54,13 @@ def test_holds_requests_of_awaited_version_and_keeps_their_batches():
 
 
 @pytest.mark.parametrize(("policy", "version"), [("job", 2), ("job", 4), ("job", None), ("other", 3)])
-def test_other_policies_and_versions_do_not_wait(policy, version):
+def test_does_not_make_other_policies_and_versions_wait(policy, version):
     early = EarlyRequests(Engine())
     early.expect("job", 3)
     assert not early.keep(request("a", policy, version), object())
 
 
-def test_if_the_version_never_comes_its_requests_fail_by_name():
+def test_fails_requests_by_name_if_version_never_comes():
     answers = []
     early = EarlyRequests(Engine())
     early.expect("job", 3)
@@ -108,7 +108,7 @@ def test_leases_episodes_during_update_and_samples_them_by_its_version(lab, lear
         {"share": 0.0, "rollout": "server"},
     ],
 )
-def test_episodes_are_not_begun_early_where_that_could_change_them(lab, learner, settings, monkeypatch):
+def test_starts_no_episodes_early_that_this_could_change(lab, learner, settings, monkeypatch):
     monkeypatch.setattr("backend.jobs.played_job._EARLY_SHARE", settings["share"])
     settings = {name: value for name, value in settings.items() if name != "share"}
     job_id = in_the_second_update(lab, learner, **settings)
@@ -117,7 +117,7 @@ def test_episodes_are_not_begun_early_where_that_could_change_them(lab, learner,
     learner.go_on.set()
 
 
-def test_a_job_that_fails_while_it_learns_lets_nobody_wait(lab, learner):
+def test_lets_nobody_wait_when_job_fails_while_learning(lab, learner):
     job_id = in_the_second_update(lab, learner, rollout="server")
     requests = lab.lease(job_id)
     learner.dies = True

@@ -94,26 +94,26 @@ def checked(learner, segment):
     require_sound(EpisodeResult(episode_id="e", lease_id="l", trajectories=[trajectory]), learner.limits)
 
 
-def test_an_untouched_record_passes(learner, segment):
+def test_passes_an_untouched_record(learner, segment):
     checked(learner, segment)
     assert compared(learner, segment)["parity_mean"] <= 1e-5
 
 
 @pytest.mark.parametrize("how", ["removed", "moved", "shorter"])
-def test_images_that_do_not_fit_the_tokens_are_refused(learner, segment, how):
+def test_rejects_images_that_do_not_fit_the_tokens(learner, segment, how):
     with pytest.raises(UnsupportedPartError) as caught:
         checked(learner, changed(segment, how))
     assert caught.value.field == "results.trajectories"
 
 
 @pytest.mark.parametrize("how", ["swapped", "reordered"])
-def test_exchanged_images_stop_the_job_by_the_comparison_of_logprobs(learner, segment, how):
+def test_stops_job_on_exchanged_images_by_comparing_logprobs(learner, segment, how):
     checked(learner, changed(segment, how))
     with pytest.raises(ParityError):
         compared(learner, changed(segment, how))
 
 
-def test_a_version_is_probed_with_the_images_of_its_prompts(engine, learner, segment):
+def test_probes_version_with_images_of_its_prompts(engine, learner, segment):
     engine.publish("p", 1, learner.weights("p"))
     prompt = prompt_of(segment.token_ids, segment.loss_mask, segment.images)
     assert list(prompt.images) == list(segment.images)
@@ -121,7 +121,7 @@ def test_a_version_is_probed_with_the_images_of_its_prompts(engine, learner, seg
     assert parity(ALLOWED, [probed], learner.logprobs("p", [probed]))["parity_mean"] <= 1e-5
 
 
-def test_a_prompt_is_never_cut_inside_an_image():
+def test_never_cuts_a_prompt_inside_an_image():
     request = look("r", 1, 2)
     second = request.images[1]
     cut = Prompt(request.prompt_ids, request.images).cut_to(second.start + 3)

@@ -26,7 +26,7 @@ def test_uses_a_policy_until_all_its_requests_are_answered():
     assert [one.request_id for one in arrived] == ["a", "b"]
 
 
-def test_two_callers_may_use_one_policy_under_the_same_names():
+def test_lets_two_callers_use_one_policy_under_same_names():
     in_use = PoliciesInUse()
     first, second = in_use.answering(lambda answers: None), in_use.answering(lambda answers: None)
     first.takes(request("a"))
@@ -37,7 +37,7 @@ def test_two_callers_may_use_one_policy_under_the_same_names():
     assert "job-1@3" not in in_use
 
 
-def test_the_policy_is_free_before_its_answer_is_handed_on():
+def test_frees_policy_before_its_answer_is_handed_on():
     in_use, seen = PoliciesInUse(), []
     answering = in_use.answering(lambda answers: seen.append("job-1@3" in in_use))
     answering.takes(request("a"))
@@ -45,7 +45,7 @@ def test_the_policy_is_free_before_its_answer_is_handed_on():
     assert seen == [False]
 
 
-def test_who_hung_up_holds_nothing():
+def test_holds_nothing_for_a_caller_that_hung_up():
     class Caller:
         gone = False
 

@@ -19,12 +19,12 @@ def learner(*values):
     return [np.array(values[:2], dtype=np.float32), np.array(values[2:], dtype=np.float32)]
 
 
-def test_the_mean_and_the_largest_difference_are_reported():
+def test_reports_the_mean_and_the_largest_difference():
     found = parity(0.2, SEQUENCES, learner(-1.0, -2.25, -2.75))
     assert found == pytest.approx({"parity_mean": 0.5 / 3, "parity_max": 0.25})
 
 
-def test_a_mean_beyond_the_threshold_is_refused():
+def test_rejects_mean_beyond_the_threshold():
     with pytest.raises(ParityError) as caught:
         parity(0.15, SEQUENCES, learner(-1.0, -2.25, -2.75))
     assert caught.value.field == "parity_threshold"
@@ -37,7 +37,7 @@ def test_rejects_difference_that_is_not_finite_whatever_is_allowed(drift, allowe
         parity(allowed, SEQUENCES, learner(-1.0, drift, -3.0))
 
 
-def test_tokens_of_other_versions_are_not_compared():
+def test_compares_no_tokens_of_other_versions():
     current = [np.array([True, False]), np.array([True])]
     assert parity(1e-3, SEQUENCES, learner(-1.0, float("nan"), -3.0), current)["parity_max"] == 0.0
     nothing = [np.zeros(2, dtype=bool), np.zeros(1, dtype=bool)]

@@ -18,7 +18,7 @@ class Ranks(DataParallelLearner):
         self.closed = True
 
 
-def test_a_broken_group_is_replaced_once_and_closed():
+def test_replaces_a_broken_group_once_and_closes_it():
     made = []
 
     def make():

@@ -27,7 +27,7 @@ def taken(sha256):
     return TakenWeights("the weights", hashed)
 
 
-def test_a_version_goes_to_the_engine_with_its_weights():
+def test_sends_version_to_engine_with_its_weights():
     engine = Engine({"policy-1": 3}, "aa")
     publish(engine, "policy-1", 3, taken("aa"), let_finish=True)
     assert engine.received == ("policy-1", 3, "the weights", True)

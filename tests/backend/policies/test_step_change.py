@@ -61,7 +61,7 @@ def kept(lab, job_id):
 @pytest.mark.parametrize(
     ("where", "error_type"), [("batch", "NonFiniteLossError"), ("gradient", "NonFiniteGradientError")]
 )
-def test_numbers_that_are_not_finite_cost_their_step_only(lab, monkeypatch, adapter, where, error_type):
+def test_costs_only_their_step_by_numbers_that_are_not_finite(lab, monkeypatch, adapter, where, error_type):
     Poisoned(monkeypatch, **{where: 3})
     job_id = lab.start(steps=5, adapter=adapter)
     lab.play_on(job_id)
@@ -69,7 +69,7 @@ def test_numbers_that_are_not_finite_cost_their_step_only(lab, monkeypatch, adap
     assert kept(lab, job_id) == [2]
 
 
-def test_when_steps_are_played_ahead_too(lab, monkeypatch):
+def test_costs_only_a_step_when_playing_ahead_too(lab, monkeypatch):
     Poisoned(monkeypatch, gradient=3)
     job_id = lab.start(steps=5, max_staleness=1)
     lab.play_on(job_id)
@@ -77,7 +77,7 @@ def test_when_steps_are_played_ahead_too(lab, monkeypatch):
     assert kept(lab, job_id) == [2]
 
 
-def test_drift_costs_its_step_only(lab):
+def test_costs_only_its_step_by_drift(lab):
     job_id = lab.start(steps=5)
     lab.play_step(job_id)
     lab.play_step(job_id)
@@ -115,7 +115,7 @@ def test_drops_policy_that_a_step_has_changed_in_part(lab, monkeypatch):
     assert kept(lab, job_id) == []
 
 
-def test_a_job_on_written_data_keeps_its_last_good_version(lab, written, monkeypatch):
+def test_keeps_last_good_version_of_job_on_written_data(lab, written, monkeypatch):
     Poisoned(monkeypatch, gradient=3)
     job_id = written.start("sft", ROWS, steps=5)
     ended(lab, job_id, "NonFiniteGradientError")
@@ -123,7 +123,7 @@ def test_a_job_on_written_data_keeps_its_last_good_version(lab, written, monkeyp
     assert (view.step, Checkpoint.open(view.path).manifest.optimizer_steps) == (2, 2)
 
 
-def test_only_a_refused_gradient_is_known_to_have_changed_nothing():
+def test_knows_only_of_refused_gradients_that_nothing_changed():
     change = StepChange()
     with pytest.raises(NonFiniteGradientError), change.applying():
         raise NonFiniteGradientError("nan")

@@ -42,7 +42,7 @@ def models():
     gc.unfreeze()
 
 
-def test_a_closed_teachers_model_is_gone(models, tmp_path):
+def test_drops_model_of_a_closed_teacher(models, tmp_path):
     pool = PoolParts(
         store=None, job_files=None, engine=None, directory=None, early=None, open_model=models.open
     )
@@ -58,7 +58,7 @@ def test_a_closed_teachers_model_is_gone(models, tmp_path):
     teacher.close()
 
 
-def test_a_shared_learner_loses_only_the_teachers_policy():
+def test_drops_only_the_teachers_policy_from_shared_learner():
     dropped = []
     learner = SimpleNamespace(drop=dropped.append)
     for policy_id in ("policy-1/teacher", None):

@@ -129,7 +129,7 @@ def test_offers_no_version_between_optimizer_step_and_its_end(place):
 
 
 @pytest.mark.parametrize("with_optimizer", [True, False])
-def test_a_version_takes_the_policys_place(place, with_optimizer):
+def test_takes_place_of_policy_by_a_version(place, with_optimizer):
     job_id = place.create()
     (policy,) = place.take(job_id).values()
     policy.restore()
@@ -163,7 +163,7 @@ def test_leaves_policy_as_is_when_a_version_cannot_be_loaded(place):
     assert sorted(place.learner.policy_ids) == sorted([policy.id, misfit.id])
 
 
-def test_what_it_began_with_is_asked_under_another_name(place):
+def test_asks_what_it_began_with_under_another_name(place):
     first = place.create()
     (taught,) = place.take(first).values()
     taught.restore()
@@ -180,7 +180,7 @@ def test_what_it_began_with_is_asked_under_another_name(place):
 
 
 @pytest.mark.parametrize("arrives_as", ["other weights", "nothing"])
-def test_weights_that_do_not_arrive_are_noticed(place, monkeypatch, arrives_as):
+def test_notices_weights_that_do_not_arrive(place, monkeypatch, arrives_as):
     (policy,) = place.take(place.create()).values()
     policy.restore()
     taken, publish = policy.take_weights(), Engine.publish
@@ -196,7 +196,7 @@ def test_weights_that_do_not_arrive_are_noticed(place, monkeypatch, arrives_as):
         policy.publish(1, taken)
 
 
-def test_two_policies_of_a_job_are_trained_and_saved_apart(place):
+def test_trains_and_saves_two_policies_of_a_job_apart(place):
     job_id = place.create()
     with place.store._db.write() as connection:
         connection.execute(job_policies.update().values(agent="black"))

@@ -24,13 +24,13 @@ def test_keeps_only_end_of_the_output_of_an_asked_child():
     assert err.endswith(b"xend")
 
 
-def test_a_long_question_reaches_the_child_also_while_it_prints():
+def test_passes_long_question_to_child_also_while_it_prints():
     question = b"q" * 3_000_000
     code = "import sys; print('y' * 10**5, file=sys.stderr); print(len(sys.stdin.read()))"
     assert asked(code, question)[0] == b"3000000\n"
 
 
-def test_a_child_that_ends_without_listening_is_no_error():
+def test_accepts_child_that_ends_without_listening():
     assert asked("print('no')", b"q" * 3_000_000) == (b"no\n", b"")
 
 

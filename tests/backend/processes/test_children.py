@@ -17,7 +17,7 @@ print(os.nice(0), *open({str(SESSION)!r}).read().split()[-1:] if os.path.exists(
 
 
 @pytest.mark.parametrize("own_session", [True, False])
-def test_a_process_that_stands_back_leaves_time_to_the_others(own_session):
+def test_leaves_time_to_others_by_process_that_stands_back(own_session):
     command = [sys.executable, "-c", ASK]
     answer = subprocess.run(
         command, start_new_session=own_session, capture_output=True, text=True, check=True

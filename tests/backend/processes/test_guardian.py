@@ -16,7 +16,7 @@ pytestmark = pytest.mark.service
 _PATIENCE_SECONDS = 120.0
 
 
-def test_when_it_is_killed_nothing_stays_behind_either(serving):
+def test_leaves_nothing_behind_when_it_is_killed_either(serving):
     served = serving(ignores_signals=True)
     served.scheduler_is_up()
     below = served.descendants()

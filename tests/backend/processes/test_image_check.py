@@ -34,7 +34,7 @@ def encoded(form="PNG", size=(7, 5), **options):
     return file.getvalue()
 
 
-def test_no_hostile_image_needs_much_time_or_memory(checks):
+def test_bounds_time_and_memory_for_hostile_images(checks):
     check, stopped = checks(), []
     for name, data in files():
         try:

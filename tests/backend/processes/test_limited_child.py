@@ -89,7 +89,7 @@ def test_counts_the_cpu_time_of_each_question_alone(child):
         assert len({one.ask(b"compute") for _ in range(4)}) == 1
 
 
-def test_closing_ends_the_child(child):
+def test_ends_child_when_closing(child):
     with child() as one:
         pid = int(one.ask(b"who").split()[0])
     with pytest.raises(ProcessLookupError):

@@ -63,13 +63,13 @@ def test_places_a_job_once_unless_nothing_came_of_it(world):
     assert world.workers.started == [(pool_id, job_id)] * 2
 
 
-def test_a_job_for_another_model_starts_that_models_pool(world):
+def test_starts_pool_of_another_model_for_its_job(world):
     world.submit(model="some/model")
     world.scheduler.tick()
     assert {address.model for address in world.workers.pools.values()} == {"nano", "some/model"}
 
 
-def test_a_model_that_somebody_wants_to_sample_gets_a_pool(make_world):
+def test_gives_pool_to_model_that_somebody_wants_to_sample(make_world):
     world = make_world(preload=[])
     world.scheduler.tick()
     assert world.workers.pools == {}
@@ -172,7 +172,7 @@ def test_counts_checkpoint_between_two_deaths_as_progress(world):
     assert not world.service.job(job_id).state.final
 
 
-def test_a_job_in_which_its_workers_hang_is_failed_too(world):
+def test_fails_job_in_which_its_workers_hang_too(world):
     job_id = world.submit()
     for died in (False, True, False, False, False):
         assert not world.service.job(job_id).state.final
@@ -239,7 +239,7 @@ def test_keeps_pools_and_leases_when_the_clock_jumps(world, jump):
     assert world.service.job(job_id).state is JobState.QUEUED
 
 
-def test_silence_is_found_out_though_every_look_takes_long(world, monkeypatch):
+def test_finds_silence_though_every_look_takes_long(world, monkeypatch):
     job_id = world.submit()
     hung = world.pool()
     world.scheduler.tick()
@@ -328,7 +328,7 @@ def test_retries_dying_pool_before_failing_its_jobs(world):
     assert len(world.workers.pools) == 1
 
 
-def test_a_dead_environment_worker_is_replaced_and_its_pool_told(world):
+def test_replaces_dead_environment_worker_and_tells_its_pool(world):
     pool_id = world.pool()
     world.scheduler.tick()
     (dead,) = world.workers.env_workers
@@ -426,7 +426,7 @@ def test_rotates_tenants_and_never_exceeds_the_places_of_a_pool(make_world):
     assert [job_id for _, job_id in world.workers.started] == [adas[0], bobs[0], adas[1]]
 
 
-def test_jobs_that_run_count_for_their_tenants_share(make_world):
+def test_counts_running_jobs_for_their_tenants_share(make_world):
     world = make_world(jobs_per_pool=2)
     running = world.submit("ada")
     pool_id = world.pool()
@@ -469,7 +469,7 @@ def test_frees_parked_jobs_place_and_requeues_it_for_its_client(make_world):
     assert world.store.tenant("ada").request_cancel(parked).state is JobState.CANCELLED
 
 
-def test_a_parked_job_is_cancelled_at_once(world):
+def test_cancels_a_parked_job_immediately(world):
     job_id = world.submit()
     pool_id = world.pool()
     world.service.park(world.acquire(job_id, pool_id), "waits for its client")
@@ -503,7 +503,7 @@ def test_queues_jobs_of_vanished_pools_under_a_new_scheduler(world):
     assert world.service.pools(world.clock.now) == []
 
 
-def test_the_scheduler_shows_that_it_lives(world):
+def test_shows_that_the_scheduler_lives(world):
     world.scheduler.tick()
     assert world.service.parts(world.clock.now)["scheduler"] == 0.0
 
@@ -553,7 +553,7 @@ def test_evicts_longest_idle_model_for_one_that_waits(small):
     assert job_id in dict(small.workers.started).values()
 
 
-def test_a_model_with_a_job_does_not_go_for_another(small):
+def test_keeps_model_with_a_job_from_eviction(small):
     (busy, *_) = wanting(small, "a", "b", "c")
     lease = small.acquire(small.submit(model="a"), busy)
     small.submit(model="d")
@@ -616,7 +616,7 @@ def test_evicts_idle_models_when_all_grow_too_large_together(small):
     assert loaded(small) == ["a"]
 
 
-def test_what_models_take_is_noted_for_whoever_asks(small):
+def test_records_what_models_take_for_whoever_asks(small):
     small.workers.weights["a"] = 2
     wanting(small, "a")
     small.pass_time(6)

@@ -79,7 +79,7 @@ def test_runs_program_in_the_process_that_waited(place):
     assert runner.wait(timeout=30) == 0
 
 
-def test_a_second_program_gets_a_process_of_its_own(place):
+def test_gives_second_program_a_process_of_its_own(place):
     waited = place.waiting()
     python = early_worker.python_in(place.socket)
     first, _ = place.run(python, "first")

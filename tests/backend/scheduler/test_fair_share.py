@@ -19,17 +19,17 @@ def chosen(jobs: list[WaitingJob], free: dict[str, int], running: dict[str, int]
     return [job.job_id for job in next_jobs(jobs, free_slots=free, running_by_tenant=running or {})]
 
 
-def test_the_oldest_job_goes_first_within_a_tenant():
+def test_prefers_the_oldest_job_within_a_tenant():
     assert chosen(waiting(("1", "ada", "m"), ("2", "ada", "m")), {"m": 1}) == ["1"]
 
 
-def test_the_tenant_that_runs_least_goes_first():
+def test_prefers_the_tenant_that_runs_least():
     jobs = waiting(("1", "ada", "m"), ("2", "ada", "m"), ("3", "bob", "m"))
     assert chosen(jobs, {"m": 2}) == ["1", "3"]
     assert chosen(jobs, {"m": 1}, {"ada": 1}) == ["3"]
 
 
-def test_a_job_without_a_place_lets_others_pass():
+def test_lets_others_pass_a_job_without_a_place():
     assert chosen(waiting(("1", "ada", "full"), ("2", "ada", "m")), {"full": 0, "m": 1}) == ["2"]
 
 
@@ -37,7 +37,7 @@ def test_a_job_without_a_place_lets_others_pass():
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=20),
     st.dictionaries(st.sampled_from("xy"), st.integers(-1, 6)),
 )
-def test_all_places_are_used_and_none_twice(jobs, free):
+def test_uses_all_places_and_none_twice(jobs, free):
     queue = waiting(*((str(number), tenant, model) for number, (tenant, model) in enumerate(jobs)))
     started = next_jobs(queue, free_slots=free, running_by_tenant={})
     demand = Counter(job.model for job in queue)

@@ -20,7 +20,7 @@ def undisturbed(host):
     return host.final_weights(host.submit())
 
 
-def test_a_run_repeats_to_the_bit(host, undisturbed):
+def test_repeats_a_run_to_the_bit(host, undisturbed):
     assert host.final_weights(host.submit()) == undisturbed
 
 

@@ -9,7 +9,7 @@ from backend.scheduler.process_memory import resident_bytes
 CHILD = "import sys; held = bytearray(40_000_000); print('up', flush=True); sys.stdin.read()"
 
 
-def test_a_group_counts_what_its_processes_have_started():
+def test_counts_what_processes_of_a_group_have_started():
     before = resident_bytes({"mine": [os.getpid()]})["mine"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", CHILD], **pipes) as child:

@@ -68,7 +68,7 @@ def test_names_the_tenants_jobs_that_wait_for_clients(make_world):
     assert bobs not in reason
 
 
-def test_a_tenants_job_beyond_its_places_says_so(make_world):
+def test_says_that_a_tenants_job_is_beyond_its_places(make_world):
     world = make_world(jobs_per_tenant=1)
     first, second = world.submit("ada"), world.submit("ada")
     pool_id = world.pool()
@@ -81,7 +81,7 @@ def test_a_tenants_job_beyond_its_places_says_so(make_world):
     assert world.workers.started == [(pool_id, first), (pool_id, second)]
 
 
-def test_a_place_that_is_given_to_another_changes_no_reason(make_world):
+def test_changes_no_reason_by_a_place_given_to_another(make_world):
     world = make_world(jobs_per_pool=1)
     first, second, third = (world.submit() for _ in range(3))
     pool_id = world.pool()

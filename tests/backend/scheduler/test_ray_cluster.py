@@ -17,14 +17,14 @@ def undisturbed(host):
     return host.final_weights(host.submit())
 
 
-def test_nothing_listens_beyond_this_machine(host, undisturbed):
+def test_listens_only_on_this_machine(host, undisturbed):
     for process in [psutil.Process(host.process.pid), *host.below()]:
         for connection in process.net_connections():
             if connection.status == psutil.CONN_LISTEN and connection.family != socket.AF_UNIX:
                 assert connection.laddr.ip in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, process.cmdline()
 
 
-def test_environments_have_less_priority_than_what_samples_and_trains(host, undisturbed):
+def test_gives_environments_less_priority_than_sampling_and_training(host, undisturbed):
     def niceness(name):
         # Of each thread: the kernel keeps a priority per thread.
         return [os.getpriority(os.PRIO_PROCESS, thread.id) for thread in host.find(name).threads()]
@@ -33,7 +33,7 @@ def test_environments_have_less_priority_than_what_samples_and_trains(host, undi
     assert min(niceness("env_worker_process")) >= max(niceness("PoolProcess")) + 10
 
 
-def test_environments_have_neither_the_services_variables_nor_ray(host, undisturbed):
+def test_hides_ray_and_the_services_variables_from_environments(host, undisturbed):
     worker = host.find("env_worker_process")
     found = worker.environ()
     assert found["PACK_KEY"] == "1"
@@ -43,7 +43,7 @@ def test_environments_have_neither_the_services_variables_nor_ray(host, undistur
     assert not [one for one in worker.net_connections("unix") if str(one.raddr).startswith(inside)]
 
 
-def test_other_users_reach_no_file_of_ray(host, undisturbed):
+def test_closes_files_of_ray_to_other_users(host, undisturbed):
     private = host.config.run_dir
     assert private.lstat().st_uid == os.getuid()
     assert stat.S_IMODE(private.lstat().st_mode) == 0o700

@@ -7,7 +7,7 @@ def pool(pool_id, used_bytes=10, *, idle_since=None, preloaded=False):
     return PoolMemory(pool_id=pool_id, used_bytes=used_bytes, preloaded=preloaded, idle_since=idle_since)
 
 
-def test_nothing_ends_while_there_is_room():
+def test_ends_nothing_while_there_is_room():
     assert make_room([pool("a", idle_since=1.0)], needed=10, budget=20) == []
 
 
@@ -17,12 +17,12 @@ def test_ends_longest_idle_pools_and_no_more_than_needed():
     assert make_room(pools, needed=20, budget=30) == ["older", "old"]
 
 
-def test_none_ends_in_vain_while_busy_ones_take_the_room():
+def test_ends_none_in_vain_while_busy_ones_take_room():
     pools = [pool("busy", 25), pool("idle", idle_since=1.0)]
     assert make_room(pools, needed=10, budget=30) is None
 
 
-def test_preloaded_pools_never_end():
+def test_never_ends_preloaded_pools():
     pools = [pool("preloaded", 25, idle_since=0.0, preloaded=True), pool("idle", idle_since=1.0)]
     assert make_room(pools, needed=5, budget=30) == ["idle"]
     assert too_many(pools, budget=5) == ["idle"]

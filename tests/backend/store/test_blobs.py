@@ -18,7 +18,7 @@ def keys(blobs, key=""):
     return [blob.key for blob in blobs.files(key)]
 
 
-def test_a_blob_is_what_was_put_last(blobs):
+def test_keeps_what_was_put_last_in_a_blob(blobs):
     blobs.put("a/b/one", b"first")
     blobs.put("a/b/one", bytearray(b"second"))
     assert blobs.get("a/b/one") == b"second"
@@ -27,7 +27,7 @@ def test_a_blob_is_what_was_put_last(blobs):
     assert blobs.local("a/b/one").read_bytes() == b"second"
 
 
-def test_a_touched_blob_is_as_if_written_now(blobs):
+def test_renews_a_touched_blob_as_if_written_now(blobs):
     blobs.put("a/one", b"1")
     os.utime(blobs.local("a/one"), (0, 0))
     assert blobs.touch("a/one")
@@ -47,7 +47,7 @@ def test_reports_missing_blob_and_deletes_it_again(blobs, key):
     assert blobs.files(key) == blobs.folders(key) == []
 
 
-def test_a_folder_is_listed_moved_and_deleted_as_a_whole(blobs):
+def test_lists_moves_and_deletes_a_folder_as_a_whole(blobs):
     for name in ("job-1/x", "job-1/deep/y", "job-2/z"):
         blobs.put(name, b"1")
     assert blobs.folders() == ["job-1", "job-2"]
@@ -69,7 +69,7 @@ def test_never_shows_and_later_removes_what_a_killed_writer_left(blobs, tmp_path
     assert [path.name for path in (tmp_path / "blobs" / "a").iterdir()] == ["one"]
 
 
-def test_below_a_key_the_same_blobs_have_shorter_keys(blobs):
+def test_shortens_keys_of_the_same_blobs_below_a_key(blobs):
     blobs.below("a").below("b").put("one", b"1")
     assert blobs.get("a/b/one") == b"1"
     assert keys(blobs.below("a")) == ["b/one"]
@@ -86,12 +86,12 @@ def test_reads_folder_that_is_filled_or_copied_in(blobs, tmp_path):
 
 
 @pytest.mark.parametrize("key", ["/etc/passwd", "../up", "a/../../up"])
-def test_no_key_leads_out(blobs, key):
+def test_leads_out_by_no_key(blobs, key):
     with pytest.raises(AssertionError):
         blobs.get(key)
 
 
-def test_a_full_disk_is_named_and_leaves_what_was_there(blobs, monkeypatch):
+def test_names_full_disk_and_leaves_what_was_there(blobs, monkeypatch):
     blobs.put("one", b"before")
 
     def full(descriptor):

@@ -26,13 +26,13 @@ from tinkergym.errors import InternalServiceError, ServiceUnavailableError, Stor
         ("sqlite:////proc/nowhere/store.db", "cannot be created"),
     ],
 )
-def test_a_database_that_cannot_serve_is_refused_in_one_sentence(url, text):
+def test_rejects_database_that_cannot_serve_in_one_sentence(url, text):
     with pytest.raises(ConfigError) as caught:
         Store.open(url)
     assert caught.value.field == "database_url"
 
 
-def test_a_full_disk_is_named_and_what_was_saved_stays(store, url, spec):
+def test_names_full_disk_and_keeps_what_was_saved(store, url, spec):
     def few_pages(connection, _record):
         connection.execute("PRAGMA max_page_count = 45")
 
@@ -77,7 +77,7 @@ def test_calls_locked_database_unavailable_and_not_broken(store, url, spec, monk
     assert waiting.tenant("ada").create_job(spec, {}).state == "queued"
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path):
+def test_names_file_that_is_no_database(tmp_path):
     file = tmp_path / "letter.txt"
     file.write_text("Dear database, " * 500)
     with pytest.raises(InternalServiceError, match=re.escape(str(file))):
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path):
 
 
 @pytest.mark.service
-def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(store, url, spec):
+def test_loses_nothing_acknowledged_by_a_killed_writer(store, url, spec):
     script = (
         "import sys; from backend.store.store import Store\n"
         "from tinkergym.schema.events import WarningEvent\n"

@@ -53,7 +53,7 @@ def test_returns_results_bit_equal_in_order_of_arrival(store, lease):
     assert service.episodes(lease.job_id, 2) == []
 
 
-def test_parts_and_images_come_back_as_they_were(store, lease):
+def test_restores_parts_and_images_as_they_were(store, lease):
     service = store.service()
     kept = result(1)
     (segment,), (turn,) = kept.trajectory.segments, kept.trajectory.turns
@@ -68,7 +68,7 @@ def test_parts_and_images_come_back_as_they_were(store, lease):
     assert service.episodes(lease.job_id, 1) == [kept]
 
 
-def test_of_two_results_for_one_episode_the_first_counts(store, lease):
+def test_counts_first_of_two_results_for_one_episode(store, lease):
     service = store.service()
     assert service.save_episodes(lease, 1, [result(1), result(1, reward=9.0)]) == ["accepted", "duplicate"]
     assert service.save_episodes(lease, 1, [result(1, reward=7.0), result(2)]) == ["duplicate", "accepted"]
@@ -98,7 +98,7 @@ def test_keeps_results_of_ended_job_until_it_is_deleted(store, lease, held):
         ({"from_step": 2, "through_step": 3}, {1, 4}),
     ],
 )
-def test_results_that_are_no_longer_needed_are_dropped(store, lease, bounds, left):
+def test_drops_results_that_are_no_longer_needed(store, lease, bounds, left):
     service = store.service()
     for step in (1, 2, 3, 4):
         service.save_episodes(lease, step, [result(step)])

@@ -13,14 +13,14 @@ def fact(number, body=b"{}", *, attempt=1, kind="step", agent=""):
     return Fact(kind=kind, number=number, attempt=attempt, body=body, agent=agent)
 
 
-def test_facts_come_back_by_number_and_attempt(store, lease):
+def test_restores_facts_by_number_and_attempt(store, lease):
     service = store.service()
     service.add_facts(lease, [fact(2, b"2"), fact(1, b"1 again", attempt=2), fact(1, b"1")])
     assert service.facts(lease.job_id, "step") == [b"1", b"1 again", b"2"]
     assert service.facts(lease.job_id, "publish") == []
 
 
-def test_a_fact_that_is_written_again_replaces_itself(store, lease):
+def test_replaces_a_fact_that_is_written_again(store, lease):
     service = store.service()
     for body in (b"old", b"new"):
         service.add_facts(lease, [fact(1, body)])
@@ -36,7 +36,7 @@ def test_sees_a_fact_whatever_the_attempt(store, lease):
     assert not service.has_fact(lease.job_id, "publish", 4, "black")
 
 
-def test_a_worker_that_lost_the_job_writes_none(store, lease):
+def test_lets_worker_that_lost_the_job_write_none(store, lease):
     service = store.service()
     service.requeue_expired(now=1000)
     service.acquire(lease.job_id, "other", 30, now=1001)

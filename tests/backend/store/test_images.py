@@ -68,7 +68,7 @@ def test_keeps_a_tenants_share_and_evicts_old_images_where_allowed(blobs, tmp_pa
 
 
 @pytest.mark.parametrize("use", ["missing", "require", "add"])
-def test_an_image_that_is_used_again_counts_as_new(blobs, tmp_path, use):
+def test_counts_an_image_that_is_used_again_as_new(blobs, tmp_path, use):
     images = Images(blobs, "ada")
     add(images, picture(1), most_images=1)
     (old,) = tmp_path.rglob(picture(1).sha256)
@@ -82,7 +82,7 @@ def test_an_image_that_is_used_again_counts_as_new(blobs, tmp_path, use):
 
 
 @pytest.mark.parametrize(("hours", "stays"), [(3.5, True), (2.5, True), (0.5, False)])
-def test_an_image_that_an_unfinished_job_can_need_stays(blobs, tmp_path, hours, stays):
+def test_keeps_image_that_an_unfinished_job_can_need(blobs, tmp_path, hours, stays):
     now = time.time()
     add(Images(blobs, "ada"), picture(1))
     (old,) = tmp_path.rglob(picture(1).sha256)
@@ -105,7 +105,7 @@ def test_leaves_room_for_further_images_by_deleting_longest_unused_ones(blobs, t
     ]
 
 
-def test_a_tenant_has_a_bounded_number_of_images_however_small(blobs, tmp_path):
+def test_bounds_number_of_a_tenants_images_however_small(blobs, tmp_path):
     images = Images(blobs, "ada")
     add(images, picture(1), most_images=1)
     with pytest.raises(PayloadTooLargeError) as caught:
@@ -134,7 +134,7 @@ def test_keeps_share_without_looking_at_all_images_every_time(blobs, monkeypatch
     assert len(looks) < added
 
 
-def test_several_processes_keep_within_the_share_together(blobs):
+def test_keeps_several_processes_within_the_share_together(blobs):
     rooms = [QuotaRoom() for _ in range(4)]
     size = max(len(picture(number).data) for number in range(40))
     with pytest.raises(PayloadTooLargeError):

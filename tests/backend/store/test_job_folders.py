@@ -46,7 +46,7 @@ def test_deletes_job_with_its_folder_or_without_one(store, spec, root, job_id):
     assert not store.has_job(bare)
 
 
-def test_a_refused_deletion_touches_no_file(store, spec, root):
+def test_touches_no_file_on_a_refused_deletion(store, spec, root):
     queued = store.tenant("ada").create_job(spec, {}).job_id
     (root / "job-1").rename(root / queued)
     with pytest.raises(ConflictError, match="only a job that has ended"):
@@ -54,7 +54,7 @@ def test_a_refused_deletion_touches_no_file(store, spec, root):
     assert names(root) == sorted([queued, "job-2"])
 
 
-def test_a_deletion_that_cannot_be_written_puts_the_folder_back(store, root, job_id):
+def test_restores_folder_when_deletion_cannot_be_written(store, root, job_id):
     with pytest.raises(StorageFullError), JobFolders(LocalBlobs(root)).deleting(job_id) as put_away:
         put_away()
         assert names(root) == sorted([f".deleted-{job_id}", "job-2"])

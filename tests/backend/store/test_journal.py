@@ -66,14 +66,14 @@ def test_marks_steps_recorded_by_an_earlier_attempt(store, lease):
     assert marks == [True, False, False, True, False, True]
 
 
-def test_a_failure_keeps_its_error_for_whoever_asks_later(store, lease):
+def test_keeps_error_of_a_failure_for_whoever_asks_later(store, lease):
     error = ErrorView(type="PromptTooLongError", message="m", hint="h", field="f")
     store.service().set_state(lease, JobState.FAILED, "too long", error)
     job = store.tenant("ada").get_job(lease.job_id)
     assert (job.state, job.reason, job.error) == ("failed", "too long", error)
 
 
-def test_nothing_is_logged_after_the_end(store, lease):
+def test_logs_nothing_after_the_end(store, lease):
     service = store.service()
     service.set_state(lease, JobState.COMPLETED)
     for write in (
@@ -86,14 +86,14 @@ def test_nothing_is_logged_after_the_end(store, lease):
     assert store.tenant("ada").events_after(lease.job_id, 0)[-1].body.state == "completed"
 
 
-def test_several_events_are_logged_in_order(store, lease):
+def test_logs_several_events_in_order(store, lease):
     bodies = [WarningEvent(name=str(number), message="m") for number in range(3)]
     logged = store.service().append_events(lease, bodies)
     assert [event.body for event in logged] == bodies
     assert store.tenant("ada").events_after(lease.job_id, logged[0].seq - 1) == logged
 
 
-def test_checkpoints_come_replace_each_other_and_go(store, lease):
+def test_adds_replaces_and_removes_checkpoints(store, lease):
     service = store.service()
     for step in (10, 5):
         service.add_checkpoint(lease, checkpoint(step))
@@ -105,7 +105,7 @@ def test_checkpoints_come_replace_each_other_and_go(store, lease):
     assert service.checkpoints(lease.job_id) == [checkpoint(10)]
 
 
-def test_one_look_tells_which_jobs_have_news(store, lease, spec):
+def test_tells_in_one_look_which_jobs_have_news(store, lease, spec):
     position = store.last_position()
     assert store.jobs_with_news(position) == (position, set())
     other = store.tenant("bob").create_job(spec, {})

@@ -15,13 +15,13 @@ def packed(*bodies):
     return [zlib.compress(body) for body in bodies]
 
 
-def test_episodes_come_back_as_they_were_stored(kept):
+def test_restores_episodes_as_they_were_stored(kept):
     kept.write(3, packed(b'{"a": 1}', b"", b"x" * 100_000))
     assert list(kept.read(3)) == [b'{"a": 1}', b"", b"x" * 100_000]
     assert list(kept.read(4)) == []
 
 
-def test_writing_a_step_again_changes_nothing(kept, tmp_path):
+def test_changes_nothing_by_writing_a_step_again(kept, tmp_path):
     kept.write(3, packed(b"a"))
     before = [path.read_bytes() for path in tmp_path.iterdir()]
     kept.write(3, packed(b"a"))
@@ -35,7 +35,7 @@ def test_orders_steps_by_number_and_ignores_other_files(kept, tmp_path):
     assert kept.steps == [9, 10, 2_000_000]
 
 
-def test_only_the_newest_are_kept(kept):
+def test_keeps_only_the_newest(kept):
     for step in range(5):
         kept.write(step, packed(b"a"))
     kept.keep_newest(2)

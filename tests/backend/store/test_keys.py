@@ -3,7 +3,7 @@ import pytest
 from tinkergym.errors import NotFoundError
 
 
-def test_a_key_speaks_for_its_tenant_until_it_is_revoked(store):
+def test_speaks_for_its_tenant_until_key_is_revoked(store):
     key = store.keys.create("ada", "laptop")
     assert store.keys.tenant_of(key) == "ada"
     (known,) = store.keys.list("ada")
@@ -15,20 +15,20 @@ def test_a_key_speaks_for_its_tenant_until_it_is_revoked(store):
 
 
 @pytest.mark.parametrize("key", ["", "tg-", "tg-nonsense", "Bearer x", "🔑"])
-def test_a_key_that_was_never_given_out_speaks_for_nobody(store, key):
+def test_speaks_for_nobody_by_a_key_never_given_out(store, key):
     assert store.keys.tenant_of(key) is None
 
 
-def test_the_key_itself_is_nowhere_in_the_database(store, tmp_path):
+def test_keeps_the_key_itself_out_of_the_database(store, tmp_path):
     key = store.keys.create("ada", "laptop")
     store.close()
     assert all(key.encode() not in file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_the_database_is_readable_by_its_owner_only(store, tmp_path):
+def test_opens_database_to_its_owner_only(store, tmp_path):
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
 
 
-def test_an_unknown_key_cannot_be_revoked(store):
+def test_rejects_revoking_an_unknown_key(store):
     with pytest.raises(NotFoundError):
         store.keys.revoke("key-never")

@@ -29,7 +29,7 @@ def states(store, job_id):
     ]
 
 
-def test_a_worker_takes_a_queued_job_with_everything_it_needs(store, spec, job_id):
+def test_takes_queued_job_with_everything_its_worker_needs(store, spec, job_id):
     service = store.service()
     assert [job.job_id for job in service.queued_jobs()] == [job_id]
     lease = service.acquire(job_id, "pool-1", 30, now=100)
@@ -39,7 +39,7 @@ def test_a_worker_takes_a_queued_job_with_everything_it_needs(store, spec, job_i
     assert store.tenant("ada").get_job_and_worker(job_id)[1] == "pool-1"
 
 
-def test_the_queue_is_read_without_what_makes_specs_large(store, spec, job_id):
+def test_reads_queue_without_what_makes_specs_large(store, spec, job_id):
     large = EnvironmentRef(id="e", kwargs={"words": ["word"] * 20_000})
     other = spec.model_copy(update={"environment": large, "model": "some/model"})
     store.tenant("bob").create_job(other, {})
@@ -58,7 +58,7 @@ def test_the_queue_is_read_without_what_makes_specs_large(store, spec, job_id):
     assert most_bytes < 100_000
 
 
-def test_a_job_that_is_held_or_unknown_cannot_be_taken(store, job_id):
+def test_denies_job_that_is_held_or_unknown(store, job_id):
     service = store.service()
     service.acquire(job_id, "w1", 30, now=100)
     assert service.acquire(job_id, "w2", 30, now=129) is None
@@ -96,7 +96,7 @@ def test_rejects_workers_old_lease_after_it_took_job_again(store, job_id):
         service.set_state(old, JobState.RUNNING)
 
 
-def test_a_late_heartbeat_keeps_a_job_that_nobody_took(store, job_id):
+def test_keeps_job_that_nobody_took_by_late_heartbeat(store, job_id):
     service = store.service()
     lease = service.acquire(job_id, "w1", 30, now=100)
     assert service.jobs_with_expired_lease(140) == [job_id]
@@ -105,7 +105,7 @@ def test_a_late_heartbeat_keeps_a_job_that_nobody_took(store, job_id):
     assert service.requeue_expired(140) == []
 
 
-def test_the_jobs_of_silent_workers_go_back_to_the_queue(store, job_id):
+def test_requeues_the_jobs_of_silent_workers(store, job_id):
     service = store.service()
     lease = service.acquire(job_id, "w1", 30, now=100)
     assert service.requeue_expired(131) == [job_id]
@@ -132,7 +132,7 @@ def test_ends_job_whose_dead_worker_never_saw_the_cancellation(store, job_id):
     assert states(store, job_id) == ["queued", "starting", "cancelled"]
 
 
-def test_a_job_ends_exactly_once(store, job_id):
+def test_ends_a_job_exactly_once(store, job_id):
     service = store.service()
     lease = service.acquire(job_id, "w1", 30, now=100)
     service.set_state(lease, JobState.COMPLETED)

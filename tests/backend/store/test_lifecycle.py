@@ -119,7 +119,7 @@ def test_counts_time_between_heartbeats_while_a_worker_has_the_job(ada, service,
     assert ada.get_job(job_id).used_seconds == 22
 
 
-def test_a_machine_that_slept_counts_no_longer_than_the_lease(ada, service, job_id):
+def test_counts_sleep_of_machine_no_longer_than_the_lease(ada, service, job_id):
     lease = service.acquire(job_id, "w", 30, now=1000)
     service.renew(lease, 30, now=9000)
     assert ada.get_job(job_id).used_seconds == 30
@@ -218,7 +218,7 @@ def test_begins_change_made_without_worker_at_next_new_step(ada, service, job_id
     assert [event.from_step for event in updates(ada, job_id)] == [2]
 
 
-def test_a_change_that_is_sent_twice_is_one(ada, job_id):
+def test_counts_change_that_is_sent_twice_as_one(ada, job_id):
     for _ in range(2):
         view = ada.change_settings(job_id, {"learning_rate": 5e-4, "budget": {"hours": 1}})
     assert len(view.updates) == len(updates(ada, job_id)) == 2

@@ -1,7 +1,7 @@
 from tinkergym.schema.events import ErrorView
 
 
-def test_pools_are_found_while_they_show_life(store):
+def test_finds_pools_while_they_show_life(store):
     service = store.service()
     service.register_pool("p1", "nano", "unix:///run/p1.sock", "t1", now=100)
     service.register_pool("p2", "tiny", "http://127.0.0.1:8000", "t2", now=110)
@@ -21,7 +21,7 @@ def test_knows_what_pools_take_and_leaves_out_vanished_ones(store):
     assert [(pool.pool_id, pool.memory_bytes) for pool in service.pools(now=100)] == [("p1", 600)]
 
 
-def test_a_pool_that_registers_again_replaces_its_older_self(store):
+def test_replaces_older_self_of_re_registered_pool(store):
     service = store.service()
     service.register_pool("p1", "nano", "unix:///old", "t1", now=100)
     service.register_pool("p1", "nano", "unix:///new", "t2", now=101)
@@ -29,7 +29,7 @@ def test_a_pool_that_registers_again_replaces_its_older_self(store):
     assert (pool.url, pool.token) == ("unix:///new", "t2")
 
 
-def test_requests_for_pools_expire(store):
+def test_expires_requests_for_pools(store):
     service = store.service()
     service.want_pool("nano", now=100)
     service.want_pool("tiny", now=130)

@@ -14,12 +14,12 @@ def test_puts_unnamed_database_into_the_services_folder(tmp_path):
     assert database_file(default_url(tmp_path)).parent == tmp_path
 
 
-def test_a_database_may_lie_anywhere(tmp_path):
+def test_accepts_a_database_anywhere(tmp_path):
     assert database_file(f"sqlite:///{tmp_path}/jobs.db") == tmp_path / "jobs.db"
 
 
 @pytest.mark.parametrize("url", ["postgresql://host/db", "sqlite://", "sqlite:///:memory:", "nonsense"])
-def test_a_database_that_is_not_a_file_is_refused(url):
+def test_rejects_database_that_is_not_a_file(url):
     with pytest.raises(ConfigError) as caught:
         database_file(url)
     assert caught.value.field == "database_url"
@@ -35,7 +35,7 @@ def said(tree: ast.Module) -> Iterator[str]:
             yield str(getattr(node, field, ""))
 
 
-def test_nothing_but_the_store_knows_which_database_it_is():
+def test_tells_only_the_store_which_database_it_is():
     elsewhere = [path for path in BACKEND.rglob("*.py") if BACKEND / "store" not in path.parents]
     assert elsewhere
     knowing = [path for path in elsewhere if "sqlite" in " ".join(said(ast.parse(path.read_text()))).lower()]

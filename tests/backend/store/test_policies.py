@@ -14,18 +14,18 @@ def job(ada, spec):
     return ada.create_job(spec, {}, "key")
 
 
-def test_a_job_is_created_with_the_policy_that_it_trains(ada, job, spec):
+def test_creates_job_with_the_policy_that_it_trains(ada, job, spec):
     (policy_id,) = ada.policies_of(job.job_id).values()
     policy = ada.get_policy(policy_id)
     assert (policy.model, policy.adapter, policy.made_by_job) == (spec.model, spec.adapter, job.job_id)
 
 
-def test_a_request_that_is_sent_again_creates_no_second_policy(ada, job, spec):
+def test_creates_no_second_policy_for_a_repeated_request(ada, job, spec):
     policies = ada.policies_of(job.job_id)
     assert ada.policies_of(ada.create_job(spec, {}, "key").job_id) == policies
 
 
-def test_two_jobs_train_two_policies(ada, job, spec):
+def test_trains_two_policies_by_two_jobs(ada, job, spec):
     other = ada.create_job(spec, {})
     assert set(ada.policies_of(other.job_id).values()).isdisjoint(ada.policies_of(job.job_id).values())
 
@@ -39,7 +39,7 @@ def test_answers_for_another_tenants_policy_as_for_missing_one(store, ada, job):
     assert str(theirs.value).replace(policy_id, "policy-0") == str(missing.value)
 
 
-def test_deleting_a_job_deletes_its_policy_and_its_checkpoints(store, ada, job):
+def test_deletes_policy_and_checkpoints_with_the_job(store, ada, job):
     (policy_id,) = ada.policies_of(job.job_id).values()
     lease = store.service().acquire(job.job_id, "w", 30, now=0)
     view = CheckpointView(step=1, policy_version=1, path="/x", sha256="00", files={})

@@ -42,7 +42,7 @@ def policy(store):
     return SimpleNamespace(id=job_id, lease=lease, calls=store.policy_calls(), worker=store.service())
 
 
-def test_a_number_is_one_call_and_numbers_have_no_gaps(policy):
+def test_keeps_one_call_per_number_without_gaps(policy):
     policy.calls.add(policy.id, 1, Publish())
     policy.calls.add(policy.id, 1, Publish())
     policy.calls.add(policy.id, 2, Save())
@@ -55,7 +55,7 @@ def test_a_number_is_one_call_and_numbers_have_no_gaps(policy):
     assert policy.worker.next_call(policy.id, 2) is None
 
 
-def test_a_forgotten_number_is_not_free_again(policy):
+def test_does_not_reuse_a_forgotten_number(policy):
     for seq in (1, 2, 3):
         policy.calls.add(policy.id, seq, Publish())
         policy.worker.finish_call(policy.lease, seq, CallResult())
@@ -68,7 +68,7 @@ def test_a_forgotten_number_is_not_free_again(policy):
             policy.calls.add(policy.id, late, Save())
 
 
-def test_the_first_result_stays_and_its_tokens_count_once(policy):
+def test_keeps_first_result_and_counts_its_tokens_once(policy):
     policy.calls.add(policy.id, 1, Publish())
     assert policy.calls.result(policy.id, 1) is None
     for loss in (1.0, 2.0):
@@ -78,7 +78,7 @@ def test_the_first_result_stays_and_its_tokens_count_once(policy):
     assert policy.worker.job(policy.id).used_tokens == 5
 
 
-def test_a_covered_call_keeps_its_result_and_cannot_be_repeated(policy):
+def test_keeps_result_of_covered_call_that_cannot_be_repeated(policy):
     for seq in (1, 2, 3):
         policy.calls.add(policy.id, seq, Publish())
         policy.worker.finish_call(policy.lease, seq, CallResult(version=seq))
@@ -90,7 +90,7 @@ def test_a_covered_call_keeps_its_result_and_cannot_be_repeated(policy):
     assert policy.worker.next_call(policy.id, 2).call == Publish()
 
 
-def test_only_so_many_calls_wait(policy, monkeypatch):
+def test_bounds_the_calls_that_wait(policy, monkeypatch):
     monkeypatch.setattr("backend.store.policy_calls.MOST_CALLS_AHEAD", 2)
     for seq in (1, 2):
         policy.calls.add(policy.id, seq, Publish())
@@ -100,7 +100,7 @@ def test_only_so_many_calls_wait(policy, monkeypatch):
     policy.calls.add(policy.id, 3, Publish())
 
 
-def test_a_published_version_is_recorded_with_its_hash(policy):
+def test_records_a_published_version_with_its_hash(policy):
     policy.worker.record_publish(policy.lease, 3, "a" * 64)
     assert policy.worker.job(policy.id).policy_version == 3
     assert policy.worker.version_sha256(policy.id, 3) == "a" * 64

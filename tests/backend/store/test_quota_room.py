@@ -7,7 +7,7 @@ def taken(room, tenant_id, limit, size, times):
     return [room.take(tenant_id, limit, size) for _ in range(times)]
 
 
-def test_without_a_listing_there_is_no_room():
+def test_has_no_room_without_a_listing():
     assert not QuotaRoom().take("ada", 1000, 1)
 
 
@@ -19,7 +19,7 @@ def test_allows_an_eighth_of_the_remaining_bytes_and_files():
     assert taken(room, "ada", 1000, 1, 4) == [True, True, False, False]
 
 
-def test_room_belongs_to_a_tenant_and_a_limit():
+def test_keeps_room_per_tenant_and_limit():
     room = QuotaRoom()
     room.seen("ada", 1000, size_left=800, files_left=800)
     assert not room.take("bob", 1000, 1)

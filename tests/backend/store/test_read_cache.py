@@ -27,7 +27,7 @@ class Reads:
         return self.count
 
 
-def test_a_value_is_read_once_until_somebody_commits(remembered, store, url):
+def test_reads_value_once_until_somebody_commits(remembered, store, url):
     read = Reads()
     assert [remembered.get("x", read) for _ in range(3)] == [1, 1, 1]
     store.keys.ensure_tenant("carol")
@@ -38,7 +38,7 @@ def test_a_value_is_read_once_until_somebody_commits(remembered, store, url):
     other.close()
 
 
-def test_what_a_read_raises_is_not_remembered(remembered):
+def test_does_not_remember_what_a_read_raises(remembered):
     def fail():
         raise KeyError("not there")
 
@@ -67,7 +67,7 @@ def test_does_not_remember_reads_from_before_another_threads_commit(remembered, 
     assert remembered.get("x", lambda: "after") == "after"
 
 
-def test_without_a_database_to_ask_everything_is_read(tmp_path):
+def test_reads_everything_without_a_database_to_ask(tmp_path):
     nowhere = ReadCache(tmp_path / "no folder" / "store.sqlite3")
     read = Reads()
     assert [nowhere.get("x", read) for _ in range(3)] == [1, 2, 3]
@@ -85,7 +85,7 @@ def test_voids_revoked_key_and_knows_new_pool_immediately(store, url):
     other.close()
 
 
-def test_what_nearly_every_request_asks_is_read_once(store, spec, monkeypatch):
+def test_reads_what_nearly_every_request_asks_once(store, spec, monkeypatch):
     key = store.keys.create("ada", "laptop")
     job_id = store.tenant("ada").create_job(spec, {}).job_id
     store.service().register_pool("p1", "nano", "/tmp/socket", "token", 0.0)

@@ -43,11 +43,11 @@ def kept(ada, text):
 
 
 @pytest.mark.parametrize("chosen", ["", "@latest", "@7", "@step:4"])
-def test_a_job_and_its_policy_are_two_names_of_one(ada, job_id, policy_id, chosen):
+def test_treats_job_and_its_policy_as_names_of_one(ada, job_id, policy_id, chosen):
     assert kept(ada, f"{job_id}{chosen}") == kept(ada, f"{policy_id}{chosen}") == (policy_id, 7)
 
 
-def test_versions_and_train_steps_are_told_apart(ada, job_id):
+def test_tells_versions_and_train_steps_apart(ada, job_id):
     assert kept(ada, f"{job_id}@step:2")[1] == 2
     with pytest.raises(NotFoundError):
         kept(ada, f"{job_id}@4")
@@ -63,7 +63,7 @@ def test_rejects_version_that_is_not_kept_and_names_kept_ones(ada, job_id, chose
     assert caught.value.field == "teacher"
 
 
-def test_another_tenants_policy_is_answered_like_none(store, job_id, policy_id):
+def test_answers_for_another_tenants_policy_as_for_none(store, job_id, policy_id):
     said = []
     for text in (job_id, "job-0", policy_id, "policy-0"):
         with pytest.raises(NotFoundError) as caught:
@@ -107,7 +107,7 @@ def test_keeps_job_while_another_builds_on_its_policy_by_name(ada, job_id, polic
 
 
 @pytest.mark.parametrize("how", ["initial_policy", "against", "anchor"])
-def test_a_version_that_an_unfinished_job_names_is_in_use(store, ada, job_id, policy_id, spec, how):
+def test_calls_a_version_used_that_an_unfinished_job_names(store, ada, job_id, policy_id, spec, how):
     service = store.service()
     assert service.versions_in_use(job_id) == set()
     changes = {
@@ -121,6 +121,6 @@ def test_a_version_that_an_unfinished_job_names_is_in_use(store, ada, job_id, po
     assert service.versions_in_use(job_id) == set()
 
 
-def test_another_tenants_job_keeps_no_version(store, job_id, spec):
+def test_keeps_no_version_for_another_tenants_job(store, job_id, spec):
     store.tenant("bob").create_job(spec.model_copy(update={"initial_policy": f"{job_id}@7"}), {})
     assert store.service().versions_in_use(job_id) == set()

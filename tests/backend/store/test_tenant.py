@@ -6,7 +6,7 @@ from tinkergym.schema.events import JobState, StateEvent
 from tinkergym.schema.jobs.view import InstalledPack
 
 
-def test_a_new_job_is_queued_with_its_effective_configuration(store, spec, clock):
+def test_queues_new_job_with_its_effective_configuration(store, spec, clock):
     job = store.tenant("ada").create_job(spec, {"board": "0.1.0"})
     assert job.spec == spec
     assert (job.state, job.step, job.created_at, job.packs) == ("queued", 0, clock.now, {"board": "0.1.0"})
@@ -28,21 +28,21 @@ def test_counts_unfinished_jobs_since_the_tenants_own_oldest(store, spec, clock)
     assert ada.unfinished_since() == 3000.0
 
 
-def test_what_the_client_has_installed_is_kept_with_the_job(store, spec):
+def test_keeps_with_the_job_what_the_client_has_installed(store, spec):
     packs = [InstalledPack(name="board", distribution="tinkergym-board", version="0.1.0")]
     job = store.tenant("ada").create_job(spec, {}, client_packs=packs)
     assert job.client_packs == packs
     assert store.tenant("ada").get_job(job.job_id) == job
 
 
-def test_the_same_idempotency_key_and_spec_make_one_job(store, spec):
+def test_makes_one_job_of_same_idempotency_key_and_spec(store, spec):
     ada = store.tenant("ada")
     first = ada.create_job(spec, {}, "key-1")
     assert ada.create_job(spec, {}, "key-1") == first
     assert len(ada.list_jobs()) == 1
 
 
-def test_an_idempotency_key_cannot_be_used_for_another_spec(store, spec):
+def test_rejects_idempotency_key_for_another_spec(store, spec):
     ada = store.tenant("ada")
     ada.create_job(spec, {}, "key-1")
     with pytest.raises(ConflictError, match="new Idempotency-Key"):
@@ -62,14 +62,14 @@ def test_makes_one_job_of_same_request_whatever_it_resolves_to(store, spec):
         ada.create_job(newer, {}, "key-1", request_sha256="b" * 64)
 
 
-def test_tenants_may_use_the_same_idempotency_key(store, spec):
+def test_lets_tenants_use_the_same_idempotency_key(store, spec):
     assert (
         store.tenant("ada").create_job(spec, {}, "k").job_id
         != store.tenant("bob").create_job(spec, {}, "k").job_id
     )
 
 
-def test_another_tenants_job_looks_like_one_that_never_was(store, spec):
+def test_shows_another_tenants_job_as_one_that_never_was(store, spec):
     job_id = store.tenant("ada").create_job(spec, {}).job_id
     bob = store.tenant("bob")
     asks = [
@@ -90,7 +90,7 @@ def test_another_tenants_job_looks_like_one_that_never_was(store, spec):
     assert store.tenant("ada").get_job(job_id).state == "queued"
 
 
-def test_jobs_are_listed_page_by_page_newest_first(store, spec):
+def test_lists_jobs_page_by_page_newest_first(store, spec):
     ada = store.tenant("ada")
     ids = [ada.create_job(spec, {}).job_id for _ in range(5)]
     first = [job.job_id for job in ada.list_jobs(limit=3)]
@@ -111,7 +111,7 @@ def test_shortens_page_of_large_jobs_and_continues_on_the_next(store, spec):
     assert max(map(len, pages)) == 2
 
 
-def test_a_queued_job_is_cancelled_at_once_and_only_once(store, spec):
+def test_cancels_a_queued_job_immediately_and_only_once(store, spec):
     ada = store.tenant("ada")
     job_id = ada.create_job(spec, {}).job_id
     assert ada.request_cancel(job_id).state == "cancelled"
@@ -132,7 +132,7 @@ def test_leaves_cancellation_of_a_running_job_to_its_worker(store, spec):
     assert ada.get_job(job_id).state == "cancelled"
 
 
-def test_events_are_read_on_from_any_number(store, spec):
+def test_reads_events_on_from_any_number(store, spec):
     ada, service = store.tenant("ada"), store.service()
     job_id = ada.create_job(spec, {}).job_id
     lease = service.acquire(job_id, "w", 30, now=0)

@@ -30,7 +30,7 @@ def uploads(tmp_path):
     return Uploads(LocalBlobs(tmp_path), "ada")
 
 
-def test_a_set_is_complete_when_all_its_chunks_are_there(uploads):
+def test_completes_set_when_all_its_chunks_are_there(uploads):
     chunks = [chunk([[1, 2, 3]]), chunk([[4, 5]], [[6, 900, 7, 8]])]
     manifest = DataManifest(kind="sft", chunks=[name for name, _ in chunks])
     assert uploads.complete(manifest, most_bytes=MOST).missing == manifest.chunks
@@ -48,7 +48,7 @@ def test_a_set_is_complete_when_all_its_chunks_are_there(uploads):
     ]
 
 
-def test_a_tenant_sees_nothing_of_another(uploads, tmp_path):
+def test_shows_a_tenant_nothing_of_another(uploads, tmp_path):
     name, body = chunk([[1, 2]])
     manifest = DataManifest(kind="sft", chunks=[name])
     uploads.add_chunk(name, body, most_bytes=MOST)
@@ -60,7 +60,7 @@ def test_a_tenant_sees_nothing_of_another(uploads, tmp_path):
     assert caught.value.field == "data"
 
 
-def test_a_chunk_is_what_its_name_says_or_refused(uploads):
+def test_rejects_chunk_that_is_not_what_its_name_says(uploads):
     name, body = chunk([[1, 2]])
     with pytest.raises(InvalidRequestError, match="SHA-256"):
         uploads.add_chunk(name, body + b" ", most_bytes=MOST)
@@ -74,7 +74,7 @@ def test_a_chunk_is_what_its_name_says_or_refused(uploads):
     assert caught.value.field == "kind"
 
 
-def test_a_tenants_share_of_the_disk_is_held(uploads):
+def test_holds_a_tenants_share_of_the_disk(uploads):
     name, body = chunk([list(range(100))])
     uploads.add_chunk(name, body, most_bytes=MOST)
     other, more = chunk([list(range(1, 101))])
@@ -97,7 +97,7 @@ def test_counts_chunk_as_often_as_a_set_names_it(uploads):
         uploads.view(more.data_id)
 
 
-def test_sets_take_their_place_on_the_disk(uploads):
+def test_counts_sets_for_their_place_on_the_disk(uploads):
     name, body = chunk([[1, 2]])
     uploads.add_chunk(name, body, most_bytes=MOST)
     before = uploads.used_bytes()
@@ -115,7 +115,7 @@ def test_sets_take_their_place_on_the_disk(uploads):
         uploads.view(kept.data_id)
 
 
-def test_files_that_go_while_they_are_counted_hold_nothing_up(uploads, tmp_path):
+def test_survives_files_that_vanish_while_they_are_counted(uploads, tmp_path):
     name, body = chunk([[1, 2]])
     uploads.add_chunk(name, body, most_bytes=MOST)
     uploads.complete(DataManifest(kind="sft", chunks=[name]), most_bytes=MOST)
@@ -125,7 +125,7 @@ def test_files_that_go_while_they_are_counted_hold_nothing_up(uploads, tmp_path)
     assert uploads.used_bytes() == used
 
 
-def test_the_oldest_data_that_no_job_waits_for_makes_room(uploads, tmp_path):
+def test_evicts_oldest_data_that_no_job_waits_for(uploads, tmp_path):
     names, sets = [], []
     for age, first in ((3, 0), (2, 100), (1, 200)):
         name, body = chunk([list(range(first, first + 50))])
@@ -147,7 +147,7 @@ def test_the_oldest_data_that_no_job_waits_for_makes_room(uploads, tmp_path):
     ]
 
 
-def test_a_damaged_chunk_is_found_before_it_is_trained_on(uploads, tmp_path):
+def test_finds_a_damaged_chunk_before_it_is_trained_on(uploads, tmp_path):
     name, body = chunk([[1, 2]])
     manifest = DataManifest(kind="sft", chunks=[name])
     uploads.add_chunk(name, body, most_bytes=MOST)
@@ -158,7 +158,7 @@ def test_a_damaged_chunk_is_found_before_it_is_trained_on(uploads, tmp_path):
         list(uploads.records(manifest.data_id))
 
 
-def test_what_killed_uploads_left_counts_against_nobody(uploads, tmp_path):
+def test_charges_nobody_for_what_killed_uploads_left(uploads, tmp_path):
     name, body = chunk([[1, 2]])
     uploads.add_chunk(name, body, most_bytes=MOST)
     used = uploads.used_bytes()

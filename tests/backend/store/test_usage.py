@@ -31,7 +31,7 @@ def test_counts_time_from_last_heartbeat_and_not_beyond_lease(now, seconds):
 
 
 @pytest.mark.parametrize("columns", [{"counted_at": None}, {"lease_expires_at": None}])
-def test_a_job_without_a_place_uses_nothing(columns):
+def test_uses_nothing_for_a_job_without_a_place(columns):
     assert held_seconds(row(**columns), 110.0) == 0.0
 
 
@@ -42,13 +42,13 @@ def test_uses_up_a_budget_in_the_middle_of_a_lease():
     assert used_up(row(), 10**9) == ""
 
 
-def test_a_cancelled_job_is_not_asked_to_pause():
+def test_does_not_ask_cancelled_job_to_pause():
     assert stop_request_of(row(cancel_requested=True, pause_requested="wait"), 110.0).cancel
     asked = stop_request_of(row(pause_requested="wait"), 110.0)
     assert (asked.pause, asked.asked) == ("wait", True)
 
 
-def test_a_job_whose_budget_is_used_up_pauses_unasked():
+def test_pauses_job_unasked_whose_budget_is_used_up():
     request = stop_request_of(row(budget=Budget(tokens=5).model_dump_json(), used_tokens=5), 110.0)
     assert request.pause
     assert not request.asked

@@ -34,17 +34,17 @@ def by_definition():
     return np.array(found).T
 
 
-def test_positions_are_those_of_the_definition():
+def test_matches_positions_of_the_definition():
     assert mrope_positions(0, TOKENS, IMAGES, grid_of).tolist() == by_definition().tolist()
 
 
 @pytest.mark.parametrize("start", range(TOKENS))
-def test_a_chunk_has_the_positions_of_the_whole(start):
+def test_gives_chunk_the_positions_of_the_whole(start):
     whole = by_definition()
     for end in range(start + 1, TOKENS + 1):
         found = mrope_positions(start, end, IMAGES, grid_of)
         assert found.tolist() == whole[:, start:end].tolist(), end
 
 
-def test_without_images_text_counts_from_its_place():
+def test_counts_text_from_its_place_without_images():
     assert mrope_positions(3, 6, [], grid_of).tolist() == [[3, 4, 5]] * 3

@@ -31,7 +31,7 @@ def test_gives_bit_equal_features_of_image_alone_and_among_others(tower, gradien
                 assert torch.equal(found, alone[hashes.index(sha256)])
 
 
-def test_images_of_other_shapes_are_computed_beside_each_other(tower):
+def test_computes_images_of_other_shapes_beside_each_other(tower):
     import numpy as np
 
     wide = image_file(np.random.default_rng(7).integers(0, 255, (20, 60, 3), np.uint8))
@@ -75,7 +75,7 @@ def test_reads_and_sees_each_image_once_in_engine_and_learner(monkeypatch):
         engine.close()
 
 
-def test_features_are_kept_by_weights_up_to_a_size():
+def test_keeps_features_by_weights_up_to_a_size():
     kept = KeptFeatures(most_bytes=3 * 40)
     for weights in ("a", "b"):
         for name in ("x", "y"):
@@ -86,7 +86,7 @@ def test_features_are_kept_by_weights_up_to_a_size():
     assert (kept.find("b", "y"), kept.find("a", "y") is None) == (None, False)
 
 
-def test_an_image_is_read_again_when_others_took_its_memory():
+def test_rereads_an_image_when_others_took_its_memory():
     pictures = Pictures()
     reader = ImageReader(NANO_VL, renderer().images.placeholder, pictures, most_bytes=1)
     for number in (1, 2, 1):

@@ -71,49 +71,49 @@ def connect(socket_path):
     endpoint.close()
 
 
-def test_the_service_hears_of_a_worker_that_vanished(connect):
+def test_tells_the_service_of_a_worker_that_vanished(connect):
     body = LeaseRequest(worker_id="w", max_episodes=1).model_dump_json().encode()
     with pytest.raises(NotFoundError, match="w of job-1"):
         connect().call("POST", "/episodes/vanished", params={"job_id": "job-1"}, body=body)
 
 
-def test_a_call_reaches_the_service_with_its_job(connect):
+def test_passes_call_to_the_service_with_its_job(connect):
     body = LeaseRequest(worker_id="w", max_episodes=1, wait_seconds=0, renew=["a"]).model_dump_json().encode()
     answer = connect().call("POST", "/episodes/lease", params={"job_id": "job-1"}, body=body)
     assert LeaseReply.model_validate_json(answer).lost == ["job-1", "a"]
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "secretive"])
-def test_nobody_comes_in_without_the_token(connect, token):
+def test_lets_nobody_in_without_the_token(connect, token):
     with pytest.raises(AuthenticationError):
         connect(token).call("GET", "/health")
 
 
-def test_only_its_owner_can_open_the_socket(connect, socket_path):
+def test_opens_socket_to_its_owner_only(connect, socket_path):
     assert stat.S_IMODE(socket_path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"not json", b'{"worker_id": "w"}', b'{"worker_id": "w", "max_episodes": 1, "more": 1}']
 )
-def test_bad_bodies_are_refused_and_named(connect, body):
+def test_rejects_bad_bodies_by_name(connect, body):
     with pytest.raises(InvalidRequestError):
         connect().call("POST", "/episodes/lease", body=body)
 
 
-def test_errors_of_the_service_keep_their_type(connect):
+def test_keeps_type_of_the_services_errors(connect):
     with pytest.raises(NotFoundError, match="no nano"):
         connect().call("GET", "/renderer", params={"model": "nano"})
 
 
-def test_a_surprise_is_an_error_and_not_the_end(connect):
+def test_survives_a_surprise_as_an_error(connect):
     connection = connect()
     with pytest.raises(InternalServiceError, match="surprise"):
         connection.call("POST", "/episodes/submit", body=b'{"worker_id": "w", "results": []}')
     assert connection.call("GET", "/health") == b'{"status":"ok"}'
 
 
-def test_a_socket_left_by_a_killed_pool_is_taken_over(connect, socket_path):
+def test_takes_over_socket_left_by_a_killed_pool(connect, socket_path):
     again = PoolEndpoint(Service(), unix_url(socket_path), TOKEN)
     assert connect().call("GET", "/health") == b'{"status":"ok"}'
     again.close()
@@ -140,7 +140,7 @@ def test_does_not_hold_up_others_by_workers_awaiting_episodes(monkeypatch, socke
     endpoint.close()
 
 
-def test_the_engine_is_told_when_a_caller_hangs_up(socket_path):
+def test_tells_engine_when_a_caller_hangs_up(socket_path):
     service = Service()
     endpoint = PoolEndpoint(service, unix_url(socket_path), TOKEN)
     body = b'{"requests": [{"request_id": "r", "policy": "slow", "prompt_ids": [1], "max_tokens": 9}]}'

@@ -8,7 +8,7 @@ from backend.workers.engine_choice import make_engine
 from tinkergym.schema.sampling import Completion, SampleRequest
 
 
-def test_the_scripted_engine_draws_no_more_than_the_context_holds(tmp_path):
+def test_draws_by_scripted_engine_no_more_than_context_holds(tmp_path):
     engine = make_engine(
         "scripted",
         Path(PACKAGED_MODELS["nano"]),

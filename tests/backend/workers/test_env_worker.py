@@ -139,11 +139,11 @@ def test_starts_group_equal_and_ends_it_equal_by_the_script(expected):
 
 
 @pytest.mark.parametrize("executor", [InlineExecutor(), ProcessExecutor(2)], ids=["inline", "process"])
-def test_here_and_in_processes_of_their_own(expected, executor):
+def test_plays_here_and_in_separate_processes(expected, executor):
     assert here(executor) == expected
 
 
-def test_by_a_worker_over_http(expected, pool):
+def test_plays_by_a_worker_over_http(expected, pool):
     service, url = pool
     with Connection(url, token=TOKEN) as connection:
         worker = RolloutWorker(
@@ -156,7 +156,7 @@ def test_by_a_worker_over_http(expected, pool):
 @pytest.mark.service
 @pytest.mark.full("starts Ray")
 @pytest.mark.parametrize("pool", ["tcp"], indirect=True)
-def test_by_an_environment_worker_in_a_ray_actor(expected, pool, tmp_path_factory):
+def test_plays_by_an_environment_worker_in_ray_actor(expected, pool, tmp_path_factory):
     service, url = pool
     home = tmp_path_factory.mktemp("ray")
     config = ServiceConfig(data_dir=home).model_dump_json()

@@ -33,5 +33,5 @@ def test_plays_behind_listed_server_with_the_jobs_own_token(tokens, monkeypatch)
             environment_maker([], tokens)(tokens.put_away(ref, "ada"))
 
 
-def test_packs_are_made_as_ever(tokens):
+def test_makes_packs_as_ever(tokens):
     assert environment_maker([], tokens)(EnvironmentRef(id=BOARD)).reset(seed=1)

@@ -47,7 +47,7 @@ def test_shares_guest_between_two_jobs_until_the_last_ends(guests, loaded):
     assert (len(loaded), loaded[0].engine.closed, loaded[0].learner.closed) == (1, True, True)
 
 
-def test_a_job_whose_second_guest_cannot_be_loaded_holds_none(guests, loaded):
+def test_holds_no_guest_when_the_second_cannot_be_loaded(guests, loaded):
     with pytest.raises(UnknownModelError):
         guests.take(["b", "broken"], "job-1")
     assert not guests.has("b")

@@ -5,7 +5,7 @@ import threading
 from backend.workers.heartbeat import Heartbeat
 
 
-def test_it_goes_on_beating_when_the_clock_is_set_back():
+def test_goes_on_beating_when_the_clock_is_set_back():
     now, beats, third = [1_000_000.0], [], threading.Event()
 
     def show_life(at: float) -> None:

@@ -19,7 +19,7 @@ def test_rests_once_after_a_while_without_work():
     assert [now for now in (101.0, 129.0, 130.0, 131.0, 500.0) if rest.is_due(now)] == [130.0]
 
 
-def test_work_puts_the_rest_off_and_makes_another_one_due():
+def test_postpones_rest_by_work_and_makes_another_due():
     rest = Rest(30.0, now=100.0)
     rest.worked(120.0)
     assert not rest.is_due(149.0)

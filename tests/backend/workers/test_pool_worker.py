@@ -48,7 +48,7 @@ def test_checks_in_worker_weights_too_large_to_check_at_submission(tmp_path):
     assert caught.value.field == "model"
 
 
-def test_an_unknown_model_is_refused_by_name(tmp_path):
+def test_rejects_unknown_model_by_name(tmp_path):
     with pytest.raises(UnknownModelError):
         start(tmp_path, model="nanoo")
 
@@ -60,7 +60,7 @@ def test_takes_no_job_that_was_cancelled_in_the_queue(lab):
     assert lab.state(job_id) is JobState.CANCELLED
 
 
-def test_a_job_is_taken_once_however_often_it_is_given(lab):
+def test_takes_job_once_however_often_it_is_given(lab):
     job_id = lab.start()
     lab.pool.start_job(job_id)
     lab.until_state(job_id, JobState.RUNNING)
@@ -160,7 +160,7 @@ def test_draws_trained_episode_from_the_whole_distribution(lab, cut):
     assert len(found["other"].token_ids) == 1
 
 
-def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
+def test_gives_no_structured_answers_to_trained_episode(lab):
     job_id = lab.start()
     (episode, *_) = lab.lease(job_id)
     common = {"policy": job_id, "prompt_ids": [5, 6], "max_tokens": 1, "structured": Regex(pattern="a")}
@@ -176,7 +176,7 @@ def test_an_episode_that_is_trained_on_gets_no_structured_answers(lab):
     assert "engine=transformers does not support" in messages["other"]
 
 
-def test_what_a_deterministic_job_samples_together_is_its_tenants(lab, monkeypatch):
+def test_samples_together_for_tenant_of_the_deterministic_job(lab, monkeypatch):
     sessions, submit = [], TransformersEngine.submit_together
 
     def noted(engine, requests, deliver):
@@ -218,6 +218,6 @@ def test_evicts_images_of_earlier_jobs_for_those_of_new_ones(make_lab):
     assert lab.pool.missing_images(wanted, player).images == [first.sha256]
 
 
-def test_another_models_renderer_is_not_here(lab):
+def test_lacks_renderer_of_another_model(lab):
     with pytest.raises(NotFoundError, match="serves 'nano'"):
         lab.transport("").renderer("gpt")

@@ -4,7 +4,7 @@ import tinkergym as tg
 from examples.shared.demonstration import demonstration
 
 
-def test_it_begins_with_the_system_prompt_that_training_shows():
+def test_begins_with_the_system_prompt_that_training_shows():
     rows = []
     for instructions in (False, True):
         env = tg.make("board/TicTacToeVs-v0", instructions=instructions)

@@ -37,13 +37,13 @@ def test_takes_settings_of_stage_from_file_and_seed(script):
     }
 
 
-def test_a_short_run_changes_only_what_its_table_says(script):
+def test_changes_in_short_run_only_what_its_table_says(script):
     settings = Recipe.from_command_line(script, ["--short"]).settings("train")
     assert settings["steps"] == 2
     assert settings["algorithm"] == {"name": "grpo", "group_size": 4}
 
 
-def test_a_control_shuffles_the_rewards(script):
+def test_shuffles_the_rewards_of_a_control(script):
     assert Recipe.from_command_line(script, ["--control"]).settings("train")["shuffle_rewards"] is True
 
 
@@ -62,7 +62,7 @@ def test_applies_changes_of_variants_table_also_in_short_run(script, tmp_path):
     ("options", "field"),
     [(["--variant", "train"], "--variant"), (["--variant", "short"], "--variant"), (["--short"], "--short")],
 )
-def test_an_option_that_would_change_nothing_is_refused(script, tmp_path, options, field):
+def test_rejects_option_that_would_change_nothing(script, tmp_path, options, field):
     other = tmp_path / "other.toml"
     other.write_text("[train]\nsteps = 2\n")
     with pytest.raises(InvalidRequestError) as refused:
@@ -95,7 +95,7 @@ def test_names_missing_setting_that_the_script_needs(script):
 
 
 @pytest.mark.parametrize("show", [{"episode": 3000}, *({"episodes": n} for n in ("5", 2.5, True, -1))])
-def test_a_number_of_demonstrations_that_is_none_is_refused(tmp_path, show):
+def test_rejects_invalid_number_of_demonstrations(tmp_path, show):
     recipe = Recipe(name="r", tables={"show": show}, out=tmp_path)
     with pytest.raises(InvalidRequestError) as refused:
         recipe.imitate(None, lambda count: [])
@@ -110,14 +110,14 @@ def test_never_overrides_command_lines_seed_silently_by_the_file(script, tmp_pat
     assert caught.value.field == "train.seed"
 
 
-def test_a_setting_that_the_demonstrations_lack_is_named(tmp_path):
+def test_names_setting_that_the_demonstrations_lack(tmp_path):
     recipe = Recipe(name="r", tables={"show": {"episodes": 2}}, out=tmp_path)
     with pytest.raises(InvalidRequestError) as refused:
         recipe.imitate(None, lambda count, mistakes: [], own=["mistakes"])
     assert refused.value.field == "show.mistakes"
 
 
-def test_settings_that_are_missing_or_no_toml_are_refused(script, tmp_path):
+def test_rejects_settings_that_are_missing_or_no_toml(script, tmp_path):
     with pytest.raises(InvalidRequestError, match="laptop"):
         Recipe.from_command_line(script, ["gpu"])
     with pytest.raises(InvalidRequestError) as refused:
@@ -136,14 +136,14 @@ def test_settings_that_are_missing_or_no_toml_are_refused(script, tmp_path):
     ],
     ids=["a typo", "UTF-16", "Latin-1", "deep", "many digits"],
 )
-def test_a_file_that_is_not_toml_is_refused(script, tmp_path, content):
+def test_rejects_file_that_is_not_toml(script, tmp_path, content):
     (tmp_path / "bad.toml").write_bytes(content)
     with pytest.raises(InvalidRequestError, match="not TOML"):
         Recipe.from_command_line(script, [str(tmp_path / "bad.toml")])
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])
-def test_a_seed_that_no_job_can_have_is_refused(script, seed):
+def test_rejects_seed_that_no_job_can_have(script, seed):
     with pytest.raises(InvalidRequestError) as refused:
         Recipe.from_command_line(script, ["--seed", str(seed)])
     assert refused.value.field == "--seed"
@@ -212,7 +212,7 @@ def test_makes_empty_folder_of_the_result_before_the_run(script, tmp_path):
     assert list((tmp_path / "new" / "out").iterdir()) == []
 
 
-def test_a_result_that_cannot_be_written_is_printed(script, tmp_path, capsys):
+def test_prints_result_that_cannot_be_written(script, tmp_path, capsys):
     recipe = Recipe.from_command_line(script, ["--out", "out"])
     (tmp_path / "out" / "seed-0.json").mkdir()
     with pytest.raises(IsADirectoryError):
@@ -220,7 +220,7 @@ def test_a_result_that_cannot_be_written_is_printed(script, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["facts"] == {"regret": 0.5}
 
 
-def test_a_picture_that_cannot_be_written_leaves_the_result(script, tmp_path, capsys):
+def test_keeps_result_when_picture_cannot_be_written(script, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     recipe = Recipe.from_command_line(script, ["--out", "out"])
     (tmp_path / "out" / "seed-0.png").mkdir()
@@ -228,7 +228,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_result(script, tmp_path, ca
     assert "no picture" in capsys.readouterr().out
 
 
-def test_short_runs_and_other_settings_do_not_replace_a_result(script, tmp_path):
+def test_keeps_result_beside_short_runs_and_other_settings(script, tmp_path):
     other = tmp_path / "other.toml"
     other.write_text("[train]\nsteps = 2\n[short.train]\nsteps = 1\n")
     runs = [[], ["--short"], ["--control"], ["--seed", "1"], [str(other)], [str(other), "--short"]]
@@ -247,7 +247,7 @@ def test_short_runs_and_other_settings_do_not_replace_a_result(script, tmp_path)
     ]
 
 
-def test_a_control_that_was_never_one_is_refused(script, tmp_path):
+def test_rejects_control_that_was_never_one(script, tmp_path):
     given = ["--control", "--out", str(tmp_path / "out")]
     with pytest.raises(InvalidRequestError) as refused:
         Recipe.from_command_line(script, given).report(ended())
@@ -271,7 +271,7 @@ def test_reads_old_result_with_one_evaluation_and_one_metric():
 
 
 @pytest.mark.parametrize(("episodes", "expected"), [(0, {}), (2, {"initial_policy": "job-1"})])
-def test_demonstrations_are_imitated_if_the_settings_ask_for_any(monkeypatch, tmp_path, episodes, expected):
+def test_imitates_demonstrations_if_settings_ask_for_any(monkeypatch, tmp_path, episodes, expected):
     started = []
 
     class Client:

@@ -45,7 +45,7 @@ def one_turn(*step, **settings):
     return loop, loop.stepped(*step)
 
 
-def test_an_episode_passes_through_its_states_to_a_trajectory():
+def test_passes_episode_through_its_states_to_a_trajectory():
     loop = agent(
         decoding=Decoding(seed=10, temperature=0.7, max_turn_tokens=9), policy_version=4, task_index=2
     )
@@ -105,7 +105,7 @@ def test_acts_on_the_text_before_a_stop_string():
 
 
 @given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8), st.booleans()), min_size=1, max_size=5))
-def test_prompts_grow_token_by_token_and_sampled_ids_stand_unchanged(turns):
+def test_grows_prompts_token_by_token_keeping_sampled_ids(turns):
     loop = agent(decoding=Decoding(max_turn_tokens=100))
     request, sampled, previous = loop.begin(turns[0][0]), [], []
     for number, (_, text, cut) in enumerate(turns, start=1):
@@ -137,7 +137,7 @@ def test_prefers_the_plans_system_prompt_even_when_empty():
     assert "system" not in first_prompt("", "theirs")
 
 
-def test_a_mapping_with_text_is_an_observation():
+def test_takes_mapping_with_text_as_an_observation():
     loop = agent()
     assert "from a dict" in RENDERER.decode(loop.begin({"text": "from a dict"}).prompt_ids)
 
@@ -149,7 +149,7 @@ def test_a_mapping_with_text_is_an_observation():
         ({"max_episode_tokens": 4}, StopReason.TOKEN_LIMIT),
     ],
 )
-def test_a_limit_truncates_and_keeps_the_reward(limits, reason):
+def test_truncates_at_a_limit_and_keeps_the_reward(limits, reason):
     loop, request = one_turn("more", 0.25, False, False, {}, limits=Limits(**limits))
     assert request is None
     trajectory = loop.trajectory()
@@ -163,7 +163,7 @@ def test_lets_last_answer_use_the_rest_of_the_budget():
     assert request.max_tokens == 2
 
 
-def test_an_answer_gets_no_more_room_than_the_context_has():
+def test_gives_answer_no_more_room_than_the_context_has():
     prompt = len(RENDERER.start([user("go")]))
     narrow = Renderer.from_bundle(byte_bundle(context_length=prompt + 5))
     loop = agent(narrow)
@@ -183,7 +183,7 @@ def test_returns_no_zero_for_first_prompt_without_room():
     assert not loop.trajectory().completed
 
 
-def test_the_environments_own_truncation_is_not_a_termination():
+def test_tells_the_environments_own_truncation_from_a_termination():
     loop, _ = one_turn("cut", 0.0, False, True, {})
     trajectory = loop.trajectory()
     assert trajectory.stop_reason is StopReason.TRUNCATED
@@ -193,7 +193,7 @@ def test_the_environments_own_truncation_is_not_a_termination():
 @pytest.mark.parametrize(
     "reward", [math.nan, math.inf, -math.inf, 10**400, 1e13, None, "1.0", np.ones(1), 1j]
 )
-def test_a_reward_that_is_no_finite_number_is_named(reward):
+def test_names_reward_that_is_no_finite_number(reward):
     loop, request = one_turn("x", reward, False, False, {})
     assert request is None
     trajectory = loop.trajectory()
@@ -216,7 +216,7 @@ def test_a_reward_that_is_no_finite_number_is_named(reward):
         torch.tensor(1.0),
     ],
 )
-def test_any_finite_number_is_a_reward(reward):
+def test_takes_any_finite_number_as_a_reward(reward):
     loop, _ = one_turn("x", reward, True, False, {})
     assert loop.trajectory().episode_return == 1.0
 
@@ -256,13 +256,13 @@ def test_ends_only_the_episode_on_an_object_without_repr(step):
     assert "Mute, whose str() failed: RuntimeError" in loop.trajectory().error
 
 
-def test_an_environment_that_has_ended_need_not_show_anything():
+def test_lets_ended_environment_show_nothing():
     loop, _ = one_turn(None, 1.0, True, False, {})
     assert loop.trajectory().stop_reason is StopReason.TERMINATED
 
 
 @pytest.mark.parametrize("observation", [None, 3, ["text"], {"text": 3}, "\udc00"])
-def test_garbage_from_reset_ends_the_episode(observation):
+def test_ends_episode_on_garbage_from_reset(observation):
     loop = agent()
     assert loop.begin(observation) is None
     assert loop.trajectory().stop_reason is StopReason.ENVIRONMENT_ERROR
@@ -278,7 +278,7 @@ def test_garbage_from_reset_ends_the_episode(observation):
         {"sampling_logprobs": [math.nan] * 4},
     ],
 )
-def test_an_unusable_completion_ends_the_episode_and_is_not_recorded(change):
+def test_ends_episode_on_unusable_completion_without_recording_it(change):
     loop = agent()
     good = answer(loop.begin("x"))
     bad = Completion.model_construct(**{**good.model_dump(), **change})
@@ -288,7 +288,7 @@ def test_an_unusable_completion_ends_the_episode_and_is_not_recorded(change):
     assert loop.trajectory().sampled_tokens == 0
 
 
-def test_a_failure_between_turns_keeps_the_turns_that_were_whole():
+def test_keeps_whole_turns_on_failure_between_turns():
     loop, _ = one_turn("more", 1.0, False, False, {})
     loop.fail(StopReason.ABANDONED, "closed")
     loop.fail(StopReason.SAMPLING_FAILED, "too late")
@@ -325,7 +325,7 @@ def test_keeps_paid_answer_as_one_turn_though_next_prompt_fails():
     assert loop.trajectory().final_observation == "more"
 
 
-def test_calls_out_of_order_are_refused():
+def test_rejects_calls_out_of_order():
     loop = agent()
     with pytest.raises(EpisodeProtocolError):
         loop.stepped("x", 0.0, False, False)

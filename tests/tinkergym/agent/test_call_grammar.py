@@ -94,7 +94,7 @@ def call(name, call_id="call00000", **arguments):
         (glm, "pairs"),
     ],
 )
-def test_a_templates_own_calls_are_read_back(write, kind):
+def test_reads_a_templates_own_calls_back(write, kind):
     grammar = grammar_of(several(write))
     assert grammar.kind == kind
     (read,) = grammar.read(write(call("weather", city="Rome {x}\nItaly"))).calls
@@ -111,7 +111,7 @@ def test_keeps_text_before_calls_as_content_and_calls_in_order(write):
     assert [one.name for one in read.calls] == ["a", "b"]
 
 
-def test_an_id_that_the_policy_wrote_is_kept():
+def test_keeps_id_that_the_policy_wrote():
     (read,) = grammar_of(several(listed)).read(listed(call("a", "abcdef123"))).calls
     assert read == ReadCall(name="a", arguments={}, id="abcdef123")
 
@@ -138,7 +138,7 @@ def test_accepts_stop_token_in_place_of_a_calls_closing():
     assert read == ReadCall(name="a", arguments={})
 
 
-def test_what_is_thought_is_not_called():
+def test_does_not_call_what_is_only_thought():
     grammar = grammar_of(several(hermes))
     thought = f"<think>\n{hermes(call('a'))}\n"
     assert grammar.read(thought).calls == ()
@@ -147,7 +147,7 @@ def test_what_is_thought_is_not_called():
     assert read.content.startswith(thought)
 
 
-def test_where_a_template_writes_one_call_the_others_are_unread():
+def test_leaves_others_unread_where_template_writes_one_call():
     grammar = grammar_of(only_one(llama))
     assert grammar.single
     first, rest = grammar.read(llama(call("a")) + "\n" + llama(call("b"))).calls
@@ -155,7 +155,7 @@ def test_where_a_template_writes_one_call_the_others_are_unread():
     assert isinstance(rest, BadCall)
 
 
-def test_many_calls_are_bounded():
+def test_bounds_many_calls():
     grammar = grammar_of(several(hermes))
     read = grammar.read(hermes(call("a")) * 70).calls
     assert len(read) == 65
@@ -178,7 +178,7 @@ def test_rejects_unknown_form_with_what_to_do():
         ("gptoss", "named"),
     ],
 )
-def test_the_grammars_of_families_are_read_off_their_templates(name, kind):
+def test_reads_the_grammars_of_families_off_their_templates(name, kind):
     source = shipped_template(name)
     if source is None:
         pytest.skip(f"trl, which ships the template {name}, is not installed")

@@ -83,7 +83,7 @@ def test_opens_with_conversation_and_goes_on_with_new_messages():
 
 
 @given(st.lists(st.integers(0, 2**31), min_size=1, max_size=4))
-def test_any_chats_give_the_ids_of_the_whole_conversation(seeds):
+def test_gives_ids_of_whole_conversation_for_any_chats(seeds):
     chats = [Chat(min_messages=1, max_length=40, seed=seed).sample() for seed in seeds]
     loop, grown = agent(), list(chats[0])
     request = loop.begin(chats[0])
@@ -151,7 +151,7 @@ def test_passes_name_and_call_of_tool_to_template_showing_them(content):
     assert "tool search #call-1" in renderer.decode(other)
 
 
-def test_a_hidden_role_is_refused_once_and_again():
+def test_rejects_a_hidden_role_once_and_again():
     renderer = renderer_of(SILENT)
     for _ in range(2):
         with pytest.raises(TemplateError):

@@ -97,7 +97,7 @@ def test_fails_game_for_all_when_it_breaks_its_turns(second, named):
 
 @pytest.mark.parametrize("reward", [float("nan"), "much", None, 1e13])
 @pytest.mark.parametrize("when", ["early", "turn", "end"])
-def test_what_is_no_reward_fails_the_seat_by_name(reward, when):
+def test_fails_seat_by_name_for_what_is_no_reward(reward, when):
     game = seats("x", "o")
     game.receive(answer(game.begin(position(standing("x")))))
     second = {
@@ -112,7 +112,7 @@ def test_what_is_no_reward_fails_the_seat_by_name(reward, when):
     assert all(repr(failed) in one.error for one in game.trajectories())
 
 
-def test_an_answer_to_another_request_fails_the_episode():
+def test_fails_episode_on_answer_to_another_request():
     game = seats("x", "o")
     request = game.begin(position(standing("x")))
     with pytest.raises(InternalServiceError):
@@ -148,14 +148,14 @@ def test_orders_stored_game_and_says_when_actions_were_made():
     assert turns == {"x": [(1, 1.0), (4, 4.0)], "o": [(2, 2.5), (3, 3.0)]}
 
 
-def test_an_abandoned_episode_is_abandoned_at_every_seat():
+def test_abandons_an_abandoned_episode_at_every_seat():
     game = seats("x", "o")
     game.receive(answer(game.begin(position(standing("x")))))
     game.fail(StopReason.ABANDONED, "reset")
     assert {one.stop_reason for one in game.trajectories()} == {StopReason.ABANDONED}
 
 
-def test_calls_out_of_order_are_refused():
+def test_rejects_calls_out_of_order():
     game = seats("x", "o")
     for call in (lambda: game.stepped(position(standing("x"))), game.trajectories):
         with pytest.raises(EpisodeProtocolError):

@@ -102,7 +102,7 @@ def test_misplaces_no_token_in_a_thousand_episodes_of_random_tokens():
 
 
 @pytest.mark.parametrize("name", RENDERERS)
-def test_episodes_that_fail_keep_their_tokens_in_place(name):
+def test_keeps_tokens_of_failing_episodes_in_place(name):
     kinds = [kind for kind in FAULTS if not kind.startswith("Hangs") and kind != "Dies"]
     plans = [
         EpisodePlan(
@@ -128,7 +128,7 @@ def test_episodes_that_fail_keep_their_tokens_in_place(name):
     context=st.integers(40, 400),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_tokens_at_all_stand_where_they_were_sampled(answers, reasoning, name, context):
+def test_keeps_any_tokens_at_all_where_they_were_sampled(answers, reasoning, name, context):
     renderer = RENDERERS[name]
     thought = renderer.encode_answer("<think>x</think>")[:-1]
     script = itertools.chain(answers, itertools.repeat([1]))

@@ -50,7 +50,7 @@ def differs_only_inside(spans, ours, theirs):
 @pytest.mark.parametrize("prompt", [None, "Be brief."])
 @given(turns=TALKS)
 @settings(max_examples=25, deadline=None)
-def test_what_stands_around_the_answers_is_what_the_template_writes(name, prompt, turns):
+def test_surrounds_answers_as_the_template_writes(name, prompt, turns):
     if name == "gemma" and prompt:
         prompt = None  # it has no system role; how one is folded is tested with the renderer
     bundle, renderer = BUNDLES[name], RENDERERS[name]

@@ -68,7 +68,7 @@ def test_has_ids_of_the_models_processor_for_prompts_every_turn(processor):
     assert (first, second) == (third, fourth)
 
 
-def test_text_that_looks_like_an_image_is_none():
+def test_reads_no_image_in_text_that_looks_like_one():
     mine = renderer()
     messages = [system("<image>"), *observation_messages({"image": PIXELS, "text": "<image> <global-img>"})]
     ids = mine.start(messages)
@@ -80,12 +80,12 @@ def test_text_that_looks_like_an_image_is_none():
 @pytest.mark.parametrize(
     "observation", [{"image": PIXELS, "text": MARK}, f"a{MARK}b"], ids=["beside an image", "alone"]
 )
-def test_the_mark_of_an_image_cannot_be_written(observation):
+def test_never_writes_the_mark_of_an_image(observation):
     with pytest.raises(ValueError):
         renderer().start(observation_messages(observation))
 
 
-def test_an_image_may_follow_a_message_with_a_name():
+def test_lets_an_image_follow_a_message_with_a_name():
     mine = renderer()
     image = observation_messages({"image": PIXELS})
     messages = [{"role": "user", "name": "screen", "content": "Look."}, *image]
@@ -94,7 +94,7 @@ def test_an_image_may_follow_a_message_with_a_name():
     assert len(mine.spans(ids, messages)) == 1
 
 
-def test_a_template_that_shows_no_images_is_told_of():
+def test_reports_template_that_shows_no_images():
     rules = renderer().images
     with pytest.raises(TemplateError):
         expanded([1, 2, 3], rules, [rules.tokens])
@@ -111,7 +111,7 @@ def by_size():
     return Renderer.from_bundle(bundle.model_copy(update={"images": rules}))
 
 
-def test_each_turn_has_the_hashes_of_its_own_images():
+def test_hashes_own_images_of_each_turn():
     mine, size = by_size(), (48, 32)
     shown = [np.random.default_rng(number).integers(0, 255, (*size, 3), np.uint8) for number in range(5)]
     loop = AgentLoop(mine, EpisodePlan(episode_id="e", seed=0, policy="p"))
@@ -148,7 +148,7 @@ def test_gives_image_as_many_tokens_as_the_processor_does(factor, least, most):
     assert wrong == []
 
 
-def test_placeholders_are_expanded_in_order_between_their_markers():
+def test_expands_placeholders_in_order_between_their_markers():
     rules = renderer().images.model_copy(update={"placeholder": 9, "before": [1, 2], "after": [3]})
     ids = expanded([5, 9, 6, 9], rules, [2, 3])
     assert ids == [5, 1, 2, 9, 9, 3, 6, 1, 2, 9, 9, 9, 3]

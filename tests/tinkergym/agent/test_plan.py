@@ -43,14 +43,14 @@ def test_names_token_requests_by_lease_seat_attempt_and_turn():
     assert [one.session_id for one in plan.seats] == ["lease-1", "lease-1.1"]
 
 
-def test_another_attempt_has_the_same_seeds():
+def test_keeps_seeds_for_another_attempt():
     plan = EpisodePlan.from_request(request({"x": seat(), "o": seat(sampling_seed=6)}))
     again = plan.again()
     assert (again.seed, [one.decoding.seed for one in again.seats]) == (9, [5, 6])
     assert [one.attempt for one in again.seats] == [1, 1]
 
 
-def test_seats_that_are_played_at_the_table_have_no_plan():
+def test_plans_nothing_for_seats_played_at_the_table():
     scripted = seat(table=TablePlayer(name="random"), sampling_seed=8)
     plan = EpisodePlan.from_request(request({"x": scripted, "o": seat()}))
     assert [one.agent for one in plan.seats] == ["o"]
@@ -70,6 +70,6 @@ def test_asks_for_newest_version_with_staleness_and_newest_seats():
     assert versions == [3, 3, 3]
 
 
-def test_a_seats_own_temperature_replaces_that_of_training():
+def test_replaces_temperature_of_training_by_a_seats_own():
     plan = EpisodePlan.from_request(request({"x": seat(), "o": seat(temperature=0.0)}))
     assert [one.decoding.temperature for one in plan.seats] == [0.7, 0.0]

@@ -57,7 +57,7 @@ def talk(renderer, answers, replies):
 
 
 @pytest.mark.parametrize("name", [*shipped_names(), *SOURCES])
-def test_scripted_episodes_see_what_the_template_writes(name):
+def test_shows_scripted_episodes_what_the_template_writes(name):
     bundle = bundle_of(name)
     try:
         outcome = play_template(bundle, 2)
@@ -144,7 +144,7 @@ def test_renders_anew_when_template_rewrites_later_tool_answers():
     assert prompts[2].count("<｜tool▁outputs▁begin｜>") == 1
 
 
-def test_a_doubled_token_is_found(monkeypatch):
+def test_finds_doubled_token(monkeypatch):
     bundle = bundle_of("glm4")
     renderer, reference = Renderer.from_bundle(bundle), TemplateReference(bundle)
     monkeypatch.setattr(renderer, "delta", lambda _, reply: renderer.continuation(reply, answer_closed=False))
@@ -154,7 +154,7 @@ def test_a_doubled_token_is_found(monkeypatch):
     assert "<|user|>" in played.fault
 
 
-def test_an_unnoticed_window_is_found(monkeypatch):
+def test_finds_unnoticed_window(monkeypatch):
     bundle = bundle_of("sliding")
     renderer, reference = Renderer.from_bundle(bundle), TemplateReference(bundle)
     monkeypatch.setattr(renderer, "grows", lambda *_: True)
@@ -190,7 +190,7 @@ MARKERS = [
     parts=st.lists(st.sampled_from(MARKERS), max_size=6), more=st.lists(st.sampled_from(MARKERS), max_size=6)
 )
 @settings(max_examples=60, deadline=None)
-def test_an_observation_arrives_as_it_is_whatever_marks_it_holds(parts, more):
+def test_passes_observation_as_is_whatever_marks_it_holds(parts, more):
     renderer = RENDERER
     first, second = "x" + "".join(parts), "y" + "".join(more)
     opened = renderer.start([system(second), user(first)])
@@ -209,7 +209,7 @@ def test_an_observation_arrives_as_it_is_whatever_marks_it_holds(parts, more):
 RENDERER = Renderer.from_bundle(template_bundle("window", SOURCES["sliding"]))
 
 
-def test_every_family_of_the_benchmark_has_a_template():
+def test_has_template_for_every_family_of_the_benchmark():
     if not shipped_names():
         pytest.skip("trl is not installed")
     assert all(families()[family] for family in ("Llama-3", "Qwen 3.5", "Gemma 4", "Phi", "gpt-oss", "GLM-4"))

@@ -79,7 +79,7 @@ def test_has_a_case_for_every_reason_except_those_from_others():
 
 @pytest.mark.usefixtures("end_hangs")
 @pytest.mark.parametrize("reason", CASES, ids=str)
-def test_an_episode_ends_for_this_reason(reason):
+def test_ends_an_episode_for_this_reason(reason):
     environment, limits, policy, turns, words = CASES[reason]
     plan = EpisodePlan(
         episode_id="e",

@@ -33,7 +33,7 @@ def ended_by(stop, text):
         (["none"], "nothing", "nothing", 7),
     ],
 )
-def test_an_answer_ends_with_the_token_that_completes_the_string(stop, text, before, tokens):
+def test_ends_answer_with_the_token_completing_the_string(stop, text, before, tokens):
     ids, said = ended_by(stop, text)
     assert (said, len(ids)) == (before, tokens)
     assert ids == ids_of(text)[:tokens]

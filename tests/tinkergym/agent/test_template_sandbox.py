@@ -20,7 +20,7 @@ def test_refuses_work_before_it_is_done(name):
         ChatTemplate(TEMPLATES[name], {}).render(PROBE, add_generation_prompt=True)
 
 
-def test_what_templates_do_is_done():
+def test_does_what_templates_do():
     source = "{% for m in messages %}{{ m.role|upper ~ ': ' + m.content }}{{ '\n' * 2 }}{% endfor %}"
     assert render(source, messages=[{"role": "user", "content": "hi"}]) == "USER: hi\n\n"
 
@@ -44,12 +44,12 @@ def test_bounds_memory_and_time_that_few_characters_can_ask_for(source):
         render(source)
 
 
-def test_each_rendering_has_an_allowance_of_its_own():
+def test_gives_each_rendering_an_allowance_of_its_own():
     source = "{% for a in range(100) %}{% for b in range(999) %}{% endfor %}{% endfor %}done"
     assert [render(source), render(source)] == ["done", "done"]
 
 
-def test_longer_conversations_may_take_more_rounds():
+def test_allows_more_rounds_for_longer_conversations():
     source = "{% for a in range(600) %}{% for b in range(999) %}{% endfor %}{% endfor %}"
     with pytest.raises(OverflowError):
         render(source)

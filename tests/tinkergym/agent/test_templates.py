@@ -24,7 +24,7 @@ def rendered(source, **special_tokens):
         "\ud800",
     ],
 )
-def test_one_that_cannot_be_compiled_is_named(source):
+def test_names_template_that_cannot_be_compiled(source):
     with pytest.raises(TemplateError):
         ChatTemplate(source, {})
 
@@ -68,7 +68,7 @@ def test_one_that_cannot_be_compiled_is_named(source):
         "{{ [[1], [2]]|tojson(indent=10**9) }}",
     ],
 )
-def test_one_without_an_end_ends(source):
+def test_ends_template_without_an_end(source):
     with pytest.raises(TemplateError):
         rendered(source)
 
@@ -87,7 +87,7 @@ def test_one_without_an_end_ends(source):
         "{{ range.__func__.__globals__ }}",
     ],
 )
-def test_one_does_not_leave_the_sandbox_or_change_the_messages(source):
+def test_keeps_template_in_the_sandbox_and_from_changing_messages(source):
     with contextlib.suppress(TemplateError):
         assert rendered(source) == ""
     assert MESSAGES == [{"role": "user", "content": "hi"}]
@@ -99,7 +99,7 @@ def test_shows_errors_without_control_characters_and_never_empty():
     assert caught.value.message.isprintable()
 
 
-def test_ordinary_sums_and_loops_are_computed():
+def test_computes_ordinary_sums_and_loops():
     source = (
         "{% for i in range(2, 8, 3) %}{{ i }}{% endfor %} {{ 2**10 }} {{ '=' * 3 }} {{ 3 * 1.5 }} {{ a }}"
     )

@@ -121,7 +121,7 @@ def test_writes_every_prompt_with_calls_and_results_as_template_does(name, bundl
     assert trajectory.turns[1].observation == [ToolResultPart(id="call00000", text="it is 0")]
 
 
-def test_two_calls_of_one_answer_get_both_results():
+def test_returns_both_results_to_two_calls_of_an_answer():
     talk = Talk(byte_bundle(chat_template=STRICT))
     talk.says({"content": "Both.", "tool_calls": [called(1, 0), called(2, 1)]})
     talk.shows(result("1", 0), result("2", 1))
@@ -142,7 +142,7 @@ def test_answers_unreadable_call_in_a_form_that_template_takes():
     assert talk.prompt.endswith("tool\ncall000001\nerror: unreadable<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_a_template_without_tools_ends_the_episode_with_the_reason():
+def test_ends_episode_with_reason_for_template_without_tools():
     loop = AgentLoop(Renderer.from_bundle(byte_bundle()), EpisodePlan(episode_id="e", seed=0, policy="p"))
     assert loop.begin([OFFER, user("1+2?")]) is None
     assert loop.stop_reason is StopReason.ENVIRONMENT_ERROR

@@ -10,7 +10,7 @@ CHATML = (
 OPENING = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
 
 
-def test_what_is_written_after_every_answer_ends_a_turn():
+def test_ends_turn_with_what_follows_every_answer():
     assert turn_ends(ChatTemplate(CHATML, {}), ["<|im_start|>", "<|im_end|>"]) == {"<|im_end|>"}
 
 
@@ -24,7 +24,7 @@ def test_keeps_the_named_ids_when_a_template_cannot_be_used(template):
     assert find_stop_ids(CHATML, {}, {"<|im_end|>": 7}, [2]) == [2, 7]
 
 
-def test_special_tokens_are_those_that_the_tokenizer_calls_so():
+def test_takes_special_tokens_from_the_tokenizer():
     added = [{"content": "<s>", "id": 1}, {"content": "word", "id": 2, "special": False}]
     assert special_ids({"added_tokens": added}) == {"<s>": 1}
     assert special_ids({}) == {}

@@ -11,13 +11,13 @@ episodes = st.lists(st.tuples(finite, finite), min_size=1, max_size=30)
 unit = st.floats(0, 1)
 
 
-def test_golden_values():
+def test_matches_golden_values():
     # By hand: deltas 1 + 0.5 * 2 - 0.5 = 1.5, 0 + 0.5 * 4 - 2 = 0, 3 - 4 = -1; then A_t = d_t + 0.25 A_(t+1).
     found = generalized_advantages([1.0, 0.0, 3.0], [0.5, 2.0, 4.0], gamma=0.5, gae_lambda=0.5)
     np.testing.assert_allclose(found, [1.4375, -0.25, -1.0], rtol=1e-12)
 
 
-def test_golden_values_of_a_reward_at_the_end():
+def test_matches_golden_values_of_a_reward_at_the_end():
     found = generalized_advantages([0.0, 0.0, 1.0], [0.1, 0.2, 0.6], gamma=1.0, gae_lambda=0.95)
     np.testing.assert_allclose(found, [0.1 + 0.95 * 0.78, 0.4 + 0.95 * 0.4, 0.4], rtol=1e-12)
 
@@ -30,14 +30,14 @@ def test_equals_return_minus_value_without_discount_at_lambda_1(steps):
 
 
 @given(episodes, unit)
-def test_with_lambda_0_it_is_the_surprise_of_one_step(steps, gamma):
+def test_equals_surprise_of_one_step_with_lambda_0(steps, gamma):
     rewards, values = np.asarray(steps).T
     found = generalized_advantages(rewards, values, gamma=gamma, gae_lambda=0.0)
     np.testing.assert_allclose(found, rewards + gamma * np.append(values[1:], 0.0) - values, atol=1e-9)
 
 
 @given(episodes, unit, unit)
-def test_it_is_the_discounted_sum_of_all_surprises(steps, gamma, gae_lambda):
+def test_equals_discounted_sum_of_all_surprises(steps, gamma, gae_lambda):
     rewards, values = np.asarray(steps).T
     surprises = rewards + gamma * np.append(values[1:], 0.0) - values
     found = generalized_advantages(rewards, values, gamma=gamma, gae_lambda=gae_lambda)
@@ -47,7 +47,7 @@ def test_it_is_the_discounted_sum_of_all_surprises(steps, gamma, gae_lambda):
 
 
 @given(episodes, unit, unit)
-def test_values_that_are_right_leave_no_advantage(steps, gamma, gae_lambda):
+def test_leaves_no_advantage_for_right_values(steps, gamma, gae_lambda):
     rewards, _ = np.asarray(steps).T
     values, ahead = np.zeros(len(rewards)), 0.0
     for step in reversed(range(len(rewards))):
@@ -56,23 +56,23 @@ def test_values_that_are_right_leave_no_advantage(steps, gamma, gae_lambda):
     np.testing.assert_allclose(found, 0.0, atol=1e-9)
 
 
-def test_an_episode_without_steps_has_no_advantages():
+def test_gives_no_advantages_to_an_episode_without_steps():
     assert len(generalized_advantages([], [], gamma=1.0, gae_lambda=1.0)) == 0
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, np.nan], [1.0, np.inf]])
-def test_a_value_that_is_missing_or_not_finite_is_refused(values):
+def test_rejects_missing_value_or_one_not_finite(values):
     with pytest.raises(InvalidRequestError) as caught:
         generalized_advantages([0.0, 1.0], values, gamma=1.0, gae_lambda=1.0)
     assert caught.value.field == "values"
 
 
-def test_whitening_brings_a_batch_to_mean_0_and_deviation_1():
+def test_whitens_a_batch_to_mean_0_and_deviation_1():
     np.testing.assert_allclose(whitened(np.array([1.0, 2.0, 3.0])), [-1.0, 0.0, 1.0], atol=1e-5)
 
 
 @pytest.mark.parametrize("equal", [[], [3.0], [0.1, 0.1, 0.1]])
-def test_equal_advantages_become_exactly_zero(equal):
+def test_gives_exactly_zero_for_equal_advantages(equal):
     assert whitened(np.array(equal)).tolist() == [0.0] * len(equal)
 
 
@@ -80,10 +80,10 @@ def test_equal_advantages_become_exactly_zero(equal):
     ("values", "expected"),
     [([1.0, 2.0, 3.0], 1.0), ([5.0, 5.0, 5.0], 0.0), ([3.0, 2.0, 1.0], -3.0), ([1.5, 2.0, 2.5], 0.75)],
 )
-def test_golden_values_of_the_explained_variance(values, expected):
+def test_matches_golden_values_of_the_explained_variance(values, expected):
     assert explained_variance(np.array(values), np.array([1.0, 2.0, 3.0])) == pytest.approx(expected)
 
 
-def test_of_equal_targets_there_is_nothing_to_explain():
+def test_explains_nothing_of_equal_targets():
     assert explained_variance(np.array([1.0, 2.0]), np.array([3.0, 3.0])) is None
     assert explained_variance(np.array([]), np.array([])) is None

@@ -44,7 +44,7 @@ class TestTheContract(EnvContract):
         return OpenEnvEnv(self.server.url)
 
 
-def test_an_episode_is_the_environments_own(server):
+def test_plays_the_environments_own_episode(server):
     env = OpenEnvEnv(server.url, observation_fields=["text"])
     observation, _ = env.reset(seed=3)
     assert server.seeds == [3]
@@ -58,7 +58,7 @@ def test_an_episode_is_the_environments_own(server):
     env.close()
 
 
-def test_several_fields_are_shown_by_name_and_written_as_json():
+def test_shows_several_fields_by_name_and_writes_them_as_json():
     with Counterpart(schema=TWO_FIELDS) as server:
         env = OpenEnvEnv(server.url)
         assert "volume" in env.metadata["system_prompt"]
@@ -79,7 +79,7 @@ def test_several_fields_are_shown_by_name_and_written_as_json():
         env.close()
 
 
-def test_only_a_schema_that_allows_other_fields_gets_them():
+def test_gives_other_fields_only_to_a_schema_allowing_them():
     for allowed in (False, True):
         action = TWO_FIELDS["action"] | {"additionalProperties": allowed}
         with Counterpart(schema=TWO_FIELDS | {"action": action}) as server:
@@ -91,7 +91,7 @@ def test_only_a_schema_that_allows_other_fields_gets_them():
             env.close()
 
 
-def test_one_field_can_be_chosen():
+def test_chooses_one_field():
     with Counterpart(schema=TWO_FIELDS) as server:
         env = OpenEnvEnv(server.url, action_field="message")
         assert "system_prompt" not in env.metadata
@@ -112,7 +112,7 @@ def test_one_field_can_be_chosen():
         ("huge", InvalidRewardError),
     ],
 )
-def test_a_failure_there_is_a_lost_episode_and_no_reward(server, action, error):
+def test_loses_episode_without_reward_on_a_failure_there(server, action, error):
     env = OpenEnvEnv(server.url)
     env.reset(seed=0)
     with pytest.raises(error):
@@ -121,7 +121,7 @@ def test_a_failure_there_is_a_lost_episode_and_no_reward(server, action, error):
     env.close()
 
 
-def test_more_environments_than_places_take_turns():
+def test_takes_turns_with_more_environments_than_places():
     with Counterpart(places=1) as server:
         returns = []
 
@@ -142,7 +142,7 @@ def test_more_environments_than_places_take_turns():
         assert server.most_sessions == 1
 
 
-def test_a_server_that_stays_full_says_what_to_do():
+def test_says_what_to_do_when_server_stays_full():
     with Counterpart(places=1) as server:
         first, second = OpenEnvEnv(server.url), OpenEnvEnv(server.url, busy_seconds=0.0)
         first.reset(seed=0)
@@ -151,7 +151,7 @@ def test_a_server_that_stays_full_says_what_to_do():
         first.close()
 
 
-def test_where_no_server_is_one_sentence_says_so(server):
+def test_says_in_one_sentence_that_no_server_is_there(server):
     gone = server.url.replace(server.url.rsplit(":", 1)[1], "9")
     with pytest.raises(ServiceUnreachableError) as error:
         OpenEnvEnv(gone)
@@ -177,14 +177,14 @@ def test_where_no_server_is_one_sentence_says_so(server):
         5,
     ],
 )
-def test_an_address_that_cannot_be_one_is_refused(url):
+def test_rejects_impossible_address(url):
     with pytest.raises(InvalidRequestError) as error:
         OpenEnvEnv(url)
     assert error.value.field == "url"
 
 
 @pytest.mark.parametrize("properties", [["message"], "message", 5])
-def test_a_schema_whose_fields_cannot_be_read_is_refused(properties):
+def test_rejects_schema_whose_fields_cannot_be_read(properties):
     schema = {"action": {"properties": properties}}
     with Counterpart(schema=schema) as server, pytest.raises(InvalidRequestError) as error:
         OpenEnvEnv(server.url)
@@ -240,7 +240,7 @@ def answer_once(server, *parts):
     return OpenEnvAddress.parse(f"http://127.0.0.1:{server.getsockname()[1]}")
 
 
-def test_a_schema_that_is_nested_too_deeply_is_none(listening):
+def test_rejects_schema_that_is_nested_too_deeply(listening):
     address = answer_once(listening, [b"[" * 900_000])
     with pytest.raises(InvalidRequestError) as error:
         read_schema(address, timeout_seconds=30.0)

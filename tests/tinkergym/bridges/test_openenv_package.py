@@ -114,7 +114,7 @@ def test_plays_rejects_and_loses_on_real_server_as_on_counterpart(game):
     env.close()
 
 
-def test_the_real_schema_refuses_what_it_does_not_allow(game):
+def test_rejects_by_real_schema_what_it_does_not_allow(game):
     env = OpenEnvEnv(game())
     assert "volume" in env.metadata["system_prompt"]
     env.reset(seed=3)
@@ -126,7 +126,7 @@ def test_the_real_schema_refuses_what_it_does_not_allow(game):
     env.close()
 
 
-def test_the_real_servers_places_are_shared(game):
+def test_shares_places_of_the_real_server(game):
     url = game(places=1)
     first, second = OpenEnvEnv(url), OpenEnvEnv(url, busy_seconds=0)
     first.reset(seed=0)
@@ -138,7 +138,7 @@ def test_the_real_servers_places_are_shared(game):
     patient.close()
 
 
-def test_the_environment_that_openenv_itself_writes_is_trained_in(tmp_path):
+def test_trains_in_the_environment_that_openenv_itself_writes(tmp_path):
     """`openenv init`: an echo that pays for long messages."""
     import tinkergym as tg
     from benchmarks.common import service

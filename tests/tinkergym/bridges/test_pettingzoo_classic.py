@@ -27,7 +27,7 @@ GAMES = [ClassicTicTacToe, ClassicConnectFour, pytest.param(ClassicLeducHoldem, 
 
 
 @pytest.mark.parametrize("game", GAMES)
-def test_legal_moves_turns_and_rewards_are_pettingzoos_own(game):
+def test_matches_legal_moves_turns_and_rewards_of_pettingzoo(game):
     ours = GameEnv(game())
     native = importlib.import_module(game.module).raw_env()
     for seed in range(20):
@@ -52,7 +52,7 @@ def test_legal_moves_turns_and_rewards_are_pettingzoos_own(game):
                 break
 
 
-def test_a_round_of_rock_paper_scissors_pays_what_pettingzoos_does():
+def test_pays_rock_paper_scissors_as_pettingzoo_does():
     ours, native = (
         GameEnv(ClassicRockPaperScissors(max_cycles=20)),
         importlib.import_module(ClassicRockPaperScissors.module).raw_env(max_cycles=20),
@@ -155,7 +155,7 @@ def test_pays_and_ends_each_seat_as_pettingzoos_own_game(actions, count, limit):
     assert account(ours, lambda _: str(next(left))) == account(native, lambda _: next(right))
 
 
-def test_a_board_is_written_as_pettingzoo_draws_it():
+def test_writes_board_as_pettingzoo_draws_it():
     env = make_game("pettingzoo/TicTacToe-v0")
     env.reset(seed=0)
     assert env.observe("player_0") == {"text": "You are X.\n0 3 6\n1 4 7\n2 5 8"}
@@ -174,7 +174,7 @@ def test_drops_stone_to_the_lowest_free_place_of_its_column():
 
 
 @needs_rlcard
-def test_poker_shows_a_player_its_own_card_only():
+def test_shows_a_poker_player_its_own_card_only():
     env = make_game("pettingzoo/LeducHoldem-v0")
     hands = set()
     for seed in range(30):
@@ -186,14 +186,14 @@ def test_poker_shows_a_player_its_own_card_only():
     assert len(hands) == 9
 
 
-def test_they_are_environments_against_an_opponent():
+def test_makes_environments_against_an_opponent():
     env = make("pettingzoo/ConnectFourVs-v0", seat="second")
     observation, _ = env.reset(seed=0)
     assert observation.startswith("You are O.")
     assert observation.count("X") == 1
 
 
-def test_what_is_missing_is_named_with_the_extra_to_install(monkeypatch):
+def test_names_what_is_missing_with_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygame", None)
     monkeypatch.delitem(sys.modules, ClassicTicTacToe.module, raising=False)
     with pytest.raises(InvalidRequestError) as caught:

@@ -16,7 +16,7 @@ def repeat(prompt):
     return prompt.rsplit("say ", 1)[1].split("<")[0]
 
 
-def test_a_group_earns_what_the_environment_pays(rollout):
+def test_earns_for_group_what_the_environment_pays(rollout):
     group, _, dataset = rollout(repeat, group_size=3)
     assert group.get_total_rewards() == [3.0, 3.0, 3.0]
     assert len(dataset) == 3
@@ -30,7 +30,7 @@ def test_pays_wrong_answers_less_and_cuts_long_episodes_by_name(rollout):
     assert group.trajectories_G[0].stop_reason == "max_turns"
 
 
-def test_the_members_of_a_group_start_equal_and_groups_differ(rollout):
+def test_starts_group_members_equal_and_groups_different(rollout):
     group, _, dataset = rollout(repeat, group_size=2)
     first, second = (trajectory.transitions[0].ob.to_ints() for trajectory in group.trajectories_G)
     assert first == second
@@ -47,14 +47,14 @@ def test_renders_first_prompt_by_template_with_environments_system_prompt(rollou
     assert get_tokenizer(NANO).decode(policy.prompts[0]) == expected
 
 
-def test_environments_are_closed(rollout, monkeypatch):
+def test_closes_environments(rollout, monkeypatch):
     closed = []
     monkeypatch.setattr(Count, "close", lambda self: closed.append(1))
     rollout(repeat, group_size=3)
     assert len(closed) == 3
 
 
-def test_the_bridge_is_no_longer_than_it_must_be():
+def test_keeps_the_bridge_as_short_as_possible():
     from tinkergym.bridges import tinker_cookbook, trl
 
     for module in (tinker_cookbook, trl):

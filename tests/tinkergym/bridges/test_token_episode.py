@@ -12,7 +12,7 @@ def repeat(prompt):
     return prompt.rsplit("say ", 1)[1].split("<")[0]
 
 
-def test_sampled_tokens_stay_as_they_were_sampled(rollout):
+def test_keeps_sampled_tokens_as_they_were_sampled(rollout):
     group, policy, _ = rollout(repeat, group_size=1)
     first, second, third = policy.prompts
     for before, sampled, after in ((first, policy.sampled[0], second), (second, policy.sampled[1], third)):
@@ -28,7 +28,7 @@ def test_fails_rollout_of_failing_environment_instead_of_paying_0(rollout):
         rollout(lambda prompt: "fail", group_size=1)
 
 
-def test_a_reward_that_is_no_number_is_a_failed_rollout(rollout, monkeypatch):
+def test_fails_rollout_whose_reward_is_no_number(rollout, monkeypatch):
     monkeypatch.setattr(Count, "reply", lambda self, action: ("", float("nan"), True, {}))
     with pytest.raises(InvalidRewardError):
         rollout(repeat, group_size=1)
@@ -40,7 +40,7 @@ def test_ends_episode_whose_first_prompt_does_not_fit(rollout):
     assert [trajectory.stop_reason for trajectory in group.trajectories_G] == ["context_overflow"] * 2
 
 
-def test_an_episode_that_outgrows_the_context_ends_by_name(rollout):
+def test_ends_by_name_an_episode_that_outgrows_the_context(rollout):
     _, policy, _ = rollout(repeat, group_size=1)
     length = len(policy.prompts[1])
     group, policy, _ = rollout(repeat, group_size=1, context_length=length)

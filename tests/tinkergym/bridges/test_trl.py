@@ -51,7 +51,7 @@ def solved(text):
     return str(a + b)
 
 
-def test_trl_finds_one_tool_with_a_schema_it_understands(adds):
+def test_finds_one_tool_with_a_schema_trl_understands(adds):
     from transformers.utils import get_json_schema
 
     public = [name for name, _ in inspect.getmembers(adds, inspect.isfunction) if not name.startswith("_")]
@@ -61,7 +61,7 @@ def test_trl_finds_one_tool_with_a_schema_it_understands(adds):
     assert schema["parameters"]["properties"]["action"]["type"] == "string"
 
 
-def test_an_episode_is_the_environments_own(adds):
+def test_plays_the_environments_own_episode(adds):
     instance, env = adds(), make("tests/Adds-v0")
     shown = instance.reset(prompt=[], seed=3)
     observation, _ = env.reset(seed=3)
@@ -73,7 +73,7 @@ def test_an_episode_is_the_environments_own(adds):
         instance.step("0")
 
 
-def test_an_unplayed_episode_and_a_broken_one_are_told_apart(adds):
+def test_tells_an_unplayed_episode_from_a_broken_one(adds):
     instance = adds()
     instance.reset(seed=0)
     assert instance.get_reward() == -1.0
@@ -84,19 +84,19 @@ def test_an_unplayed_episode_and_a_broken_one_are_told_apart(adds):
     assert instance.get_reward() == -1.0
 
 
-def test_a_row_without_a_seed_is_refused(adds):
+def test_rejects_row_without_a_seed(adds):
     with pytest.raises(InvalidRequestError) as caught:
         adds().reset(prompt=[])
     assert caught.value.field == "seed"
 
 
-def test_a_task_can_be_named_by_the_row():
+def test_names_task_by_the_row():
     instance = environment_factory("math/Arithmetic-v0")()
     assert instance.reset(seed=0, task_index=5) == instance.reset(seed=1, task_index=5)
 
 
 @pytest.mark.full("loads TRL and trains with it")
-def test_the_trainer_plays_and_learns_from_what_the_environment_pays(tmp_path, monkeypatch, adds):
+def test_trains_from_what_the_environment_pays(tmp_path, monkeypatch, adds):
     import trl
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer

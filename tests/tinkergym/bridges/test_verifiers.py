@@ -93,7 +93,7 @@ def test_ends_process_and_all_waits_on_a_malformed_response_line(monkeypatch, sh
         count()
 
 
-def test_a_description_without_its_parts_is_refused(shell_for_python):
+def test_rejects_description_without_its_parts(shell_for_python):
     shell_for_python("""echo '{"i": -1}'; read request; echo '{"i": 0}'""")
     with pytest.raises(InvalidEnvironmentError) as caught:
         count()
@@ -105,7 +105,7 @@ class TestTheContract(EnvContract):
         return count()
 
 
-def test_an_episode_is_the_environments_own():
+def test_plays_the_environments_own_episode():
     env = count()
     assert env.metadata["system_prompt"] == "Count."
     assert env.metadata["splits"] == ["train", "eval"]
@@ -130,7 +130,7 @@ def test_takes_no_training_tasks_for_a_missing_eval_dataset():
     assert len(VerifiersEnv("counterpart-env", arguments={"held_out": False}).tasks) == 2
 
 
-def test_the_environments_own_limit_truncates():
+def test_truncates_at_the_environments_own_limit():
     env = count(max_turns=2)
     env.reset(seed=0)
     env.step("1")
@@ -156,13 +156,13 @@ def test_reads_calls_and_returns_results_as_tool_messages():
     env.close()
 
 
-def test_many_episodes_share_a_process_and_do_not_mix():
+def test_separates_many_episodes_in_one_process():
     envs = [count() for _ in range(6)]
     assert len({id(env._process()) for env in envs}) == 1
     assert at_once(count_on, envs) == [3.0] * 6
 
 
-def test_an_error_is_a_lost_episode():
+def test_loses_episode_on_an_error():
     env = count()
     env.reset(seed=0)
     with pytest.raises(EnvironmentInfrastructureError):
@@ -200,7 +200,7 @@ def test_loses_episodes_of_ended_process_and_restarts_on_reset():
     assert env.step("1")[1] == 0.0
 
 
-def test_an_environment_that_cannot_be_trained_in_is_refused():
+def test_rejects_environment_that_cannot_be_trained_in():
     with pytest.raises(InvalidEnvironmentError) as caught:
         count(groups=True)
     assert caught.value.field == "environment"
@@ -221,13 +221,13 @@ def test_an_environment_that_cannot_be_trained_in_is_refused():
         ("counterpart-env", {"split": "test"}, "split"),
     ],
 )
-def test_what_cannot_be_loaded_says_so_before_the_start(environment, settings, field):
+def test_says_before_start_what_cannot_be_loaded(environment, settings, field):
     with pytest.raises(InvalidRequestError) as error:
         VerifiersEnv(environment, **settings)
     assert error.value.field == field
 
 
-def test_without_verifiers_one_sentence_says_what_to_do(monkeypatch, tmp_path):
+def test_says_in_one_sentence_what_to_do_without_verifiers(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "verifiers.py").write_text("raise ModuleNotFoundError(\"No module named 'verifiers'\")")
     monkeypatch.setattr(verifiers_process, "_processes", {})
@@ -241,7 +241,7 @@ def test_without_verifiers_one_sentence_says_what_to_do(monkeypatch, tmp_path):
     assert caught.value.field == "environment"
 
 
-def test_a_module_and_attribute_can_be_named():
+def test_names_a_module_and_attribute():
     env = VerifiersEnv("counterpart_env:Count", split="eval")
     assert len(env.tasks) == 1
     assert len(env.tasks.fingerprint) == 64

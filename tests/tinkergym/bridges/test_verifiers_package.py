@@ -54,7 +54,7 @@ class TestAPublishedEnvironment(EnvContract):
 
 
 @v0
-def test_a_published_environment_is_played_unchanged():
+def test_plays_published_environment_unchanged():
     env = sums("eval")
     assert len(env.tasks) == 10
     assert env.metadata["system_prompt"] == SUMS["system_prompt"]
@@ -70,7 +70,7 @@ def test_a_published_environment_is_played_unchanged():
 
 
 @v0
-def test_an_episode_of_several_turns_is_the_environments_own():
+def test_plays_environments_own_episode_of_several_turns():
     env = real()
     observation, _ = env.reset(options={"task_index": 1})
     assert observation == [{"role": "user", "content": "count from 4"}]
@@ -83,7 +83,7 @@ def test_an_episode_of_several_turns_is_the_environments_own():
 
 
 @v0
-def test_the_environments_own_limit_truncates():
+def test_truncates_at_the_environments_own_limit():
     env = real(max_turns=2)
     env.reset(seed=0)
     env.step("1")
@@ -91,7 +91,7 @@ def test_the_environments_own_limit_truncates():
 
 
 @v0
-def test_tools_are_offered_called_and_answered():
+def test_offers_calls_and_answers_tools():
     env = real(kind="tool")
     assert '"name": "add"' in env.metadata["system_prompt"]
     env.reset(seed=0)
@@ -102,7 +102,7 @@ def test_tools_are_offered_called_and_answered():
 
 
 @v0
-def test_an_error_of_the_environment_is_a_lost_episode():
+def test_loses_episode_on_an_error_of_environment():
     env = real()
     env.reset(seed=0)
     with pytest.raises(EnvironmentInfrastructureError):
@@ -114,7 +114,7 @@ def test_an_error_of_the_environment_is_a_lost_episode():
 
 
 @v0
-def test_many_episodes_at_once_do_not_mix():
+def test_separates_many_simultaneous_episodes():
     assert at_once(count_on, [real() for _ in range(6)]) == [3.0] * 6
 
 
@@ -134,7 +134,7 @@ def test_plays_taskset_unchanged_with_its_own_turns_and_rewards():
 
 
 @v1
-def test_a_tasksets_settings_are_its_arguments():
+def test_takes_a_tasksets_settings_as_its_arguments():
     assert len(VerifiersEnv("real-taskset", arguments={"words": ["a", "b", "c"]}).tasks) == 3
     with pytest.raises(InvalidRequestError):
         VerifiersEnv("real-taskset", arguments={"colours": 3})
@@ -144,7 +144,7 @@ def test_a_tasksets_settings_are_its_arguments():
 
 
 @v1
-def test_an_error_of_a_taskset_is_a_lost_episode():
+def test_loses_episode_on_an_error_of_taskset():
     env = VerifiersEnv("real-taskset")
     env.reset(seed=0)
     with pytest.raises(EnvironmentInfrastructureError):
@@ -155,7 +155,7 @@ def test_an_error_of_a_taskset_is_a_lost_episode():
 
 
 @v1
-def test_many_episodes_of_a_taskset_do_not_mix():
+def test_separates_many_episodes_of_a_taskset():
     def play(place, env):
         word = env.reset(options={"task_index": place % 2})[0][-1]["content"].split()[-1]
         env.step(word)

@@ -54,7 +54,7 @@ def again(name, number, **fields):
     return CLEAN.model_copy(update={name: [*entries, entries[number].model_copy(update=fields)]})
 
 
-def test_every_check_of_clean_facts_holds():
+def test_holds_every_check_of_clean_facts():
     assert {check.verdict for check in checks_of(CLEAN)} == {"holds"}
 
 
@@ -110,7 +110,7 @@ def test_sees_bad_facts(facts, name, expected):
     assert verdict(facts, name) == expected
 
 
-def test_two_tokens_that_do_not_match_do_not_cancel_out():
+def test_cancels_out_no_two_mismatching_tokens():
     steps = [
         CLEAN.steps[0].model_copy(update={"matched_tokens": 3}),
         CLEAN.steps[1].model_copy(update={"matched_tokens": 5}),
@@ -120,7 +120,7 @@ def test_two_tokens_that_do_not_match_do_not_cancel_out():
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("later_first", [True, False])
-def test_a_kill_before_the_measurement_loses_no_proof(version, later_first):
+def test_loses_no_proof_by_a_kill_before_measurement(version, later_first):
     measured = CLEAN.adapters[0].model_copy(update={"attempt": 2, "version": version})
     killed = CLEAN.adapters[0].model_copy(update={"engine_shift": None, "learner_shift": None, "tokens": 0})
     found = [measured, killed] if later_first else [killed, measured]
@@ -138,7 +138,7 @@ def test_proves_nothing_by_effect_no_larger_than_between_attempts():
 
 
 @pytest.mark.parametrize(("hashes", "expected"), [(("a", "a"), "not_shown"), (("a", "b"), "holds")])
-def test_whole_models_must_change(hashes, expected):
+def test_requires_a_change_of_whole_models(hashes, expected):
     publishes = [
         PublishFacts(version=version, attempt=1, weights_sha256=one * 64)
         for version, one in enumerate(hashes)
@@ -150,7 +150,7 @@ def test_whole_models_must_change(hashes, expected):
     assert verdict(facts, "adapter_bound") == expected
 
 
-def test_each_policy_of_a_game_is_checked():
+def test_checks_each_policy_of_a_game():
     spec = CLEAN.job.spec.model_copy(update={"agents": {"o": Train(), "x": Train()}})
     both = {
         name: [
@@ -187,17 +187,17 @@ def pinned(facts):
 
 
 @pytest.mark.parametrize(("spec", "name"), [(RL, QUIZ), (SFT, "data")])
-def test_the_data_of_a_run_is_named_with_its_hash(spec, name):
+def test_names_data_of_a_run_with_its_hash(spec, name):
     found = pinned(facts_of(spec))
     assert found.verdict == "holds"
     assert f"{name} {spec.data_hashes[name][:12]}" in found.text
 
 
-def test_a_job_without_data_says_nothing_of_it():
+def test_says_nothing_of_data_in_job_without():
     assert pinned(facts_of(RL.model_copy(update={"environment_data": {}}))) is None
 
 
-def test_data_that_was_not_hashed_in_time_is_not_shown():
+def test_hides_data_that_was_not_hashed_in_time():
     assert (
         pinned(facts_of(RL.model_copy(update={"environment_data": {"own/Quiz-v0": ""}}))).verdict
         == "not_shown"
@@ -218,14 +218,14 @@ def test_hashes_that_are_not_those_of_the_job_fail(spec, data):
 
 
 @pytest.mark.parametrize(("published", "expected"), [((0, 1), "holds"), ((0,), "fails"), ((1,), "fails")])
-def test_a_completed_dataset_job_published_its_last_version(published, expected):
+def test_counts_last_version_of_completed_dataset_job_as_published(published, expected):
     publishes = [PublishFacts(version=one, attempt=1, weights_sha256=str(one) * 64) for one in published]
     facts = facts_of(SFT, publishes=publishes)
     facts = facts.model_copy(update={"job": facts.job.model_copy(update={"policy_version": 1})})
     assert verdict(facts, "weights_arrived") == expected
 
 
-def test_own_loops_are_not_judged_by_what_only_they_know():
+def test_judges_own_loops_only_by_what_others_know():
     facts = facts_of(PolicySpec(), steps=[])
     assert verdict(facts, "run_complete") == verdict(facts, "engine_and_learner_agree") == "not_shown"
     assert verdict(facts, "trained_tokens_were_sampled") is None
@@ -239,7 +239,7 @@ def test_own_loops_are_not_judged_by_what_only_they_know():
         ({0: "a", 1: "c", 2: "b"}, "not_shown", "not compared: version 0"),
     ],
 )
-def test_weights_that_were_compared_under_another_version_count_as_compared(weights, verdict, said):
+def test_accepts_weights_that_were_compared_under_another_version(weights, verdict, said):
     publishes = [
         PublishFacts(version=version, attempt=1, weights_sha256=sha * 64) for version, sha in weights.items()
     ]

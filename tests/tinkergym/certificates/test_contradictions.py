@@ -50,7 +50,7 @@ def test_contradicts_smaller_numbers_too(files, tmp_path):
     assert {field[-1] for field in passed if not is_listed(field)} == {"nonzero_tensors"}
 
 
-def test_a_signature_detects_every_changed_field(files, tmp_path):
+def test_detects_every_changed_field_by_a_signature(files, tmp_path):
     path, fields = tmp_path / "certificate.json", 0
     for field, certificate in one_field_changes(certificate_of(files)):
         if certificate is None:

@@ -66,7 +66,7 @@ def test_refuses_the_signature_of_other_facts(alone):
     assert not verify(alone(moved), key=PUBLIC).ok
 
 
-def test_a_signature_covers_every_file(tmp_path):
+def test_covers_every_file_by_a_signature(tmp_path):
     files = unpacked(Run().bundle(tmp_path))
     for name in files:
         if name.startswith("certificate."):

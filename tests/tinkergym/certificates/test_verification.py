@@ -348,7 +348,7 @@ def test_finds_facts_that_contradict_each_other(tmp_path, name, number, change, 
     assert found.problems or not found.ok
 
 
-def test_pages_and_hashes_are_of_the_certificate_alone(tmp_path):
+def test_takes_pages_and_hashes_from_certificate_alone(tmp_path):
     path = tmp_path / CERTIFICATE
     path.write_bytes(unpacked(Run().bundle(tmp_path))[CERTIFICATE])
     found = verify(path)

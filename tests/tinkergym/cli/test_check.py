@@ -38,7 +38,7 @@ def test_says_what_is_wrong_and_to_do_and_exits_1(tg_run, broken):
     assert "Traceback" not in result.output
 
 
-def test_an_environment_that_cannot_be_reset_says_so_once(tg_run, broken, tmp_path):
+def test_says_once_that_an_environment_cannot_be_reset(tg_run, broken, tmp_path):
     (tmp_path / "unresettable.py").write_text(
         "import tinkergym as tg\n"
         "class Env(tg.SingleTurnEnv):\n"
@@ -53,7 +53,7 @@ def test_an_environment_that_cannot_be_reset_says_so_once(tg_run, broken, tmp_pa
     assert "0 ok, 1 failed" in result.output
 
 
-def test_json_is_for_scripts(tg_run, broken):
+def test_prints_json_for_scripts(tg_run, broken):
     result = tg_run("check", broken, "--json")
     found = json.loads(result.output)
     assert (result.exit_code, found["ok"]) == (1, False)
@@ -62,7 +62,7 @@ def test_json_is_for_scripts(tg_run, broken):
     assert by_name["deltas"]["outcome"] == "ok"
 
 
-def test_one_check_can_be_run_alone(tg_run, broken):
+def test_runs_one_check_alone(tg_run, broken):
     result = tg_run("check", broken, "--only", "deltas", "--only", "closes twice")
     assert result.exit_code == 0
     assert "2 ok, 0 failed" in result.output
@@ -70,7 +70,7 @@ def test_one_check_can_be_run_alone(tg_run, broken):
     assert (wrong.exit_code, "there is no check 'delta'" in wrong.output) == (2, True)
 
 
-def test_arguments_reach_the_environment(tg_run):
+def test_passes_arguments_to_the_environment(tg_run):
     result = tg_run("check", SOUND, "--kwargs", '{"opponent": "nobody"}', "--env-set", "size=4")
     assert result.exit_code == 1
     assert "failed  make" in result.output
@@ -78,20 +78,20 @@ def test_arguments_reach_the_environment(tg_run):
     assert tg_run("check", SOUND, "--kwargs", "{").exit_code == 2
 
 
-def test_a_game_has_pettingzoos_checks(tg_run):
+def test_runs_pettingzoos_checks_on_a_game(tg_run):
     result = tg_run("check", "board/TicTacToe-v0")
     assert result.exit_code == 0
     assert "ok      pettingzoo api" in result.output
 
 
-def test_an_unknown_id_gets_close_matches(tg_run):
+def test_suggests_close_matches_for_unknown_id(tg_run):
     result = tg_run("check", "board/TicTacToVs-v0")
     assert result.exit_code == 2
     assert "did you mean" in result.output
     assert "fix the constructor" not in result.output
 
 
-def test_a_class_that_is_no_environment_is_one_sentence(tg_run, tmp_path, monkeypatch):
+def test_says_in_one_sentence_that_class_is_no_environment(tg_run, tmp_path, monkeypatch):
     (tmp_path / "hardly.py").write_text("class Nim: pass\n")
     monkeypatch.chdir(tmp_path)
     result = tg_run("check", "hardly:Nim")
@@ -143,7 +143,7 @@ def test_names_argument_that_a_class_lacks_without_blaming_our_lines(tg_run, bro
     assert "settings.py" not in result.output
 
 
-def test_a_name_between_colons_is_no_emoji(tg_run, broken, tmp_path):
+def test_reads_no_emoji_in_a_name_between_colons(tg_run, broken, tmp_path):
     (tmp_path / "car.py").write_text((tmp_path / "brokenly.py").read_text().replace("class Env", "class car"))
     assert "car:car: " in tg_run("check", "car:car").output
 

@@ -3,7 +3,7 @@ import re
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_without_a_service_the_command_says_how_to_start_one(run, monkeypatch, tmp_path):
+def test_says_how_to_start_a_service_without_one(run, monkeypatch, tmp_path):
     monkeypatch.delenv("TINKERGYM_URL", raising=False)
     monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
     result = run("jobs")
@@ -11,5 +11,5 @@ def test_without_a_service_the_command_says_how_to_start_one(run, monkeypatch, t
     assert "tinkergym serve" in result.output
 
 
-def test_installed_packs_are_listed(run):
+def test_lists_installed_packs(run):
     assert re.search(rf"tinkergym-board [\s\S]*\n  {BOARD} ", run("envs").output)

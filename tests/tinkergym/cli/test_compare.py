@@ -16,7 +16,7 @@ def files(tg_run, tmp_path):
     return play
 
 
-def test_a_better_policy_is_clearly_better(tg_run, files):
+def test_calls_a_better_policy_clearly_better(tg_run, files):
     result = tg_run("compare", files("legal"), files("gold"), "--json")
     found = json.loads(result.output)
     assert found["difference"] == pytest.approx(found["b"]["mean_return"] - found["a"]["mean_return"])
@@ -25,7 +25,7 @@ def test_a_better_policy_is_clearly_better(tg_run, files):
     assert found["tasks"] == 20
 
 
-def test_the_same_policy_is_not(tg_run, files):
+def test_does_not_call_the_same_policy_better(tg_run, files):
     result = tg_run("compare", files("legal"), files("legal"))
     assert "no clear difference" in result.output
     assert "p = 1.0000" in result.output
@@ -39,7 +39,7 @@ def test_the_same_policy_is_not(tg_run, files):
         (["--seed", "5"], "lacks 5 of the tasks in "),
     ],
 )
-def test_what_is_no_pair_is_refused(tg_run, files, extra, message):
+def test_rejects_what_is_no_pair(tg_run, files, extra, message):
     result = tg_run("compare", files("legal"), files("legal", *extra))
     assert (result.exit_code, message in result.output) == (2, True), result.output
 
@@ -58,13 +58,13 @@ def test_names_incomplete_file_with_what_it_lacks(tg_run, files):
     )
 
 
-def test_the_common_tasks_can_be_asked_for(tg_run, files):
+def test_compares_the_common_tasks_on_request(tg_run, files):
     result = tg_run("compare", files("legal"), files("gold", "--seed", 5), "--common")
     assert result.exit_code == 0
     assert "15 tasks, paired; 10 ignored" in result.output
 
 
-def test_what_is_no_file_of_episodes_is_refused(tg_run, files, tmp_path):
+def test_rejects_what_is_no_file_of_episodes(tg_run, files, tmp_path):
     nonsense = tmp_path / "nonsense.jsonl"
     nonsense.write_text('{"a": 1}\n')
     result = tg_run("compare", files("legal"), nonsense)

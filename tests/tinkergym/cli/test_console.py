@@ -9,6 +9,6 @@ def test_prints_error_as_sentence_with_field_and_then_the_hint(capsys):
     assert printed.err.splitlines() == ["error: steps: must be above 0", "  take 1"]
 
 
-def test_what_somebody_wrote_is_no_markup_and_no_emoji(capsys):
+def test_shows_what_somebody_wrote_without_markup_and_emoji(capsys):
     complain(InvalidRequestError("[red]:car:[/red] is unknown"))
     assert "[red]:car:[/red] is unknown" in capsys.readouterr().err

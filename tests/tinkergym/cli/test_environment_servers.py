@@ -47,14 +47,14 @@ def test_acts_by_policy_of_servers_job_without_token_and_server(service, client,
     ],
     ids=lambda command: command[0],
 )
-def test_a_command_takes_the_address_of_a_server(tg_run, service, address, command):
+def test_takes_address_of_a_server_in_a_command(tg_run, service, address, command):
     name, *rest = command
     done = tg_run(name, address, "--env-set", f"token={TOKEN}", *rest, typed="a1\nb2\nc3\n" * 5)
     assert done.exit_code == 0, done.output
     assert TOKEN not in done.output
 
 
-def test_a_kept_run_has_no_token_in_it(tg_run, address, tmp_path):
+def test_keeps_token_out_of_a_kept_run(tg_run, address, tmp_path):
     file = tmp_path / "run.jsonl"
     tg_run("eval", address, "--env-set", f"token={TOKEN}", "--policy", "legal", "--tasks", 2, "--out", file)
     settings = json.loads(file.read_text().splitlines()[0])

@@ -100,12 +100,12 @@ def test_lists_cell_spaces_and_splits_below_pack_and_version():
     assert "board/TicTacToeVs-v0" in lines
 
 
-def test_on_a_narrow_terminal_short_words_stay_whole(monkeypatch):
+def test_keeps_short_words_whole_on_a_narrow_terminal(monkeypatch):
     monkeypatch.setattr(out, "width", 50)
     assert {"multi", "dependent", "test", "train"} <= set(run("listed").stdout.split())
 
 
-def test_in_a_pipe_no_line_is_folded(monkeypatch):
+def test_folds_no_line_in_a_pipe(monkeypatch):
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr(out, "width", 50)
     lines = run("board").stdout.splitlines()
@@ -125,7 +125,7 @@ def test_reports_what_is_broken_with_its_reason_beside_the_rest():
     assert "Traceback" not in result.output
 
 
-def test_programs_get_json_and_nothing_else():
+def test_gives_programs_json_and_nothing_else():
     listed = json.loads(run("--json", "listed", "unlucky", "greedy").stdout)
     environments = {one["id"]: one for one in listed["environments"]}
     fine = environments["listed/Fine-v0"]

@@ -17,13 +17,13 @@ def service(start_service, monkeypatch):
     return start_service(environments=[AFAR, "other/Env-v0"])
 
 
-def test_the_services_environments_are_listed_and_trained_in(client):
+def test_lists_and_trains_in_the_services_environments(client):
     assert [one.id for one in client.environments()] == [AFAR, "other/Env-v0"]
     job = client.train(client.environments()[0].id, steps=1)
     assert (job.wait().step, job.spec.rollout) == (1, "server")
 
 
-def test_the_command_line_lists_them(service, tg_run):
+def test_lists_them_on_the_command_line(service, tg_run):
     assert AFAR in tg_run("envs", "--service").stdout
     listed = json.loads(tg_run("envs", "--service", "--json").stdout)["environments"]
     assert listed[0] == {"id": AFAR, "distribution": "scripted", "version": "0"}

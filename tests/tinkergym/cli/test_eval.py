@@ -18,7 +18,7 @@ def figures(result):
     return json.loads(result.output)
 
 
-def test_gold_beats_legal_moves_and_legal_moves_beat_words(tg_run):
+def test_beats_legal_moves_by_gold_and_words_by_them(tg_run):
     means = [
         figures(tg_run("eval", BOARD, "--policy", policy, "--tasks", 20, "--json"))["mean_return"]
         for policy in ("random", "legal", "gold")
@@ -26,7 +26,7 @@ def test_gold_beats_legal_moves_and_legal_moves_beat_words(tg_run):
     assert means[0] < means[1] < means[2]
 
 
-def test_figures_are_printed_with_intervals_and_stop_reasons(tg_run):
+def test_prints_figures_with_intervals_and_stop_reasons(tg_run):
     result = tg_run("eval", BOARD, "--policy", "legal", "--tasks", 12, "-n", 4, "--k", "1,4")
     assert re.search(r"mean return +-?\d\.\d{3} \[-?\d\.\d{3}, -?\d\.\d{3}\]", result.output)
     assert re.search(r"pass@1 +0\.\d{3} \[", result.output)
@@ -36,7 +36,7 @@ def test_figures_are_printed_with_intervals_and_stop_reasons(tg_run):
     assert re.search(r"terminated +48 █+", result.output)
 
 
-def test_tasks_can_be_taken_by_index(tg_run, tmp_path):
+def test_takes_tasks_by_index(tg_run, tmp_path):
     file = tmp_path / "run.jsonl"
     tg_run("eval", "math/Arithmetic-v0", "--tasks", 5, "--by-index", "--seed", 7, "--out", file)
     found = [(r.seed, r.trajectory.task_index) for r in read_records(file).episodes]
@@ -76,7 +76,7 @@ def test_exits_with_2_and_one_sentence_on_impossible_requests(tg_run, arguments,
     assert (result.exit_code, message in result.output) == (2, True), result.output
 
 
-def test_a_file_of_other_settings_is_refused_and_left_alone(tg_run, tmp_path):
+def test_rejects_file_of_other_settings_and_leaves_it_alone(tg_run, tmp_path):
     file = tmp_path / "run.jsonl"
     tg_run("eval", BOARD, "--tasks", 3, "--out", file)
     before = file.read_bytes()
@@ -111,7 +111,7 @@ def test_plays_at_temperature_0_as_python_does_and_says_so(tg_run, start_service
 
 
 @pytest.mark.parametrize("policy", ["job-1", "nano"])
-def test_the_length_of_answers_can_be_set(tg_run, start_service, policy):
+def test_sets_the_length_of_answers(tg_run, start_service, policy):
     service = start_service(lambda prompt: "b2", environments=[BOARD])
     tg_run("train", BOARD, "--steps", 1)
     found = figures(
@@ -122,7 +122,7 @@ def test_the_length_of_answers_can_be_set(tg_run, start_service, policy):
 
 
 @pytest.mark.parametrize("idle", [["-n", "2"], ["--top-p", "0.9"], ["--top-k", "3"]])
-def test_what_needs_drawn_answers_is_refused_at_temperature_0(tg_run, start_service, idle):
+def test_rejects_at_temperature_0_what_needs_drawn_answers(tg_run, start_service, idle):
     start_service(lambda prompt: "b2", environments=[BOARD])
     refused = tg_run("eval", BOARD, "--policy", "nano", *idle)
     assert (refused.exit_code, "--temperature 1" in refused.output) == (2, True)
@@ -159,7 +159,7 @@ def test_keeps_what_was_played_on_ctrl_c_and_says_how(tmp_path):
     assert len(read_records(file).episodes) >= 3
 
 
-def test_failed_episodes_are_shown_and_enter_no_figure(tg_run, tmp_path, monkeypatch):
+def test_shows_failed_episodes_but_in_no_figure(tg_run, tmp_path, monkeypatch):
     (tmp_path / "fails.py").write_text(
         "import tinkergym as tg\n"
         "class Env(tg.SingleTurnEnv):\n"

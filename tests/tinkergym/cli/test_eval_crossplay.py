@@ -5,7 +5,7 @@ import pytest
 KUHN = "tabletop/KuhnPoker-v0"
 
 
-def test_three_players_meet_in_a_game_for_three(tg_run):
+def test_plays_three_players_in_a_game_for_three(tg_run):
     run = tg_run(
         *("eval", "tabletop/LiarsDice-v0", "--crossplay", "random,cautious", "--others", "random"),
         *("--pairs", 2, "--json"),
@@ -26,7 +26,7 @@ def test_three_players_meet_in_a_game_for_three(tg_run):
         (["--png", "x.png"], "--png"),
     ],
 )
-def test_what_does_not_apply_is_refused_by_name(tg_run, arguments, field):
+def test_rejects_by_name_what_does_not_apply(tg_run, arguments, field):
     run = tg_run("eval", KUHN, *arguments)
     assert run.exit_code == 2
     assert field in run.output

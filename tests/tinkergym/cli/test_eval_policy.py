@@ -13,7 +13,7 @@ def figures(result):
     return json.loads(result.output)
 
 
-def test_a_policy_that_the_environment_cannot_play_is_refused(tg_run, tmp_path, monkeypatch):
+def test_rejects_policy_that_the_environment_cannot_play(tg_run, tmp_path, monkeypatch):
     (tmp_path / "plain.py").write_text(
         "import tinkergym as tg\n"
         "class Env(tg.SingleTurnEnv):\n"
@@ -77,7 +77,7 @@ def test_says_that_only_a_service_could_know_unreachable_policy(tg_run, monkeypa
     assert "of random, legal, gold, and jobs and models need a service" in result.output
 
 
-def test_the_policy_of_one_agent_is_evaluated_and_played(tg_run, start_service):
+def test_evaluates_and_plays_the_policy_of_one_agent(tg_run, start_service):
     service = start_service(lambda prompt: "b2", environments=[BOARD, "games/Nim-v0"])
     agents = {"player_0": tg.Train(), "player_1": tg.Train()}
     with tg.Client() as client:

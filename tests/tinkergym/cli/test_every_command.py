@@ -128,7 +128,7 @@ def test_knows_every_command_in_the_table_and_documents_its_json():
 
 
 @pytest.mark.parametrize("name", PRINTING)
-def test_with_json_nothing_else_is_on_the_standard_output(workplace, tg_run, name):
+def test_prints_only_json_on_the_standard_output(workplace, tg_run, name):
     form, arguments, shown = TABLE[name]
     if name in ("compare", "replay"):
         for file, policy in (("a.jsonl", "random"), ("b.jsonl", "legal")):
@@ -156,7 +156,7 @@ def test_tells_a_program_of_the_service_that_json_is_wanted(tg_run, monkeypatch,
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_wrong_command_line_is_json_too(tg_run, name):
+def test_reports_wrong_command_line_as_json_too(tg_run, name):
     result = tg_run(*name.split(), "--nonsense", "--json")
     (printed,) = documents(result.stdout)
     assert (result.exit_code, printed["error"]["type"]) == (2, "InvalidRequestError")
@@ -175,7 +175,7 @@ def test_prints_errors_as_json_and_as_a_sentence(workplace, tg_run):
     assert (plain.exit_code, plain.stdout, plain.stderr) == (2, "", result.stderr)
 
 
-def test_a_job_that_failed_ends_its_events_with_the_reason(workplace, tg_run):
+def test_ends_events_of_failed_job_with_the_reason(workplace, tg_run):
     assert tg_run("train", "noisy:Env", *ENDLESS, "--detach", "--json").exit_code == 0
     workplace.jobs.end("job-2", JobState.FAILED)
     result = tg_run("jobs", "attach", "job-2", "--json")
@@ -198,7 +198,7 @@ def test_accepts_json_before_the_name_of_a_groups_command(workplace, tg_run):
     assert (before.exit_code, before.stdout) == (0, after.stdout)
 
 
-def test_a_game_is_played_by_a_program(workplace, tg_run):
+def test_plays_game_by_a_program(workplace, tg_run):
     result = tg_run("play", "noisy:Env", "--episodes", "2", "--json", typed="b2\nc3\n")
     reset, action, end, *second = documents(result.stdout)
     assert reset["event"] == "reset" and reset["messages"] == [{"role": "user", "content": "b2?"}]
@@ -208,7 +208,7 @@ def test_a_game_is_played_by_a_program(workplace, tg_run):
     assert second[-1]["return"] == 0.0
 
 
-def test_a_program_takes_the_opponents_seat(workplace, tg_run):
+def test_seats_program_as_the_opponent(workplace, tg_run):
     result = tg_run("play", BOARD, "--policy", "job-1", "--json", typed="a1\na2\na3\n")
     printed = documents(result.stdout)
     assert "your_move" in [line["event"] for line in printed]
@@ -228,7 +228,7 @@ class Env(tg.SingleTurnEnv):
 
 
 @pytest.mark.parametrize("arguments", [["play"], ["check", "--json"], ["eval", "--json"]], ids=" ".join)
-def test_ctrl_c_ends_a_command_with_130_and_no_traceback(tmp_path, arguments):
+def test_ends_command_on_ctrl_c_with_130_without_traceback(tmp_path, arguments):
     (tmp_path / "sleeping.py").write_text(SLEEPING)
     command, *options = arguments
     process = subprocess.Popen(
@@ -264,7 +264,7 @@ def test_leaves_game_with_130_on_ctrl_c_at_a_question(tmp_path):
     assert b"left the game" in out
 
 
-def test_the_package_is_the_command_line():
+def test_runs_the_package_as_the_command_line():
     ran = subprocess.run([*TINKERGYM, "--help"], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Usage: python -m tinkergym" in ran.stdout

@@ -62,7 +62,7 @@ def assert_equal(found, expected):
     assert float(np.abs(found - expected).mean()) < 5e-6
 
 
-def test_an_adapter_loads_in_peft_and_gives_the_same_logprobs(trained, tmp_path):
+def test_loads_adapter_in_peft_with_the_same_logprobs(trained, tmp_path):
     exported = trained.job.export(tmp_path / "out")
     assert (exported.policy_version, exported.is_adapter, exported.without_tokenizer) == (2, True, "")
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(NANO), tmp_path / "out")
@@ -116,9 +116,7 @@ def test_loads_fully_trained_model_in_transformers_with_same_logprobs(service, l
         (["job-99", "{out}"], "there is no job"),
     ],
 )
-def test_the_command_says_what_is_wrong_in_a_sentence(
-    trained, tmp_path, tg_run, monkeypatch, arguments, text
-):
+def test_says_in_a_sentence_what_is_wrong(trained, tmp_path, tg_run, monkeypatch, arguments, text):
     monkeypatch.setenv("TINKERGYM_URL", trained.service.url)
     monkeypatch.setenv("TINKERGYM_API_KEY", trained.service.api_key)
     ran = tg_run("export", *(a.format(job=trained.job.id, out=tmp_path / "out") for a in arguments))
@@ -136,7 +134,7 @@ def test_writes_the_folder_and_says_what_is_in_it(trained, tmp_path, tg_run, mon
     assert (tmp_path / "out" / "adapter_config.json").exists()
 
 
-def test_merging_without_torch_asks_for_the_extra(trained, tmp_path, monkeypatch):
+def test_asks_for_the_extra_when_merging_without_torch(trained, tmp_path, monkeypatch):
     import importlib.util
 
     find = importlib.util.find_spec
@@ -148,7 +146,7 @@ def test_merging_without_torch_asks_for_the_extra(trained, tmp_path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
-def test_a_base_for_what_is_not_merged_is_refused(service, learned, tmp_path, connect):
+def test_rejects_base_for_what_is_not_merged(service, learned, tmp_path, connect):
     trained = Trained(service, learned(FullParameters()), connect)
     for merge, said in ((True, "trained all parameters"), (False, "without merge")):
         with pytest.raises(InvalidRequestError, match=said) as caught:
@@ -170,7 +168,7 @@ def test_rejects_base_of_another_model_and_leaves_nothing(service, learned, dtyp
 
 
 @pytest.mark.parametrize("damage", ["flip", "drop"])
-def test_a_damaged_download_is_refused_and_leaves_nothing(trained, tmp_path, damage):
+def test_rejects_damaged_download_and_leaves_nothing(trained, tmp_path, damage):
     name = "adapter_model.safetensors"
     if damage == "flip":
         weights = trained.folder / name
@@ -182,7 +180,7 @@ def test_a_damaged_download_is_refused_and_leaves_nothing(trained, tmp_path, dam
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_manifest_that_names_a_file_elsewhere_is_refused(trained, tmp_path):
+def test_rejects_manifest_that_names_a_file_elsewhere(trained, tmp_path):
     kept = trained.folder / "manifest.json"
     manifest = json.loads(kept.read_bytes())
     manifest["files"]["../evil"] = {"bytes": 1, "sha256": ""}

@@ -40,6 +40,6 @@ def test_takes_the_type_of_a_setting_in_its_default_variant(setting, kind):
     assert parameter.default is None
 
 
-def test_a_flag_sets_a_value_only_if_it_is_given():
+def test_sets_value_by_a_flag_only_if_given():
     option = SettingOption("adapter.kind", name="full", kind=bool, flag="full")
     assert (option.value(True), option.value(False)) == ("full", None)

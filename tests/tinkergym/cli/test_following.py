@@ -10,7 +10,7 @@ from tinkergym.schema.events import ErrorView, JobState
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_a_job_that_failed_ends_the_command_with_its_reason(run, service, unplayed):
+def test_ends_command_of_failed_job_with_its_reason(run, service, unplayed):
     unplayed(steps=1)
     service.jobs.end(
         "job-1", JobState.FAILED, error=ErrorView(type="X", message="it fell over", hint="mend it")
@@ -20,7 +20,7 @@ def test_a_job_that_failed_ends_the_command_with_its_reason(run, service, unplay
     assert "it fell over\n  mend it" in result.output
 
 
-def test_a_detached_client_job_is_played_by_attach(run, service):
+def test_plays_detached_client_job_by_attach(run, service):
     small = ["--group-size", "2", "--groups", "1"]
     result = run("train", BOARD, "--steps", "2", "--rollout", "client", "--detach", *small)
     assert "tinkergym jobs attach job-1" in result.output
@@ -73,13 +73,13 @@ def test_leaves_job_running_on_ctrl_c_and_says_how_on(service, tmp_path, connect
         (["play", BOARD, "--env-set", "oponent=x"], "did you mean opponent?"),
     ],
 )
-def test_what_to_do_is_said(run, service, arguments, said):
+def test_says_what_to_do(run, service, arguments, said):
     result = run(*arguments)
     assert result.exit_code == 2
     assert said in result.output
 
 
-def test_a_job_that_waits_says_how_to_play_on(run, service, unplayed):
+def test_says_how_to_play_on_a_waiting_job(run, service, unplayed):
     unplayed(steps=1)
     service.jobs.end("job-1", JobState.WAITING_FOR_CLIENT)
     assert "play on: tinkergym jobs attach job-1\n" in run("jobs", "show", "job-1").output

@@ -8,13 +8,13 @@ from tinkergym.schema.jobs.parts import Budget
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_a_job_fits_into_one_line_of_80_columns(run, service, unplayed, monkeypatch):
+def test_fits_a_job_into_one_line_of_80_columns(run, service, unplayed, monkeypatch):
     unplayed(steps=9)
     monkeypatch.setenv("COLUMNS", "65")  # the ids of a real service are 15 longer
     assert re.search(r"job-1 +running +0/9 +board/TicTacToeVs-v0 +nano +..-.. ..:..", run("jobs").output)
 
 
-def test_however_narrow_the_terminal_a_job_stays_on_one_line(run, service, unplayed, monkeypatch):
+def test_keeps_job_on_one_line_however_narrow_the_terminal(run, service, unplayed, monkeypatch):
     long = "a model that plays as well as the best of them, once it has been trained for long enough"
     unplayed(steps=9, name=long)
     monkeypatch.setenv("COLUMNS", "20")
@@ -23,7 +23,7 @@ def test_however_narrow_the_terminal_a_job_stays_on_one_line(run, service, unpla
     assert line.index(BOARD) == header.index("environment")
 
 
-def test_jobs_are_listed_shown_and_cancelled(run, service, unplayed):
+def test_lists_shows_and_cancels_jobs(run, service, unplayed):
     assert "no jobs yet" in run("jobs").output
     unplayed(steps=9, name="first [try]")
     listed = run("jobs").output
@@ -66,7 +66,7 @@ def test_changes_one_bound_of_a_budget_and_keeps_the_other(run, service, unplaye
     assert service.jobs.get("job-1").view.spec.budget is None
 
 
-def test_a_list_of_jobs_that_goes_on_says_so(run, service):
+def test_says_that_a_list_of_jobs_goes_on(run, service):
     for _ in range(3):
         run("train", BOARD, "--steps", "1")
     cut = run("jobs", "--limit", "2").output.splitlines()
@@ -76,7 +76,7 @@ def test_a_list_of_jobs_that_goes_on_says_so(run, service):
     assert run("jobs", "list", "--limit", "2").output.splitlines() == cut
 
 
-def test_ended_jobs_are_deleted_after_a_question(run, service, unplayed):
+def test_deletes_ended_jobs_after_a_question(run, service, unplayed):
     service.jobs.files = {"a": bytes(2**20)}
     for _ in range(3):
         run("train", BOARD, "--steps", "1")
@@ -91,7 +91,7 @@ def test_ended_jobs_are_deleted_after_a_question(run, service, unplayed):
     assert re.findall(r"^job-\d", run("jobs").output, re.MULTILINE) == ["job-4"]
 
 
-def test_checkpoints_are_listed(run, service, unplayed):
+def test_lists_checkpoints(run, service, unplayed):
     unplayed(steps=1)
     assert "no checkpoints yet" in run("jobs", "checkpoints", "job-1").output
     service.jobs.files = {"a": bytes(2**20)}

@@ -16,7 +16,7 @@ def files(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_it_says_what_was_written_and_what_to_type_next(run):
+def test_says_what_was_written_and_what_to_type_next(run):
     said = run("my-game").output
     for part in (
         "my-game/MyGame-v0",
@@ -30,20 +30,20 @@ def test_it_says_what_was_written_and_what_to_type_next(run):
 
 
 @pytest.mark.parametrize("name", ["My-Game", "1st", "a--b", "-x", "a b", "../up", "a/b", "", "é", "x" * 41])
-def test_a_bad_name_is_refused_and_nothing_is_written(run, tmp_path, name):
+def test_rejects_bad_name_and_writes_nothing(run, tmp_path, name):
     refused = run("--", name)
     assert refused.exit_code == 2
     assert "is not a valid pack name" in refused.output
     assert files(tmp_path) == []
 
 
-def test_the_name_of_an_installed_pack_is_refused(run, tmp_path):
+def test_rejects_the_name_of_an_installed_pack(run, tmp_path):
     refused = run("board")
     assert (refused.exit_code, "already installed" in refused.output) == (2, True)
     assert files(tmp_path) == []
 
 
-def test_a_folder_that_is_there_is_left_alone(run, tmp_path):
+def test_leaves_existing_folder_alone(run, tmp_path):
     (tmp_path / "my-game").mkdir()
     (tmp_path / "my-game" / "mine.txt").write_text("precious")
     refused = run("my-game")

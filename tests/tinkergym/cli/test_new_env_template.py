@@ -24,7 +24,7 @@ def files(folder):
 
 
 @pytest.mark.parametrize(("turns", "data"), KINDS)
-def test_a_pack_has_at_most_4_files_and_60_lines(run, tmp_path, turns, data):
+def test_keeps_pack_within_4_files_and_60_lines(run, tmp_path, turns, data):
     assert run("my-game", "--turns", turns, "--data", data).exit_code == 0
     written = files(tmp_path / "my-game")
     assert len(written) <= 4

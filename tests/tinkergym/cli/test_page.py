@@ -9,7 +9,7 @@ import pytest
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "evaluation.md"
 
 
-def test_the_commands_on_the_page_say_what_it_shows(tg_run, start_service, tmp_path, monkeypatch):
+def test_repeats_on_page_what_the_commands_say(tg_run, start_service, tmp_path, monkeypatch):
     import backend
 
     monkeypatch.chdir(tmp_path)
@@ -25,14 +25,14 @@ def test_the_commands_on_the_page_say_what_it_shows(tg_run, start_service, tmp_p
 
 
 @pytest.mark.parametrize("command", ["check", "eval", "compare", "replay", "tokens", "play", "export"])
-def test_every_command_explains_itself_with_an_example(tg_run, command):
+def test_explains_every_command_with_an_example(tg_run, command):
     result = tg_run(command, "--help")
     assert result.exit_code == 0
     assert f"Example: tinkergym {command} " in result.output
     assert re.search(r"[A-Z][a-z]+ [^\n]{15,}\.", result.output)
 
 
-def test_every_command_of_the_page_exists(tg_run):
+def test_has_every_command_of_the_page(tg_run):
     named = set(re.findall(r"tinkergym (\w[\w-]+)", PAGE.read_text(encoding="utf-8")))
     listed = tg_run("--help").output
     assert all(re.search(rf"\b{name}\b", listed) for name in named - {"COMMAND"})

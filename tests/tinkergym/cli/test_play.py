@@ -8,20 +8,20 @@ import backend
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_a_person_can_sit_where_the_policy_sits(run):
+def test_seats_a_person_where_the_policy_sits(run):
     result = run("play", BOARD, "--seed", "1", typed="zz\n")
     assert "You are " in result.output
     assert "Illegal move" in result.output
     assert "return -1 (the task ended)" in result.output
 
 
-def test_an_environment_that_nobody_registers_gets_close_matches(run):
+def test_suggests_close_matches_for_unregistered_environment(run):
     result = run("play", "board/TicTacToVs-v0")
     assert result.exit_code == 2
     assert f"did you mean {BOARD}" in result.output
 
 
-def test_a_policy_can_be_watched(run, service):
+def test_shows_how_a_policy_plays(run, service):
     run("train", BOARD, "--steps", "1")
     result = run("play", BOARD, "--policy", "job-1", "--watch", "--episodes", "2")
     assert result.exit_code == 0
@@ -36,7 +36,7 @@ def test_rejects_policy_options_where_a_person_plays(run, option):
     assert (result.exit_code, f"error: {name}: needs --policy" in result.output) == (2, True)
 
 
-def test_a_watched_policy_draws_as_it_is_told(run, service):
+def test_draws_for_watched_policy_as_told(run, service):
     run("train", BOARD, "--steps", "1")
     service.sampled.clear()
     run("play", BOARD, "--policy", "job-1", "--watch", "--top-p", "0.9", "--top-k", "5")
@@ -45,7 +45,7 @@ def test_a_watched_policy_draws_as_it_is_told(run, service):
     assert (wrong.exit_code, "top_k" in wrong.output) == (2, True)
 
 
-def test_a_model_plays_before_there_is_any_job(run, service):
+def test_plays_model_before_there_is_any_job(run, service):
     result = run("play", BOARD, "--policy", "nano", "--watch")
     assert result.exit_code == 0, result.output
     assert service.jobs.newest_first() == []
@@ -75,7 +75,7 @@ def test_rejects_unknown_name_alike_in_all_commands(run, service, name):
     assert said[0][0] == 2
 
 
-def test_the_system_prompt_that_the_policy_reads_is_shown(run, service):
+def test_shows_the_system_prompt_that_the_policy_reads(run, service):
     run("train", BOARD, "--steps", "1", "--set", "system_prompt=Play like a pirate.")
     assert "system\nPlay like a pirate." in run("play", BOARD, "--policy", "job-1", "--watch").output
 
@@ -88,7 +88,7 @@ def test_lets_person_play_against_policy_where_opponent_is_replaceable(run, serv
     assert "return -1" in result.output
 
 
-def test_leaving_a_game_is_no_error(run):
+def test_leaves_game_without_error(run):
     result = run("play", BOARD, typed="")
     assert result.exit_code == 0
     assert "left the game" in result.output
@@ -109,7 +109,7 @@ BOARD = "board/TicTacToeVs-v0"
 NANO = Path(backend.__file__).parent / "models" / "nano"
 
 
-def test_a_person_sees_the_models_own_text(tg_run):
+def test_shows_a_person_the_models_own_text(tg_run):
     result = tg_run("play", BOARD, "--raw", NANO, "--env-set", "instructions=true", typed="zz\n")
     assert "prompt\n<|im_start|>system\n3 in a row wins." in result.output
     assert "<|im_end|>\n<|im_start|>assistant\n" in result.output

@@ -6,13 +6,13 @@ import pytest
 GAME = "games/Nim-v0"
 
 
-def test_a_person_plays_a_seat_against_a_script(tg_run):
+def test_plays_seat_by_a_person_against_a_script(tg_run):
     run = tg_run("play", GAME, "--seat", "player_1", "--policy", "perfect", typed="1\n" * 20)
     assert run.exit_code == 0
     assert "your return -1" in run.output
 
 
-def test_a_program_plays_a_seat_and_learns_what_everybody_earned(tg_run):
+def test_tells_program_at_a_seat_what_everybody_earned(tg_run):
     run = tg_run("play", GAME, "--seat", "player_0", "--json", "--episodes", 2, typed="1\n" * 40)
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     assert [line["event"] for line in lines if line["event"] != "your_move"] == ["reset", "end"] * 2
@@ -20,7 +20,7 @@ def test_a_program_plays_a_seat_and_learns_what_everybody_earned(tg_run):
     assert all("Stones" in line["observation"] for line in lines if line["event"] == "your_move")
 
 
-def test_who_closes_the_input_leaves_the_game(tg_run):
+def test_leaves_game_when_the_input_closes(tg_run):
     run = tg_run("play", GAME, "--seat", "player_0", typed="")
     assert run.exit_code == 0
     assert "left the game" in run.output
@@ -57,7 +57,7 @@ def test_seats_user_and_named_players_in_game_of_three(tg_run):
     assert set(end["returns"]) == {"player_0", "player_1", "player_2"}
 
 
-def test_two_people_share_a_terminal(tg_run):
+def test_shares_terminal_between_two_people(tg_run):
     seats = ("--seat", "player_0", "--seat", "player_1")
     run = tg_run("play", GAME, *seats, "--json", typed="1\n" * 40)
     lines = [json.loads(line) for line in run.stdout.splitlines()]
@@ -68,7 +68,7 @@ def test_two_people_share_a_terminal(tg_run):
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_who_takes_no_seat_watches_every_move(tg_run, as_json):
+def test_shows_every_move_to_who_takes_no_seat(tg_run, as_json):
     run = tg_run("play", DICE, "--watch", "--policy", "random", *(["--json"] if as_json else []))
     assert run.exit_code == 0
     if as_json:

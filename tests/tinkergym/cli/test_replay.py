@@ -47,7 +47,7 @@ def test_masks_sampled_token_that_is_not_learned_from(tg_run, played, tmp_path):
     assert "masked:\n  b\nsampled:\n  2<|im_end|>\n" in result.output
 
 
-def test_logprobs_are_listed(tg_run, played):
+def test_lists_logprobs(tg_run, played):
     file, model = played
     with_text = tg_run("replay", file, "--logprobs", "--model", model).output
     assert "0.000 'b'" in with_text
@@ -55,13 +55,13 @@ def test_logprobs_are_listed(tg_run, played):
     assert "ids of segment 0:" in without
 
 
-def test_without_a_tokenizer_the_text_of_the_turns_is_shown(tg_run, played):
+def test_shows_text_of_the_turns_without_a_tokenizer(tg_run, played):
     result = tg_run("replay", played[0])
     assert "sampled:\n  b2\n" in result.output
     assert "episode 1:" in result.output
 
 
-def test_what_a_policy_says_is_no_command_to_the_terminal(tg_run, tmp_path, monkeypatch):
+def test_keeps_policys_words_from_commanding_the_terminal(tg_run, tmp_path, monkeypatch):
     (tmp_path / "loud.py").write_text(
         "import tinkergym as tg\n"
         "class Env(tg.SingleTurnEnv):\n"
@@ -75,6 +75,6 @@ def test_what_a_policy_says_is_no_command_to_the_terminal(tg_run, tmp_path, monk
     assert "\x1b" not in output
 
 
-def test_an_episode_that_is_not_there_is_refused(tg_run, played):
+def test_rejects_episode_that_is_not_there(tg_run, played):
     result = tg_run("replay", played[0], "--episode", 9)
     assert (result.exit_code, "0 to 1" in result.output) == (2, True)

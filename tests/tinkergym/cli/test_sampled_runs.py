@@ -21,7 +21,7 @@ def test_starts_samples_of_a_task_equal_with_different_answers(tg_run, tmp_path)
         assert len({str(t.transcript) for t in trajectories}) > 1
 
 
-def test_a_run_goes_on_where_it_stopped(tg_run, tmp_path):
+def test_continues_run_where_it_stopped(tg_run, tmp_path):
     whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
     command = ["eval", BOARD, "--policy", "legal", "--tasks", 6, "-n", 2]
     tg_run(*command, "--out", whole)
@@ -33,7 +33,7 @@ def test_a_run_goes_on_where_it_stopped(tg_run, tmp_path):
     assert part.read_bytes() == whole.read_bytes()
 
 
-def test_a_run_can_be_made_longer(tg_run, tmp_path):
+def test_makes_run_longer(tg_run, tmp_path):
     file = tmp_path / "run.jsonl"
     tg_run("eval", BOARD, "--tasks", 4, "--out", file)
     result = figures(tg_run("eval", BOARD, "--tasks", 6, "-n", 2, "--out", file, "--json"))

@@ -17,7 +17,7 @@ def tinkergym(*arguments: str, home) -> subprocess.CompletedProcess:
     )
 
 
-def test_a_wrong_setting_of_the_service_is_one_sentence(tmp_path):
+def test_says_in_one_sentence_that_services_setting_is_wrong(tmp_path):
     result = tinkergym("serve", "--set", "prot=1", home=tmp_path)
     assert result.returncode != 0
     assert "did you mean port?" in result.stderr

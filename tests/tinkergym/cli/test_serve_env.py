@@ -89,7 +89,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["serve-env", *arguments])
 
 
-def test_a_port_in_use_is_one_sentence():
+def test_says_in_one_sentence_that_port_is_in_use():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         result = run(BOARD, "--port", str(port))
@@ -112,7 +112,7 @@ def test_a_port_in_use_is_one_sentence():
         ((BOARD, "--host", "203.0.113.7"), "cannot listen on 203.0.113.7"),
     ],
 )
-def test_a_mistake_is_a_sentence(arguments, text):
+def test_reports_a_mistake_in_a_sentence(arguments, text):
     result = run("--port", "0", *arguments)
     assert result.exit_code == 2
     assert text in " ".join(result.output.split())
@@ -155,7 +155,7 @@ def test_serves_own_environment_by_where_it_stands(start, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("name", ["own:Ecko", "nowhere:Echo", "ws://127.0.0.1:1"])
-def test_what_cannot_be_served_is_refused_by_name(tmp_path, monkeypatch, name):
+def test_rejects_by_name_what_cannot_be_served(tmp_path, monkeypatch, name):
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["serve-env", name])

@@ -22,14 +22,14 @@ def test_accepts_an_option_by_set_too_but_not_twice(run, service):
         (["--steps", "1", "--set", "seed"], "error: --set: 'seed' is not a valid setting"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_and_exit_code_2(run, service, arguments, message):
+def test_exits_with_2_and_one_sentence_on_wrong_setting(run, service, arguments, message):
     result = run("train", BOARD, *arguments)
     assert result.exit_code == 2
     assert message in result.output
     assert "Traceback" not in result.output
 
 
-def test_set_reaches_what_no_option_was_given_for(run, service):
+def test_reaches_by_set_what_no_option_was_given_for(run, service):
     settings = ["--set", "adapter.rank=4", "--set", "model=nano", "--set", "algorithm.group_size=2"]
     assert run("train", BOARD, "--steps", "1", "--groups", "2", *settings).exit_code == 0
     spec = service.jobs.newest_first()[0].spec
@@ -37,7 +37,7 @@ def test_set_reaches_what_no_option_was_given_for(run, service):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_set_names_a_variant_by_the_section(run, service, order):
+def test_names_a_variant_by_the_section_in_set(run, service, order):
     pairs = ["algorithm=rloo", "algorithm.groups_per_step=2", "adapter=full"][::order]
     settings = [word for pair in pairs for word in ("--set", pair)]
     assert run("train", BOARD, "--steps", "1", *settings).exit_code == 0
@@ -45,7 +45,7 @@ def test_set_names_a_variant_by_the_section(run, service, order):
     assert (spec.algorithm.name, spec.algorithm.groups_per_step, spec.adapter.kind) == ("rloo", 2, "full")
 
 
-def test_set_reaches_a_section_of_which_no_option_says_anything(run, service):
+def test_reaches_by_set_a_section_without_options(run, service):
     settings = ["--set", "algorithm.name=rloo", "--set", "algorithm.groups_per_step=2"]
     assert run("train", BOARD, "--steps", "1", *settings).exit_code == 0
     assert service.jobs.newest_first()[0].spec.algorithm.name == "rloo"

@@ -1,4 +1,4 @@
-def test_the_services_state_and_what_its_models_take_are_shown(tg_run, start_service):
+def test_shows_state_of_service_and_what_models_take(tg_run, start_service):
     start_service()
     first, *models = tg_run("status").stdout.splitlines()
     assert first.startswith("http://127.0.0.1:")

@@ -21,7 +21,7 @@ def save(bundle, folder):
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_family_comes_out_exact(tg_run, tmp_path, family):
+def test_renders_every_family_exactly(tg_run, tmp_path, family):
     result = tg_run("tokens", save(family_bundle(family), tmp_path / family), "--json")
     found = json.loads(result.output)
     assert (result.exit_code, found["exact"]) == (0, True)
@@ -50,19 +50,19 @@ def test_reads_stop_tokens_off_the_template_and_reports_segments(tg_run, tmp_pat
     assert found["conversations"]["plain"]["segments"] == (3 if rewrites else 1)
 
 
-def test_the_model_that_comes_along_is_exact(tg_run):
+def test_renders_the_shipped_model_exactly(tg_run):
     result = tg_run("tokens", NANO)
     assert result.exit_code == 0
     assert "an answer ends with  <|im_end|> (2)" in result.output
     assert "no difference outside the policy's answers" in result.output
 
 
-def test_a_model_of_the_service_is_found_by_its_name(tg_run, start_service):
+def test_finds_model_of_the_service_by_its_name(tg_run, start_service):
     start_service()
     assert tg_run("tokens", "nano").exit_code == 0
 
 
-def test_a_tokenizer_that_writes_turns_differently_is_caught(tg_run, tmp_path):
+def test_catches_tokenizer_that_writes_turns_differently(tg_run, tmp_path):
     folder = save(family_bundle("gemma"), tmp_path / "model")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     # As SentencePiece models do: whatever is tokenised begins with a space, so parts are not like the whole.
@@ -80,14 +80,14 @@ def test_a_tokenizer_that_writes_turns_differently_is_caught(tg_run, tmp_path):
     ("file", "message"),
     [("tokenizer.json", "has no tokenizer.json"), ("chat_template.jinja", "has no chat template")],
 )
-def test_a_directory_that_lacks_a_file_is_refused(tg_run, tmp_path, file, message):
+def test_rejects_directory_that_lacks_a_file(tg_run, tmp_path, file, message):
     folder = save(family_bundle("llama"), tmp_path / "model")
     (folder / file).unlink()
     result = tg_run("tokens", folder)
     assert (result.exit_code, message in result.output) == (2, True)
 
 
-def test_a_name_that_nobody_knows_is_refused(tg_run, monkeypatch, tmp_path):
+def test_rejects_name_that_nobody_knows(tg_run, monkeypatch, tmp_path):
     monkeypatch.delenv("TINKERGYM_URL", raising=False)
     monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
     result = tg_run("tokens", "nobodys-model")

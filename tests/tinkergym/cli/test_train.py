@@ -12,7 +12,7 @@ def test_prints_each_training_step_and_where_to_go_next(run, service):
     assert "tinkergym play board/TicTacToeVs-v0 --policy job-1" in result.output
 
 
-def test_several_environments_are_named_with_their_weights(run, start_service):
+def test_names_several_environments_with_their_weights(run, start_service):
     service = start_service(lambda prompt: "b2", environments=[BOARD, "bandit/Bandit-v0"])
     result = run("train", "--env", f"{BOARD}:0.7", "--env", "bandit/Bandit-v0:0.3", "--steps", "2")
     assert result.exit_code == 0, result.output
@@ -25,7 +25,7 @@ def test_several_environments_are_named_with_their_weights(run, start_service):
     [[], [BOARD, "--env", f"{BOARD}:1"], ["--env", BOARD], ["--env", "ws://localhost:8300"]],
     ids=["none", "both", "no weight", "a port"],
 )
-def test_environments_that_are_not_named_one_way_are_refused(run, service, arguments):
+def test_rejects_environments_that_are_not_named_one_way(run, service, arguments):
     result = run("train", *arguments, "--steps", "2")
     assert (result.exit_code, "error: " in result.output) == (2, True)
     assert service.jobs.newest_first() == []
@@ -43,7 +43,7 @@ def test_reports_new_and_running_jobs_to_named_trackers(run, service, tmp_path, 
     assert len(service.jobs.newest_first()) == 1
 
 
-def test_options_and_settings_reach_the_job(run, service):
+def test_passes_options_and_settings_to_the_job(run, service):
     algorithm = ["--group-size", "4", "--groups", "3", "--learning-rate", "0.01"]
     others = ["--rank", "2", "--env-set", "size=5", "--set", "sampling.temperature=0.5", "--set", "seed=7"]
     result = run("train", BOARD, "--steps", "1", *algorithm, *others)
@@ -54,20 +54,20 @@ def test_options_and_settings_reach_the_job(run, service):
     assert (spec.sampling.temperature, spec.environment.kwargs) == (0.5, {"size": 5})
 
 
-def test_an_estimate_is_printed_instead_of_training(run, service):
+def test_prints_estimate_instead_of_training(run, service):
     result = run("train", BOARD, "--steps", "300", "--estimate")
     assert (result.exit_code, "300 steps, about" in result.output) == (0, True), result.output
     assert json.loads(run("train", BOARD, "--steps", "300", "--estimate", "--json").stdout)["steps"] == 300
     assert service.jobs.newest_first() == []
 
 
-def test_an_unknown_environment_is_refused(run, service):
+def test_rejects_unknown_environment(run, service):
     result = run("train", "board/Checkers-v0", "--steps", "1")
     assert result.exit_code == 2
     assert "error: environment.id:" in result.output
 
 
-def test_a_module_that_is_not_there_is_refused(run, service):
+def test_rejects_module_that_is_not_there(run, service):
     result = run("train", "nowhere:Env", "--steps", "1")
     assert result.exit_code == 2
     assert "module:ClassName" in result.output
@@ -103,13 +103,13 @@ def test_starts_no_job_of_a_script_imported_for_its_class(run, service, tmp_path
         (["--full", "--set", "adapter.kind=lora"], "adapter.kind is given twice"),
     ],
 )
-def test_what_is_said_twice_or_without_meaning_is_refused(run, service, options, words):
+def test_rejects_what_is_said_twice_or_without_meaning(run, service, options, words):
     result = run("train", BOARD, "--steps", "1", *options)
     assert result.exit_code != 0
     assert words in " ".join(result.output.split())
 
 
-def test_a_job_may_begin_with_what_another_trained(run, service):
+def test_begins_job_with_what_another_trained(run, service):
     assert run("train", BOARD, "--steps", "2").exit_code == 0
     assert run("train", BOARD, "--steps", "1", "--from", "job-1").exit_code == 0
     assert service.jobs.newest_first()[0].spec.initial_policy == "job-1@2"

@@ -1,7 +1,7 @@
 BOARD = "board/TicTacToeVs-v0"
 
 
-def test_written_data_is_trained_on_and_shown_by_its_loss(run, service, tmp_path):
+def test_trains_on_written_data_and_shows_its_loss(run, service, tmp_path):
     rows, pairs = tmp_path / "rows.jsonl", tmp_path / "pairs.jsonl"
     rows.write_text('{"prompt": "1?", "completion": "one"}\n' * 4)
     pairs.write_text('{"prompt": "1?", "chosen": "one", "rejected": "two"}\n' * 4)
@@ -19,7 +19,7 @@ def test_written_data_is_trained_on_and_shown_by_its_loss(run, service, tmp_path
     assert "preference" in listed.output and "sft" in listed.output
 
 
-def test_bad_data_is_named_by_line_field_and_reason(run, service, tmp_path):
+def test_names_bad_data_by_line_field_and_reason(run, service, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "1?", "completion": "one"}\n{"prompt": "1?"}\n')
     result = run("sft", str(rows))
@@ -28,7 +28,7 @@ def test_bad_data_is_named_by_line_field_and_reason(run, service, tmp_path):
     assert service.jobs.newest_first() == []
 
 
-def test_a_student_is_taught_from_the_command_line(run, service):
+def test_teaches_student_from_the_command_line(run, service):
     result = run("distill", BOARD, "--teacher", "nano", "--steps", "2", "--episodes", "4")
     assert result.exit_code == 0, result.output
     spec = service.jobs.newest_first()[0].spec

@@ -7,7 +7,7 @@ def message(*parts):
     return {"role": "user", "content": list(parts)}
 
 
-def test_paths_are_replaced_by_what_is_in_the_files(tmp_path):
+def test_replaces_paths_by_what_is_in_the_files(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "1.png").write_bytes(b"pixels")
     text = {"type": "text", "text": "look"}
@@ -28,10 +28,10 @@ def test_paths_are_replaced_by_what_is_in_the_files(tmp_path):
         {"messages": [message({"type": "image", "path": "x.png", "image": b""})]},
     ],
 )
-def test_everything_else_stays_as_it_is(row, tmp_path):
+def test_leaves_everything_else_as_it_is(row, tmp_path):
     assert with_images(row, tmp_path) == row
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
+def test_names_file_that_cannot_be_read(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.png"):
         with_images({"messages": [message({"type": "image", "path": "nowhere.png"})]}, tmp_path)

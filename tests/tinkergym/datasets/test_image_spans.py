@@ -56,7 +56,7 @@ def assert_shows(renderer, sequence, numbers):
     assert shown == [place for place, token in enumerate(sequence.token_ids) if token == placeholder]
 
 
-def test_images_of_every_turn_stand_on_their_placeholders(renderer):
+def test_places_images_of_every_turn_on_their_placeholders(renderer):
     ((sequence,),) = tokens_of(renderer, {"messages": TALK})
     assert_shows(renderer, sequence, [0, 1, 2, 1, 3])
     stop = renderer.decode([renderer.stop_ids[0]])
@@ -75,7 +75,7 @@ def test_shows_prompts_images_in_both_answers_of_a_comparison(renderer):
         assert trained_texts(renderer, sequence)[0].startswith(text)
 
 
-def test_images_are_placed_anew_where_a_template_rewrites_the_past(renderer):
+def test_places_images_anew_where_template_rewrites_the_past(renderer):
     rewriting = (
         "{%- for m in messages %}{% if loop.last or m.role == 'user' %}<|im_start|>{{ m.role }}\n"
         "{%- if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"

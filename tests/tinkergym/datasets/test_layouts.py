@@ -73,7 +73,7 @@ def same(renderer, row, ours, kind="sft"):
     return tokens_of(renderer, row, kind=kind) == tokens_of(renderer, ours, kind=kind)
 
 
-def test_sharegpt_and_alpaca_are_read_as_our_own_layouts(renderer):
+def test_reads_sharegpt_and_alpaca_as_our_own_layouts(renderer):
     turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     assert same(renderer, {"conversations": turns}, {"messages": messages})
@@ -91,7 +91,7 @@ def test_learns_from_every_token_of_plain_text(renderer):
     assert trained_texts(renderer, sequence) == ["bc<|im_end|>"]
 
 
-def test_labeled_answers_to_one_prompt_are_paired_in_order(renderer):
+def test_pairs_labeled_answers_to_one_prompt_in_order(renderer):
     def labeled(completion, *, label):
         return {"prompt": "sky?", "completion": completion, "label": label}
 
@@ -106,7 +106,7 @@ def test_labeled_answers_to_one_prompt_are_paired_in_order(renderer):
     assert "label" in fault(renderer, labeled("blue", label="yes"), kind="preference")
 
 
-def test_labeled_answers_to_one_prompt_with_an_image_are_paired(tmp_path):
+def test_pairs_labeled_answers_to_one_prompt_with_image(tmp_path):
     Image.new("RGB", (64, 64), "red").save(tmp_path / "sky.png")
     asked = [{"role": "user", "content": [{"type": "image", "path": "sky.png"}]}]
     rows = [{"prompt": asked, "completion": text, "label": text == "red"} for text in ("red", "blue")]
@@ -125,7 +125,7 @@ def test_rejects_prompt_of_labeled_answer_that_cannot_be_compared(renderer):
     assert "task 0: prompt: " in fault(renderer, row, kind="preference")
 
 
-def test_tool_calls_are_learned_as_the_models_template_writes_them(renderer):
+def test_learns_tool_calls_as_the_models_template_writes_them(renderer):
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
     row = {
         "tools": [WEATHER],
@@ -163,7 +163,7 @@ def calls_in(renderer, row, kind="sft"):
     return [trained_texts(renderer, sequence) for sequence in tokens_of(renderer, row, kind=kind)[0]]
 
 
-def test_a_call_is_rendered_after_exactly_the_messages_before_it():
+def test_renders_call_after_exactly_the_messages_before_it():
     counting = CALLING.replace("{% for c in", "{% if m.tool_calls %}#{{ loop.index }}{% endif %}{% for c in")
     renderer = Renderer.from_bundle(byte_bundle(chat_template=counting))
     spoken, result = answer_with(WEATHER_CALL), {"role": "tool", "content": "sunny", "tool_call_id": "1"}
@@ -181,7 +181,7 @@ def test_a_call_is_rendered_after_exactly_the_messages_before_it():
     assert calls_in(renderer, both, kind="preference") == [[f"#4{call}"], [f"#4{other}"]]
 
 
-def test_every_call_of_an_answer_is_written_in_order(renderer):
+def test_writes_every_call_of_an_answer_in_order(renderer):
     calls = [WEATHER_CALL, called({"city": "Bonn", "days": 2}), called("")]
     spoken = {"role": "assistant", "content": "So:", "tool_calls": calls}
     assert calls_in(renderer, {"messages": [QUESTION, spoken]}) == [
@@ -192,7 +192,7 @@ def test_every_call_of_an_answer_is_written_in_order(renderer):
     ]
 
 
-def test_a_call_after_an_image_is_rendered():
+def test_renders_call_after_an_image():
     pixels = np.zeros((8, 8, 3), np.uint8)
     asked = {
         "role": "user",
@@ -225,7 +225,7 @@ def test_passes_text_parts_before_a_call_to_template_as_text():
         ([{"content": "x"}, answer_with(WEATHER_CALL)], "messages[0]: the role must be one of"),
     ],
 )
-def test_a_wrong_conversation_with_calls_is_named_by_its_field(renderer, messages, text):
+def test_names_wrong_conversation_with_calls_by_its_field(renderer, messages, text):
     for own in (renderer, vision_renderer()):
         assert f"task 0: {text}" in fault(own, {"messages": messages})
 
@@ -248,16 +248,16 @@ def test_a_wrong_conversation_with_calls_is_named_by_its_field(renderer, message
         ({"tools": "{", "prompt": "a", "completion": "b"}, "tools"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_field(renderer, row, where):
+def test_names_what_is_wrong_by_its_field(renderer, row, where):
     assert f": {where}" in fault(renderer, row)
 
 
-def test_tools_that_a_template_does_not_show_are_refused():
+def test_rejects_tools_that_a_template_does_not_show():
     silent = Renderer.from_bundle(byte_bundle())
     assert "tools" in fault(silent, {"tools": [WEATHER], "prompt": "a", "completion": "b"})
 
 
-def test_columns_are_passed_over_where_they_are_named(renderer):
+def test_skips_columns_where_they_are_named(renderer):
     row = {"prompt": "a", "completion": "b", "source": "web", "id": 7}
     assert "unknown key" in fault(renderer, row)
     source = tg.tasks.SequenceTasks([row])

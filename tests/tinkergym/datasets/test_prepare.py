@@ -53,7 +53,7 @@ def fault(renderer, row, kind="sft", **options):
     return str(caught.value)
 
 
-def test_a_comparison_is_two_answers_to_one_prompt(renderer):
+def test_takes_comparison_as_two_answers_to_one_prompt(renderer):
     ((chosen, rejected),) = tokens_of(renderer, PAIR, kind="preference")
     prompt = chosen.trained[0][0]
     assert chosen.token_ids[:prompt] == rejected.token_ids[:prompt]
@@ -64,14 +64,14 @@ def test_a_comparison_is_two_answers_to_one_prompt(renderer):
     assert len(chosen.trained) == 1
 
 
-def test_equal_data_has_one_name_and_other_data_another(renderer):
+def test_names_equal_data_alike_and_other_data_differently(renderer):
     def data_id(*rows):
         return prepare(tg.tasks.SequenceTasks(list(rows)), renderer, kind="sft").manifest.data_id
 
     assert data_id(TALK, ASKED) == data_id(TALK, ASKED) != data_id(ASKED, TALK)
 
 
-def test_much_data_is_cut_into_chunks_that_keep_its_order(renderer, monkeypatch):
+def test_cuts_much_data_into_chunks_that_keep_its_order(renderer, monkeypatch):
     monkeypatch.setattr("tinkergym.datasets.prepare.CHUNK_TOKENS", 60)
     rows = [{"prompt": f"{number}?", "completion": str(number)} for number in range(12)]
     prepared = prepare(tg.tasks.SequenceTasks(rows), renderer, kind="sft")

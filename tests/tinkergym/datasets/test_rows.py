@@ -89,7 +89,7 @@ def fault(renderer, row, kind="sft", **options):
         ),
     ],
 )
-def test_a_bad_row_is_refused_by_place_field_and_reason(renderer, row, text):
+def test_rejects_bad_row_by_place_field_and_reason(renderer, row, text):
     said = fault(renderer, row)
     assert "task 0: " in said
     assert text in said
@@ -109,7 +109,7 @@ def test_a_bad_row_is_refused_by_place_field_and_reason(renderer, row, text):
         ({**PAIR, "chosen": [{"role": "user", "content": "x"}]}, "chosen[0].role"),
     ],
 )
-def test_a_bad_comparison_is_refused_by_field_and_reason(renderer, row, text):
+def test_rejects_bad_comparison_by_field_and_reason(renderer, row, text):
     assert text in fault(renderer, row, kind="preference")
 
 
@@ -124,7 +124,7 @@ def test_names_line_that_breaks_off_by_one_line_and_column(renderer, tmp_path):
         tg.tasks.JsonlTasks(file).read(1)
 
 
-def test_a_file_names_its_lines_as_an_editor_does(renderer, tmp_path):
+def test_names_lines_of_file_as_an_editor_does(renderer, tmp_path):
     file = tmp_path / "chats.jsonl"
     unreadable = {"prompt": 1, "completion": "x"}
     lines = [json.dumps(ASKED), "", "{broken", json.dumps(unreadable), '{"a": NaN}', "[1]"]
@@ -169,7 +169,7 @@ class Nested(tg.tasks.TaskSource):
         return {**ASKED, "tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}]}
 
 
-def test_a_row_that_is_nested_too_deeply_is_refused(renderer):
+def test_rejects_row_that_is_nested_too_deeply(renderer):
     with pytest.raises(InvalidDataError) as caught:
         prepare(Nested(), renderer, kind="sft")
     assert caught.value.field == "data"

@@ -27,7 +27,7 @@ def episodes(*rewards, turns=1):
     return stored_episodes(SPEC, records, origin="job-1")
 
 
-def test_an_episode_reads_as_a_conversation_and_knows_its_group():
+def test_reads_episode_as_a_conversation_that_knows_its_group():
     first, *_, last = episodes(1.0, 0.0, 0.5, None, turns=2)
     assert [message["role"] for message in first.messages] == ["system", *["user", "assistant"] * 2]
     assert [one["content"] for one in first.messages][-1] == first.answers[-1]
@@ -35,14 +35,14 @@ def test_an_episode_reads_as_a_conversation_and_knows_its_group():
     assert (first.reward, last.reward) == (1.0, None)
 
 
-def test_episodes_are_filtered():
+def test_filters_episodes():
     found = episodes(1.0, 0.0, 0.5, None)
     assert [one.index for one in found.filter(min_reward=0.5)] == [0, 2]
     assert [one.index for one in found.filter(completed=False)] == [3]
     assert [one.index for one in found.filter(lambda one: one.index > 1, completed=True)] == [2]
 
 
-def test_of_each_group_the_best_becomes_sft_data():
+def test_turns_best_of_each_group_into_sft_data():
     rows = episodes(0.0, 1.0, 0.5, None).to_sft(best_of=2)
     assert [row["messages"][-1]["content"] for row in rows] == ["answer 1", "answer 2"]
     assert all(conversation(row) for row in rows)
@@ -89,7 +89,7 @@ def test_turns_template_calls_into_tool_calls_that_need_tools():
     assert (asked["role"], answer["content"]) == ("user", "2")
 
 
-def test_what_an_opponent_played_is_not_the_policys_own():
+def test_tells_opponents_moves_from_the_policys_own():
     record = EpisodeResult.model_validate_json(stored_record(0, 1.0))
     own = record.trajectory.model_copy(update={"agent": "x"})
     past = own.model_copy(update={"agent": "o", "trained": False})

@@ -7,7 +7,7 @@ from tinkergym.display.progress import sparkline
 
 
 @given(st.lists(st.floats(-1e300, 1e300), max_size=600), st.text())
-def test_every_curve_is_a_picture(values, name):
+def test_draws_every_curve_as_a_picture(values, name):
     for draw in (curve, histogram):
         drawn = draw(values, name.replace("\x00", ""))
         assert bool(drawn) == bool(values)
@@ -20,6 +20,6 @@ def test_draws_line_of_blocks_from_lowest_to_highest_value():
     assert sparkline([]) == ""
 
 
-def test_more_values_than_columns_are_averaged():
+def test_averages_more_values_than_columns():
     assert condense([1, 3, 5, 7], 2) == [2, 6]
     assert len(condense(list(range(1001)), 60)) == 60

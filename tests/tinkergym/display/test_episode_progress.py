@@ -21,12 +21,12 @@ def policy(start_service):
         yield client.policy("nano")
 
 
-def test_where_the_error_stream_is_no_terminal_nothing_is_shown(policy, capsys):
+def test_shows_nothing_where_error_stream_is_no_terminal(policy, capsys):
     policy.evaluate(Asking, episodes=3)
     assert capsys.readouterr() == ("", "")
 
 
-def test_on_a_terminal_it_counts_episodes_there(policy, capsys, monkeypatch):
+def test_counts_episodes_on_a_terminal_there(policy, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     policy.evaluate(Asking, episodes=3)
     shown = capsys.readouterr()

@@ -29,7 +29,7 @@ def read(html):
     return ElementTree.fromstring(html)
 
 
-def test_a_notebook_shows_a_job_with_its_curve(job):
+def test_shows_job_with_its_curve_in_notebook(job):
     assert read(job._repr_html_()).find(".//polyline", None) is None
     job.wait()
     shown = read(job._repr_html_())
@@ -38,7 +38,7 @@ def test_a_notebook_shows_a_job_with_its_curve(job):
     assert job.id in job._repr_html_()
 
 
-def test_waiting_in_a_notebook_draws_the_curve_while_it_grows(job, monkeypatch):
+def test_draws_growing_curve_while_waiting_in_notebook(job, monkeypatch):
     drawn = []
     handle = types.SimpleNamespace(update=lambda shown: drawn.append(shown._repr_html_()))
     ipython = types.ModuleType("IPython")
@@ -54,7 +54,7 @@ def test_waiting_in_a_notebook_draws_the_curve_while_it_grows(job, monkeypatch):
     assert not drawn
 
 
-def test_an_evaluation_is_one_line_and_a_card(job, client):
+def test_shows_evaluation_as_one_line_and_a_card(job, client):
     evaluation = client.policy("nano").evaluate(Echo, episodes=40)
     assert len(repr(evaluation)) < 200 and str(evaluation) in repr(evaluation)
     shown = read(evaluation._repr_html_())
@@ -64,6 +64,6 @@ def test_an_evaluation_is_one_line_and_a_card(job, client):
     assert "none of 0 episodes completed" in repr(failed) and read(failed._repr_html_()) is not None
 
 
-def test_a_policy_is_a_card(client):
+def test_shows_policy_as_a_card(client):
     shown = "".join(read(client.policy("nano", system_prompt="Be <brief>.")._repr_html_()).itertext())
     assert "Be <brief>." in shown and "nano" in shown

@@ -42,7 +42,7 @@ def shown(*bodies, terminal: bool) -> str:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_reward_loss_speed_and_time_left_are_shown(terminal):
+def test_shows_reward_loss_speed_and_time_left(terminal):
     text = shown(StateEvent(state=JobState.RUNNING), step(2), terminal=terminal)
     for part in ("2/4", "+0.500", "-0.0100", "1,234 tokens/s", "1 min 15 s left", "3"):
         assert part in text
@@ -81,7 +81,7 @@ def test_shows_how_far_the_student_is_from_its_teacher(terminal):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_job_on_conversations_shows_no_more_than_its_loss(terminal):
+def test_shows_only_loss_of_job_on_conversations(terminal):
     text = shown(step(2).model_copy(update={"records": 32, "metrics": {}}), terminal=terminal)
     assert "-0.0100" in text
     assert "accuracy" not in text
@@ -108,7 +108,7 @@ def test_shows_what_a_job_waits_for_instead_of_time_left(state, text):
     assert "left" not in last.partition("\n")[0]
 
 
-def test_where_the_output_is_no_terminal_there_are_plain_lines():
+def test_prints_plain_lines_where_output_is_no_terminal():
     text = shown(
         StateEvent(state=JobState.WAITING_FOR_CLIENT, reason="no worker for 30 s"),
         step(1),
@@ -121,14 +121,14 @@ def test_where_the_output_is_no_terminal_there_are_plain_lines():
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_warning_is_printed_in_full_once_with_its_traceback(terminal):
+def test_prints_warning_in_full_once_with_its_traceback(terminal):
     warning = WarningEvent(name="environment_error", message="Traceback [most recent]\nKeyError: 'x'")
     text = shown(warning, warning, terminal=terminal)
     assert text.count("KeyError: 'x'") == 1
     assert "Traceback [most recent]" in text
 
 
-def test_watch_returns_each_step_once_although_a_resume_repeats_it():
+def test_returns_each_step_once_although_a_resume_repeats_it():
     bodies = [step(1), step(2), step(2, reward=0.9), step(3)]
     events = [Event(seq=n, job_id="job-1", time=0.0, body=body) for n, body in enumerate(bodies, 1)]
     with TrainingDisplay("job-1", SPEC, console=Console(file=io.StringIO())) as display:
@@ -139,5 +139,5 @@ def test_watch_returns_each_step_once_although_a_resume_repeats_it():
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.2, "0 s"), (42, "42 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")]
 )
-def test_time_is_written_as_people_say_it(seconds, text):
+def test_writes_time_as_people_say_it(seconds, text):
     assert duration(seconds) == text

@@ -24,7 +24,7 @@ def job(client):
     job.close()
 
 
-def test_figures_become_tables(job, client):
+def test_turns_figures_into_tables(job, client):
     job.wait()
     steps = job.to_pandas()
     assert list(steps["step"]) == [1, 2, 3]
@@ -46,7 +46,7 @@ def test_shows_steps_of_a_running_job_so_far_immediately(client, service):
     job.close()
 
 
-def test_without_pandas_it_is_named(job, client, monkeypatch):
+def test_names_pandas_when_it_is_missing(job, client, monkeypatch):
     evaluation = client.policy("nano").evaluate(Echo, episodes=2)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError):

@@ -27,7 +27,7 @@ class Guess(tg.TextEnv):
         return self.colour
 
 
-def test_the_gold_policy_earns_what_there_is_to_earn():
+def test_earns_by_gold_policy_what_there_is_to_earn():
     env = Guess()
     for seed in range(6):
         trajectory = play_episode(env, GoldPolicy(env), seed=seed)
@@ -36,7 +36,7 @@ def test_the_gold_policy_earns_what_there_is_to_earn():
         assert trajectory.turns[-1].metrics == {"wrong": 0.0}
 
 
-def test_legal_actions_are_all_tried_and_repeat_for_a_seed():
+def test_tries_all_legal_actions_repeatably_by_seed():
     env = Guess()
     played = [play_episode(env, LegalPolicy(env), seed=0, policy_seed=i) for i in range(30)]
     assert {t.turns[0].action for t in played} == {"red", "green", "blue"}
@@ -52,19 +52,19 @@ def test_plays_random_answers_mostly_from_observation_repeatable_by_seed():
     assert [policy.act("one two three") for _ in range(200)] == answers
 
 
-def test_conversations_can_be_answered_at_random_too():
+def test_answers_conversations_at_random_too():
     assert RandomTextPolicy(0).act([{"role": "user", "content": "hello"}])
     assert RandomTextPolicy(0).act("")
 
 
-def test_a_task_is_named_by_its_index():
+def test_names_task_by_its_index():
     env = Guess()
     trajectory = play_episode(env, GoldPolicy(env), seed=0, task_index=2)
     assert (trajectory.task_index, trajectory.turns[0].action) == (2, "blue")
 
 
 @pytest.mark.parametrize("policy", [GoldPolicy, LegalPolicy])
-def test_an_environment_that_does_not_offer_it_is_refused(policy):
+def test_rejects_environment_that_does_not_offer_it(policy):
     class Plain(tg.SingleTurnEnv):
         def ask(self, options):
             return "?"
@@ -92,7 +92,7 @@ def test_rejects_unknown_action_when_it_is_asked_for():
         (float("nan"), "invalid_reward"),
     ],
 )
-def test_a_failure_of_the_environment_is_an_outcome(outcome, reason):
+def test_counts_failure_of_the_environment_as_an_outcome(outcome, reason):
     class Broken(Guess):
         def reply(self, action):
             if isinstance(outcome, Exception):
@@ -105,7 +105,7 @@ def test_a_failure_of_the_environment_is_an_outcome(outcome, reason):
     assert not trajectory.completed
 
 
-def test_an_episode_without_end_is_cut_off():
+def test_cuts_off_episode_without_end():
     class Endless(Guess):
         def reply(self, action):
             return "on", 0.0, False

@@ -36,7 +36,7 @@ def scripted(*names):
     return [Player(name=name, plays=name) for name in names]
 
 
-def test_who_plays_perfectly_is_rated_above_who_plays_at_random():
+def test_rates_perfect_player_above_random_one():
     found = crossplay(scripted("random", "perfect"), NIM, pairs=60)
     assert found.cell("perfect", "random").mean_return > 0.8
     assert found.cell("random", "perfect").mean_return == -found.cell("perfect", "random").mean_return
@@ -44,7 +44,7 @@ def test_who_plays_perfectly_is_rated_above_who_plays_at_random():
     assert ratings["random"].rating == 0.0 < ratings["perfect"].low
 
 
-def test_a_pair_is_the_same_seed_with_the_seats_swapped():
+def test_pairs_same_seed_with_the_seats_swapped():
     found = crossplay(scripted("random", "perfect"), NIM, pairs=3, seed=7)
     games = [one.result.match for one in found.encounters if one.row == 0]
     assert sorted((match.seed, match.seats["player_0"].name) for match in games) == [
@@ -52,7 +52,7 @@ def test_a_pair_is_the_same_seed_with_the_seats_swapped():
     ]
 
 
-def test_the_same_seeds_give_the_same_matrix():
+def test_gives_same_matrix_by_the_same_seeds():
     one, two = (crossplay(scripted("random", "perfect"), NIM, pairs=10).to_json() for _ in range(2))
     assert one == two
 
@@ -69,7 +69,7 @@ def test_counts_win_by_others_illegal_move_apart_without_rating():
     assert ratings.left_out["forfeit"] == 10
 
 
-def test_policies_play_policies_and_scripts():
+def test_plays_policies_against_policies_and_scripts():
     players = [
         *scripted("random"),
         Player(name="one", plays=Says("one", "1")),
@@ -83,14 +83,14 @@ def test_policies_play_policies_and_scripts():
     assert cell.wins + cell.losses + cell.forfeits_won + cell.forfeits_lost == 8
 
 
-def test_a_policy_of_one_seat_plays_that_seat_only():
+def test_plays_policy_of_one_seat_at_that_seat_only():
     bound = Player(name="second", plays="perfect", seats=("player_1",))
     found = crossplay([*scripted("random"), bound], NIM, pairs=4)
     assert {one.agent for one in found.encounters if one.row == 1} == {"player_1"}
     assert found.cell("second", "random").games == 4
 
 
-def test_players_bound_to_the_same_seat_cannot_meet():
+def test_rejects_meeting_of_players_bound_to_same_seat():
     bound = [Player(name=name, plays=name, seats=("player_1",)) for name in ("random", "perfect")]
     with pytest.raises(InvalidRequestError) as refused:
         crossplay(bound, NIM, pairs=1)
@@ -115,7 +115,7 @@ class Breaks:
         raise RuntimeError("the player broke")
 
 
-def test_a_game_that_broke_is_a_failure_and_no_result():
+def test_counts_broken_game_as_failure_without_result():
     players = [Player(name="broken", plays=Breaks()), Player(name="one", plays=Says("one", "1"))]
     match = Match(seats={"player_0": players[1], "player_1": players[0]}, seed=0)
     (result,) = play_matches([match], EnvironmentRef(id=NIM))
@@ -176,7 +176,7 @@ def test_gives_last_seat_to_the_first_that_can_play():
     assert refused.value.field == "players"
 
 
-def test_partners_who_earn_the_same_are_rated_alike():
+def test_rates_partners_who_earn_the_same_alike():
     found = crossplay(scripted("random", "code"), "tabletop/Signals-v0", pairs=20)
     assert found.cell("random", "code").mean_return == found.cell("code", "random").mean_return
     assert found.ratings()["code"].rating == 0.0
@@ -191,13 +191,13 @@ def test_partners_who_earn_the_same_are_rated_alike():
         (scripted("random", "prefect"), 5, "players"),
     ],
 )
-def test_what_cannot_be_played_is_refused_by_name(players, pairs, field):
+def test_rejects_by_name_what_cannot_be_played(players, pairs, field):
     with pytest.raises(InvalidRequestError) as refused:
         crossplay(players, NIM, pairs=pairs)
     assert refused.value.field == field
 
 
-def test_a_matrix_and_ratings_are_json_and_pictures(tmp_path):
+def test_gives_matrix_and_ratings_as_json_and_pictures(tmp_path):
     pytest.importorskip("matplotlib")
     players = [
         Player(name="job-1@0", plays="random", step=0),

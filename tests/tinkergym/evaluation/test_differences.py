@@ -31,7 +31,7 @@ def test_rejects_equal_policies_about_as_often_as_promised(tasks):
     assert 0.03 <= np.mean(np.array(p) < 0.05) <= 0.07
 
 
-def test_p_is_small_exactly_when_the_interval_excludes_zero():
+def test_gives_small_p_exactly_when_interval_excludes_zero():
     rng = np.random.default_rng(3)
     for tasks in (2, 3, 5, 12):
         for shift in (0.0, 0.4, 1.0):

@@ -86,14 +86,14 @@ def test_shows_honest_intervals_where_all_episodes_end_alike():
     assert "7.000 [unknown]" in unknown._repr_html_()
 
 
-def test_it_is_greedy_unless_a_temperature_is_asked_for():
+def test_plays_greedily_unless_temperature_is_asked_for():
     policy = Scripted(lambda prompt: "1")
     tg.evaluate(policy, Parity, episodes=2)
     tg.evaluate(policy, Parity, episodes=2, temperature=0.5)
     assert policy.temperatures == {0.0, 0.5}
 
 
-def test_failed_episodes_are_counted_and_enter_no_figure():
+def test_counts_failed_episodes_outside_of_every_figure():
     evaluation = tg.evaluate(Scripted(lambda prompt: "0"), Parity, episodes=6, env_kwargs={"broken": True})
     assert len(evaluation.failed) == 3
     assert evaluation.stop_reasons == {"terminated": 3, "environment_error": 3}
@@ -135,7 +135,7 @@ def test_rejects_invalid_temperature_before_the_first_episode():
     assert caught.value.field == "temperature"
 
 
-def test_what_a_constructor_raises_is_one_sentence():
+def test_says_in_one_sentence_what_a_constructor_raises():
     def make_env():
         raise RuntimeError("no such world")
 
@@ -144,23 +144,23 @@ def test_what_a_constructor_raises_is_one_sentence():
     assert caught.value.field == "environment"
 
 
-def test_a_registered_environment_is_evaluated_by_its_id():
+def test_evaluates_registered_environment_by_its_id():
     tg.register("tests/Parity-v0", Parity)
     assert tg.evaluate(Scripted(lambda prompt: "0"), "tests/Parity-v0", episodes=3).wins == 1
 
 
-def test_a_transcript_reads_like_the_episode():
+def test_reads_transcript_like_the_episode():
     text = tg.evaluate(Scripted(lambda prompt: "2"), Parity, episodes=1, seed=8).transcript()
     assert text == "environment:\n  8 mod 3?\npolicy:\n  2\nreturn 1 (terminated, seed 8)"
 
 
-def test_progress_is_told():
+def test_tells_of_progress():
     seen = []
     tg.evaluate(Scripted(lambda prompt: "2"), Parity, episodes=4, on_episode=seen.append)
     assert {trajectory.seed for trajectory in seen} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(("environment", "episodes"), [(Parity, 0), (Parity(), 2), (3, 2)])
-def test_impossible_requests_are_refused(environment, episodes):
+def test_rejects_impossible_requests(environment, episodes):
     with pytest.raises(InvalidRequestError):
         tg.evaluate(Scripted(lambda prompt: ""), environment, episodes=episodes)

@@ -11,13 +11,13 @@ def pairs_of(one, other, wins, losses):
     return [PairScore(one=one, other=other, score=float(n < wins)) for n in range(wins + losses)]
 
 
-def test_odds_of_ten_to_one_are_four_hundred_points():
+def test_rates_odds_of_ten_to_one_as_four_hundred_points():
     found = rate(["weak", "strong"], pairs_of(1, 0, 1000, 100), anchor="weak")
     assert found["strong"].rating == pytest.approx(400, abs=3)
     assert found["weak"].rating == 0.0
 
 
-def test_strengths_are_found_again_from_games_drawn_by_them():
+def test_recovers_strengths_from_games_drawn_by_them():
     rng = np.random.default_rng(1)
     true = np.array([0.0, 0.5, 1.5, -1.0])
     pairs = [
@@ -43,7 +43,7 @@ def test_holds_truth_in_the_interval_as_often_as_stated():
     assert inside >= 51
 
 
-def test_a_player_that_won_everything_has_a_finite_rating():
+def test_rates_finitely_a_player_that_won_everything():
     found = rate(["a", "b"], pairs_of(0, 1, 50, 0), anchor="b")
     assert 400 < found["a"].rating < 4000
 
@@ -53,7 +53,7 @@ def test_draws_make_players_equal():
     assert np.allclose([one.rating for one in rate(["a", "b"], draws).ratings], 0.0)
 
 
-def test_many_tables_are_solved_as_one_by_one():
+def test_solves_many_tables_together_as_one_by_one():
     rng = np.random.default_rng(3)
     tables = rng.integers(0, 20, size=(5, 3, 3)).astype(float)
     tables[:, range(3), range(3)] = 0.0

@@ -33,7 +33,7 @@ def record(seed=0, sample=0, reward=1.0, observation="?"):
     )
 
 
-def test_what_was_written_is_read_again(tmp_path):
+def test_reads_again_what_was_written(tmp_path):
     file = tmp_path / "new" / "run.jsonl"
     with RecordWriter(file, {"seed": 3}) as writer:
         writer.write(record(1))
@@ -42,7 +42,7 @@ def test_what_was_written_is_read_again(tmp_path):
     assert (found.settings, found.episodes) == ({"seed": 3}, [record(1), record(1, 1)])
 
 
-def test_a_line_holds_the_agreed_keys(tmp_path):
+def test_holds_the_agreed_keys_in_a_line(tmp_path):
     file = tmp_path / "run.jsonl"
     with RecordWriter(file, {}) as writer:
         writer.write(record(4))
@@ -51,7 +51,7 @@ def test_a_line_holds_the_agreed_keys(tmp_path):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_survives(tmp_path_factory, text):
+def test_preserves_any_text(tmp_path_factory, text):
     file = tmp_path_factory.mktemp("records") / "run.jsonl"
     with RecordWriter(file, {"text": text}) as writer:
         writer.write(record(observation=text))
@@ -59,7 +59,7 @@ def test_any_text_survives(tmp_path_factory, text):
     assert (found.settings["text"], found.episodes[0].trajectory.turns[0].observation) == (text, text)
 
 
-def test_wherever_a_process_is_killed_the_file_can_be_continued(tmp_path):
+def test_continues_file_wherever_a_process_is_killed(tmp_path):
     whole = tmp_path / "whole.jsonl"
     with RecordWriter(whole, {"seed": 3}) as writer:
         for seed in range(3):
@@ -75,13 +75,13 @@ def test_wherever_a_process_is_killed_the_file_can_be_continued(tmp_path):
         assert file.read_bytes() == content
 
 
-def test_two_processes_do_not_write_one_file(tmp_path):
+def test_lets_no_two_processes_write_one_file(tmp_path):
     with RecordWriter(tmp_path / "run.jsonl", {}), pytest.raises(ConflictError, match="another process"):
         RecordWriter(tmp_path / "run.jsonl", {})
     RecordWriter(tmp_path / "run.jsonl", {}).close()
 
 
-def test_other_settings_are_refused_by_name(tmp_path):
+def test_rejects_other_settings_by_name(tmp_path):
     RecordWriter(tmp_path / "run.jsonl", {"seed": 3, "policy": "gold"}).close()
     with pytest.raises(ConflictError) as caught:
         RecordWriter(tmp_path / "run.jsonl", {"seed": 3, "policy": "legal"})
@@ -105,7 +105,7 @@ def test_says_in_a_sentence_why_a_line_is_no_episode(tmp_path, line, why):
     assert caught.value.message == f"line 1 of {file} is not an episode: {why}"
 
 
-def test_a_file_without_settings_can_be_read(tmp_path):
+def test_reads_file_without_settings(tmp_path):
     file = tmp_path / "run.jsonl"
     file.write_text(record(2).model_dump_json() + "\n")
     assert read_records(file).episodes == [record(2)]

@@ -52,7 +52,7 @@ def test_passes_at_k_but_not_hat_k_by_occasional_success():
     assert (scores.pass_at(4).mean, scores.pass_hat(4).mean) == (1.0, 0.0)
 
 
-def test_an_episode_that_failed_is_no_failure_of_the_policy():
+def test_tells_failed_episode_from_failure_of_the_policy():
     scores = evaluate_repeatedly(Scripted("yes", "broken"), Parity, tasks=1, samples=4, max_concurrent=1)
     assert (scores.failed, scores.pass_hat(2).mean) == (2, 1.0)
 
@@ -61,7 +61,7 @@ def test_an_episode_that_failed_is_no_failure_of_the_policy():
     ("settings", "field"),
     [({"samples": 0}, "samples"), ({"tasks": 0}, "tasks"), ({"temperature": 0.0}, "samples")],
 )
-def test_settings_that_say_nothing_are_refused(settings, field):
+def test_rejects_settings_that_say_nothing(settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         evaluate_repeatedly(Scripted("yes"), Parity, **settings)
     assert refused.value.field == field

@@ -57,7 +57,7 @@ def episodes(*rewards, tasks=False):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda one: f"{one.name}-{one.comparison}")
-def test_advantages_are_those_that_the_service_computes(algorithm):
+def test_computes_advantages_as_the_service_does(algorithm):
     rewards = [0.0, 1.0, 0.25, 0.5]
     found = rescore(spec(algorithm), episodes(*rewards), lambda episode: 2 * episode.reward)
     baseline, normalize = algorithm.comparison
@@ -95,7 +95,7 @@ def test_compares_no_rewards_across_environments_and_keeps_seats_algorithms():
     np.testing.assert_allclose([one.advantage_before for one in report], wanted.values, atol=1e-9)
 
 
-def test_seats_that_one_policy_plays_are_compared_separately():
+def test_compares_seats_of_one_policy_separately():
     found = [
         replace(one, trajectory=one.trajectory.model_copy(update={"agent": "xxoo"[one.index]}))
         for one in episodes(0.0, 1.0, 10.0, 13.0)
@@ -126,7 +126,7 @@ def test_says_why_an_algorithm_has_no_advantages(algorithm, turns, word):
     assert "advantages_turned" not in found.summary
 
 
-def test_a_distillation_jobs_advantages_are_its_teachers():
+def test_takes_advantages_of_distillation_job_from_its_teacher():
     job = DistillationSpec(environment=EnvironmentRef(id="own/Env-v0"), teacher="nano", steps=2)
     found = rescore(job, stored_episodes(job, [stored_record(0, 1.0)], origin="job-1"), lambda episode: 0.0)
     assert "teacher" in found.no_advantages
@@ -158,7 +158,7 @@ def test_passes_class_each_episodes_arguments_without_the_services_keys():
     assert caught.value.field == "reward"
 
 
-def test_a_class_with_another_score_changes_rankings():
+def test_changes_rankings_by_class_with_another_score():
     found = rescore(spec(), episodes(1.0, 0.0, 1.0, None), Question)
     assert [one.after for one in found] == [0.0, 1.0, 2.0]
     assert [(one.rank_before, one.rank_after) for one in found][:2] == [(1, 2), (2, 1)]
@@ -170,7 +170,7 @@ def test_a_class_with_another_score_changes_rankings():
 
 
 @pytest.mark.parametrize("kind", [Game, Other])
-def test_rewards_out_of_state_and_other_questions_are_refused(kind):
+def test_rejects_rewards_out_of_state_and_other_questions(kind):
     with pytest.raises(InvalidRequestError):
         rescore(spec(), episodes(1.0, 0.0), kind)
 
@@ -194,7 +194,7 @@ def test_shows_rubric_the_tasks_row_and_all_group_answers():
     assert caught.value.field == "reward"
 
 
-def test_what_cannot_be_scored_is_counted_and_not_0():
+def test_counts_what_cannot_be_scored_instead_of_0():
     def broken(episode):
         if episode.index:
             raise InvalidRewardError("the judge is away")

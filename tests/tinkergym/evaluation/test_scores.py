@@ -40,7 +40,7 @@ def scores(returns, **settings):
     )
 
 
-def test_figures_are_over_episodes_and_intervals_over_tasks():
+def test_takes_figures_over_episodes_and_intervals_over_tasks():
     found = scores([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     assert found.mean == 0.5
     assert found.task_means == {0: 0.5, 1: 1.0, 2: 0.0}
@@ -48,14 +48,14 @@ def test_figures_are_over_episodes_and_intervals_over_tasks():
     assert found.success_rate == 0.5
 
 
-def test_pass_at_k_is_the_mean_of_the_tasks():
+def test_averages_pass_at_k_over_the_tasks():
     found = scores([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
     assert found.pass_at(1).mean == pytest.approx((0.25 + 1 + 0) / 3)
     assert found.pass_at(2).mean == pytest.approx((0.5 + 1 + 0) / 3)
     assert found.pass_at(4).mean == pytest.approx(2 / 3)
 
 
-def test_pass_hat_k_asks_that_all_of_k_episodes_succeed():
+def test_requires_success_of_all_k_episodes_for_pass_hat_k():
     found = scores([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 1.0, None, None]])
     assert found.pass_hat(1).mean == pytest.approx(found.pass_at(1).mean)
     assert found.pass_hat(2).mean == pytest.approx((3 / 6 + 1 + 0) / 3)
@@ -64,12 +64,12 @@ def test_pass_hat_k_asks_that_all_of_k_episodes_succeed():
     assert found.to_json([2])["pass_hat"]["2"]["mean"] == found.pass_hat(2).mean
 
 
-def test_what_a_success_is_can_be_said():
+def test_lets_caller_say_what_a_success_is():
     assert scores([[0.4], [0.6]], success=0.5).success_rate == 0.5
     assert scores([[0.4], [0.6]]).success_rate == 0.0
 
 
-def test_failed_episodes_are_counted_and_are_not_returns_of_0():
+def test_counts_failed_episodes_instead_of_returns_of_0():
     found = scores([[1.0, None], [1.0, 1.0], [None, None]])
     assert (found.failed, found.mean) == (3, 1.0)
     assert found.stop_reasons == {"terminated": 3, "environment_error": 3}
@@ -81,7 +81,7 @@ def test_summarizes_run_without_figures_when_everything_failed():
     assert (summary["mean_return"], summary["pass_at"]["1"]) == (None, None)
 
 
-def test_a_summary_is_json_also_where_an_interval_is_infinite():
+def test_summarizes_infinite_interval_as_json_too():
     summary = scores([[1.0, 0.0]]).to_json([1, 2])
     assert summary["interval_95"] == [None, None]
     assert math.isfinite(summary["pass_at"]["2"]["mean"])

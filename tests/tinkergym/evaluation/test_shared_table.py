@@ -32,7 +32,7 @@ def test_moves_scripts_before_asking_a_policy_and_accounts_for_everybody():
     assert (account.moves, account.forfeits) == (3, set())
 
 
-def test_a_game_of_scripts_alone_is_played_to_its_end():
+def test_plays_game_of_scripts_alone_to_its_end():
     table, accounts = table_of(player_0="greedy", player_1=Says("1"))
     assert table.reset(seed=1).turn is None
     assert accounts[1].ended
@@ -56,13 +56,13 @@ def test_repeats_game_by_seed_with_separate_chance_of_seats():
     assert len({moves(seed)[0] for seed in range(8)}) > 1
 
 
-def test_a_player_that_fails_is_named():
+def test_names_player_that_fails():
     table, _ = table_of(player_0=object())
     with pytest.raises(OpponentFailedError):
         table.reset(seed=1)
 
 
-def test_a_script_that_the_game_does_not_offer_is_refused():
+def test_rejects_script_that_the_game_does_not_offer():
     with pytest.raises(InvalidRequestError) as caught:
         table_of(player_0="perfect")
     assert caught.value.field == "players"

@@ -133,6 +133,6 @@ def test_defines_pass_hat_k_as_share_with_all_successes(case):
 
 @pytest.mark.parametrize("estimate", [pass_at_k, pass_hat_k])
 @pytest.mark.parametrize(("samples", "successes", "k"), [(4, 1, 5), (4, 5, 1), (4, 1, 0)])
-def test_what_cannot_be_told_of_k_answers_is_refused(estimate, samples, successes, k):
+def test_rejects_what_cannot_be_told_of_k_answers(estimate, samples, successes, k):
     with pytest.raises(ValueError, match="cannot be estimated"):
         estimate(samples, successes, k)

@@ -159,21 +159,21 @@ class TestSubtract(EnvContract):
     "settings",
     [{}, {"opponent": "greedy"}, {"seat": "second"}, {"game": Quarrel}, {"on_illegal": "retry:2"}],
 )
-def test_gymnasium_checks_it_without_a_warning(settings):
+def test_passes_gymnasiums_check_without_a_warning(settings):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(against(**settings), skip_render_check=True)
 
 
 @pytest.mark.parametrize("opponent", ["random", "greedy"])
-def test_the_same_seed_and_moves_give_the_same_episode(opponent):
+def test_gives_same_episode_by_same_seed_and_moves(opponent):
     one, other = against(opponent), against(opponent)
     for seed in range(30):
         play(other, seed + 1000)  # what was played before must not matter
         assert play(one, seed) == play(other, seed)
 
 
-def test_the_seat_is_chosen_or_drawn():
+def test_chooses_or_draws_the_seat():
     def seats(seat):
         env = against(seat=seat)
         return [env.reset(seed=seed)[0].splitlines()[0] for seed in range(60)]
@@ -183,7 +183,7 @@ def test_the_seat_is_chosen_or_drawn():
     assert 15 < seats("seed").count("You are Anna.") < 45
 
 
-def test_the_games_chance_does_not_depend_on_who_sits_where():
+def test_keeps_chance_of_game_whoever_sits_where():
     heaps = {seat: [] for seat in ("first", "seed")}
     for seat, found in heaps.items():
         env = against(Scripted("1"), seat)
@@ -194,7 +194,7 @@ def test_the_games_chance_does_not_depend_on_who_sits_where():
     assert len(set(heaps["first"])) > 3
 
 
-def test_an_opponent_sees_what_an_agent_in_its_seat_sees():
+def test_shows_opponent_what_an_agent_in_its_seat_sees():
     opponent = Scripted("1")
     env = against(opponent, "second")
     observation, _ = env.reset(seed=3)
@@ -212,7 +212,7 @@ def test_tells_opponent_when_episode_begins_by_its_own_seed():
     assert first == again != second
 
 
-def test_in_a_game_of_three_the_others_are_all_played():
+def test_plays_all_others_in_a_game_of_three():
     env = against("random", "second", Quarrel)
     rewards = set()
     for seed in range(40):
@@ -224,7 +224,7 @@ def test_in_a_game_of_three_the_others_are_all_played():
     assert rewards == {2.0, -1.0}
 
 
-def test_an_opponents_illegal_move_wins():
+def test_wins_by_an_opponents_illegal_move():
     env = against(Scripted("1", "nonsense"), "second")
     env.reset(seed=3)
     observation, reward, over, _, info = env.step("1")
@@ -239,7 +239,7 @@ def test_raises_on_opponent_that_never_moves_legally():
     assert caught.value.field == "opponent"
 
 
-def test_illegal_moves_are_counted_in_each_step():
+def test_counts_illegal_moves_in_each_step():
     env = against("greedy", "first", on_illegal="retry:2")
     env.reset(seed=0)
     observation, reward, over, _, info = env.step("seven")
@@ -268,13 +268,13 @@ def test_beats_random_by_gold_and_never_loses_won_positions():
         ({"seat": "third"}, "seat"),
     ],
 )
-def test_a_setting_that_makes_no_environment_is_refused_by_name(settings, field):
+def test_rejects_setting_that_makes_no_environment_by_name(settings, field):
     with pytest.raises(InvalidRequestError) as refused:
         against(**settings)
     assert refused.value.field == field
 
 
-def test_a_step_without_a_running_game_is_refused():
+def test_rejects_step_without_a_running_game():
     env = against()
     with pytest.raises(EpisodeProtocolError):
         env.step("1")
@@ -284,14 +284,14 @@ def test_a_step_without_a_running_game_is_refused():
         env.step("1")
 
 
-def test_what_is_returned_belongs_to_the_caller():
+def test_gives_caller_what_is_returned():
     env = against("greedy", "first", on_illegal="retry:2")
     env.reset(seed=0)
     env.step("x")[4]["metrics"].clear()
     assert env.aec_env.infos["player_0"] == {"metrics": {"illegal_moves": 1.0}}
 
 
-def test_a_running_game_can_be_copied_to_another_process():
+def test_copies_running_game_to_another_process():
     env = against()
     env.reset(seed=3)
     copy = pickle.loads(pickle.dumps(env))
@@ -299,7 +299,7 @@ def test_a_running_game_can_be_copied_to_another_process():
     assert play(copy, 4) == play(env, 4)
 
 
-def test_the_settings_stand_in_the_spec_and_rebuild_the_environment():
+def test_records_settings_in_spec_that_rebuilds_the_environment():
     tg.make("games/Nim-v0".replace("Nim", "NimVs"))  # loads the packs
     made = gym.make("games/NimVs-v0", opponent="perfect", seat="second", on_illegal="retry:3")
     assert made.spec.kwargs["on_illegal"] == "retry:3"
@@ -309,13 +309,13 @@ def test_the_settings_stand_in_the_spec_and_rebuild_the_environment():
 
 
 @pytest.mark.parametrize("wrong", ["Perfect", "perfekt"])
-def test_a_misspelt_opponent_is_told_the_nearest_and_all(wrong):
+def test_suggests_nearest_and_all_for_misspelt_opponent(wrong):
     with pytest.raises(InvalidRequestError) as error:
         tg.make("games/NimVs-v0", opponent=wrong)
     assert error.value.field == "opponent"
 
 
-def test_it_plays_in_processes():
+def test_plays_in_processes():
     tg.make("games/NimVs-v0")
     envs = AsyncVectorEnv([lambda: gym.make("games/NimVs-v0") for _ in range(2)], shared_memory=False)
     try:
@@ -327,7 +327,7 @@ def test_it_plays_in_processes():
 
 @pytest.mark.parametrize("answer", ["1", "x" * 1_000_000, "\ud800", "\x00", "1" * 1_000_000, " " * 1_000_000])
 @pytest.mark.parametrize("on_illegal", ["lose", "random", "retry:1"])
-def test_hostile_text_is_answered_with_a_short_observation(answer, on_illegal):
+def test_answers_hostile_text_with_a_short_observation(answer, on_illegal):
     env = against(on_illegal=on_illegal)
     env.reset(seed=0)
     observation, _, _, _, _ = env.step(answer)
@@ -346,7 +346,7 @@ def test_plays_hand_written_pettingzoo_game_too():
     assert (env.metadata["turns"], env.metadata["data"]) == ("multi", "free")
 
 
-def test_what_cuts_a_game_off_truncates():
+def test_truncates_when_a_game_is_cut_off():
     env = AgainstOpponent(Chain(), opponent=Scripted("a", "b", "c", "d", "e"), seat="second")
     env.reset(seed=0)
     steps = [env.step(word) for word in "ghij"]
@@ -363,14 +363,14 @@ def test_skips_those_who_drop_out_of_a_larger_game():
     assert env.step("x")[1:4] == (-1.0, True, False)
 
 
-def test_pettingzoos_wrappers_may_stand_around_the_game():
+def test_works_within_pettingzoos_wrappers():
     env = AgainstOpponent(OrderEnforcingWrapper(GameEnv(Subtract())), opponent="greedy")
     plain = against("greedy")
     for seed in range(10):
         assert play(env, seed) == play(plain, seed)
 
 
-def test_a_game_that_names_no_opponents_needs_one_that_acts():
+def test_requires_acting_opponent_of_game_without_named_ones():
     with pytest.raises(InvalidRequestError) as caught:
         AgainstOpponent(Chain())
     assert caught.value.field == "opponent"

@@ -37,12 +37,12 @@ def environment_of(name):
     return name if alone else re.sub(r"(-v\d+)$", r"Vs\1", name)
 
 
-def test_the_games_of_our_packs_are_there():
+def test_lists_the_games_of_our_packs():
     assert {"board/TicTacToe-v0", "board/Gomoku-v0", "games/Nim-v0", "games/GuessNumber-v0"} <= set(GAMES)
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_pettingzoo_and_gymnasium_find_nothing_wrong(name):
+def test_passes_checks_of_pettingzoo_and_gymnasium(name):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         api_test(make_game(name), num_cycles=30)
@@ -81,7 +81,7 @@ def test_keeps_rules_in_random_play_with_matching_results(name):
 
 @pytest.mark.parametrize("name", GAMES)
 @pytest.mark.parametrize("on_illegal", ["lose", "random", "retry:2"])
-def test_hostile_text_never_breaks_a_game(name, on_illegal):
+def test_breaks_no_game_by_hostile_text(name, on_illegal):
     env = make(environment_of(name), on_illegal=on_illegal)
     for seed, text in enumerate(HOSTILE):
         env.reset(seed=seed)
@@ -100,7 +100,7 @@ def test_hostile_text_never_breaks_a_game(name, on_illegal):
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_the_games_leave_the_global_generator_alone(name):
+def test_leaves_the_global_generator_alone(name):
     np.random.seed(1)
     before = np.random.get_state()[1].tolist()
     env = make(environment_of(name))

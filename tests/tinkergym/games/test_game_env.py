@@ -47,12 +47,12 @@ def run(test, *args, **kwargs):
         if (game, policy) != (Three, "random")
     ],
 )
-def test_pettingzoo_finds_nothing_wrong(game, policy):
+def test_passes_pettingzoos_check(game, policy):
     run(api_test, GameEnv(game(), on_illegal=policy), num_cycles=50)
     run(seed_test, lambda: GameEnv(game(), on_illegal=policy), num_cycles=20)
 
 
-def test_a_game_names_its_agents():
+def test_names_agents_of_a_game():
     class Named(Nim):
         agents = ("first", "second")
 
@@ -64,7 +64,7 @@ def test_a_game_names_its_agents():
 
 
 @pytest.mark.parametrize("agents", [("one",), ("same", "same"), ("a", "b", "c"), ("a", "")])
-def test_agents_that_are_not_one_for_each_player_are_refused(agents):
+def test_requires_one_agent_for_each_player(agents):
     game = Nim()
     game.agents = agents
     with pytest.raises(InvalidEnvironmentError) as caught:
@@ -72,18 +72,18 @@ def test_agents_that_are_not_one_for_each_player_are_refused(agents):
     assert caught.value.field == "environment"
 
 
-def test_a_simultaneous_game_is_a_parallel_environment_too_and_back():
+def test_converts_simultaneous_game_to_parallel_environment_and_back():
     run(parallel_api_test, aec_to_parallel(GameEnv(Evens())), num_cycles=20)
     run(parallel_seed_test, lambda: aec_to_parallel(GameEnv(Evens(), on_illegal="random")), num_cycles=20)
     run(api_test, parallel_to_aec(aec_to_parallel(GameEnv(Evens()))), num_cycles=20)
 
 
 @pytest.mark.parametrize("env", [GameEnv(Nim()), GameEnv(Evens(), on_illegal="retry:1")])
-def test_what_is_played_in_turns_is_not_called_parallel(env):
+def test_does_not_call_turn_taking_play_parallel(env):
     assert not env.metadata["is_parallelizable"]
 
 
-def test_moves_of_a_round_are_unseen_until_all_are_made():
+def test_hides_moves_of_a_round_until_all_are_made():
     env = GameEnv(Evens())
     env.reset(seed=0)
     before = env.observe("player_1")
@@ -95,7 +95,7 @@ def test_moves_of_a_round_are_unseen_until_all_are_made():
     assert env.rewards == {"player_0": -1.0, "player_1": 1.0}
 
 
-def test_the_verdict_and_the_metrics_are_about_the_whole_game():
+def test_judges_and_measures_the_whole_game():
     env = GameEnv(Evens())
     env.reset(seed=0)
     for move in ("1", "0", "1", "1"):
@@ -116,7 +116,7 @@ def test_shows_agent_what_is_new_since_its_last_action():
     assert env.observe("player_0") == {"text": "player 1 said oh.\nSay something."}
 
 
-def test_a_game_of_three_pays_each_and_ends_for_all():
+def test_pays_each_of_three_and_ends_for_all():
     env = GameEnv(Three())
     env.reset(seed=0)
     for word in "abc":
@@ -131,7 +131,7 @@ def test_a_game_of_three_pays_each_and_ends_for_all():
         env.step("d")
 
 
-def test_an_action_that_is_no_text_is_refused():
+def test_rejects_action_that_is_no_text():
     env = GameEnv(Nim())
     env.reset(seed=0)
     with pytest.raises(InvalidRequestError) as caught:
@@ -141,7 +141,7 @@ def test_an_action_that_is_no_text_is_refused():
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(max_size=50), st.sampled_from(["lose", "random", "retry:1"]), st.integers(0, 5))
-def test_no_text_breaks_a_game(text, policy, seed):
+def test_breaks_no_game_by_any_text(text, policy, seed):
     for game in (Nim, Evens):
         env = GameEnv(game(), on_illegal=policy)
         env.reset(seed=seed)
@@ -157,7 +157,7 @@ def test_no_text_breaks_a_game(text, policy, seed):
 @pytest.mark.parametrize(
     "outcome", [np.float32(1.0), np.int64(1), np.array(1.0), True, np.array([1.0, -1.0])]
 )
-def test_numbers_of_numpys_are_rewards(outcome):
+def test_takes_numbers_of_numpys_as_rewards(outcome):
     class Game(Nim):
         def play(self, player, move):
             self.give(player, np.float32(0.5))
@@ -237,7 +237,7 @@ def test_pays_each_seat_what_the_game_has_paid_it(moves, players, simultaneous):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 7), min_size=30, max_size=30), st.sampled_from(["first", "second"]))
-def test_one_side_earns_what_the_game_has_paid_its_seat(moves, seat):
+def test_pays_one_side_what_its_seat_earned(moves, seat):
     said = iter(moves)
     game = Bombs(3)
 
@@ -257,7 +257,7 @@ def test_one_side_earns_what_the_game_has_paid_its_seat(moves, seat):
 
 
 @pytest.mark.parametrize("simultaneous", [False, True])
-def test_pettingzoo_finds_nothing_wrong_with_players_who_leave(simultaneous):
+def test_passes_pettingzoos_check_with_players_who_leave(simultaneous):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         api_test(GameEnv(Bombs(simultaneous=simultaneous)), num_cycles=40)

@@ -9,7 +9,7 @@ from tinkergym.errors import (
 from tinkergym.games.game_env import GameEnv
 
 
-def test_an_illegal_move_loses_and_says_why():
+def test_loses_by_illegal_move_and_says_why():
     env = GameEnv(Nim())
     env.reset(seed=0)
     env.step("2")
@@ -43,7 +43,7 @@ def test_retries_an_illegal_move_so_often_and_then_loses():
     assert env.infos["player_1"]["metrics"]["illegal_moves"] == 1.0
 
 
-def test_the_tries_are_counted_anew_in_each_turn():
+def test_counts_tries_anew_in_each_turn():
     env = GameEnv(Nim(), on_illegal="retry:1")
     env.reset(seed=0)
     for _ in range(4):
@@ -78,7 +78,7 @@ def test_loses_round_by_illegal_move_once_all_have_moved(moves, rewards):
 
 
 @pytest.mark.parametrize("setting", ["", "forgive", "retry", "retry:0", "retry:-1", "retry:9999", None, 3])
-def test_a_rule_for_illegal_moves_that_is_none_is_refused(setting):
+def test_rejects_invalid_rule_for_illegal_moves(setting):
     game = Nim()
     game.on_illegal = setting
     with pytest.raises(InvalidRequestError) as refused:
@@ -86,12 +86,12 @@ def test_a_rule_for_illegal_moves_that_is_none_is_refused(setting):
     assert refused.value.field == "on_illegal"
 
 
-def test_random_moves_are_refused_where_legal_ones_are_unknown():
+def test_rejects_random_moves_where_legal_ones_are_unknown():
     with pytest.raises(InvalidRequestError) as caught:
         GameEnv(Three(), on_illegal="random")
     assert caught.value.field == "on_illegal"
 
 
-def test_the_rule_stands_in_the_metadata():
+def test_records_the_rule_in_metadata():
     assert GameEnv(Nim()).metadata["on_illegal"] == "lose"
     assert GameEnv(Nim(), on_illegal="retry:3").metadata["on_illegal"] == "retry:3"

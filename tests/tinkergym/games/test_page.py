@@ -8,5 +8,5 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_the_code_on_the_page_runs_as_it_stands(block):
+def test_runs_the_code_on_page_as_it_stands(block):
     exec(compile(block, str(PAGE), "exec"), {"__name__": "page"})

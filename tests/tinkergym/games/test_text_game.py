@@ -23,7 +23,7 @@ from tinkergym.games.game_env import GameEnv
         ([[1.0], [2.0, 3.0]], InvalidEnvironmentError),
     ],
 )
-def test_rewards_that_are_none_are_refused_and_shown(outcome, error):
+def test_rejects_and_shows_rewards_that_are_none(outcome, error):
     class Wrong(Nim):
         def play(self, player, move):
             return outcome
@@ -34,7 +34,7 @@ def test_rewards_that_are_none_are_refused_and_shown(outcome, error):
         env.step("1")
 
 
-def test_going_on_without_a_seed_continues_the_chance():
+def test_continues_the_chance_without_a_seed():
     def starts(count):
         env = GameEnv(Nim())
         env.reset(seed=5)
@@ -61,7 +61,7 @@ def test_going_on_without_a_seed_continues_the_chance():
         (lambda game: (game.eliminate(1), game.give(1, 1.0)), InvalidEnvironmentError),
     ],
 )
-def test_a_payment_that_cannot_be_made_is_refused(call, error):
+def test_rejects_payment_that_cannot_be_made(call, error):
     class Game(Nim):
         def play(self, player, move):
             call(self)
@@ -72,7 +72,7 @@ def test_a_payment_that_cannot_be_made_is_refused(call, error):
         env.step("1")
 
 
-def test_players_that_are_added_when_the_game_begins_are_refused():
+def test_rejects_players_that_are_added_when_game_begins():
     class Grows(Nim):
         def begin(self, rng):
             super().begin(rng)

@@ -90,7 +90,7 @@ def test_keeps_only_the_orientation_of_a_photo():
     ],
     ids=["no such number", "another type", "outside", "cut off", "short"],
 )
-def test_broken_exif_data_say_nothing(exif):
+def test_says_nothing_by_broken_exif_data(exif):
     assert essential(encoded(PIXELS, "WEBP", exif=b"Exif\0\0" + exif)).orientation == 1
 
 
@@ -102,7 +102,7 @@ def test_accepts_as_many_scans_as_cameras_write_and_not_more():
             check_image(progressive(width, height, scans))
 
 
-def test_many_chunks_of_pixels_are_refused_and_usual_ones_not():
+def test_rejects_unusually_many_chunks_of_pixels_only():
     pixels = zlib.compress(bytes(9 * 8), 0)
     chunks = [png(8, 8, pixels=pixels[at : at + 1])[33:46] for at in range(len(pixels))]
     assert check_image(png(8, 8, before=b"".join(chunks), pixels=b"")) == (8, 8)
@@ -116,7 +116,7 @@ HARMLESS = (
 """Files whose metadata or rest is left alone, and pixels that are few enough."""
 
 
-def test_only_hostile_files_with_ordinary_pixels_are_accepted():
+def test_accepts_of_hostile_files_only_ones_with_ordinary_pixels():
     accepted = []
     for name, data in files():
         with contextlib.suppress(InvalidImageError):
@@ -125,7 +125,7 @@ def test_only_hostile_files_with_ordinary_pixels_are_accepted():
     assert accepted == [name for name, _ in files() if re.search(HARMLESS, name)]
 
 
-def test_pillow_opens_files_in_one_place_only():
+def test_opens_files_by_pillow_in_one_place_only():
     found = [
         path.relative_to(ROOT).as_posix()
         for top in ("tinkergym", "backend", "envs", "examples")

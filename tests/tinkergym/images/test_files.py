@@ -18,7 +18,7 @@ def encoded(image, form="PNG", **options):
     return file.getvalue()
 
 
-def test_pixels_become_a_png_file_that_holds_them():
+def test_keeps_pixels_in_a_png_file():
     file = image_file(PIXELS)
     assert (np.asarray(Image.open(io.BytesIO(file.data))) == PIXELS).all()
     assert (file.height, file.width, file.sha256) == (5, 7, hashlib.sha256(file.data).hexdigest())
@@ -33,7 +33,7 @@ def test_keeps_same_image_as_one_file_while_it_is_held():
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
-def test_files_are_taken_as_they_are(form):
+def test_takes_files_as_they_are(form):
     data = encoded(Image.fromarray(PIXELS), form)
     assert image_file(data).data == data
 
@@ -54,7 +54,7 @@ def test_files_are_taken_as_they_are(form):
     ],
     ids=["empty", "text", "cut off", "gif", "animated", "two channels", "floats", "no rows", "str", "int"],
 )
-def test_what_is_no_image_is_refused(value):
+def test_rejects_what_is_no_image(value):
     with pytest.raises(InvalidImageError):
         image_file(value)
 
@@ -78,12 +78,12 @@ def test_rejects_pillow_image_for_what_its_file_would_be(data, fault):
         image_file(Image.open(io.BytesIO(data)))
 
 
-def test_16_bits_are_refused_in_a_file_too():
+def test_rejects_16_bits_in_a_file_too():
     with pytest.raises(InvalidImageError):
         image_file(encoded(Image.fromarray(np.full((3, 3), 40_000, np.uint16))))
 
 
-def test_another_format_is_named_as_the_reason():
+def test_names_another_format_as_the_reason():
     with pytest.raises(InvalidImageError) as caught:
         image_file(encoded(Image.fromarray(PIXELS), "GIF"))
     assert "0x" not in caught.value.message
@@ -98,7 +98,7 @@ def test_recognizes_image_from_another_process_as_the_one_here():
     assert alive(received.sha256) is received
 
 
-def test_a_huge_image_is_refused_by_its_head():
+def test_rejects_huge_image_by_its_head():
     bomb = encoded(Image.new("1", (20_000, 20_000)))
     assert len(bomb) < 100_000
     with pytest.raises(InvalidImageError) as caught:
@@ -107,7 +107,7 @@ def test_a_huge_image_is_refused_by_its_head():
     assert "limits." not in caught.value.hint
 
 
-def test_the_limits_can_be_set():
+def test_sets_the_limits():
     data = encoded(Image.fromarray(PIXELS))
     assert check_image(data, most_bytes=len(data), most_pixels=35) == (7, 5)
     with pytest.raises(InvalidImageError):
@@ -122,7 +122,7 @@ def seen(data):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_what_is_transparent_is_seen_as_white(mode):
+def test_shows_what_is_transparent_as_white(mode):
     picture = Image.new("RGBA", (4, 4))  # black, and nothing of it shows
     picture.putpixel((1, 2), (0, 0, 0, 255))
     found = seen(encoded(picture.convert(mode)))
@@ -148,7 +148,7 @@ def test_shows_pixels_of_a_plain_picture_as_they_are():
 
 
 @pytest.mark.parametrize("exif", [b"", b"Exif\x00\x00", b"Exif\x00\x00MM\x00*\xff\xff\xff\xff", b"\x00" * 9])
-def test_broken_data_about_a_camera_are_ignored(exif):
+def test_ignores_broken_data_about_a_camera(exif):
     data = encoded(Image.fromarray(PIXELS), "JPEG", exif=exif)
     assert check_image(data) == (7, 5)
     assert seen(data).shape == PIXELS.shape

@@ -14,5 +14,5 @@ def test_doubles_waits_up_to_a_bound_and_ends_with_patience():
 
 
 @pytest.mark.parametrize("patience", [0.0, -1.0])
-def test_without_patience_there_is_no_wait(patience):
+def test_waits_not_at_all_without_patience(patience):
     assert list(Backoff(patience_seconds=patience).waits()) == []

@@ -49,7 +49,7 @@ def test_asks_to_name_a_dataset_instead_of_passing_it():
     assert caught.value.field == "kwargs.level"
 
 
-def test_json_arguments_are_accepted_and_kept():
+def test_accepts_and_keeps_json_arguments():
     tg.register("tests/Arguments-v0", Question)
     env = tg.make("tests/Arguments-v0", level=2.5)
     assert (env.spec.kwargs, env.reset(seed=0)[0]) == ({"level": 2.5}, "level 2.5")

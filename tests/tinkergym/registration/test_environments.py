@@ -35,7 +35,7 @@ def test_says_that_the_pack_of_an_unknown_id_is_missing():
         tg.make("elsewhere/Question-v0")
 
 
-def test_registering_again_changes_nothing_and_another_class_is_refused():
+def test_ignores_same_registration_and_rejects_another_class():
     tg.register("tests/Again-v0", Question, kwargs={"level": 3})
     tg.register("tests/Again-v0", Question, kwargs={"level": 3})
     assert tg.make("tests/Again-v0").reset(seed=0)[0] == "level 3"
@@ -45,7 +45,7 @@ def test_registering_again_changes_nothing_and_another_class_is_refused():
     assert caught.value.field == "id"
 
 
-def test_a_class_defined_anew_replaces_its_predecessor():
+def test_replaces_predecessor_of_a_class_defined_anew():
     def cell(text):
         class Edited(Question):
             def ask(self, options):
@@ -58,7 +58,7 @@ def test_a_class_defined_anew_replaces_its_predecessor():
     assert tg.make("tests/Edited-v0").reset(seed=0)[0] == "new"
 
 
-def test_a_failing_constructor_is_named_and_chained():
+def test_names_and_chains_failing_constructor():
     tg.register("tests/Levels-v0", Question)
     with pytest.raises(InvalidEnvironmentError) as caught:
         tg.make("tests/Levels-v0", level=10)
@@ -69,13 +69,13 @@ def test_a_failing_constructor_is_named_and_chained():
     assert caught.value.field == "environment"
 
 
-def test_an_environment_is_made_from_a_jobs_reference():
+def test_makes_environment_from_a_jobs_reference():
     tg.register("tests/Referenced-v0", Question)
     env = registration.make_environment(EnvironmentRef(id="tests/Referenced-v0", kwargs={"level": 4}))
     assert env.reset(seed=0)[0] == "level 4"
 
 
-def test_a_hand_written_environment_needs_none_of_our_classes():
+def test_accepts_hand_written_environment_without_our_classes():
     class Plain(gym.Env):
         observation_space = gym.spaces.Text(10)
         action_space = gym.spaces.Text(10)

@@ -67,7 +67,7 @@ def test_records_illegal_rule_opponent_and_seat_in_the_spec():
     assert tg.make("test/CoinsVs-v0", on_illegal="retry:2").spec.kwargs["on_illegal"] == "retry:2"
 
 
-def test_registering_again_replaces_and_another_game_is_refused():
+def test_replaces_same_registration_and_rejects_another_game():
     tg.register_game("test/Coins-v0", Coins)
     with pytest.raises(InvalidRequestError) as caught:
         tg.register_game("test/Coins-v0", Other)
@@ -80,7 +80,7 @@ def test_registering_again_replaces_and_another_game_is_refused():
     assert caught.value.field == "opponents"
 
 
-def test_making_a_known_game_does_not_read_the_packs_again(monkeypatch):
+def test_makes_known_game_without_reading_packs_again(monkeypatch):
     def read_again():
         raise AssertionError("every episode would wait for it")
 
@@ -89,7 +89,7 @@ def test_making_a_known_game_does_not_read_the_packs_again(monkeypatch):
     assert game.possible_agents == ["first", "second"]
 
 
-def test_an_unknown_setting_is_refused_by_name():
+def test_rejects_unknown_setting_by_name():
     with pytest.raises(InvalidEnvironmentError) as caught:
         tg.make("test/CoinsVs-v0", stones=3)
     assert caught.value.field == "environment"
@@ -117,7 +117,7 @@ def test_makes_own_aec_environment_when_asked_for(monkeypatch):
     assert caught.value.field == "id"
 
 
-def test_an_error_names_the_environment_that_was_asked_for():
+def test_names_environment_that_was_asked_for_in_error():
     with pytest.raises(InvalidEnvironmentError) as caught:
         tg.make("games/NimVs-v0", bord=3)
     assert "games/NimVs-v0" in caught.value.message

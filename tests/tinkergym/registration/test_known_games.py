@@ -13,7 +13,7 @@ def test_lists_registered_opponents_with_the_first_as_default():
     assert caught.value.field == "opponent"
 
 
-def test_an_unknown_game_is_refused_with_what_is_close():
+def test_suggests_what_is_close_for_unknown_game():
     tg.register_game("test/Greedy-v0", Coins, opponents=("greedy",))
     with pytest.raises(UnknownEnvironmentError):
         tg.make_game("test/Gredy-v0")

@@ -72,7 +72,7 @@ def test_reads_same_setuptools_metadata_from_sources_of_installed_folder(write, 
     assert pack.refused == ()
 
 
-def test_a_path_that_is_there_twice_is_one_place(write, tmp_path, monkeypatch):
+def test_counts_path_that_is_there_twice_as_one(write, tmp_path, monkeypatch):
     write("site", "tinkergym_twin-1.0.dist-info")
     (tmp_path / "link").symlink_to(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "link")
@@ -86,7 +86,7 @@ def test_ignores_what_pip_left_behind_when_it_was_killed(write):
     assert (found().environment_ids, found().refused) == (tuple(ENVIRONMENTS), ())
 
 
-def test_only_the_first_thousand_of_a_distribution_count(write):
+def test_counts_only_first_thousand_of_a_distribution(write):
     write("site", "tinkergym_twin-1.0.dist-info", ids={f"twin/E{n}-v0": "twin:Env" for n in range(5000)})
     pack = found()
     assert len(pack.environment_ids) == 1000
@@ -94,7 +94,7 @@ def test_only_the_first_thousand_of_a_distribution_count(write):
     assert "first 1000 of its 5000" in refusal
 
 
-def test_entry_points_without_an_end_are_not_read(write):
+def test_reads_no_entry_points_without_an_end(write):
     write("site", "tinkergym_twin-1.0.dist-info", ids={"twin/Env-v0": "x" * 1_000_001})
     assert found().environment_ids == ()
     assert "tinkergym-twin 1.0" in found().refused[0]
@@ -109,13 +109,13 @@ def test_names_place_of_distribution_without_valid_name_or_ids(write, name, tmp_
     assert len(pack.distribution) <= 200
 
 
-def test_a_version_is_shown_without_control_characters(write):
+def test_shows_version_without_control_characters(write):
     write("site", "tinkergym_twin-1.0.dist-info", version="1\x1b[2J" + "0" * 999)
     assert found().version.isprintable()
 
 
 @pytest.mark.parametrize("url", [5, None, "file:///\0", "file://[", "{folder}/circle"])
-def test_an_origin_that_says_nothing_leaves_tinkergym_usable(write, tmp_path, url):
+def test_works_with_origin_that_says_nothing(write, tmp_path, url):
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     origin = {"url": url.format(folder=tmp_path.as_uri()) if isinstance(url, str) else url, "dir_info": {}}
     for folder in ("one", "two"):

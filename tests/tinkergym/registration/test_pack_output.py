@@ -1,7 +1,7 @@
 from tests.tinkergym.registration.installed import fresh
 
 
-def test_what_a_pack_prints_goes_to_stderr(install, tmp_path):
+def test_prints_output_of_a_pack_on_stderr(install, tmp_path):
     install("tinkergym-loud", "loud/Env-v0 = MODULE:Env", games="loud/Nim-v0 = MODULE:Nim")
     code = """
 import tinkergym

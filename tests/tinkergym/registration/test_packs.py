@@ -36,7 +36,7 @@ assert "tinkergym_textarena" not in sys.modules
     fresh(code, tmp_path)
 
 
-def test_a_pack_says_its_ids_its_version_and_its_namespace(install):
+def test_says_ids_version_and_namespace_of_a_pack(install):
     install("tinkergym-my.Maze", "my-maze/Env-v0 = MODULE:Env", games="my-maze/Nim-v0 = MODULE:Nim")
     pack = found("tinkergym-my.Maze")
     assert (pack.name, pack.version, pack.refused) == ("my-maze", "1.2", ())
@@ -45,7 +45,7 @@ def test_a_pack_says_its_ids_its_version_and_its_namespace(install):
     assert "my-maze/Env-v0" in tg.registration.registered()
 
 
-def test_a_factory_takes_the_arguments_and_sets_its_own_defaults(install):
+def test_calls_factory_with_arguments_and_its_own_defaults(install):
     module = install(
         "tinkergym-levels",
         "levels/Easy-v0 = MODULE:Env\nlevels/Hard-v0 = MODULE:hard",
@@ -72,7 +72,7 @@ def test_a_factory_takes_the_arguments_and_sets_its_own_defaults(install):
         ("evil", "elsewhere/New-v0", "tinkergym-elsewhere"),
     ],
 )
-def test_a_claim_outside_its_namespace_is_refused_and_names_both(install, group, distribution, claim, owner):
+def test_rejects_claim_outside_its_namespace_naming_both(install, group, distribution, claim, owner):
     before = gym.registry.get(claim)
     point = f"{claim} = MODULE:Env"
     install(distribution, point if group == "envs" else "", games=point if group == "games" else "")
@@ -180,7 +180,7 @@ def test_ends_import_of_a_pack_at_ctrl_c(install):
     assert caught.value.field == "environment"
 
 
-def test_settings_that_a_factory_does_not_take_are_named(install):
+def test_names_settings_that_a_factory_does_not_take(install):
     install("tinkergym-few", "few/Env-v0 = MODULE:hard", games="few/Nim-v0 = MODULE:long_nim")
     with pytest.raises(InvalidEnvironmentError) as caught:
         tg.make_game("few/Nim-v0", stnes=4)
@@ -244,7 +244,7 @@ threading.meet("{name}", change)
     assert gym.registry["board/GomokuVs-v0"] is gomoku
 
 
-def test_metadata_that_cannot_be_read_hides_only_its_own_distribution(install, tmp_path):
+def test_hides_only_distribution_whose_metadata_cannot_be_read(install, tmp_path):
     install("tinkergym-sound", "sound/Env-v0 = MODULE:Env")
     (tmp_path / "bad-1.0.dist-info").mkdir()
     (tmp_path / "bad-1.0.dist-info" / "entry_points.txt").write_bytes(b"[tinkergym.envs]\n\xff\xfe = x:y\n")
@@ -257,7 +257,7 @@ def test_metadata_that_cannot_be_read_hides_only_its_own_distribution(install, t
     assert tg.make("sound/Env-v0").reset(seed=0)
 
 
-def test_an_installed_pack_cannot_be_replaced_by_a_script(install):
+def test_keeps_script_from_replacing_an_installed_pack(install):
     install("tinkergym-firm", "firm/Env-v0 = MODULE:Env", games="firm/Nim-v0 = MODULE:Nim")
     find_packs()
 

@@ -106,7 +106,7 @@ def played_by_hand(policy, environment):
             over = terminated or truncated
 
 
-def test_act_and_evaluate_read_what_training_read(trained, environment):
+def test_reads_in_act_and_evaluate_what_training_read(trained, environment):
     client, job, prompts, in_training = trained
     played_by_hand(job.policy(), environment)
     assert prompts.new() == in_training
@@ -125,7 +125,7 @@ def test_reads_by_informed_model_what_training_read(trained, environment):
     assert prompts.new() == in_training
 
 
-def test_the_command_line_reads_what_training_read(trained, environment):
+def test_reads_on_command_line_what_training_read(trained, environment):
     _, job, prompts, in_training = trained
     name = environment if isinstance(environment, str) else f"{__name__}:{environment.__name__}"
     asked = {
@@ -137,7 +137,7 @@ def test_the_command_line_reads_what_training_read(trained, environment):
         assert (done.exit_code, prompts.new()) == (0, in_training), done.output
 
 
-def test_a_loop_of_ones_own_reads_what_act_reads_later(start_service):
+def test_reads_in_own_loop_what_act_reads_later(start_service):
     prompts = Prompts(start_service(lambda prompt: "l"))
     env = TrainRemotely(Countdown(), steps=1, algorithm=tg.GRPO(group_size=2, groups_per_step=3))
     while env.training:
@@ -152,7 +152,7 @@ def test_a_loop_of_ones_own_reads_what_act_reads_later(start_service):
     env.close()
 
 
-def test_an_export_says_which_prompt_the_policy_was_trained_with(start_service, tmp_path):
+def test_says_in_export_with_which_prompt_it_was_trained(start_service, tmp_path):
     service = start_service(lambda prompt: "l")
     manifest = json.dumps({"files": {}}).encode()
     service.jobs.files = {"manifest.json": manifest}
@@ -187,7 +187,7 @@ def test_reads_by_exported_model_what_training_read_unless_told_otherwise(start_
         assert not prompts.new() & in_training
 
 
-def test_the_environments_own_prompt_is_no_setting(client):
+def test_does_not_take_environments_own_prompt_as_setting(client):
     with pytest.raises(InvalidRequestError) as refused:
         client.train(Countdown, steps=1, environment_prompt="mine")
     assert refused.value.field == "environment_prompt"

@@ -37,7 +37,7 @@ def request(request_id="r"):
     return SampleRequest(request_id=request_id, policy="nano", prompt_ids=[1], max_tokens=4)
 
 
-def test_a_policy_that_is_away_is_asked_again():
+def test_retries_policy_that_is_away():
     slept = []
     wire = Wire(ServiceUnavailableError("loading"), b"", completion())
     assert ask(wire, request(), sleep=slept.append).policy_version == 2
@@ -45,12 +45,12 @@ def test_a_policy_that_is_away_is_asked_again():
     assert len(slept) == 2
 
 
-def test_patience_has_an_end():
+def test_ends_its_patience():
     with pytest.raises(ServiceUnavailableError):
         ask(Wire(*[ServiceUnavailableError("loading")] * 1000), request(), sleep=lambda seconds: None)
 
 
-def test_a_refusal_keeps_its_type_and_is_not_asked_again():
+def test_keeps_type_of_a_refusal_without_retry():
     refused = json.dumps({"request_id": "r", "error": NotFoundError("no policy").to_wire()}).encode()
     wire = Wire(refused)
     with pytest.raises(NotFoundError):

@@ -80,7 +80,7 @@ def test_resolves_cancelled_future_and_later_ones_all_the_same(api, calls):
     assert calls.add(Publish(), version).result(60.0) == 3
 
 
-def test_closing_waits_for_results_unless_told_otherwise(api, calls):
+def test_waits_for_results_when_closing_unless_told_otherwise(api, calls):
     futures = [calls.add(call, version) for call in (STEP, Publish())]
     calls.close()
     assert [future.result(0) for future in futures] == [1, 2]
@@ -97,7 +97,7 @@ def test_fails_given_up_calls_without_awaiting_a_placeless_policy(api, calls):
         future.result(60.0)
 
 
-def test_each_reason_to_wait_is_told_once(api, calls, said_by):
+def test_tells_each_reason_to_wait_once(api, calls, said_by):
     api.service.done.clear()
     api.service.state, api.service.reason = JobState.QUEUED, "loading the model 'nano'"
     future = calls.add(STEP, version)

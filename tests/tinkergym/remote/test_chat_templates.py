@@ -49,7 +49,7 @@ def test_accepts_named_template_for_a_model_that_has_none(client):
     assert job.policy().renderer.decode(prompt) == "user: hi\nassistant: "
 
 
-def test_data_is_rendered_by_the_template_of_its_job(service, client):
+def test_renders_data_by_the_template_of_its_job(service, client):
     rows = SequenceTasks([{"prompt": "a", "completion": "b"}] * 2)
     ids = {
         template: client.sft(rows, steps=1, chat_template=template).spec.data for template in ("", SHOUTING)
@@ -58,13 +58,13 @@ def test_data_is_rendered_by_the_template_of_its_job(service, client):
 
 
 @pytest.mark.parametrize("template", ["plane", "{{ unclosed", "no template at all"])
-def test_what_is_no_template_is_refused(client, template):
+def test_rejects_what_is_no_template(client, template):
     with pytest.raises((InvalidRequestError, tg.errors.TemplateError)):
         client.train(Echo, steps=1, chat_template=template)
     assert client.jobs() == []
 
 
-def test_a_trained_policy_keeps_the_template_of_its_training(client):
+def test_keeps_template_of_the_training_for_its_policy(client):
     job = client.train(Echo, steps=1, algorithm=SMALL)
     job.wait()
     with pytest.raises(InvalidRequestError) as caught:

@@ -50,14 +50,14 @@ def test_plays_class_in_this_process_until_the_job_is_done(service, client):
     assert any(first.segments[0].loss_mask)
 
 
-def test_an_id_that_the_service_knows_is_played_there(start_service, connect):
+def test_plays_id_there_that_the_service_knows(start_service, connect):
     start_service(environments=["board/TicTacToeVs-v0"])
     job = connect().train("board/TicTacToeVs-v0", steps=2)
     assert job.spec.rollout == "server"
     assert job.wait().step == 2
 
 
-def test_an_id_that_only_this_process_knows_is_played_here(client):
+def test_plays_id_here_that_only_this_process_knows(client):
     tg.register("here/Echo-v0", Echo)
     job = client.train("here/Echo-v0", steps=1, algorithm=SMALL)
     assert job.spec.rollout == "client"
@@ -75,7 +75,7 @@ def test_reports_packs_installed_here_with_job_played_here(start_service, connec
     assert len(service.jobs.newest_first()) == 2
 
 
-def test_an_explicit_rollout_wins(start_service, connect):
+def test_prefers_an_explicit_rollout(start_service, connect):
     service = start_service(environments=["here/Echo-v0"])
     tg.register("here/Echo-v0", Echo)
     client = connect()
@@ -90,7 +90,7 @@ def test_an_explicit_rollout_wins(start_service, connect):
     assert len(service.jobs.newest_first()) == 1
 
 
-def test_settings_are_refused_before_anything_is_sent(service, client):
+def test_rejects_settings_before_anything_is_sent(service, client):
     for wrong, field in [({"steps": 0}, "steps"), ({"steps": 1, "sede": 3}, "sede")]:
         with pytest.raises(InvalidRequestError) as caught:
             client.train(Echo, **wrong)
@@ -106,7 +106,7 @@ def test_suggests_right_name_for_misspelt_environment_argument(client, name):
         assert caught.value.field == name
 
 
-def test_an_environment_cannot_be_named_once_more_among_the_settings(service, client):
+def test_rejects_second_environment_among_the_settings(service, client):
     for use in (client.train, partial(client.distill, teacher="nano")):
         with pytest.raises(InvalidRequestError) as caught:
             use(Echo, steps=1, environment={"id": "board/TicTacToeVs-v0"})
@@ -122,7 +122,7 @@ def test_an_environment_cannot_be_named_once_more_among_the_settings(service, cl
         ("", {}, "environment.id"),
     ],
 )
-def test_an_environment_that_cannot_travel_with_a_job_is_refused(service, client, env_id, kwargs, field):
+def test_rejects_environment_that_cannot_travel_with_a_job(service, client, env_id, kwargs, field):
     for use in (
         lambda: client.train(env_id, steps=1, env_kwargs=kwargs),
         lambda: client.policy().evaluate(env_id, env_kwargs=kwargs),
@@ -144,7 +144,7 @@ def test_rejects_non_environment_with_what_to_hand_over(service, client, source,
     assert "POST /v1/jobs" not in service.calls
 
 
-def test_env_kwargs_that_are_no_mapping_are_refused(service, client):
+def test_rejects_env_kwargs_that_are_no_mapping(service, client):
     with pytest.raises(InvalidRequestError) as caught:
         client.train("board/TicTacToeVs-v0", steps=1, env_kwargs=5)
     assert caught.value.field == "env_kwargs"
@@ -156,13 +156,13 @@ def test_takes_key_without_line_end_that_a_file_added(service):
 
 
 @pytest.mark.parametrize("key", ["tg-\u00fcber", "tg-a\nb"])
-def test_what_cannot_be_a_key_is_refused_as_such(service, key, connect):
+def test_rejects_what_cannot_be_a_key_as_such(service, key, connect):
     with pytest.raises(InvalidRequestError) as caught:
         connect(service.url, key)
     assert caught.value.field == "api_key"
 
 
-def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
+def test_trains_in_a_hand_written_gymnasium_environment(client):
     class Plain(gym.Env):
         observation_space = action_space = tg.spaces.Text()
 
@@ -177,7 +177,7 @@ def test_a_hand_written_gymnasium_environment_can_be_trained_in(client):
     assert [step.reward_mean for step in bodies(job, StepEvent)] == [1.0]
 
 
-def test_env_kwargs_reach_the_environment_and_the_record(client):
+def test_passes_env_kwargs_to_the_environment_and_record(client):
     class Named(Echo):
         def __init__(self, name):
             super().__init__()
@@ -205,7 +205,7 @@ def test_ends_what_client_made_with_it_and_says_so(service):
     job.close()
 
 
-def test_without_a_service_the_client_says_how_to_start_one(monkeypatch, tmp_path, connect):
+def test_says_how_to_start_a_service_without_one(monkeypatch, tmp_path, connect):
     for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
@@ -213,7 +213,7 @@ def test_without_a_service_the_client_says_how_to_start_one(monkeypatch, tmp_pat
         connect()
 
 
-def test_importing_tinkergym_loads_neither_httpx_nor_torch():
+def test_imports_tinkergym_without_loading_httpx_or_torch():
     code = "import sys, tinkergym; print({'httpx', 'torch', 'rich', 'typer'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
@@ -240,7 +240,7 @@ def test_reports_misspelt_required_argument_as_a_misspelling(client, method, giv
     assert said in caught.value.hint
 
 
-def test_only_versions_that_are_kept_can_be_played(client):
+def test_plays_only_versions_that_are_kept(client):
     job = client.train(Echo, steps=3, algorithm=SMALL, checkpoint_every=2)
     job.wait()
     assert [job.policy(version=version).version for version in (None, 0, 2, 3)] == [None, 0, 2, 3]
@@ -261,7 +261,7 @@ def test_plays_policy_as_in_training_unless_told_otherwise(client):
     assert (policy.decoding.temperature, policy.system_prompt, policy.version) == (0.2, "Be brief.", 0)
 
 
-def test_numbers_of_versions_are_numbers(client):
+def test_takes_numbers_of_versions_as_numbers(client):
     with client.train(Echo, steps=3, algorithm=SMALL) as job:
         for wrong in ("newest", -1, True):
             with pytest.raises(InvalidRequestError) as caught:

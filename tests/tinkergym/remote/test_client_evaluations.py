@@ -38,7 +38,7 @@ def job_of(*evaluate):
     return SFTSpec(data="0" * 64, steps=1, evaluate=list(evaluate))
 
 
-def test_classes_are_found_in_one_evaluation_and_in_several():
+def test_finds_classes_in_one_evaluation_and_in_several():
     short, long = tg.EvaluateEvery(1, Short), tg.EvaluateEvery(1, Long, episodes=3)
     for given, found in (
         (short, [Short]),
@@ -67,7 +67,7 @@ def test_rejects_class_in_which_the_job_is_not_evaluated():
     assert refused.value.field == "env"
 
 
-def test_two_classes_of_one_name_are_refused():
+def test_rejects_two_classes_of_one_name():
     def namesake():
         class Short(tg.SingleTurnEnv):
             pass
@@ -79,7 +79,7 @@ def test_two_classes_of_one_name_are_refused():
     assert refused.value.field == "evaluate"
 
 
-def test_a_class_that_is_missing_is_asked_for():
+def test_asks_for_class_that_is_missing():
     spec = job_of(tg.EvaluateEvery(1, Short), tg.EvaluateEvery(1, Long))
     with pytest.raises(UnknownEnvironmentError):
         maker_of([Short], spec)

@@ -37,7 +37,7 @@ def test_leaves_held_out_share_out_of_a_passs_count(client, file):
     assert job.spec.steps == 3
 
 
-def test_a_share_that_leaves_nothing_is_to_blame_itself(client, service):
+def test_blames_a_share_that_leaves_nothing(client, service):
     with pytest.raises(InvalidRequestError) as caught:
         client.sft(tg.tasks.SequenceTasks(ROWS[:2]), held_out=0.9)
     assert caught.value.field == "held_out"
@@ -45,7 +45,7 @@ def test_a_share_that_leaves_nothing_is_to_blame_itself(client, service):
 
 
 @pytest.mark.parametrize(("content", "said"), [("", "nothing to measure with"), (None, "cannot be read")])
-def test_data_to_measure_with_is_named_as_such(client, file, tmp_path, content, said):
+def test_names_as_such_the_data_to_measure_with(client, file, tmp_path, content, said):
     if content is not None:
         (tmp_path / "eval.jsonl").write_text(content)
     with pytest.raises(InvalidDataError) as caught:
@@ -53,12 +53,12 @@ def test_data_to_measure_with_is_named_as_such(client, file, tmp_path, content, 
     assert caught.value.field == "eval_data"
 
 
-def test_an_upload_that_broke_off_goes_on_where_it_was(client, service, file):
+def test_continues_upload_where_it_broke_off(client, service, file):
     service.break_next("PUT /v1/data", status=None)
     assert client.sft(file, steps=1).spec.data in {job.view.spec.data for job in [service.jobs.get("job-1")]}
 
 
-def test_preferences_take_any_of_the_losses(client):
+def test_takes_any_of_the_losses_for_preferences(client):
     job = client.preference(tg.tasks.SequenceTasks(PAIRS), steps=2, loss=tg.losses.SimPO(gamma=0.5))
     assert (job.spec.kind, job.spec.loss.name, job.spec.loss.gamma) == ("preference", "simpo", 0.5)
     assert client.preference(tg.tasks.SequenceTasks(PAIRS), steps=2).spec.loss == tg.losses.DPO()
@@ -101,7 +101,7 @@ def test_hides_conversation_argument_from_preference_hints(client):
     assert caught.value.field == "answer"
 
 
-def test_a_bad_row_is_refused_before_anything_is_sent(client, service, tmp_path):
+def test_rejects_bad_row_before_anything_is_sent(client, service, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps({"prompt": "x"}))
     with pytest.raises(InvalidDataError) as caught:
@@ -115,7 +115,7 @@ def test_a_bad_row_is_refused_before_anything_is_sent(client, service, tmp_path)
     assert sent_to(service) == []
 
 
-def test_a_student_is_taught_by_a_job_or_a_model(client):
+def test_teaches_student_by_a_job_or_a_model(client):
     class Echo(tg.SingleTurnEnv):
         def ask(self, options):
             return "Say ok."
@@ -128,7 +128,7 @@ def test_a_student_is_taught_by_a_job_or_a_model(client):
     assert (job.spec.kind, job.spec.teacher, job.spec.rollout) == ("distillation", "nano", "client")
 
 
-def test_rows_that_were_left_out_are_counted_aloud(client, tmp_path, caplog, said_by):
+def test_counts_aloud_rows_that_were_left_out(client, tmp_path, caplog, said_by):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, [*ROWS, {"prompt": "x" * 3000, "completion": "y"}])))
     client.sft(path, on_overlong="drop", steps=1)

@@ -12,7 +12,7 @@ def test_accepts_the_services_url_as_other_clients_want_it(service, ending):
         assert client.models()[0].name == "nano"
 
 
-def test_a_local_service_is_found_by_the_file_it_writes(service, monkeypatch, tmp_path, connect):
+def test_finds_local_service_by_the_file_it_writes(service, monkeypatch, tmp_path, connect):
     for name in ("TINKERGYM_URL", "TINKERGYM_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
@@ -20,7 +20,7 @@ def test_a_local_service_is_found_by_the_file_it_writes(service, monkeypatch, tm
     assert connect().models()[0].name == "nano"
 
 
-def test_the_local_services_key_is_not_sent_to_another_service(service, monkeypatch, tmp_path, connect):
+def test_sends_no_other_service_the_local_key(service, monkeypatch, tmp_path, connect):
     monkeypatch.delenv("TINKERGYM_API_KEY")
     monkeypatch.setenv("TINKERGYM_HOME", str(tmp_path))
     (tmp_path / "local.json").write_text(

@@ -32,12 +32,12 @@ def followed(wire, **settings):
     return [event.seq for event in follow(wire, "job-1", sleep=lambda seconds: None, **settings)]
 
 
-def test_events_end_with_the_final_state():
+def test_ends_events_with_the_final_state():
     wire = Wire([b": heartbeat\n\n", written(1) + written(2), written(3, JobState.COMPLETED), written(4)])
     assert followed(wire) == [1, 2, 3]
 
 
-def test_an_event_that_comes_in_pieces_is_read_whole():
+def test_reads_event_in_pieces_whole():
     whole = written(1) + written(2, JobState.COMPLETED)
     assert followed(Wire([whole[i : i + 7] for i in range(0, len(whole), 7)])) == [1, 2]
 
@@ -56,7 +56,7 @@ def test_mentions_absent_service_once_and_then_raises(said_by):
     assert len(said_by("tinkergym.remote.events")) == 1
 
 
-def test_what_the_check_raises_ends_it():
+def test_ends_by_what_the_check_raises():
     def check():
         raise RuntimeError("the worker broke")
 

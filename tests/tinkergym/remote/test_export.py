@@ -41,25 +41,25 @@ class TestDownload:
         job.wait()
         return job
 
-    def test_the_files_arrive_whole(self, job, tmp_path):
+    def test_delivers_files_whole(self, job, tmp_path):
         folder = job.download(path=tmp_path)
         assert (folder / WEIGHTS_FILE).read_bytes() == self.WEIGHTS
         assert folder == tmp_path / job.id / "step-000001"
 
-    def test_a_damaged_file_is_refused_and_not_kept(self, job, tmp_path):
+    def test_rejects_and_drops_damaged_file(self, job, tmp_path):
         (Path(job.checkpoints()[0].path) / WEIGHTS_FILE).write_bytes(self.WEIGHTS[:-1] + b"?")
         with pytest.raises(CheckpointCorruptError):
             job.download(1, tmp_path)
         assert not list(tmp_path.rglob("*adapter*"))
 
     @pytest.mark.parametrize("way", ["download", "export"])
-    def test_a_place_that_cannot_be_written_is_named(self, job, tmp_path, way):
+    def test_names_place_that_cannot_be_written(self, job, tmp_path, way):
         (tmp_path / "file").write_text("")
         with pytest.raises(InvalidRequestError) as caught:
             getattr(job, way)(path=tmp_path / "file" / "inside")
         assert caught.value.field == "path"
 
-    def test_a_file_that_cannot_take_its_place_is_named(self, job, tmp_path):
+    def test_names_file_that_cannot_take_its_place(self, job, tmp_path):
         (tmp_path / job.id / "step-000001" / "manifest.json" / "full").mkdir(parents=True)
         with pytest.raises(InvalidRequestError) as caught:
             job.download(path=tmp_path)
@@ -71,7 +71,7 @@ class TestDownload:
         assert caught.value.field == "version"
         assert not list(tmp_path.iterdir())
 
-    def test_a_checkpoint_that_is_not_there_names_those_that_are(self, job, tmp_path):
+    def test_names_existing_checkpoints_for_a_missing_one(self, job, tmp_path):
         with pytest.raises(NotFoundError) as caught:
             job.download(7, tmp_path)
         assert caught.value.field == "step"

@@ -96,7 +96,7 @@ def test_plays_each_seat_of_a_job_with_its_policy():
 
 
 @pytest.mark.parametrize("agents", [{}, {"player_0": Train(), "player_1": Train()}])
-def test_all_seats_play_at_the_temperature_that_is_asked_for(agents):
+def test_plays_all_seats_at_the_temperature_asked_for(agents):
     api, game = StubApi(job_of(NIM, **agents), [4]), make_game("games/Nim-v0")
     found = find_seats(api, "job-1@4", game, game.possible_agents, temperature=0.25)
     assert [one.temperature for one in found.values()] == [0.25, 0.25]

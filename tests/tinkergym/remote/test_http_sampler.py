@@ -88,7 +88,7 @@ def test_sends_joint_submissions_as_one_batch_and_answers_each_once(service, sam
     assert len(found["r7"].token_ids) == len(found["r7"].sampling_logprobs)
 
 
-def test_many_single_submissions_are_all_answered_in_fewer_batches(service, sampler):
+def test_answers_many_single_submissions_in_fewer_batches(service, sampler):
     inbox = SimpleQueue()
     for number in range(200):
         sampler.submit([request(f"r{number}")], inbox.put)
@@ -125,20 +125,20 @@ def test_retries_busy_service_past_all_patience(service, open_sampler, monkeypat
     assert isinstance(answers(inbox, 1)["a"], Completion)
 
 
-def test_an_error_that_trying_again_cannot_mend_fails_at_once(open_sampler):
+def test_fails_immediately_on_error_that_retries_cannot_fix(open_sampler):
     sampler = open_sampler("/v1/nowhere")
     inbox = SimpleQueue()
     sampler.submit([request("a")], inbox.put)
     assert answers(inbox, 1)["a"].error.type == "NotFoundError"
 
 
-def test_a_closed_sampler_takes_nothing_more(sampler):
+def test_takes_nothing_more_when_closed(sampler):
     sampler.close()
     with pytest.raises(ServiceUnavailableError, match="closed"):
         sampler.submit([request("a")], lambda answers: None)
 
 
-def test_long_prompts_are_spread_over_batches_that_a_gateway_takes(service, sampler):
+def test_spreads_long_prompts_over_acceptable_batches(service, sampler):
     inbox = SimpleQueue()
     long = [n % 250 for n in range(75_000)]
     requests = [
@@ -178,7 +178,7 @@ def test_fails_only_requests_showing_an_image_the_service_refuses(service, open_
     assert len(service.sampled) == 1
 
 
-def test_while_no_image_can_be_sent_the_requests_wait(service, open_sampler, pictures, monkeypatch):
+def test_holds_requests_while_no_image_can_be_sent(service, open_sampler, pictures, monkeypatch):
     routes = ImageRoutes()
     routes.errors[pictures[0].sha256] = ServiceUnavailableError("the service starts")
     sampler = open_sampler(images=ImageUpload(routes, "/v1/images"))
@@ -197,9 +197,7 @@ def test_while_no_image_can_be_sent_the_requests_wait(service, open_sampler, pic
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_images_that_the_service_has_deleted_are_sent_again_once(
-    service, open_sampler, pictures, monkeypatch, comes_back
-):
+def test_sends_deleted_images_again_once(service, open_sampler, pictures, monkeypatch, comes_back):
     routes = ImageRoutes()
     sampler = open_sampler(images=ImageUpload(routes, "/v1/images"))
     answer = service.pool.answers

@@ -6,7 +6,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.remote.imported import imported, refuse_while_imported
 
 
-def test_no_job_starts_while_a_command_imports_a_module():
+def test_starts_no_job_while_a_command_imports_a_module():
     refuse_while_imported()
     with pytest.raises(KeyError), imported("script"):
         with pytest.raises(InvalidRequestError) as caught:

@@ -72,7 +72,7 @@ def test_names_job_and_hides_transport_on_ctrl_c_in_loop(client, monkeypatch):
     assert job.wait().step == 1
 
 
-def test_events_without_a_replay_leave_out_what_has_happened(client):
+def test_leaves_past_events_out_without_a_replay(client):
     job = client.train(Echo, steps=1, algorithm=SMALL)
     job.wait()
     assert len(list(job.events())) > 1
@@ -152,7 +152,7 @@ def test_says_once_what_to_type_for_job_awaiting_client(service, client, monkeyp
 
 @pytest.mark.parametrize("by", ["another", "this process"])
 @pytest.mark.filterwarnings("error::UserWarning")
-def test_nobody_is_asked_to_play_what_is_played(service, client, monkeypatch, by):
+def test_asks_nobody_to_play_what_is_played(service, client, monkeypatch, by):
     job = client.train(Echo, steps=10_000, algorithm=SMALL)
     service.jobs.end(job.id, JobState.WAITING_FOR_CLIENT)
     if by == "another":
@@ -186,7 +186,7 @@ def test_reports_service_that_stays_away_aloud_and_once(service, client, said_by
         assert "for up to 5 min. Ctrl-C stops this, not the job" in text
 
 
-def test_a_job_shows_what_its_events_told(service, client):
+def test_shows_in_job_what_its_events_told(service, client):
     job = client.train(Echo, steps=4, algorithm=SMALL)
     for event in job.events():
         if isinstance(event.body, StepEvent):
@@ -197,7 +197,7 @@ def test_a_job_shows_what_its_events_told(service, client):
     assert repr(job) == f"<Job {job.id} completed at step 4/4>"
 
 
-def test_a_job_that_failed_says_why_and_what_to_do(service, client):
+def test_says_why_a_job_failed_and_what_to_do(service, client):
     job = client.train(Echo, steps=10_000, algorithm=SMALL)
     service.jobs.end(
         job.id,
@@ -209,7 +209,7 @@ def test_a_job_that_failed_says_why_and_what_to_do(service, client):
     assert isinstance(caught.value.__cause__, InvalidEnvironmentError)
 
 
-def test_a_cancelled_job_ends_and_says_so(start_service):
+def test_says_that_a_job_ended_by_cancellation(start_service):
     start_service(lambda prompt: "no")
     with tg.Client() as client:
         job = client.train(Echo, steps=10_000, algorithm=SMALL)
@@ -218,7 +218,7 @@ def test_a_cancelled_job_ends_and_says_so(start_service):
             job.wait()
 
 
-def test_a_job_can_be_taken_up_again_with_its_environment(service, client):
+def test_resumes_job_with_its_environment(service, client):
     left = client.train(Echo, steps=10_000, algorithm=SMALL)
     next(event for event in left.events() if isinstance(event.body, StepEvent))
     left.close()
@@ -239,7 +239,7 @@ class Silent(Echo):
 
 
 @pytest.mark.parametrize("other", [Silent, "board/TicTacToeVs-v0"])
-def test_a_job_is_not_taken_up_in_another_environment(service, client, other):
+def test_does_not_resume_job_in_another_environment(service, client, other):
     left = client.train(Echo, steps=10_000, algorithm=SMALL)
     left.close()
     with pytest.raises(InvalidRequestError) as caught:
@@ -283,7 +283,7 @@ def test_continues_job_whose_environment_breaks_in_play(service, client):
     assert "the dice fell off the table" in trajectory.error
 
 
-def test_jobs_are_listed_newest_first(client):
+def test_lists_jobs_newest_first(client):
     for _ in range(3):
         client.train(Echo, steps=1, algorithm=SMALL).wait()
     views = client.jobs(limit=2)

@@ -48,19 +48,19 @@ def policy(start_service):
         yield client.policy("nano")
 
 
-def test_an_episode_of_several_turns_is_one_conversation(policy):
+def test_plays_episode_of_several_turns_as_one_conversation(policy):
     # Without a system prompt the policy sees 1 message, then 3 (its own answer among them).
     assert policy.act("first") == "1"
     assert policy.act("second") == "3"
 
 
-def test_a_reset_begins_a_new_conversation(policy):
+def test_begins_new_conversation_on_reset(policy):
     policy.act("first")
     policy.reset()
     assert policy.act("first again") == "1"
 
 
-def test_copies_hold_conversations_of_their_own(policy):
+def test_keeps_own_conversations_in_copies(policy):
     policy.act("first")
     assert policy.copy().act("first") == "1"
     assert policy.act("second") == "3"
@@ -81,7 +81,7 @@ class Dialogue(gym.Env):
         return [], float(action == "7"), True, False, {}
 
 
-def test_a_policy_answers_conversations(policy):
+def test_answers_conversations(policy):
     observation, _ = Dialogue().reset(seed=0)
     assert policy.act(observation) == "4"
     assert policy.act(Dialogue().step("4")[0]) == "7"
@@ -90,7 +90,7 @@ def test_a_policy_answers_conversations(policy):
         policy.act({"text": "look", "screen": np.zeros((2, 2, 3), np.uint8)})
 
 
-def test_a_job_trains_in_an_environment_that_shows_conversations(start_service):
+def test_trains_in_an_environment_that_shows_conversations(start_service):
     start_service(count_messages)
     with tg.Client() as client:
         group = tg.GRPO(group_size=2, groups_per_step=1)
@@ -99,7 +99,7 @@ def test_a_job_trains_in_an_environment_that_shows_conversations(start_service):
         assert [event.body.reward_mean for event in job.events() if event.body.type == "step"] == [1.0]
 
 
-def test_the_readme_snippet_works_for_a_job_and_its_environment(start_service, connect):
+def test_runs_readme_snippet_for_a_job_and_its_environment(start_service, connect):
     start_service(count_messages)
     client = connect()
     tg.register("here/Countdown-v0", Countdown)
@@ -114,7 +114,7 @@ def test_the_readme_snippet_works_for_a_job_and_its_environment(start_service, c
     assert terminated
 
 
-def test_the_version_is_asked_for_and_told(start_service, connect):
+def test_asks_for_version_and_tells_it(start_service, connect):
     service = start_service()
     client = connect()
     policy = client.policy("nano")
@@ -124,7 +124,7 @@ def test_the_version_is_asked_for_and_told(start_service, connect):
     assert policy.last_version == 0
 
 
-def test_the_same_seed_asks_with_the_same_seeds(start_service, connect):
+def test_asks_with_same_seeds_by_the_same_seed(start_service, connect):
     service = start_service()
     client = connect()
     for seed in (1, 1, 2):
@@ -161,7 +161,7 @@ def test_sends_top_p_and_top_k_likewise_with_every_request(start_service, connec
 
 
 @pytest.mark.parametrize("stop", ["2", ["x", "2"]])
-def test_actions_and_evaluations_end_before_a_stop_string(start_service, connect, stop):
+def test_ends_actions_and_evaluations_before_a_stop_string(start_service, connect, stop):
     service = start_service(lambda prompt: "12345")
     policy = connect().policy("nano", stop=stop)
     assert policy.act("hello") == policy.copy().act("hello") == "1"
@@ -201,7 +201,7 @@ def test_refuses_wrong_top_p_and_top_k_before_asking(start_service, cut, connect
     assert service.sampled == []
 
 
-def test_an_answer_that_failed_can_be_asked_for_again(start_service, connect):
+def test_asks_again_for_failed_answer(start_service, connect):
     service = start_service(count_messages)
     policy = connect(patience_seconds=0.0).policy("nano")
     policy.act("first")
@@ -217,7 +217,7 @@ def test_rejects_too_long_first_observation_by_name(start_service, connect):
         connect().policy("nano").act("word " * 100)
 
 
-def test_a_conversation_that_fills_the_context_says_where_to_reset(start_service, connect):
+def test_says_where_to_reset_a_full_conversation(start_service, connect):
     start_service(context_length=120)
     policy = connect().policy("nano")
     policy.act("word " * 10)
@@ -244,7 +244,7 @@ def test_plays_a_model_folder_of_the_service(start_service):
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 2.5, "3"])
-def test_an_answer_has_a_length(start_service, value):
+def test_limits_the_length_of_answer(start_service, value):
     start_service()
     with tg.Client() as client, pytest.raises(InvalidRequestError) as caught:
         client.policy(max_turn_tokens=value)
@@ -255,14 +255,14 @@ def test_an_answer_has_a_length(start_service, value):
     ("setting", "value"),
     [("temperature", value) for value in (-1, 1e-4, 11, float("nan"), True, "1")] + [("top_k", True)],
 )
-def test_sampling_that_there_is_not_is_refused_at_once(start_service, setting, value, connect):
+def test_rejects_unknown_sampling_immediately(start_service, setting, value, connect):
     start_service()
     with pytest.raises(InvalidRequestError) as caught:
         connect().policy("nano", **{setting: value})
     assert caught.value.field == setting
 
 
-def test_a_seed_of_an_episode_makes_its_answers_repeatable(start_service, connect):
+def test_repeats_answers_by_the_seed_of_episode(start_service, connect):
     service = start_service()
     policy = connect().policy("nano")
     for seed in (7, 7, 8, None, None):
@@ -273,7 +273,7 @@ def test_a_seed_of_an_episode_makes_its_answers_repeatable(start_service, connec
     assert len({one, *others}) == 4
 
 
-def test_a_policy_sits_down_as_an_opponent(start_service, connect):
+def test_seats_policy_as_an_opponent(start_service, connect):
     service = start_service(lambda prompt: "b2")
     opponent = connect().policy("nano")
     env = AgainstOpponent(tg.make_game("board/TicTacToe-v0"), opponent=opponent, seat="second")
@@ -283,7 +283,7 @@ def test_a_policy_sits_down_as_an_opponent(start_service, connect):
     assert one == again
 
 
-def test_an_evaluation_plays_every_seed_once(start_service, connect):
+def test_plays_every_seed_once_in_an_evaluation(start_service, connect):
     start_service(count_messages)
     evaluation = connect().policy("nano").evaluate(Countdown, episodes=20, seed=100)
     assert [t.seed for t in evaluation.trajectories] == list(range(100, 120))
@@ -318,7 +318,7 @@ def test_gives_each_agent_of_game_policy_with_name_and_prompt():
     assert (named(shared, "o").name, named(shared, "o").system_prompt) == ("job-1/x", "Win.")
 
 
-def test_a_seat_samples_as_it_was_trained():
+def test_samples_seat_as_it_was_trained():
     own = Sampling(temperature=0.5, max_turn_tokens=200)
     view = job_of(x=Train(sampling=own), o=Train())
     as_trained = Decoding(temperature=0.5, max_turn_tokens=200)
@@ -333,7 +333,7 @@ def test_rejects_untrained_agent_with_those_that_are_trained(agent):
     assert caught.value.field == "agent"
 
 
-def test_a_job_of_one_policy_has_no_agents_to_name():
+def test_names_no_agents_in_job_of_one_policy():
     with pytest.raises(InvalidRequestError) as caught:
         named(job_of(), "x")
     assert caught.value.field == "agent"

@@ -132,7 +132,7 @@ def test_sends_every_setting_of_a_sample(api, policy):
         assert request.stop_ids == list(policy.renderer.stop_ids)
 
 
-def test_seeds_of_samples_differ_by_prompt_and_number(api, policy):
+def test_varies_seeds_of_samples_by_prompt_and_number(api, policy):
     policy.sample("a", seed=3, n=2, stop="b", deterministic=True)
     policy.sample_many(["a", "b"], n=2, deterministic=True)
     assert [one.seed for one in api.service.sampled] == [6, 7, 0, 1, 2, 3]

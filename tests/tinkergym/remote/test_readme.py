@@ -19,14 +19,14 @@ def run(code):
     return ran
 
 
-def test_the_readmes_script_runs_as_it_stands(start_service):
+def test_runs_the_readmes_script_as_it_stands(start_service):
     start_service(lambda prompt: "a1", environments=[PACK])
     # The first block is the smallest environment, which tests/docs runs.
     _, code = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert run(code).stdout.startswith("1 ")
 
 
-def test_gymnasium_makes_the_environments_of_packs_for_who_only_attaches(start_service, connect):
+def test_makes_environments_of_packs_for_who_only_attaches(start_service, connect):
     start_service(environments=[PACK])
     job = connect().train(PACK, steps=1)
     job.wait()

@@ -39,11 +39,11 @@ class StubApi(Api):
         ("policy-7@best", ("job-1", 4, "black")),
     ],
 )
-def test_a_reference_names_a_job_a_version_and_an_agent(reference, named):
+def test_names_job_version_and_agent_by_a_reference(reference, named):
     assert StubApi().trained_policy(PolicyRef.parse(reference)) == named
 
 
-def test_the_policy_of_one_agent_acts(start_service):
+def test_acts_by_the_policy_of_one_agent(start_service):
     start_service(lambda prompt: "take 1", environments=["games/Nim-v0"])
     agents = {"player_0": Train(), "player_1": Train()}
     with tg.Client() as client:
@@ -87,7 +87,7 @@ def test_names_policy_of_an_agent_by_the_agent_alone(two_policies):
         ([1.5], {"agent": "player_0"}, "version"),
     ],
 )
-def test_an_unknown_missing_or_twice_given_policy_is_refused(two_policies, given, named, field):
+def test_rejects_unknown_missing_or_repeated_policy(two_policies, given, named, field):
     with pytest.raises(InvalidRequestError) as refused:
         two_policies.policy(*given, **named)
     assert refused.value.field == field

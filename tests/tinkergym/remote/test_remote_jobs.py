@@ -9,7 +9,7 @@ from tinkergym.testing.environment_server import TOKEN, environment_server
 REMOTE, BOARD = "tinkergym/Remote-v0", "board/TicTacToeVs-v0"
 
 
-def test_an_address_is_an_environment():
+def test_takes_address_as_an_environment():
     found = describe("ws://127.0.0.1:8300", {"token": "t"})
     assert (found.ref.id, found.ref.kwargs) == (REMOTE, {"url": "ws://127.0.0.1:8300", "token": "t"})
     assert not found.only_here
@@ -32,7 +32,7 @@ def test_keeps_at_home_the_token_of_client_played_job(client, service):
     assert view.state == "completed"
 
 
-def test_episodes_take_turns_where_the_server_has_fewer_places(client, service):
+def test_rotates_episodes_where_server_has_fewer_places(client, service):
     with environment_server(BOARD, capacity=2) as url:
         job = trained(client, url, group_size=4, groups_per_step=2)
     reasons = [result.trajectory.stop_reason for result in service.jobs.get(job.id).results]

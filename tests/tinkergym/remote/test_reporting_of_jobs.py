@@ -51,7 +51,7 @@ def steps_in(tmp_path, job_id):
     return [json.loads(line)["step"] for line in lines]
 
 
-def test_a_job_reports_from_its_start_to_its_end(client, tmp_path):
+def test_reports_job_from_its_start_to_end(client, tmp_path):
     job = client.train(ENV, steps=STEPS, report_to=["jsonl", "csv"])
     job.wait()
     assert steps_in(tmp_path, job.id) == list(range(1, STEPS + 1))
@@ -71,7 +71,7 @@ def test_records_every_point_once_after_two_kills_and_attaches(client, tmp_path)
     assert steps_in(tmp_path, job.id) == list(range(1, STEPS + 1))
 
 
-def test_nothing_is_started_where_a_tracker_is_unknown(client):
+def test_starts_nothing_where_a_tracker_is_unknown(client):
     with pytest.raises(InvalidRequestError):
         client.train(ENV, steps=2, report_to=[JsonlTracker(), "excel"])
     assert client.jobs() == []

@@ -33,7 +33,7 @@ def test_renders_data_of_continuation_as_the_job_did(client, kind):
     assert started.spec.initial_policy == f"{job.id}@3"
 
 
-def test_what_continues_a_policy_of_a_game_begins_with_it(client):
+def test_begins_continuation_of_game_with_its_policy(client):
     job = client.train("board/TicTacToeVs-v0", **SMALL)
     job.close()
     adapter = tg.LoRA(rank=2)

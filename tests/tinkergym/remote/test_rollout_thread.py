@@ -56,7 +56,7 @@ def test_does_not_ask_to_play_on_after_the_job_ended():
 
 
 @pytest.mark.parametrize("broken", [True, False])
-def test_a_worker_that_broke_or_was_stopped_plays_no_more(broken):
+def test_plays_no_more_after_breaking_or_stopping(broken):
     service = Service(ConflictError("no such job") if broken else None, state=JobState.RUNNING)
     thread = started(service)
     service.ends.set()

@@ -27,7 +27,7 @@ def wire():
     return Wire()
 
 
-def test_through_the_gateway_a_worker_asks_for_one_job(wire):
+def test_asks_for_one_job_through_the_gateway(wire):
     transport = HttpRolloutTransport(wire, Routes.of_gateway("job-1"))
     transport.lease(LeaseRequest(worker_id="w", max_episodes=1, wait_seconds=0))
     transport.submit(SubmitRequest(worker_id="w", results=[]))
@@ -52,7 +52,7 @@ def test_asks_once_for_lease_and_says_a_short_farewell(wire):
     assert hasty < 10 < patient
 
 
-def test_a_renderer_is_read_whole(wire):
+def test_reads_renderer_whole(wire):
     transport = HttpRolloutTransport(wire, Routes.of_gateway("job-1"))
     assert transport.renderer("bytes") == byte_bundle()
     assert wire.asked[0][:3] == ("GET", "/v1/renderer", {"model": "bytes"})

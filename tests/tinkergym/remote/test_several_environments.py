@@ -33,7 +33,7 @@ def returns(service, job):
     return {result.trajectory.episode_return for step in history for result in step}
 
 
-def test_each_class_is_made_with_its_own_arguments(service, client):
+def test_makes_each_class_with_its_own_arguments(service, client):
     job = client.train([(Echo, 0.5), (Other, 0.25), (Echo, 0.25, {"pay": 5.0})], steps=2, algorithm=SMALL)
     job.wait()
     assert returns(service, job) == {1.0, 5.0}
@@ -42,13 +42,13 @@ def test_each_class_is_made_with_its_own_arguments(service, client):
     assert first == {"Say ok.", "Say ok, please."}
 
 
-def test_environments_that_the_service_knows_are_played_there(start_service, connect):
+def test_plays_environments_there_that_the_service_knows(start_service, connect):
     start_service(environments=[BOARD, "bandit/Bandit-v0"])
     job = connect().train([(BOARD, 3), ("bandit/Bandit-v0", 1)], steps=1)
     assert job.spec.rollout == "server"
 
 
-def test_one_of_a_list_is_one_environment(client):
+def test_takes_one_of_a_list_as_one_environment(client):
     job = client.train([(Echo, 0.3)], steps=1, algorithm=SMALL)
     assert (job.spec.environments, job.spec.environment.id) == ([], "local/Echo-v0")
     job.wait()
@@ -66,14 +66,14 @@ def test_one_of_a_list_is_one_environment(client):
         ([(Echo, 1.0), (Other, 1.0)], {"environments": []}, "environments"),
     ],
 )
-def test_a_list_that_cannot_be_meant_is_refused(client, env, settings, field):
+def test_rejects_meaningless_list(client, env, settings, field):
     with pytest.raises(InvalidRequestError) as caught:
         client.train(env, steps=1, **settings)
     assert caught.value.field == field
     assert client.jobs() == []
 
 
-def test_an_unknown_id_is_named(client):
+def test_names_unknown_id(client):
     with pytest.raises(UnknownEnvironmentError):
         client.train([(Echo, 1.0), ("pack/Nowhere-v0", 1.0)], steps=1)
 

@@ -75,24 +75,24 @@ def test_shows_changes_in_settings_log_and_notebook(client, job):
     assert "learning_rate 0.001 -&gt; 0.0005" in job._repr_html_()
 
 
-def test_what_cannot_be_changed_is_refused_with_what_can(job):
+def test_rejects_unchangeable_with_what_can_be_changed(job):
     with pytest.raises(InvalidRequestError) as refused:
         job.update(sampling={"temperature": 0.5})
     assert refused.value.field == "sampling"
 
 
-def test_a_job_that_has_ended_is_neither_paused_nor_changed(client):
+def test_neither_pauses_nor_changes_ended_job(client):
     job = client.train(BOARD, steps=1)
     with pytest.raises(ConflictError):
         job.pause()
 
 
-def test_a_budget_bounds_something():
+def test_requires_a_bound_in_a_budget():
     with pytest.raises(InvalidRequestError):
         tg.Budget()
 
 
-def test_the_code_on_the_page_runs_from_top_to_bottom(service, monkeypatch):
+def test_runs_the_pages_code_from_top_to_bottom(service, monkeypatch):
     monkeypatch.setenv("TINKERGYM_URL", service.url)
     monkeypatch.setenv("TINKERGYM_API_KEY", service.api_key)
     service.jobs.most_steps = PROBE_STEPS  # Otherwise the page's job would have ended.
@@ -107,7 +107,7 @@ def test_the_code_on_the_page_runs_from_top_to_bottom(service, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["rl", "distillation"])
-def test_an_estimate_tries_a_few_steps_and_leaves_no_job(client, kind):
+def test_tries_few_steps_for_estimate_and_leaves_no_job(client, kind):
     more = {"teacher": "nano"} if kind == "distillation" else {}
     found = client.estimate(BOARD, kind=kind, steps=40, budget=tg.Budget(tokens=1), **more)
     assert isinstance(found, Estimate)
@@ -116,7 +116,7 @@ def test_an_estimate_tries_a_few_steps_and_leaves_no_job(client, kind):
     assert "40 steps" in str(found)
 
 
-def test_the_probe_of_a_valid_job_is_valid():
+def test_makes_valid_probe_of_a_valid_job():
     game = {"environment": {"id": "board/TicTacToe-v0"}, "steps": 100, "best_by": "x first"}
     evaluate = tg.EvaluateEvery(10, name="x first", agent="x")
     agents = {"x": tg.Train(algorithm=tg.GRPO(warmup_steps=50)), "o": tg.opponents.Scripted("random")}
@@ -128,7 +128,7 @@ def test_the_probe_of_a_valid_job_is_valid():
 
 
 @pytest.mark.parametrize("error", [JobFailedError("it failed"), KeyboardInterrupt()])
-def test_a_probe_that_fails_or_is_interrupted_leaves_no_job(client, monkeypatch, error):
+def test_leaves_no_job_after_failed_or_interrupted_probe(client, monkeypatch, error):
     def wait(self, **_):
         raise error
 
@@ -159,7 +159,7 @@ class Probe:
         self.deleted = True
 
 
-def test_the_evaluations_of_each_environment_count_in_an_estimate(job):
+def test_counts_evaluations_of_each_environment_in_an_estimate(job):
     mixed = {
         "environments": [{"id": "own/A-v0", "weight": 0.5}, {"id": "own/B-v0", "weight": 0.5}],
         "steps": 40,
@@ -193,7 +193,7 @@ def test_estimates_by_an_earlier_job_of_the_same_size(client):
     assert estimate_from_earlier(longer.model_copy(update={"algorithm": several}), [small]) is None
 
 
-def test_the_steps_of_a_probe_say_what_training_takes():
+def test_measures_training_time_by_steps_of_probe():
     def step(number, seconds, **parts):
         metrics = {f"time/{name}": took for name, took in parts.items()}
         return step_event(number, number, step_seconds=seconds, metrics=metrics).body

@@ -32,7 +32,7 @@ def trained(service, learned, connect):
     return Trained(service, learned(), connect)
 
 
-def test_what_exists_is_not_touched(trained, tmp_path):
+def test_leaves_what_exists_untouched(trained, tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(ConflictError, match="exists already"):
         trained.job.export(tmp_path / "out")

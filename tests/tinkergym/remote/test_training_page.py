@@ -5,7 +5,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "guides" / "training.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_code_on_the_page_runs_from_top_to_bottom(start_service, capsys):
+def test_runs_the_pages_code_from_top_to_bottom(start_service, capsys):
     start_service(lambda prompt: "a1", environments=["board/TicTacToeVs-v0"])
     names = {"__name__": "page"}
     for block in BLOCKS:

@@ -49,7 +49,7 @@ def test_cancels_policy_without_place_immediately_and_fails_its_calls(api, polic
         step.result(0)
 
 
-def test_a_block_that_raises_is_left_without_waiting_for_results(api, policy):
+def test_leaves_raising_block_without_waiting_for_results(api, policy):
     api.service.done.clear()
     with pytest.raises(KeyboardInterrupt), policy:
         step = policy.optim_step(1e-3)
@@ -58,7 +58,7 @@ def test_a_block_that_raises_is_left_without_waiting_for_results(api, policy):
         step.result(60.0)
 
 
-def test_a_version_is_loaded_by_any_reference_that_names_one(api, policy):
+def test_loads_version_by_any_reference_that_names_one(api, policy):
     api.found = {
         "job-2@best": SimpleNamespace(version=5, kept=[3, 5, 7]),
         "job-2@latest": SimpleNamespace(version=None, kept=[3, 5, 7]),
@@ -98,7 +98,7 @@ def test_returns_text_of_completion_with_or_without_stop_string(policy):
     assert completion.text == policy.renderer.decode_answer(completion.token_ids)
 
 
-def test_an_unknown_loss_is_refused_with_the_nearest_name(policy):
+def test_rejects_unknown_loss_with_the_nearest_name(policy):
     with pytest.raises(InvalidRequestError) as refused:
         policy.forward_backward([{"token_ids": [1, 2]}], loss="pppo")
     assert refused.value.field == "loss"

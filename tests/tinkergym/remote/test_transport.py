@@ -46,7 +46,7 @@ def test_restores_type_and_hint_of_the_services_error(connection):
         connection.call("GET", "/v1/jobs/job-9")
 
 
-def test_a_wrong_key_is_an_authentication_error(service):
+def test_raises_authentication_error_on_a_wrong_key(service):
     with (
         Connection(service.url, token="tg-wrong") as connection,
         pytest.raises(AuthenticationError),
@@ -63,7 +63,7 @@ def test_says_how_to_start_a_service_where_none_listens():
 
 
 @pytest.mark.parametrize("url", ["localhost:8265", "ftp://host", "http://", "unix://"])
-def test_what_is_no_url_is_refused_with_an_example(url):
+def test_rejects_what_is_no_url_with_an_example(url):
     with pytest.raises(InvalidRequestError) as caught:
         Connection(url)
     assert caught.value.field == "url"
@@ -77,14 +77,14 @@ def test_retries_idempotent_call_on_broken_connection_or_absent_service(service,
     assert service.calls.count("GET /v1/models") == 3
 
 
-def test_a_call_that_is_not_idempotent_is_sent_once(service, connection):
+def test_sends_call_once_that_is_not_idempotent(service, connection):
     service.break_next("POST /v1/sample")
     with pytest.raises(ServiceUnreachableError):
         connection.call("POST", "/v1/sample", body=b"{}", idempotent=False)
     assert service.calls.count("POST /v1/sample") == 1
 
 
-def test_patience_ends_with_the_services_own_error(service):
+def test_ends_patience_with_the_services_own_error(service):
     for _ in range(20):
         service.break_next("GET /v1/models", status=503)
     with (
@@ -96,7 +96,7 @@ def test_patience_ends_with_the_services_own_error(service):
         connection.call("GET", "/v1/models")
 
 
-def test_an_answer_of_something_else_than_the_service_says_so():
+def test_says_that_another_program_than_service_answered():
     listener = serve_once(b"HTTP/1.1 418 I'm a teapot\r\nContent-Length: 5\r\n\r\nshort")
     with (
         listener,
@@ -106,7 +106,7 @@ def test_an_answer_of_something_else_than_the_service_says_so():
         connection.call("GET", "/v1/health")
 
 
-def test_a_unix_socket_is_an_address_too(tmp_path):
+def test_takes_unix_socket_as_an_address_too(tmp_path):
     path = tmp_path / "pool.sock"
     listener = serve_once(
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", family=socket.AF_UNIX, address=str(path)

@@ -40,14 +40,14 @@ def test_shows_progress_of_waiting_on_terminals_error_stream_only(job, monkeypat
 
 
 @pytest.mark.parametrize(("progress", "seen"), [(None, False), (False, False), (True, True)])
-def test_elsewhere_it_is_quiet_unless_it_is_asked_for(job, capsys, progress, seen):
+def test_keeps_quiet_elsewhere_unless_asked(job, capsys, progress, seen):
     job.wait(progress=progress)
     captured = capsys.readouterr()
     assert (captured.out, "step 3/3" in captured.err) == ("", seen)
     assert seen or not captured.err
 
 
-def test_a_warning_is_said_once_beside_the_display(client, service, capsys):
+def test_says_warning_once_beside_the_display(client, service, capsys):
     job = client.train(Echo, steps=10_000, algorithm=SMALL)
     service.jobs.say(job.id, WarningEvent(name="loss_spike", message="it jumped", step=1, count=1))
     service.jobs.end(job.id, JobState.COMPLETED)

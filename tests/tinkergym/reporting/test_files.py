@@ -33,7 +33,7 @@ def test_writes_each_step_as_line_on_disk_immediately(tmp_path, kind):
 
 
 @KINDS
-def test_another_process_goes_on_behind_the_last_whole_line(tmp_path, kind):
+def test_appends_in_another_process_behind_last_whole_line(tmp_path, kind):
     first = kind(tmp_path)
     first.begin(job_view())
     for step in (1, 2, 3):
@@ -62,7 +62,7 @@ def test_adds_column_for_a_later_value_and_keeps_earlier_rows(tmp_path):
     assert rows[2]["env/a, b"] == "3.0"
 
 
-def test_jsonl_holds_the_values_by_name(tmp_path):
+def test_holds_values_by_name_in_jsonl(tmp_path):
     tracker = JsonlTracker(tmp_path)
     tracker.begin(job_view())
     tracker.report(point(1, loss=0.25))

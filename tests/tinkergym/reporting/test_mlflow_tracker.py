@@ -105,7 +105,7 @@ def test_keeps_mlflow_note_under_number_and_marks_the_last(install, monkeypatch)
     assert tag == ("tinkergym.last_note", "9")
 
 
-def test_names_that_mlflow_forbids_are_sent_under_allowed_ones(install, monkeypatch):
+def test_sends_names_that_mlflow_forbids_under_allowed_ones(install, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
     server = Server()
     install("mlflow", MlflowClient=server)
@@ -123,7 +123,7 @@ def test_names_that_mlflow_forbids_are_sent_under_allowed_ones(install, monkeypa
     assert server.batches[1][0][:2] == ("eval/held-out_n_3_/mean", 0.5)
 
 
-def test_a_server_that_takes_no_files_gets_the_numbers(install, monkeypatch):
+def test_sends_numbers_to_a_server_that_takes_no_files(install, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
     server = Server()
     server.refuses_files = True
@@ -142,7 +142,7 @@ def test_a_server_that_takes_no_files_gets_the_numbers(install, monkeypatch):
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///mlflow.db", "mlruns", "postgresql://db/mlflow", ""])
-def test_mlflow_is_given_no_database_and_no_folder(install, monkeypatch, uri):
+def test_gives_mlflow_no_database_and_no_folder(install, monkeypatch, uri):
     """Its client would be the server then, and migrate the database."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     install("mlflow", MlflowClient=None)

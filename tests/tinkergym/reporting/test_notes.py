@@ -102,7 +102,7 @@ def told(folder, events):
     return [json.loads(line) for line in lines]
 
 
-def test_a_tracker_that_goes_on_has_every_note_once(tmp_path):
+def test_records_every_note_once_in_resumed_tracker(tmp_path):
     events = a_run()
     told(tmp_path, events[:4])
     path = tmp_path / "job-1" / "notes.jsonl"

@@ -14,7 +14,7 @@ NAMES = ["mlflow", "tensorboard", "trackio", "wandb"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_package_that_is_missing_is_named(name, monkeypatch):
+def test_names_package_that_is_missing(name, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError) as missing:

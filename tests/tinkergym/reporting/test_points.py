@@ -11,7 +11,7 @@ def values(**settings):
     return point_of(event.body, event.time).values
 
 
-def test_a_point_has_the_steps_number_and_the_services_time():
+def test_takes_point_from_steps_number_and_services_time():
     event = step_event(7, 3)
     point = point_of(event.body, event.time)
     assert (point.step, point.time) == (3, 7.0)
@@ -51,7 +51,7 @@ def test_names_numbers_as_trl_only_where_the_meaning_is_same():
     assert "clip_fraction" not in found
 
 
-def test_what_a_step_did_not_measure_is_left_out():
+def test_omits_what_a_step_did_not_measure():
     found = values(reward_mean=None, loss=None, metrics={"zero_variance_groups": 0.0, "compared_groups": 0.0})
     assert not found.keys() & {"reward", "loss", "frac_reward_zero_std"}
     assert not values(records=32).keys() & {"episodes", "turns"}

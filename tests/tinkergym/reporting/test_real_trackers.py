@@ -157,7 +157,7 @@ def test_tracks_every_point_once_after_kills_detach_and_end(environment, tmp_pat
     assert f"had {STEPS}" in done.stdout
 
 
-def test_a_users_database_of_mlflow_is_never_opened(tmp_path, monkeypatch):
+def test_never_opens_a_users_database_of_mlflow(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     from tinkergym.reporting import MlflowTracker
 

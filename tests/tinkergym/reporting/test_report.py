@@ -55,13 +55,13 @@ def test_shows_draws_of_a_game_even_without_losses(start_service, connect):
     assert "drew 0" in str(played)
 
 
-def test_the_curve_has_its_highest_value_on_top():
+def test_puts_highest_value_of_curve_on_top():
     lines = report.curve([0.0, 1.0], rows=2, columns=10)
     assert lines[0] == "  +1.00 ┤ █"
     assert lines[1].endswith("▁█")
 
 
-def test_a_curve_of_nothing_says_so():
+def test_says_that_a_curve_has_nothing():
     assert report.curve([]) == ["no train steps"]
 
 

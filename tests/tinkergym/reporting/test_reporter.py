@@ -40,7 +40,7 @@ def test_reports_every_step_once_in_order_and_then_the_end():
     assert (kept.job_id, kept.steps, kept.ended) == ("job-1", [1, 2, 3, 4], [JobState.COMPLETED])
 
 
-def test_each_callback_is_told_what_it_does_not_have():
+def test_tells_each_callback_what_it_does_not_have():
     callbacks = [Kept(0), Kept(2), Kept(5)]
     reported([*(step_event(n, n) for n in range(1, 5)), end_event(5, JobState.FAILED)], *callbacks)
     assert [one.steps for one in callbacks] == [[1, 2, 3, 4], [3, 4], []]
@@ -68,7 +68,7 @@ def test_tells_callbacks_that_job_goes_on_without_the_service():
     assert (kept.steps, kept.ended) == ([1], [None])
 
 
-def test_closing_stops_while_the_job_goes_on():
+def test_stops_closing_while_the_job_goes_on():
     kept, told = Kept(), threading.Event()
 
     def endless(check):

@@ -16,7 +16,7 @@ def test_mixes_names_and_callbacks_or_takes_one_alone():
 
 
 @pytest.mark.parametrize("wrong", ["excel", 3, [3], [CsvTracker]])
-def test_what_is_no_tracker_is_refused(wrong):
+def test_rejects_what_is_no_tracker(wrong):
     with pytest.raises(InvalidRequestError) as refused:
         callbacks_of(wrong)
     assert refused.value.field == "report_to"

@@ -36,7 +36,7 @@ class Run:
 
 
 @pytest.mark.parametrize(("resumed", "next_step", "last"), [(False, 0, 0), (True, 8, 7)])
-def test_wandb_online_says_which_step_comes_next(install, tmp_path, monkeypatch, resumed, next_step, last):
+def test_says_which_step_comes_next_in_online_wandb(install, tmp_path, monkeypatch, resumed, next_step, last):
     monkeypatch.chdir(tmp_path)
     made = []
 

@@ -1,7 +1,7 @@
 from tinkergym.rollout.call_register import CallRegister, episodes_in_calls
 
 
-def test_the_file_names_the_episodes_that_are_in_a_call(tmp_path):
+def test_names_in_file_the_episodes_in_a_call(tmp_path):
     path = tmp_path / "calls"
     assert episodes_in_calls(path) == []
     register = CallRegister(path)

@@ -48,7 +48,7 @@ def crash(hosts, environment=CRASHING):
     hosts.discard(host, hangs=False)
 
 
-def test_each_crash_doubles_the_pause_up_to_a_bound(clock):
+def test_doubles_the_pause_per_crash_up_to_a_bound(clock):
     pauses = CrashPauses(clock)
     lengths = []
     for _ in range(7):
@@ -60,7 +60,7 @@ def test_each_crash_doubles_the_pause_up_to_a_bound(clock):
     assert lengths == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0]
 
 
-def test_processes_that_die_together_count_as_one_crash(clock):
+def test_counts_processes_that_die_together_as_one_crash(clock):
     pauses = CrashPauses(clock)
     for _ in range(8):
         pauses.crashed("a")
@@ -68,7 +68,7 @@ def test_processes_that_die_together_count_as_one_crash(clock):
     assert not pauses.holds_back("a", being_tried=False)
 
 
-def test_after_a_pause_one_episode_is_tried_before_others_begin(clock, hosts):
+def test_tries_one_episode_after_pause_before_others(clock, hosts):
     crash(hosts)
     clock.now = 1.0
     assert not hosts.holds_back(CRASHING)
@@ -78,14 +78,14 @@ def test_after_a_pause_one_episode_is_tried_before_others_begin(clock, hosts):
     assert not hosts.holds_back(CRASHING)
 
 
-def test_a_crash_holds_no_other_environment_back(hosts):
+def test_holds_no_other_environment_back_by_a_crash(hosts):
     crash(hosts)
     assert hosts.holds_back(CRASHING)
     assert not hosts.holds_back(SOUND)
     assert not hosts.holds_back(CRASHING.model_copy(update={"kwargs": {"size": 3}}))
 
 
-def test_an_episode_that_ends_well_ends_the_pause(hosts):
+def test_ends_pause_by_episode_that_ends_well(hosts):
     other, _ = hosts.take(CRASHING)
     crash(hosts)
     assert hosts.holds_back(CRASHING)

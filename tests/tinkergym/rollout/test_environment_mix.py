@@ -26,14 +26,14 @@ def job_of(mix, **settings):
     return RLSpec(**mix.settings, steps=1, rollout="client", **settings)
 
 
-def test_one_environment_is_itself_and_several_have_weights():
+def test_returns_one_environment_or_several_with_weights():
     one = describe_mix(Echo, {"size": 2})
     assert one.settings["environment"].kwargs == {"size": 2}
     several = describe_mix([(Echo, 0.7, {"size": 3}), (Other, 0.3)]).settings["environments"]
     assert [(each["kwargs"], each["weight"]) for each in several] == [({"size": 3}, 0.7), ({}, 0.3)]
 
 
-def test_each_is_made_in_its_own_way():
+def test_makes_each_in_its_own_way():
     mix = describe_mix([(Echo, 0.5, {"size": 3}), (Echo, 0.2, {"size": 4}), (Other, 0.3)])
     made = [mix.make(ref) for ref in job_of(mix).own_environments.values()]
     assert [(type(env.unwrapped), env.unwrapped.size) for env in made] == [(Echo, 3), (Echo, 4), (Other, 1)]
@@ -49,7 +49,7 @@ def test_makes_evaluation_with_own_arguments_like_its_named_environment():
         assert [(type(env), env.size) for env in made] == [(Echo, 7), (Other, 7)]
 
 
-def test_each_environment_server_gets_its_own_token(monkeypatch):
+def test_gives_each_environment_server_its_own_token(monkeypatch):
     urls = ["ws://127.0.0.1:8001", "ws://127.0.0.1:8002"]
     mix = describe_mix([(url, 0.5, {"token": f"token-of-{url}", "split": "train"}) for url in urls])
     made = []
@@ -60,7 +60,7 @@ def test_each_environment_server_gets_its_own_token(monkeypatch):
     assert {ref.kwargs["split"] for ref in made} == {"test"}
 
 
-def test_two_classes_of_one_name_are_refused():
+def test_rejects_two_classes_of_one_name():
     def namesake():
         class Echo(tg.SingleTurnEnv):
             pass
@@ -72,7 +72,7 @@ def test_two_classes_of_one_name_are_refused():
     assert caught.value.field == "environments"
 
 
-def test_classes_are_known_here_only():
+def test_knows_classes_here_only():
     assert describe_mix([(Echo, 0.5), ("bandit/Bandit-v0", 0.5)]).only_here
     assert describe_mix("nobody/Registers-v0").unknown_here == "nobody/Registers-v0"
 
@@ -89,7 +89,7 @@ def test_classes_are_known_here_only():
         ([(Echo, 0.5), (Other, "half")], None, "environments.1.weight"),
     ],
 )
-def test_what_is_no_mix_is_refused(env, kwargs, field):
+def test_rejects_what_is_no_mix(env, kwargs, field):
     with pytest.raises(InvalidRequestError) as caught:
         describe_mix(env, kwargs)
     assert caught.value.field == field
@@ -102,7 +102,7 @@ def test_plays_existing_job_with_the_classes_it_started_with():
     assert [(type(env), env.size) for env in made] == [(Echo, 3), (Other, 1)]
 
 
-def test_environments_that_are_not_the_jobs_are_refused():
+def test_rejects_environments_that_are_not_the_jobs():
     spec = job_of(describe_mix([(Echo, 0.5), (Other, 0.5)]))
 
     class Stranger(Echo):

@@ -59,7 +59,7 @@ def test_ends_alone_the_episode_of_environment_killing_its_process():
     assert not episodes["Dies-1"].completed
 
 
-def test_what_cannot_be_sent_to_a_process_says_so():
+def test_says_what_cannot_be_sent_to_a_process():
     class Local(tg.SingleTurnEnv):
         def ask(self, options):
             return "?"
@@ -93,7 +93,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("kind", ["HangsInStep", "HoldsTheInterpreter"])
-def test_an_environments_process_ends_with_the_program_that_was_killed(kind, tmp_path):
+def test_ends_environments_process_with_a_killed_program(kind, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(kind=kind))
     program = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)

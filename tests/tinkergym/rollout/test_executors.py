@@ -100,7 +100,7 @@ WRONG = {
 
 
 @everywhere
-def test_what_goes_wrong_is_named_and_harms_no_other_episode(executor):
+def test_names_what_goes_wrong_without_harming_other_episodes(executor):
     # A process takes its time to start, so there only what crosses the border in a way of its own.
     kinds = (
         ["RaisesInStep", "PaysNaN", "CannotScore", "ReturnsTheUnsendable"] if executor == "process" else WRONG
@@ -154,7 +154,7 @@ def test_fails_inline_episode_when_its_overlong_call_returns():
     assert "returned after" in episodes["slow-1"].error
 
 
-def test_inline_an_interrupt_reaches_the_program():
+def test_interrupts_program_inline():
     class Interrupted(Sound):
         def go_wrong(self):
             raise KeyboardInterrupt
@@ -163,7 +163,7 @@ def test_inline_an_interrupt_reaches_the_program():
         played(plans("interrupted", [1]), InlineExecutor(), lambda reference: Interrupted())
 
 
-def test_inline_no_thread_is_started():
+def test_starts_no_thread_inline():
     before = threading.active_count()
     seen = []
     make = lambda reference: seen.append(threading.active_count()) or Sound()  # noqa: E731
@@ -193,7 +193,7 @@ def test_never_more_environments_than_there_is_room_for(executor):
     assert len(made) == 2
 
 
-def test_room_that_another_environment_holds_idle_is_given_up():
+def test_gives_up_room_that_another_environment_holds_idle():
     episodes = played([*plans("Sound", [0, 2]), *plans("NeverEnds", [0, 2])], ThreadExecutor(1))
     assert {trajectory.stop_reason for trajectory in episodes.values()} == {StopReason.TERMINATED}
 
@@ -212,7 +212,7 @@ def test_places_each_episode_by_its_plan_without_callers_executor(monkeypatch):
     assert opened == [ThreadExecutor, ProcessExecutor]
 
 
-def test_plans_wait_for_room_in_processes_while_others_are_played(monkeypatch):
+def test_plays_others_while_plans_wait_for_room(monkeypatch):
     monkeypatch.setattr(executors, "ProcessExecutor", lambda: ProcessExecutor(1))
     requests = [*plans("Sound", range(0, 10, 2), executor="process"), *plans("NeverEnds", [0])]
     order = [
@@ -228,7 +228,7 @@ def test_adds_waiting_processes_on_top_unless_number_is_given():
     assert ProcessExecutor(3).most_alive == ProcessExecutor(3).capacity == 3
 
 
-def test_an_executor_without_room_is_refused():
+def test_rejects_executor_without_room():
     with pytest.raises(InvalidRequestError) as caught:
         ThreadExecutor(0)
     assert caught.value.field == "capacity"
@@ -236,7 +236,7 @@ def test_an_executor_without_room_is_refused():
 
 @pytest.mark.usefixtures("end_hangs")
 @everywhere
-def test_episodes_that_are_not_waited_for_leave_nothing_behind(executor):
+def test_leaves_nothing_behind_of_abandoned_episodes(executor):
     # HangsInStep with an even seed is sound; the odd one is under way when the caller turns away.
     seeds = [0] if executor == "inline" else [0, 1]
     results = play(

@@ -114,7 +114,7 @@ def test_replays_game_whose_model_failed_where_job_says_so():
     assert (record.stop_reason, record.retries) == (StopReason.TERMINATED, 1)
 
 
-def test_where_an_operator_lists_models_no_other_is_asked(monkeypatch):
+def test_asks_only_models_that_an_operator_lists(monkeypatch):
     with ChatServer(lambda messages: "5") as server:
         monkeypatch.setenv(ALLOWED_VARIABLE, "[]")
         (record,) = played(of(server)).trajectories
@@ -136,7 +136,7 @@ def test_uses_processs_own_key_in_client_but_never_for_tenants(monkeypatch, in_s
     assert {key for _, key, _ in server.asked} == {None if in_service else f"Bearer {KEY}"}
 
 
-def test_a_stored_key_is_read_where_the_game_is_played():
+def test_reads_stored_key_where_the_game_is_played():
     with ChatServer(lambda messages: "5") as server:
         table = GameTable(make_game("board/TicTacToe-v0"))
         table.secrets = {"stored:1": KEY}.__getitem__
@@ -146,14 +146,14 @@ def test_a_stored_key_is_read_where_the_game_is_played():
 
 
 @pytest.mark.parametrize("url", ["ftp://host/v1", "host/v1", "https://me:secret@host/v1", "http://host:x/v1"])
-def test_a_url_that_cannot_be_asked_is_refused(url):
+def test_rejects_url_that_cannot_be_asked(url):
     with pytest.raises(InvalidRequestError) as caught:
         External(url=url, model="small")
     assert caught.value.field == "External.url"
     assert "secret" not in str(caught.value)
 
 
-def test_the_key_is_not_in_the_settings_repr():
+def test_hides_key_from_the_settings_repr():
     assert KEY not in repr(External(url="https://host/v1", model="small", api_key=KEY))
 
 

@@ -143,7 +143,7 @@ def test_ends_episode_for_all_seats_after_a_failure(seed, players, at, breaks):
             assert not any(turn.void for turn in record.turns)
 
 
-def test_a_seat_that_left_before_another_failed_has_failed_too():
+def test_fails_seat_that_left_before_another_failed():
     class Leaves(RandomGame):
         def step(self, action):
             super().step(action)
@@ -183,7 +183,7 @@ def test_ends_game_for_all_at_seats_limit_and_keeps_earnings(limits, reason, see
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_hidden_moves_that_a_limit_cuts_off_are_paid_once(seed):
+def test_pays_once_hidden_moves_that_a_limit_cuts(seed):
     games = []
     asked = request(["p0", "p1", "p2"], seed, limits=Limits(max_turns=2))
     (result,) = played(lambda: HiddenMoves(3, 9, played=games), [asked]).values()
@@ -201,7 +201,7 @@ def test_fails_game_and_names_seat_whose_prompt_outgrows_the_context():
 
 
 @pytest.mark.parametrize("agents", [["p0"], ["p0", "p1", "p2"], ["p0", "x"]])
-def test_seats_that_are_not_the_games_are_named(agents):
+def test_names_seats_that_are_not_the_games(agents):
     if len(agents) == 1:
         agents = ["p0", "p1", "p2", "p3"]
     (result,) = played(lambda: RandomGame(2), [request(agents)]).values()
@@ -210,7 +210,7 @@ def test_seats_that_are_not_the_games_are_named(agents):
         assert "p0, p1" in one.error
 
 
-def test_an_environment_without_seats_is_named():
+def test_names_environment_without_seats():
     import gymnasium as gym
 
     (result,) = played(lambda: gym.make("bandit/Bandit-v0"), [request(["p0", "p1"])]).values()
@@ -245,7 +245,7 @@ def make_board(reference):
     return make_game(reference.id)
 
 
-def test_a_failed_game_is_played_again_from_its_start():
+def test_replays_failed_game_from_its_start():
     asked = request(["p0", "p1"], retries=1)
     sampler = Recorder(fails_at=3)
     games = []

@@ -139,7 +139,7 @@ def test_excludes_failed_episode_from_those_that_are_compared():
     ],
 )
 @pytest.mark.usefixtures("end_hangs")
-def test_where_there_are_no_scores_all_episodes_are_lost(first, reason, told):
+def test_loses_all_episodes_where_there_are_no_scores(first, reason, told):
     seconds = 0.05 if first == "late" else 60.0
     some = plans("failing", step_timeout_seconds=seconds)
     found = [one.trajectory for one in played([first, "b", "c", "d"], some)]
@@ -148,7 +148,7 @@ def test_where_there_are_no_scores_all_episodes_are_lost(first, reason, told):
 
 
 @pytest.mark.parametrize("executor", [ThreadExecutor, lambda: ProcessExecutor(1)])
-def test_one_member_without_a_score_is_lost_alone(executor):
+def test_loses_alone_one_member_without_a_score(executor):
     found = [one.trajectory for one in played(["some", "b", "c", "d"], plans("failing"), executor())]
     assert [one.completed for one in found] == [True, False, True, True]
     assert [one.episode_return for one in found] == [1.0, 0.0, 0.5, 1.0]

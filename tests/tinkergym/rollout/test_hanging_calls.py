@@ -20,7 +20,7 @@ class Host:
     ("now", "waited", "overdue"),
     [(9.9, 0.0, False), (10.0, 0.0, True), (10.0, 0.5, False), (10.5, 0.5, True)],
 )
-def test_a_call_is_overdue_when_its_own_time_is_over(now, waited, overdue):
+def test_calls_overdue_when_its_own_time_is_over(now, waited, overdue):
     assert is_overdue(Host(waited), ends_at=10.0, now=now) is overdue
 
 
@@ -30,6 +30,6 @@ def test_names_hanging_call_with_its_limit_and_place():
     assert "2.0 s" in overdue_text(Host(), "reset", 2.0)
 
 
-def test_a_late_call_is_named_with_its_duration():
+def test_names_late_call_with_its_duration():
     text = late_text("reset", 3.25, 2.0)
     assert all(part in text for part in ("reset", "3.25 s", "2 s"))

@@ -15,7 +15,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.trajectory.trajectory import StopReason
 
 
-def test_environments_are_used_again_and_closed_once():
+def test_reuses_environments_and_closes_them_once():
     made, closed = [], []
 
     class Counted(Walk):
@@ -50,7 +50,7 @@ def test_keeps_turn_taking_environments_while_executor_has_room(most_alive, made
     assert len(names) == made
 
 
-def test_an_environment_lives_in_one_thread():
+def test_keeps_an_environment_in_one_thread():
     class Stored(Walk):
         def __init__(self):
             # SQLite refuses the use of a connection in another thread.
@@ -74,7 +74,7 @@ def test_an_environment_lives_in_one_thread():
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
-def test_an_environment_that_cannot_be_made_ends_its_episode(error):
+def test_ends_episode_of_unmakeable_environment(error):
     def make_env(reference):
         raise error("no display")
 
@@ -114,7 +114,7 @@ def test_loses_only_its_thread_by_an_environment_that_hangs(method):
     assert closed.wait(timeout=60)
 
 
-def test_errors_while_closing_harm_nothing(said_by):
+def test_harms_nothing_by_errors_while_closing(said_by):
     class Sticky(Walk):
         def close(self):
             raise OSError("stuck")
@@ -123,7 +123,7 @@ def test_errors_while_closing_harm_nothing(said_by):
     assert any("stuck" in one for one in said_by("tinkergym.rollout.environment_host"))
 
 
-def test_an_environment_that_failed_is_not_used_again():
+def test_does_not_reuse_an_environment_that_failed():
     made = []
 
     class Once(Walk):
@@ -139,7 +139,7 @@ def test_an_environment_that_failed_is_not_used_again():
     assert len(made) == 2
 
 
-def test_requests_are_taken_as_places_become_free():
+def test_takes_requests_as_places_become_free():
     endless = (plan for number in itertools.count() for plan in plans(1))
     results = play(
         (
@@ -187,5 +187,5 @@ QUICK = [("reset", 0.0001), *[("step", 0.0001)] * 63]
         ([*QUICK, ("step", 0.3), *QUICK], False),  # once is enough
     ],
 )
-def test_quick_is_what_has_answered_quickly_and_still_does(calls, quick):
+def test_calls_quick_what_answered_quickly_and_still_does(calls, quick):
     assert pace_of(*calls).quick is quick

@@ -23,7 +23,7 @@ def refusal(env) -> str:
     return str(caught.value)
 
 
-def test_one_environment_of_an_id_is_refused_with_that_id():
+def test_rejects_one_environment_of_an_id_with_that_id():
     said = refusal(tg.make("board/TicTacToeVs-v0"))
     assert "pass its id 'board/TicTacToeVs-v0'" in said
     assert "lambda: tg.make('board/TicTacToeVs-v0')" in said
@@ -39,7 +39,7 @@ def test_rejects_environment_without_id_by_class_inside_its_wrappers():
     ("inner", "made"),
     [(lambda: Echo(), "Echo(...)"), (lambda: tg.make("CartPole-v1"), "tg.make('CartPole-v1')")],
 )
-def test_an_environment_in_a_wrapper_is_refused_with_that_wrapper(inner, made):
+def test_rejects_wrapped_environment_with_its_wrapper(inner, made):
     class Polite(gym.ObservationWrapper):
         def observation(self, observation):
             return observation

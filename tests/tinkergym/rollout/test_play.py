@@ -18,7 +18,7 @@ def alone(env, plan, sampler=YES):
     return trajectory
 
 
-def test_every_episode_is_played_to_its_end():
+def test_plays_every_episode_to_its_end():
     trajectories = played(plans(20))
     assert len(trajectories) == 20
     for number, trajectory in enumerate(trajectories[f"e{i}"] for i in range(20)):
@@ -34,7 +34,7 @@ def test_repeats_episode_by_seed_however_many_play_together(max_concurrent):
     assert played(plans(12), sampler=sampler, max_concurrent=max_concurrent) == expected
 
 
-def test_requests_of_the_service_are_played_as_they_say():
+def test_plays_requests_of_the_service_as_they_say():
     request = EpisodeRequest(
         job_id="j",
         episode_id="j:1:0",
@@ -73,7 +73,7 @@ def test_requests_of_the_service_are_played_as_they_say():
     assert "system\nAnswer." in RENDERER.decode(result.trajectory.segments[0].token_ids)
 
 
-def test_the_environments_own_system_prompt_is_used():
+def test_uses_the_environments_own_system_prompt():
     class Prompted(Walk):
         system_prompt = "Walk on."
 
@@ -147,13 +147,13 @@ class Plain(gym.Env):
         (Plain(then=("", 1.0, "yes", False, {})), StopReason.ENVIRONMENT_ERROR, "terminated must be a bool"),
     ],
 )
-def test_garbage_return_values_are_named(env, reason, words):
+def test_names_garbage_return_values(env, reason, words):
     trajectory = alone(env, plans(1)[0])
     assert trajectory.stop_reason is reason
     assert words in trajectory.error
 
 
-def test_a_hand_written_environment_without_options_and_spaces_is_played():
+def test_plays_hand_written_environment_without_options_and_spaces():
     class Bare(gym.Env):
         def reset(self, seed=None):
             return "go", {}
@@ -164,7 +164,7 @@ def test_a_hand_written_environment_without_options_and_spaces_is_played():
     assert alone(Bare(), plans(1)[0]).episode_return == 1.0
 
 
-def test_an_interrupt_in_the_driver_closes_the_environments():
+def test_closes_environments_on_interrupt_in_the_driver():
     made, closed = [], []
     all_made = threading.Event()
 

@@ -25,7 +25,7 @@ class Sampler:
         pass
 
 
-def test_a_failed_sample_ends_its_episode_with_the_samplers_error():
+def test_ends_episode_with_the_samplers_error():
     def answer(request):
         if request.session_id == "e1":
             return SampleFailure(
@@ -39,7 +39,7 @@ def test_a_failed_sample_ends_its_episode_with_the_samplers_error():
     assert {trajectories["e0"].stop_reason, trajectories["e2"].stop_reason} == {StopReason.TERMINATED}
 
 
-def test_a_sampler_that_raises_fails_the_requests_it_was_given():
+def test_fails_requests_given_to_a_raising_sampler():
     def answer(request):
         raise ServiceUnavailableError("no engine")
 
@@ -48,7 +48,7 @@ def test_a_sampler_that_raises_fails_the_requests_it_was_given():
         assert trajectory.error == "ServiceUnavailableError: no engine"
 
 
-def test_an_unusable_completion_ends_its_episode():
+def test_ends_episode_on_unusable_completion():
     def answer(request):
         return Completion(
             request_id=request.request_id,
@@ -102,7 +102,7 @@ def test_answers_that_come_late_or_twice_are_ignored():
     assert {t.stop_reason for t in played(plans(5), sampler=Slow()).values()} == {StopReason.TERMINATED}
 
 
-def test_requests_of_environments_that_answer_together_are_sampled_together():
+def test_samples_together_requests_that_arrive_together():
     batches = []
 
     class Watching:

@@ -128,7 +128,7 @@ def test_plays_everything_and_returns_when_the_job_has_ended():
     assert service.renderers == ["bytes"]
 
 
-def test_renderers_that_were_not_needed_lately_are_let_go():
+def test_drops_renderers_that_were_not_needed_lately():
     templates = ["job-first", *(f"job-{number}" for number in range(30)), "job-first"]
     service = Service([episode(i, model=model) for i, model in enumerate(templates)], most=1)
     work(service)
@@ -136,7 +136,7 @@ def test_renderers_that_were_not_needed_lately_are_let_go():
     assert service.renderers.count("job-first") == 2
 
 
-def test_a_worker_never_holds_more_episodes_than_it_may():
+def test_never_holds_more_episodes_than_allowed():
     service = Service([episode(i) for i in range(20)])
     playing, most = set(), []
 
@@ -156,7 +156,7 @@ def test_a_worker_never_holds_more_episodes_than_it_may():
     assert max(request.max_episodes for request in service.leases) == 3
 
 
-def test_an_outage_costs_nothing_but_time():
+def test_costs_nothing_but_time_in_an_outage():
     away = ServiceUnreachableError("nobody answers")
     service = Service(
         [episode(i) for i in range(4)],
@@ -167,19 +167,19 @@ def test_an_outage_costs_nothing_but_time():
     assert len(service.accepted) == 4
 
 
-def test_a_refused_worker_raises_what_the_service_said():
+def test_raises_what_the_service_said_to_refused_worker():
     service = Service([episode(0)], lease_errors=[AuthenticationError("the key was revoked")])
     with pytest.raises(AuthenticationError):
         work(service)
 
 
-def test_a_refused_submission_raises_too():
+def test_raises_on_refused_submission_too():
     service = Service([episode(0)], submit_errors=[ConflictError("no such step")])
     with pytest.raises(ConflictError, match="no such step"):
         work(service)
 
 
-def test_results_that_are_too_large_together_are_handed_in_apart():
+def test_hands_in_apart_results_too_large_together():
     class Small(Service):
         def submit(self, request):
             if len(request.results) > 2:
@@ -216,7 +216,7 @@ class Gate:
         pass
 
 
-def test_a_lost_episode_is_dropped_and_the_others_go_on():
+def test_drops_lost_episode_and_continues_the_others():
     gate = Gate("lease-0")
     service = Service([episode(i, lease_seconds=0.3) for i in range(3)], sampler=gate)
     with running(service) as stop:
@@ -246,7 +246,7 @@ def test_renews_leases_while_episodes_are_played_and_not_after():
         stop.set()
 
 
-def test_a_full_worker_only_renews():
+def test_only_renews_as_a_full_worker():
     gate = Gate("lease-0")
     service = Service([episode(0, lease_seconds=3.0), episode(1, lease_seconds=3.0)], sampler=gate)
     with running(service, max_episodes=1) as stop:
@@ -257,7 +257,7 @@ def test_a_full_worker_only_renews():
         stop.set()
 
 
-def test_a_stopped_worker_hands_in_what_is_finished():
+def test_hands_in_what_is_finished_when_stopped():
     away = [ServiceUnavailableError("restarting")] * 3
     service = Service([episode(0), episode(1)], sampler=Gate("lease-0"), submit_errors=away)
     with running(service) as stop:
@@ -345,7 +345,7 @@ def test_ends_in_mid_episode_when_its_job_is_cancelled():
     assert service.accepted == []
 
 
-def test_what_breaks_inside_a_worker_is_raised_by_it():
+def test_raises_what_breaks_inside_a_worker():
     def broken(result, verdict):
         raise ZeroDivisionError("in the callback")
 

@@ -24,14 +24,14 @@ def test_takes_the_seats_of_a_game_in_any_order(game):
         ([], "agents", "self_play=True"),
     ],
 )
-def test_other_seats_are_refused_with_the_list_of_ids(agents, field, shown):
+def test_rejects_other_seats_with_the_list_of_ids(agents, field, shown):
     with pytest.raises(InvalidRequestError) as caught:
         check_seats(RandomGame(3), agents, "x/Y-v0")
     assert caught.value.field == field
     assert shown in str(caught.value)
 
 
-def test_an_environment_with_one_agent_has_no_seats():
+def test_has_no_seats_for_one_agent():
     env = gym.make("bandit/Bandit-v0")
     assert check_seats(env, [], "bandit/Bandit-v0") is None
     with pytest.raises(InvalidRequestError) as caught:
@@ -39,7 +39,7 @@ def test_an_environment_with_one_agent_has_no_seats():
     assert caught.value.field == "agents"
 
 
-def test_a_game_that_is_over_before_anybody_acts_is_refused():
+def test_rejects_game_over_before_anybody_acts():
     class Over(RandomGame):
         def reset(self, seed=None, options=None):
             super().reset(seed, options)

@@ -138,7 +138,7 @@ def test_closes_without_waiting_for_hangs_and_closes_those_behind():
         assert not thread.is_alive()
 
 
-def test_who_waited_behind_one_that_hangs_in_close_is_closed():
+def test_closes_who_waited_behind_one_hanging_in_close():
     log = Log(3)
 
     class HangsInClose(Sound):
@@ -173,7 +173,7 @@ def test_remakes_kind_where_a_hang_left_it_in_another_thread():
     thread.join(PATIENCE_SECONDS)
 
 
-def test_time_spent_behind_other_environments_is_nobodys_delay():
+def test_blames_nobody_for_time_spent_behind_other_environments():
     now = [0.0]
 
     class Behind(InlineHost):
@@ -217,7 +217,7 @@ def rounds(player, count):
         played(player, named(f"round {number}", "seen", range(0, 16, 2)))
 
 
-def test_a_kind_that_is_quick_comes_to_share_a_thread():
+def test_lets_quick_kind_share_a_thread():
     log = Log(-1)
     player = player_of(log, ThreadExecutor())
     # The machine may be busy with something else for a while.
@@ -232,7 +232,7 @@ def test_a_kind_that_is_quick_comes_to_share_a_thread():
 
 
 @pytest.mark.parametrize("slow", ["__init__", "start"])
-def test_a_kind_that_is_slow_to_begin_keeps_its_threads(slow):
+def test_keeps_threads_of_a_kind_slow_to_begin(slow):
     made = []
 
     class Slow(Sound):
@@ -256,7 +256,7 @@ def test_a_kind_that_is_slow_to_begin_keeps_its_threads(slow):
     assert len(made) <= 10
 
 
-def test_a_kind_that_has_hung_shares_no_thread_any_more():
+def test_shares_no_thread_with_a_kind_that_hung():
     log = Log(-1)
     player = player_of(log, ThreadExecutor())
     rounds(player, 5)

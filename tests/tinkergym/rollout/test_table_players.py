@@ -15,17 +15,17 @@ def game():
     return game
 
 
-def test_a_game_offers_its_players_by_name(game):
+def test_offers_players_of_a_game_by_name(game):
     assert offered(game) == ["random", "greedy"]
     assert offered(object()) == []
 
 
-def test_a_scripted_player_does_what_the_games_player_does(game):
+def test_scripts_player_as_the_games_player(game):
     player = seat_player(game, "player_0", TablePlayer(name="greedy"), seed=1)
     assert player.act("player_0", None) == "2"
 
 
-def test_chance_is_a_seats_own(game):
+def test_keeps_chance_of_a_seat_its_own(game):
     def drawn(seed):
         player = seat_player(game, "player_0", TablePlayer(name="random"), seed)
         return [player.act("player_0", None) for _ in range(30)]
@@ -33,14 +33,14 @@ def test_chance_is_a_seats_own(game):
     assert drawn(1) == drawn(1) != drawn(2)
 
 
-def test_a_recorded_player_repeats_its_record_and_no_more(game):
+def test_repeats_record_of_recorded_player_and_no_more(game):
     player = seat_player(game, "player_0", TablePlayer(kind="replay", name="job-1", actions=["1", "2"]), 0)
     assert [player.act("player_0", None), player.act("player_0", None)] == ["1", "2"]
     with pytest.raises(InvalidEnvironmentError):
         player.act("player_0", None)
 
 
-def test_a_reading_player_begins_anew_and_is_shown_text():
+def test_begins_reading_player_anew_with_text():
     class Reader:
         def reset(self, *, seed):
             self.seed = seed

@@ -79,7 +79,7 @@ def test_takes_calls_as_turns_of_their_seat_unseen_by_game():
     assert len(records["o"].turns) in (len(actions) // 2, len(actions) // 2 - 1)
 
 
-def test_calls_beyond_the_most_are_refused_and_said_so():
+def test_rejects_calls_beyond_the_most_and_says_so():
     tools = TOOLS_OF_X.model_copy(update={"max_calls": 1})
     records = played(tools, lambda prompt: CALL if "# Tools" in prompt else "a1", Limits(max_turns=3))
     assert records["x"].stop_reason is StopReason.TURN_LIMIT
@@ -107,12 +107,12 @@ def test_runs_only_what_is_marked_as_a_tool_in_service():
         (["a:b"], {"environment": {"id": "ws://host:1/board/TicTacToe-v0"}}),
     ],
 )
-def test_tools_that_cannot_be_offered_are_refused(tools, more):
+def test_rejects_tools_that_cannot_be_offered(tools, more):
     agents = {"x": {"kind": "train", "tools": tools}, "o": {"kind": "train"}}
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({"environment": {"id": "board/TicTacToe-v0"}, "steps": 1, "agents": agents, **more})
     assert caught.value.field.partition(".")[0] == "agents"
 
 
-def test_a_list_of_names_is_short_for_the_settings():
+def test_takes_list_of_names_as_short_settings():
     assert Train(tools=[f"{NAMES}:double"]).tools == TOOLS_OF_X

@@ -14,17 +14,17 @@ from tinkergym.rubrics.final_answer import final_answer, number_of, same_number
         ("####", None),
     ],
 )
-def test_the_final_answer_of_a_text(text, final):
+def test_extracts_final_answer_of_a_text(text, final):
     assert final_answer(text) == final
 
 
 @pytest.mark.parametrize(
     ("said", "gold", "same"), [("$1,024.0", "1024", True), ("x", "x", False), ("3", "4", False)]
 )
-def test_numbers_are_compared_as_numbers(said, gold, same):
+def test_compares_numbers_as_numbers(said, gold, same):
     assert same_number(said, gold) == same
 
 
 @pytest.mark.parametrize("text", ["many", "", "Infinity", "1/2"])
-def test_what_is_no_number(text):
+def test_rejects_what_is_no_number(text):
     assert number_of(text) is None

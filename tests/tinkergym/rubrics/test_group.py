@@ -18,7 +18,7 @@ def members(*answers):
     ]
 
 
-def test_terms_see_all_answers_and_which_of_them_is_judged():
+def test_shows_terms_all_answers_and_the_judged_one():
     rubric = Rubric()
 
     @rubric.term
@@ -47,7 +47,7 @@ def test_loses_only_the_member_whose_term_has_no_value():
     assert isinstance(second, InvalidRewardError)
 
 
-def test_an_environments_own_is_found_through_wrappers():
+def test_finds_an_environments_own_through_wrappers():
     class Paid(tg.SingleTurnEnv):
         def score_group(self, members):
             return [1.0] * len(members)

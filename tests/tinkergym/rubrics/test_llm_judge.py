@@ -56,7 +56,7 @@ def judge(server, **settings):
     return LLMJudge(server.url, model="small", api_key=KEY, **{"pause_seconds": 0.0, **settings})
 
 
-def test_a_judges_number_is_the_score(server):
+def test_takes_a_judges_number_as_score(server):
     server.answers = ["0.75"]
     rubric = Rubric([judge(server).term(name="quality", weight=2.0)])
     found = rubric.score(answer="7", task="Name a prime.", reference="2, 3, 5, 7", reward=0.0)
@@ -76,7 +76,7 @@ def test_raises_when_judge_gives_no_score_instead_of_0(server, answer):
     assert KEY not in str(raised.value)
 
 
-def test_a_judge_that_is_overloaded_is_asked_again(server):
+def test_retries_overloaded_judge(server):
     server.answers = [(429, ""), (503, ""), "1"]
     assert judge(server).score("7") == 1.0
     assert len(server.asked) == 3
@@ -91,7 +91,7 @@ def test_names_silent_judge_with_the_cause(server):
     assert raised.value.field == "reward/judge"
 
 
-def test_a_redirect_is_not_followed_and_takes_no_key_along(server):
+def test_follows_no_redirect_and_passes_no_key_along(server):
     with Judge() as elsewhere:
         server.answers = [(307, f"{elsewhere.url}/chat/completions")]
         with pytest.raises(InvalidRewardError):
@@ -100,7 +100,7 @@ def test_a_redirect_is_not_followed_and_takes_no_key_along(server):
         elsewhere.shutdown()
 
 
-def test_where_an_operator_lists_judges_no_other_is_asked(server, monkeypatch):
+def test_asks_only_judges_that_an_operator_lists(server, monkeypatch):
     monkeypatch.setenv(ALLOWED_VARIABLE, "[]")
     with pytest.raises(InvalidRewardError):
         judge(server).score("7")
@@ -109,7 +109,7 @@ def test_where_an_operator_lists_judges_no_other_is_asked(server, monkeypatch):
     assert judge(server).score("7") == 0.5
 
 
-def test_the_key_is_shown_nowhere(server):
+def test_shows_the_key_nowhere(server):
     one = judge(server)
     assert KEY not in repr(one)
     assert KEY not in str(vars(one).get("url", ""))
@@ -118,7 +118,7 @@ def test_the_key_is_shown_nowhere(server):
 
 
 @pytest.mark.parametrize("url", ["ftp://host/v1", "host/v1", "https://user:secret@host/v1"])
-def test_a_url_that_cannot_be_asked_is_refused(url):
+def test_rejects_url_that_cannot_be_asked(url):
     with pytest.raises(InvalidRequestError) as raised:
         LLMJudge(url, model="m")
     assert "secret" not in str(raised.value)
@@ -135,11 +135,11 @@ def test_rejects_key_that_no_header_can_carry_without_showing_it(key):
 @pytest.mark.parametrize(
     "setting", [{"attempts": 10**9}, {"pause_seconds": 1e9}, {"pause_seconds": -1}, {"timeout_seconds": 1e9}]
 )
-def test_nobody_waits_for_a_judge_without_end(setting):
+def test_bounds_waiting_for_a_judge(setting):
     with pytest.raises(InvalidRequestError):
         LLMJudge("https://judge.example/v1", model="small", **setting)
 
 
-def test_a_url_that_cannot_be_asked_is_a_typed_error():
+def test_raises_typed_error_for_url_that_cannot_be_asked():
     with pytest.raises(InvalidRewardError):
         LLMJudge("https://judge.example/a b", model="small", attempts=1).score("x")

@@ -13,12 +13,12 @@ pytest.importorskip("math_verify")
 
 
 @pytest.mark.parametrize("answer", [r"10^{10^{10}}", "9^9^9^9^9", r"\sum_{n=1}^{100000000} n^{3}"])
-def test_an_answer_that_takes_for_ever_is_not_equal(answer):
+def test_calls_unequal_an_answer_that_takes_forever(answer):
     assert math_equal(answer, "5", timeout_seconds=0.5) is False
     assert math_equal("5.0", "5") is True
 
 
-def test_it_works_in_any_thread_and_leaves_signals_alone():
+def test_works_in_any_thread_and_leaves_signals_alone():
     before = signal.getsignal(signal.SIGALRM)
     found = []
     threads = [
@@ -33,7 +33,7 @@ def test_it_works_in_any_thread_and_leaves_signals_alone():
     assert signal.getsignal(signal.SIGALRM) is before
 
 
-def test_a_helper_that_cannot_start_is_no_wrong_answer(monkeypatch, tmp_path):
+def test_blames_no_answer_for_helper_that_cannot_start(monkeypatch, tmp_path):
     broken = tmp_path / "worker.py"
     broken.write_text("raise SystemExit(1)")
     monkeypatch.setattr(mathematics, "_shared", None)

@@ -35,24 +35,24 @@ def test_answers_are_compared_as_mathematics(answer, gold, equal):
 
 
 @pytest.mark.parametrize("piece", ["{", r"\frac{", "(", "$", r"\boxed{", "x+", "\x00", "\\", "^", "\n"])
-def test_hostile_formulas_are_bounded(piece):
+def test_bounds_hostile_formulas(piece):
     assert math_equal((piece * 10_000)[:10_000], "5", timeout_seconds=0.5) is False
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=60))
-def test_no_text_raises(answer):
+def test_raises_on_no_text(answer):
     assert math_equal(answer, r"\frac{1}{7}", timeout_seconds=1) is False
 
 
 @pytest.mark.parametrize("gold", ["", "  ", "5" * 10_001])
-def test_a_gold_answer_that_is_none_is_an_error(gold):
+def test_raises_on_invalid_gold_answer(gold):
     with pytest.raises(InvalidRequestError) as caught:
         math_equal("5", gold)
     assert caught.value.field == "gold"
 
 
-def test_without_math_verify_the_error_names_the_extra(monkeypatch):
+def test_names_the_extra_without_math_verify(monkeypatch):
     monkeypatch.setattr(mathematics, "_shared", None)
     monkeypatch.setattr(mathematics.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InvalidRequestError, match=r"\.\[math\]"):

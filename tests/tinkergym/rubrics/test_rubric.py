@@ -48,7 +48,7 @@ def test_asks_nothing_and_pays_0_behind_a_failed_gate():
     assert result.terms == {"is_number": 0.0, "near": 0.0, "correct": 0.0}
 
 
-def test_a_gate_with_a_weight_counts_when_it_holds():
+def test_counts_weighted_gate_when_it_holds():
     terms = [Term("formed", lambda answer: 0.5, weight=2, gate=True), Term("right", lambda: 1)]
     assert Rubric(terms).score(answer="").reward == 2.0
     assert Rubric([Term("formed", lambda: 0, weight=2, gate=True)]).score().reward == 0.0
@@ -67,24 +67,24 @@ def test_invalidates_reward_by_raising_term_and_names_its_traceback(weight):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", np.float32("nan"), 10**400, [1.0]])
-def test_what_is_no_finite_number_makes_the_reward_invalid(value):
+def test_invalidates_reward_by_what_is_no_finite_number(value):
     with pytest.raises(InvalidRewardError):
         Rubric([Term("judge", lambda: value)]).score()
 
 
 @pytest.mark.parametrize("value", [True, 1, 1.0, np.float32(1), np.int64(1), np.bool_(True)])
-def test_numbers_and_bools_of_any_kind_are_values(value):
+def test_takes_numbers_and_bools_of_any_kind(value):
     result = Rubric([Term("judge", lambda: value)]).score()
     assert result == RubricResult(1.0, {"reward/judge": 1.0})
     assert type(result.reward) is float
 
 
-def test_a_sum_that_overflows_is_invalid():
+def test_invalidates_overflowing_sum():
     with pytest.raises(InvalidRewardError):
         Rubric([Term("a", lambda: 1e308), Term("b", lambda: 1e308)]).score()
 
 
-def test_a_fact_that_is_missing_is_named():
+def test_names_fact_that_is_missing():
     with pytest.raises(InvalidRewardError):
         rubric().score(answer="4")
 
@@ -99,12 +99,12 @@ def test_a_fact_that_is_missing_is_named():
         lambda: Rubric().score(),
     ],
 )
-def test_a_rubric_that_cannot_work_is_refused(make):
+def test_rejects_rubric_that_cannot_work(make):
     with pytest.raises(InvalidRequestError):
         make()
 
 
-def test_a_single_turn_environment_returns_a_result_as_it_is():
+def test_returns_result_from_single_turn_environment_as_is():
     class Sums(tg.SingleTurnEnv):
         def ask(self, options):
             return "40+2="

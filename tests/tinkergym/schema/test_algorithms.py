@@ -13,13 +13,13 @@ from tinkergym.schema.parsing import parse_spec
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
 
-def test_settings_without_a_name_are_grpos():
+def test_takes_settings_without_a_name_as_grpos():
     assert parse_spec({**GOOD, "algorithm": {"group_size": 4}}).algorithm == tg.GRPO(group_size=4)
     assert parse_spec(GOOD).algorithm == tg.GRPO()
 
 
 @pytest.mark.parametrize("cls", BUILT_IN.values())
-def test_an_algorithm_is_the_same_after_the_wire(cls):
+def test_restores_algorithm_after_the_wire(cls):
     spec = parse_spec({**GOOD, "algorithm": cls(learning_rate=0.5)})
     assert RLSpec.model_validate_json(spec.model_dump_json()).algorithm == cls(learning_rate=0.5)
 
@@ -33,14 +33,14 @@ def test_an_algorithm_is_the_same_after_the_wire(cls):
         ("learning_rate", 2e3),
     ],
 )
-def test_numbers_that_can_only_be_slips_are_refused(setting, value):
+def test_rejects_numbers_that_can_only_be_slips(setting, value):
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({**GOOD, "algorithm": {setting: value}})
     assert caught.value.field == f"algorithm.{setting}"
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_each_name_can_be_written_as_plain_settings(name):
+def test_writes_each_name_as_plain_settings(name):
     assert parse_spec({**GOOD, "algorithm": {"name": name}}).algorithm.name == name
 
 
@@ -105,14 +105,14 @@ def test_names_place_of_wrong_setting_in_jobs_algorithm():
     assert caught.value.field == "algorithm.name"
 
 
-def test_a_length_penalty_must_fit_into_an_answer():
+def test_fits_length_penalty_into_an_answer():
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({**GOOD, "algorithm": {"overlong_tokens": 65}})
     assert caught.value.field == "algorithm.overlong_tokens"
     parse_spec({**GOOD, "algorithm": {"overlong_tokens": 64}})
 
 
-def test_a_job_of_yesterday_reads_as_before():
+def test_reads_a_job_of_yesterday_as_before():
     """What was stored before there were other algorithms: GRPO's fields of then."""
     stored = {
         "name": "grpo",
@@ -138,7 +138,7 @@ def test_divides_by_a_constant_only_in_dr_grpo():
     assert (DrGRPO().aggregation, tg.GRPO().aggregation) == ("constant", "token")
 
 
-def test_what_all_share_is_no_algorithm_by_itself():
+def test_takes_what_all_share_as_no_algorithm():
     assert PolicyGradient not in Algorithm.__args__[0].__args__
 
 
@@ -157,7 +157,7 @@ def test_bounds_of_a_ratio_that_is_always_1_are_refused(name, value):
 
 
 @pytest.mark.parametrize("steps", [3, 4])
-def test_a_warm_up_that_never_ends_is_refused(steps):
+def test_rejects_warm_up_that_never_ends(steps):
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({**GOOD, "steps": steps, "algorithm": {"warmup_steps": 4}})
     assert caught.value.field == "algorithm.warmup_steps"

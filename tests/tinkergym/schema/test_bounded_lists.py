@@ -32,5 +32,5 @@ MODELS = {model.__name__: model for base in (WireModel, Record) for model in bel
 @pytest.mark.parametrize(
     "name", sorted(name for name in MODELS if MODELS[name].__module__[:9] == "tinkergym")
 )
-def test_every_list_has_a_longest_length(name):
+def test_limits_every_list_to_a_longest_length(name):
     assert list(unbounded_lists(MODELS[name].model_json_schema(), name)) == []

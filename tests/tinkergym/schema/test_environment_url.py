@@ -12,7 +12,7 @@ from tinkergym.schema.environment_url import is_environment_url, parse_environme
         ("WS://[::1]:9", "ws://[::1]:9"),
     ],
 )
-def test_an_address_has_one_spelling(text, canonical):
+def test_gives_an_address_one_spelling(text, canonical):
     assert is_environment_url(text)
     assert str(parse_environment_url(text)) == canonical
     assert str(parse_environment_url(canonical)) == canonical
@@ -25,7 +25,7 @@ def test_an_address_has_one_spelling(text, canonical):
         *("ws://user@host", "ws://host?q=1", "ws://host#f"),
     ],
 )
-def test_anything_else_is_refused(text):
+def test_rejects_anything_else(text):
     with pytest.raises(InvalidRequestError) as refused:
         parse_environment_url(text)
     assert refused.value.field == "url"

@@ -37,12 +37,12 @@ def test_restores_own_policy_and_settings_of_each_seat_from_wire():
     assert list(asked.seats) == ["x", "o"]
 
 
-def test_an_episode_has_at_least_one_seat():
+def test_requires_at_least_one_seat_in_episode():
     with pytest.raises(ValidationError, match="seats"):
         request()
 
 
-def test_a_result_holds_each_agent_once():
+def test_holds_each_agent_once_in_a_result():
     two = [one_turn_episode(1.0, agent="x"), one_turn_episode(-1.0, agent="o")]
     result = EpisodeResult(episode_id="j:1:0", lease_id="l", trajectories=two)
     assert EpisodeResult.model_validate_json(result.model_dump_json()) == result
@@ -51,7 +51,7 @@ def test_a_result_holds_each_agent_once():
             EpisodeResult(episode_id="j:1:0", lease_id="l", trajectories=wrong)
 
 
-def test_the_one_trajectory_of_an_episode_with_one_seat():
+def test_returns_the_one_trajectory_of_single_seat_episode():
     one = one_turn_episode(1.0)
     result = EpisodeResult(episode_id="j:1:0", lease_id="l", trajectories=[one])
     assert (result.trajectory, one.agent) == (one, ONLY_AGENT)

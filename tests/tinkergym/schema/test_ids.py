@@ -20,7 +20,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_a_reference_is_read_and_written_again(text):
+def test_reads_and_writes_reference_again(text):
     assert PolicyRef.parse(text) == WRITTEN[text]
     assert str(WRITTEN[text]) == text
 
@@ -38,7 +38,7 @@ def test_rejects_non_reference_with_the_setting_it_stood_in(text):
     assert caught.value.field == "teacher"
 
 
-def test_a_version_is_pinned_in_place_of_a_name():
+def test_pins_a_version_in_place_of_name():
     assert str(PolicyRef.parse("job-1/black@latest").at(7)) == "job-1/black@7"
     assert str(PolicyRef.parse("policy-1@step:3").at(7)) == "policy-1@7"
 
@@ -48,11 +48,11 @@ def test_a_version_is_pinned_in_place_of_a_name():
     [("job-1", True), ("job-1@latest", True)]
     + [(text, False) for text in ("job-1@best", "job-1@0", "job-1@step:0")],
 )
-def test_only_a_reference_without_a_number_means_the_newest(text, newest):
+def test_means_newest_only_by_reference_without_number(text, newest):
     assert PolicyRef.parse(text).is_newest is newest
 
 
-def test_models_are_told_apart_from_references():
+def test_tells_models_from_references():
     assert [text for text in ("job-1", "policy-1@3", "nano", "org/job-1") if PolicyRef.is_meant(text)] == [
         "job-1",
         "policy-1@3",

@@ -22,13 +22,13 @@ def spec(*environments, **settings):
 
 
 @given(seed=st.integers(0, 2**63 - 1), step=st.integers(1, 10**6), groups=st.integers(1, 64))
-def test_every_step_has_its_shares_to_within_two_groups(seed, step, groups):
+def test_shares_every_step_to_within_two_groups(seed, step, groups):
     counted = Counter(drawn([7, 2, 1], seed=seed, step=step, group=group) for group in range(groups))
     for index, share in enumerate((0.7, 0.2, 0.1)):
         assert abs(counted[index] - share * groups) < 2.5
 
 
-def test_the_draws_of_a_seed_are_these():
+def test_draws_these_by_this_seed():
     # Golden: a job that goes on elsewhere, or later, plays the same environments.
     assert [drawn([0.7, 0.3], seed=0, step=1, group=group) for group in range(10)] == [
         0,
@@ -45,7 +45,7 @@ def test_the_draws_of_a_seed_are_these():
     assert [drawn([1, 1, 2], seed=7, step=2, group=group) for group in range(8)] == [2, 2, 0, 2, 1, 0, 2, 1]
 
 
-def test_over_many_steps_shares_are_the_weights():
+def test_shares_by_weights_over_many_steps():
     first = sum(drawn([0.7, 0.3], seed=3, step=step, group=0) == 0 for step in range(4000))
     assert abs(first / 4000 - 0.7) < 0.05
 
@@ -58,7 +58,7 @@ def test_represents_job_by_first_environment_also_when_read_again():
     assert {mixed.environment_at(1, group).id for group in range(16)} == {"a/Easy-v0", "b/Hard-v0"}
 
 
-def test_one_environment_with_other_arguments_is_another_environment():
+def test_tells_environments_apart_by_arguments():
     mixed = spec({**EASY, "kwargs": {"size": 3}}, {**EASY, "kwargs": {"size": 9, "token": "secret"}})
     assert list(mixed.own_environments) == ["a/Easy-v0[size=3]", "a/Easy-v0[size=9]"]
     assert names_of([("a", {}), ("b", {"k": 1})]) == ["a", "b"]
@@ -78,13 +78,13 @@ def test_one_environment_with_other_arguments_is_another_environment():
         ([EASY, HARD], {"evaluate": {"steps": 2, "target": 1.0}}, "evaluate"),
     ],
 )
-def test_a_mixture_that_cannot_be_meant_is_refused(environments, settings, field):
+def test_rejects_meaningless_mixture(environments, settings, field):
     with pytest.raises(InvalidRequestError) as caught:
         spec(*environments, **settings)
     assert caught.value.field == field
 
 
-def test_an_evaluation_that_names_no_environment_is_one_of_each():
+def test_evaluates_each_when_no_environment_is_named():
     mixed = spec(evaluate=[EvaluateEvery(2), EvaluateEvery(1, "b/Hard-v0", name="hard", target=0.9)])
     assert [mixed.name_of(one) for one in mixed.evaluations] == ["a/Easy-v0", "b/Hard-v0", "hard"]
     assert [mixed.environment_of(one).id for one in mixed.evaluations] == ["a/Easy-v0", *["b/Hard-v0"] * 2]
@@ -103,12 +103,12 @@ def test_evaluates_with_arguments_of_the_environment_it_stands_for():
     ]
 
 
-def test_arguments_of_an_evaluation_replace_those_of_the_environment():
+def test_replaces_arguments_of_environment_by_the_evaluations():
     mixed = spec({**EASY, "kwargs": {"size": 3}}, HARD, evaluate=EvaluateEvery(2, env_kwargs={"size": 7}))
     assert [mixed.environment_of(one).kwargs["size"] for one in mixed.evaluations] == [7, 7]
 
 
-def test_best_by_names_the_evaluation_with_the_longest_fitting_name():
+def test_names_evaluation_with_longest_fitting_name_by_best():
     mixed = spec(
         evaluate=[EvaluateEvery(2, "a/Easy-v0", name=name) for name in ("a", "a/b")], best_by="a/b/c"
     )

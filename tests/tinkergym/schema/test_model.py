@@ -13,7 +13,7 @@ from tinkergym.schema.parsing import parse_spec
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 
 
-def test_models_are_taken_as_settings_too():
+def test_takes_models_as_settings_too():
     assert parse_spec({**GOOD, "adapter": FullParameters()}).adapter == FullParameters()
 
 
@@ -29,7 +29,7 @@ def test_rejects_subclass_with_ignored_method_by_its_name(base, kind):
     assert refused.value.field == "Mine.advantages"
 
 
-def test_a_subclass_may_change_the_defaults_of_settings():
+def test_lets_subclass_change_the_defaults_of_settings():
     class Mine(tg.GRPO):
         clip_low: float = 0.9
 
@@ -62,7 +62,7 @@ def test_names_in_methods_refusal_what_runs_own_code():
     assert "docs/guides/own_loop.md" in refused.value.hint
 
 
-def test_a_subclass_of_a_subclass_may_check_its_settings():
+def test_lets_subclass_of_a_subclass_check_its_settings():
     class Mine(tg.GRPO):
         clip_low: float = 0.9
 

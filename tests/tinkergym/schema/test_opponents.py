@@ -5,19 +5,19 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.opponents import Base, Frozen, League, Replay, Scripted
 
 
-def test_the_first_setting_can_be_passed_by_position():
+def test_takes_first_setting_by_position():
     assert Scripted("random") == Scripted(name="random")
     assert Frozen("job-1@40") == Frozen(policy="job-1@40")
     assert Replay("job-1") == Replay(job="job-1")
 
 
-def test_results_are_recorded_by_who_plays():
+def test_records_results_by_who_plays():
     players = [Scripted("random"), Frozen("job-1/black@40"), Base(), Replay("job-1")]
     assert [player.label for player in players] == ["random", "job-1/black@40", "base", "replay"]
 
 
 @pytest.mark.parametrize("make", [lambda: Frozen("nano"), lambda: Replay("job-1@3"), lambda: Scripted("")])
-def test_what_names_nobody_is_refused(make):
+def test_rejects_what_names_nobody(make):
     with pytest.raises(InvalidRequestError):
         make()
 
@@ -37,12 +37,12 @@ def test_shares_of_a_league_that_would_do_nothing_are_refused(settings):
         League(**settings)
 
 
-def test_what_the_shares_leave_goes_to_past_versions():
+def test_gives_past_versions_what_the_shares_leave():
     assert League(anchor_share=0.2, current_share=0.5).past_share == pytest.approx(0.3)
     assert not League(anchor_share=0.4, current_share=0.6).has_past
 
 
-def test_a_game_is_read_with_players_as_they_are_sent():
+def test_reads_game_with_players_as_they_are_sent():
     league = League(anchors=[Scripted("random"), Frozen("job-1@2")])
     assert League.model_validate_json(league.model_dump_json()) == league
     assert tg.opponents.League is League

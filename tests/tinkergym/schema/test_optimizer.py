@@ -10,15 +10,15 @@ def rates(steps: int, **settings: object) -> list[float]:
     return [algorithm.optimizer_step(step, steps)["learning_rate"] for step in range(1, steps + 1)]
 
 
-def test_constant_stays():
+def test_keeps_constant_rate():
     assert rates(3) == [1.0, 1.0, 1.0]
 
 
-def test_linear_begins_at_the_full_rate_and_never_reaches_zero():
+def test_starts_linear_schedule_fully_and_never_reaches_zero():
     assert rates(4, lr_schedule="linear") == pytest.approx([1.0, 0.75, 0.5, 0.25])
 
 
-def test_cosine_falls_slowly_at_both_ends():
+def test_falls_slowly_at_both_ends_of_cosine():
     assert rates(4, lr_schedule="cosine") == pytest.approx([1.0, 0.853553, 0.5, 0.146447], abs=1e-6)
 
 

@@ -26,6 +26,6 @@ def test_keeps_location_of_a_part_wherever_job_has_it(group_size):
     assert caught.value.field == "algorithm.group_size"
 
 
-def test_every_wrong_setting_of_a_request_is_mentioned_at_once():
+def test_mentions_every_wrong_setting_of_a_request_together():
     error = refusal(steps=0, modl="nano", seed=-1)
     assert error.field == "steps"

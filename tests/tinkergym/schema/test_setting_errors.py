@@ -152,7 +152,7 @@ def test_translates_name_of_another_library_for_this_kind_of_job(kind, name, mea
         parse_spec({"kind": kind, "data": "0" * 64, "steps": 1, name: 1})
 
 
-def test_a_correct_job_needs_nothing_of_how_errors_are_explained():
+def test_needs_nothing_of_error_explanations_for_correct_job():
     script = (
         "import sys, tinkergym as tg; from tinkergym.schema.parsing import parse, parse_spec; "
         "parse_spec({'environment': {'id': 'a/B-v0'}, 'steps': 1, 'algorithm': tg.GRPO(group_size=4)}); "

@@ -29,7 +29,7 @@ def test_names_setting_of_a_change_in_each_kind_of_job(spec):
     ("settings", "field"),
     [({"seed": 3}, "seed"), ({"group_size": 3}, "group_size"), ({"learning_rate": -1}, "learning_rate")],
 )
-def test_what_cannot_be_changed_on_the_way_is_refused(settings, field):
+def test_rejects_what_cannot_be_changed_on_the_way(settings, field):
     with pytest.raises(InvalidRequestError) as caught:
         changes_to(RL, settings)
     assert caught.value.field.rpartition(".")[2] == field
@@ -53,7 +53,7 @@ GAME = parse_spec(
 )
 
 
-def test_each_policy_of_a_game_can_be_changed_alone():
+def test_changes_each_policy_of_a_game_alone():
     changes = changes_to(GAME, {"agents.black.learning_rate": 0.2, "agents.white.kl_coefficient": 0.5})
     assert {change.name: (change.old, change.new) for change in changes} == {
         "agents.black.learning_rate": (0.3, 0.2),
@@ -66,7 +66,7 @@ def test_each_policy_of_a_game_can_be_changed_alone():
 
 
 @pytest.mark.parametrize("name", ["agents.red.learning_rate", "agents.black.seed", "agents.black.updates"])
-def test_what_a_policy_does_not_have_cannot_be_changed(name):
+def test_rejects_change_of_what_a_policy_lacks(name):
     with pytest.raises(InvalidRequestError) as caught:
         changes_to(GAME, {name: 1})
     assert caught.value.field == name

@@ -10,7 +10,7 @@ from tinkergym.schema.structured import JsonSchema, Regex
 
 
 @pytest.mark.parametrize("structured", [Regex(pattern="[0-8]"), JsonSchema(json_schema={"type": "integer"})])
-def test_a_structure_is_the_same_after_the_wire(structured):
+def test_restores_structure_after_the_wire(structured):
     request = SampleRequest(request_id="r", policy="p", prompt_ids=[1], max_tokens=1, structured=structured)
     assert SampleRequest.model_validate_json(request.model_dump_json()).structured == structured
 
@@ -23,7 +23,7 @@ def test_denies_leased_episodes_structure_and_left_out_tokens():
     assert (plan.decoding.structured, plan.decoding.is_cut) == (None, False)
 
 
-def test_a_schema_has_a_largest_size():
+def test_limits_the_size_of_schema():
     with pytest.raises(InvalidRequestError) as caught:
         JsonSchema(json_schema={"enum": ["x" * 70_000]})
     assert caught.value.field == "JsonSchema.json_schema"

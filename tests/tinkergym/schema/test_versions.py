@@ -8,18 +8,18 @@ from tinkergym.schema.versions import require_same_version
 
 
 @pytest.mark.parametrize("service", ["0.1.0", "0.1.7", "0.1.0.dev3", "0.1"])
-def test_versions_that_differ_in_the_last_number_understand_each_other(service):
+def test_accepts_versions_that_differ_in_the_last_number(service):
     require_same_version("0.1.0", service)
 
 
 @pytest.mark.parametrize("service", ["0.2.0", "1.1.0", "0", ""])
-def test_others_are_refused_with_what_to_install(service):
+def test_rejects_others_with_what_to_install(service):
     with pytest.raises(VersionMismatchError) as refused:
         require_same_version("0.1.0", service)
     assert f"pip install 'tinkergym=={service}'" in refused.value.hint
 
 
-def test_a_client_compares_at_the_first_call(monkeypatch):
+def test_compares_versions_at_the_first_call(monkeypatch):
     monkeypatch.setattr(routes_service, "__version__", "9.9.0")
     with ScriptedService() as service, pytest.raises(VersionMismatchError):
         tg.Client(service.url, service.api_key)

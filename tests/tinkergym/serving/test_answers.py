@@ -163,13 +163,13 @@ def test_takes_no_later_answer_after_a_wrong_one(hostile):
     env.close()
 
 
-def test_a_server_of_another_version_is_named(hostile):
+def test_names_server_of_another_version(hostile):
     hostile.answers = {"about": {**ABOUT, "version": 2}}
     with pytest.raises(ProtocolVersionError):
         play(hostile.url)
 
 
-def test_an_errors_type_is_kept_and_its_text_is_cut(hostile):
+def test_keeps_type_of_errors_and_cuts_text(hostile):
     hostile.answers = {"step": {"error": {"type": "InvalidRewardError", "message": "x" * 10**6}}}
     with pytest.raises(InvalidRewardError) as caught:
         play(hostile.url)

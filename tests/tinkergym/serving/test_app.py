@@ -21,7 +21,7 @@ def session(link, **more):
     return ask(link, op="open", version=VERSION, session=ID, **more)
 
 
-def test_without_the_token_there_is_no_connection(stranger):
+def test_denies_connection_without_the_token(stranger):
     for token in (None, "wrong", TOKEN + "x", "", "ü"):
         with pytest.raises((InvalidStatus, UnicodeEncodeError)) as caught:
             stranger.connect(token)
@@ -29,7 +29,7 @@ def test_without_the_token_there_is_no_connection(stranger):
             assert caught.value.response.status_code == 401
 
 
-def test_another_version_is_refused_by_name(stranger):
+def test_rejects_another_version_by_name(stranger):
     answer = ask(stranger.connect(), op="open", version=99, session=ID)
     assert answer["error"]["type"] == "ProtocolVersionError"
 
@@ -74,5 +74,5 @@ def test_ends_connection_with_reason_on_garbage_without_harming_others(stranger,
     ],
     ids=str,
 )
-def test_a_message_that_makes_no_sense_is_answered_with_why(stranger, message):
+def test_answers_senseless_message_with_why(stranger, message):
     assert ask(stranger.connect(), **message)["error"]["type"] == "InvalidRequestError"

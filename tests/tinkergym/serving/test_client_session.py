@@ -23,7 +23,7 @@ def test_reconnects_and_continues_the_episode(relay, connect):
 
 
 @pytest.mark.parametrize("call", ["open", "reset", "step", "fail"])
-def test_a_call_whose_answer_is_lost_happens_once(relay, connect, call):
+def test_calls_once_though_the_answer_is_lost(relay, connect, call):
     env = connect(relay.url, reconnect_seconds=10).unwrapped
     if call != "open":
         first = env.reset(seed=0)
@@ -95,7 +95,7 @@ def test_frees_place_of_vanished_client_when_it_is_idle(serve, connect, relays):
     connect(url, busy_seconds=30).reset(seed=0)
 
 
-def test_the_kernel_notices_when_the_machine_of_a_client_vanished():
+def test_notices_when_the_machine_of_a_client_vanished():
     with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:

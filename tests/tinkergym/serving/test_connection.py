@@ -23,7 +23,7 @@ def session(link, **more):
     return ask(link, op="open", version=VERSION, session=ID, **more)
 
 
-def test_a_hundred_megabytes_are_refused_by_their_header(stranger):
+def test_rejects_hundred_megabytes_by_their_header(stranger):
     link = stranger.connect()
     session(link)
     with pytest.raises(ConnectionClosed) as caught:
@@ -35,20 +35,20 @@ def test_a_hundred_megabytes_are_refused_by_their_header(stranger):
 
 @pytest.mark.parametrize("patience", [0.3])
 @pytest.mark.parametrize("sent", [b"", b"GET / HTT", b"GET /v1/session HTTP/1.1\r\nHost: localhost\r\nUpgr"])
-def test_a_request_that_never_ends_is_hung_up_on(stranger, sent):
+def test_hangs_up_on_request_that_never_ends(stranger, sent):
     with socket.create_connection(stranger.address, timeout=20) as link:
         link.sendall(sent)
         assert link.recv(1000) == b""
 
 
 @pytest.mark.parametrize("patience", [0.3])
-def test_a_connection_that_opens_no_session_is_hung_up_on(stranger):
+def test_hangs_up_on_connection_that_opens_no_session(stranger):
     link = stranger.connect()
     with pytest.raises(ConnectionClosed):
         link.recv(timeout=20)
 
 
-def test_the_number_of_connections_is_limited(serve, connect):
+def test_limits_number_of_connections(serve, connect):
     url = serve(capacity=1)
     envs = [connect(url) for _ in range(18)]
     with pytest.raises(Exception, match="too many connections"):
@@ -77,7 +77,7 @@ def test_keeps_no_client_waiting_while_a_large_frame_is_read(stranger, monkeypat
     assert "error" in json.loads(link.recv(timeout=20))  # nothing was reset yet
 
 
-def test_who_reads_nothing_of_its_answers_is_hung_up_on(serve, monkeypatch):
+def test_hangs_up_on_who_reads_none_of_its_answers(serve, monkeypatch):
     monkeypatch.setattr("tinkergym.serving.server.PunctualSocket.reading_seconds", 0.2)
     address = serve(capacity=1, lease_seconds=0.1).partition("//")[2].split(":")
     with socket.socket() as client:

@@ -57,7 +57,7 @@ def serve_stream(serve):
     return serve_on
 
 
-def test_who_reads_nothing_of_an_answer_is_hung_up_on(serve_stream):
+def test_hangs_up_on_who_reads_nothing_of_an_answer(serve_stream):
     class Impatient(PunctualHead):
         reading_seconds = 0.1
 
@@ -67,7 +67,7 @@ def test_who_reads_nothing_of_an_answer_is_hung_up_on(serve_stream):
         assert ended.wait(60.0)
 
 
-def test_who_reads_on_is_served_for_longer_than_that(serve_stream):
+def test_serves_who_reads_on_for_longer_than_that(serve_stream):
     class Impatient(PunctualHead):
         reading_seconds = 1.0
 

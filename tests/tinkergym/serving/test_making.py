@@ -15,12 +15,12 @@ def test_describes_what_is_served_by_one_made_environment():
     env.close()
 
 
-def test_what_cannot_be_made_is_refused_before_anybody_connects():
+def test_rejects_before_connecting_what_cannot_be_made():
     with pytest.raises(InvalidRequestError):
         description_of(SETTINGS.model_copy(update={"environment_id": "nobody/Has-v0"}))
 
 
-def test_only_ways_of_rendering_that_can_travel_are_taken():
+def test_takes_only_ways_of_rendering_that_can_travel():
     description = {"id": "x", "metadata": {"render_modes": ["rgb_array"]}}
     assert check_render_mode(None, description) is None
     assert check_render_mode("rgb_array", description) == "rgb_array"

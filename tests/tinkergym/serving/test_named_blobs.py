@@ -89,7 +89,7 @@ def test_names_by_hash_and_finds_what_was_sent_before():
 
 
 @pytest.mark.parametrize("entry", ["ab" * 32, "", True, -1, 1.0, None])
-def test_a_frame_that_names_what_is_not_known_is_refused(entry):
+def test_rejects_frame_that_names_what_is_not_known(entry):
     head, blobs = split_frame(encode({"observation": LARGE}))
     head["$blobs"] = [entry]
     with pytest.raises(InvalidRequestError):
@@ -103,7 +103,7 @@ def test_bounds_memory_that_short_frame_takes_by_repeated_names(monkeypatch):
         decode(join_frame(head, []), {"ab" * 32: b"x" * 1000})
 
 
-def test_what_is_kept_and_noted_has_an_end():
+def test_bounds_what_is_kept_and_noted():
     seen = SeenBlobs(most_bytes=1000)
     seen.add({"a": b"x" * 600})
     seen.add({"b": b"y" * 600})
@@ -112,7 +112,7 @@ def test_what_is_kept_and_noted_has_an_end():
     assert [sent.note("a"), sent.note("a"), sent.note("b"), sent.note("a")] == [False, True, False, False]
 
 
-def test_a_client_that_knows_no_hashes_is_sent_everything(serve):
+def test_sends_everything_to_client_that_knows_no_hashes(serve):
     from websockets.sync.client import connect
 
     from tinkergym.serving.protocol import PATH, VERSION

@@ -39,7 +39,7 @@ def test_reports_reward_that_is_not_a_number_as_separate_error(serve, connect):
         env.step("odd info")
 
 
-def test_a_step_that_hangs_ends_and_reset_begins_another(serve, connect):
+def test_ends_hanging_step_and_begins_another_by_reset(serve, connect):
     env = connect(serve(step_timeout_seconds=1.0, capacity=1))
     env.reset(seed=0)
     with pytest.raises(EnvironmentTimeoutError, match=r"(?s)step did not return within.*HANGS.wait"):

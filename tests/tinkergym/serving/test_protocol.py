@@ -14,13 +14,13 @@ from tinkergym.serving.protocol import MOST_JSON_CHARACTERS, MOST_JSON_VALUES, d
 
 
 @given(values)
-def test_a_message_is_the_same_after_it_travelled_twice(value):
+def test_restores_message_that_travelled_twice(value):
     once = decode(encode({"value": value}))
     assert encode(once) == encode(decode(encode(once)))
 
 
 @given(st.binary() | st.text())
-def test_any_frame_is_a_message_or_is_refused(frame):
+def test_reads_any_frame_as_message_or_rejects_it(frame):
     try:
         assert isinstance(decode(frame), dict)
     except InvalidRequestError as error:
@@ -40,7 +40,7 @@ def array(number):
 
 
 @pytest.mark.parametrize("item", [array(0), {"$bytes": 0}])
-def test_bytes_that_are_named_twice_are_refused(item):
+def test_rejects_bytes_that_are_named_twice(item):
     head = json.dumps({"values": [item, item], "$blobs": [4]}).encode()
     frame = struct.pack("<I", len(head)) + head + b"1234"
     with pytest.raises(InvalidRequestError):

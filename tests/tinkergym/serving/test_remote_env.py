@@ -54,7 +54,7 @@ def assert_same(here, there):
 
 
 @pytest.mark.parametrize("environment_id", [BOARD, PICTURES, "serving-test/Obedient-v0"])
-def test_gymnasiums_checker_has_no_complaint(serve, environment_id):
+def test_passes_gymnasiums_checker(serve, environment_id):
     env = gym.make("tinkergym/Remote-v0", url=serve(environment_id), token=TOKEN)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -63,7 +63,7 @@ def test_gymnasiums_checker_has_no_complaint(serve, environment_id):
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_episodes_are_those_of_the_same_environment_here(serve, connect, processes):
+def test_plays_episodes_of_same_environment_here(serve, connect, processes):
     here, there = tg.make(BOARD), connect(serve(BOARD, processes=processes))
     for seed in range(5):
         actions = [f"{column}{row}" for column in "abc" for row in "123"]
@@ -73,7 +73,7 @@ def test_episodes_are_those_of_the_same_environment_here(serve, connect, process
     assert_same(episode(here, None, ["b2"]), episode(there, None, ["b2"]))
 
 
-def test_arrays_and_numbers_arrive_with_their_types(serve, connect):
+def test_restores_arrays_and_numbers_with_their_types(serve, connect):
     here, there = tg.make(PICTURES), connect(serve(PICTURES))
     assert there.observation_space == here.observation_space
     assert there.action_space == here.action_space
@@ -81,7 +81,7 @@ def test_arrays_and_numbers_arrive_with_their_types(serve, connect):
     assert_same(episode(here, 3, actions), episode(there, 3, actions))
 
 
-def test_spaces_metadata_and_further_methods_are_the_servers(serve, connect):
+def test_takes_spaces_metadata_and_methods_from_server(serve, connect):
     env = connect(serve())
     assert env.action_space == tg.spaces.Text()
     assert env.metadata["turns"] == "multi"
@@ -92,14 +92,14 @@ def test_spaces_metadata_and_further_methods_are_the_servers(serve, connect):
     assert env.unwrapped.legal_actions() is None
 
 
-def test_hostile_text_arrives_as_it_was_sent(serve, connect):
+def test_delivers_hostile_text_as_it_was_sent(serve, connect):
     env = connect(serve())
     env.reset(seed=0)
     for action in ["\ud800", "\x00", '{"$tuple": [1]}', '"$', "日本語 🙂", "a" * 100_000]:
         assert env.step(action)[0].partition(":")[2] == action
 
 
-def test_a_picture_is_drawn_there(serve, connect):
+def test_draws_picture_there(serve, connect):
     env = connect(serve(), render_mode="ansi")
     env.reset(seed=1)
     env.step("a")
@@ -120,7 +120,7 @@ def test_rejects_too_long_messages_and_loses_nothing(serve, connect):
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "ws://", "ws://u:p@h:1", "ws://h:99999", "ws://h/?q=1", 7])
-def test_an_address_that_is_none_is_refused(connect, url):
+def test_rejects_invalid_address(connect, url):
     with pytest.raises(InvalidRequestError) as caught:
         connect(url)
     assert caught.value.field == "url"
@@ -187,7 +187,7 @@ def test_opens_own_session_after_a_fork(serve, connect):
     assert env.step("two")[0] == "2:two"
 
 
-def test_an_environment_used_by_several_threads_counts_every_step_once(serve, connect):
+def test_counts_every_step_once_over_several_threads(serve, connect):
     env = connect(serve()).unwrapped
     env.reset(seed=0)
     seen = []
@@ -201,7 +201,7 @@ def test_an_environment_used_by_several_threads_counts_every_step_once(serve, co
     assert sorted(seen) == sorted(f"{n}:t" for n in range(1, 101))
 
 
-def test_gymnasium_knows_it_whichever_is_imported_first():
+def test_registers_with_gymnasium_whichever_is_imported_first():
     import subprocess
     import sys
 

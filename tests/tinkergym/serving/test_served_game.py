@@ -30,7 +30,7 @@ def game(table, seed, options=None):
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_a_served_game_is_the_game_that_is_here(processes):
+def test_serves_the_game_that_is_here(processes):
     with environment_server(GAME, processes=processes) as url:
         env = tg.make("tinkergym/Remote-v0", url=url, token=TOKEN)
         there, here = seated(env), GameTable(tg.make_game(GAME))
@@ -41,7 +41,7 @@ def test_a_served_game_is_the_game_that_is_here(processes):
         there.close()
 
 
-def test_scripts_play_their_seats_where_the_game_is():
+def test_plays_scripts_in_seats_where_the_game_is():
     options = {PLAYERS: {"player_0": (TablePlayer(name="perfect"), 5)}}
     with environment_server(GAME) as url:
         there = seated(tg.make("tinkergym/Remote-v0", url=url, token=TOKEN))
@@ -65,7 +65,7 @@ def test_frees_servers_place_of_game_that_its_loop_ended():
         first.close()
 
 
-def test_an_environment_with_one_agent_is_no_game():
+def test_rejects_environment_with_one_agent_as_game():
     with environment_server("games/NimVs-v0") as url:
         env = tg.make("tinkergym/Remote-v0", url=url, token=TOKEN)
         assert seated(env) is env
@@ -92,19 +92,19 @@ class Liar:
         {"agents": ["a"], "ended": [], "turn": {"agent": "a"}, "owed": {}},
     ],
 )
-def test_a_position_that_means_nothing_is_refused(position):
+def test_rejects_position_that_means_nothing(position):
     with pytest.raises(RemoteAnswerError):
         RemoteTable(Liar({"position": position})).reset(seed=0)
 
 
-def test_a_sound_position_is_read():
+def test_reads_sound_position():
     info = {"position": {"agents": ["a"], "ended": [], "turn": None, "owed": {"a": 1.0}}}
     assert RemoteTable(Liar(info)).reset(seed=0) == Position(
         agents=("a",), ended=(), turn=None, owed={"a": 1.0}
     )
 
 
-def test_the_player_plays_a_served_game_with_several_seats():
+def test_plays_served_game_with_several_seats():
     renderer = Renderer.from_bundle(byte_bundle())
     first = EpisodePlan(
         episode_id="e", seed=1, policy="p", agent="player_0", environment=EnvironmentRef(id="served")

@@ -41,7 +41,7 @@ def test_moves_session_to_another_connection_that_takes_it_up(stranger):
             old.recv(timeout=20)
 
 
-def test_a_session_that_never_was_is_gone(stranger):
+def test_calls_gone_a_session_that_never_was(stranger):
     answer = session(stranger.connect(), resume=True)
     assert answer["error"]["type"] == "EnvironmentGoneError"
 

@@ -21,6 +21,6 @@ def test_hides_servers_token_and_calls_only_loopback_private():
         *({"port": 70000}, {"environment_id": ""}, {"unknown": 1}, {"max_message_bytes": 3}),
     ],
 )
-def test_a_setting_that_cannot_be_meant_is_refused(wrong):
+def test_rejects_meaningless_setting(wrong):
     with pytest.raises(ValidationError):
         ServerSettings(**{"environment_id": "a/B-v0", "token": TOKEN, **wrong})

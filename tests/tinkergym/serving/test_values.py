@@ -29,24 +29,24 @@ def without_nan_bits(value):
 
 
 @given(values)
-def test_a_value_arrives_as_what_it_was(value):
+def test_restores_value_as_what_it_was(value):
     arrived = decode(encode({"value": value}))["value"]
     assert without_nan_bits(value) or "nan" in repr(value) or same(value, arrived)
 
 
-def test_text_travels_as_text_and_arrays_as_bytes():
+def test_sends_text_as_text_and_arrays_as_bytes():
     assert isinstance(encode({"observation": "é", "reward": math.inf}), str)
     image = np.zeros((64, 64, 3), np.uint8)
     assert len(encode({"observation": image})) < image.nbytes + 200
 
 
-def test_an_array_that_arrived_can_be_written_to():
+def test_lets_caller_write_to_received_array():
     arrived = decode(encode({"a": np.arange(4)}))["a"]
     arrived[0] = 9
     assert arrived[0] == 9
 
 
-def test_of_a_subclass_the_plain_value_travels():
+def test_sends_plain_value_of_a_subclass():
     class Colour(enum.StrEnum):
         RED = "red"
 
@@ -59,12 +59,12 @@ def test_of_a_subclass_the_plain_value_travels():
     [{1, 2}, object(), np.array([object()]), 1j, np.array(["a"]), np.longdouble(1)],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_travel_is_refused_by_name(value):
+def test_rejects_by_name_what_cannot_travel(value):
     with pytest.raises(TypeError, match="cannot be sent"):
         encode({"info": {"inside": [value]}})
 
 
-def test_a_value_that_contains_itself_is_refused():
+def test_rejects_value_that_contains_itself():
     value = []
     value.append(value)
     with pytest.raises(TypeError, match="nested too deeply"):

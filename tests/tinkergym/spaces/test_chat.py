@@ -40,7 +40,7 @@ def test_contains_lists_of_messages_that_are_json_already(chat):
         ([{**user("a"), "name": None}], "name"),
     ],
 )
-def test_other_things_are_not_contained_and_the_space_says_why(thing, reason):
+def test_says_why_other_things_are_not_contained(thing, reason):
     assert thing not in Chat()
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(Chat().fault(thing))
@@ -83,7 +83,7 @@ def test_samples_are_short_contained_and_repeat_with_the_seed(space):
     assert all(sample in space and len(sample) <= max(3, space.min_messages) for sample in samples)
 
 
-def test_a_sample_can_be_one_of_the_legal_chats():
+def test_samples_one_of_the_legal_chats():
     legal = [[user("a")], [user("b"), assistant("c")]]
     space = Chat(seed=0)
     samples = [space.sample(mask=legal) for _ in range(50)]
@@ -96,13 +96,13 @@ def test_a_sample_can_be_one_of_the_legal_chats():
         space.sample(probability={"a": 1.0})
 
 
-def test_spaces_are_equal_by_their_bounds():
+def test_compares_spaces_by_their_bounds():
     assert Chat() == Chat(roles=["assistant", "tool", "user", "system"])
     others = [Chat(5), Chat(min_messages=1), Chat(roles=["user"]), Chat(max_length=5), Text()]
     assert all(Chat() != other for other in others)
 
 
-def test_a_space_survives_pickling_and_copying_with_its_generator():
+def test_survives_pickling_and_copying_with_its_generator():
     space = Chat(5, roles=["user"], seed=1)
     copies = [pickle.loads(pickle.dumps(space)), copy.deepcopy(space)]
     assert copies == [space, space]
@@ -110,7 +110,7 @@ def test_a_space_survives_pickling_and_copying_with_its_generator():
     assert [other.sample() for other in copies] == [expected, expected]
 
 
-def test_gymnasiums_json_form_shares_nothing_with_the_values():
+def test_shares_nothing_in_gymnasiums_json_form_with_values():
     chat = [system("a")]
     (back,) = Chat().from_jsonable(Chat().to_jsonable([chat]))
     back[0]["content"] = "b"
@@ -118,7 +118,7 @@ def test_gymnasiums_json_form_shares_nothing_with_the_values():
 
 
 @pytest.mark.parametrize("wrap", [lambda space: space, lambda space: gym.spaces.Dict(chat=space, n=Text(3))])
-def test_flattening_is_refused_by_name(wrap):
+def test_rejects_flattening_by_name(wrap):
     space = wrap(Chat())
     with pytest.raises((UnsupportedSpaceError, ValueError), match="cannot be flattened"):
         flatdim(space)

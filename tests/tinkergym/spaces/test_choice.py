@@ -17,6 +17,6 @@ def test_draws_value_by_spaces_own_generator_and_its_weight():
     ("values", "weights"),
     [([], None), (None, None), ([7], None), ([1, 2], [0, 0]), ([1, 2], [-1, 2]), ([1], [float("inf")])],
 )
-def test_what_cannot_be_drawn_from_is_refused(values, weights):
+def test_rejects_what_cannot_be_drawn_from(values, weights):
     with pytest.raises(ValueError, match=r"."):
         choose(Discrete(5), values, weights)

@@ -20,7 +20,7 @@ from tinkergym.spaces import (
 
 
 @given(any_spaces)
-def test_a_space_comes_back_equal_and_of_the_same_types(space):
+def test_restores_equal_space_of_the_same_types(space):
     document = through_json(space_to_json(space))
     back = space_from_json(document)
     assert type(back) is type(space)
@@ -28,7 +28,7 @@ def test_a_space_comes_back_equal_and_of_the_same_types(space):
     assert space_to_json(back) == document
 
 
-def test_without_pillow_a_picture_in_json_names_the_extra(monkeypatch):
+def test_names_the_extra_for_picture_in_json_without_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     space, picture = Image(1, 1), np.zeros((1, 1, 3), np.uint8)
     with pytest.raises(MissingExtraError):

@@ -53,7 +53,7 @@ gym.register("spaces-tests/Mirror-v0", entry_point=Mirror, max_episode_steps=9)
 
 
 @by_name
-def test_gymnasiums_checker_has_no_complaint(name):
+def test_passes_gymnasiums_checker(name):
     env = gym.make("spaces-tests/Mirror-v0", name=name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -86,14 +86,14 @@ def played(vector, single):
 
 
 @by_name
-def test_sync_vectors_carry_every_space(name):
+def test_carries_every_space_in_sync_vectors(name):
     vector = SyncVectorEnv([lambda: Mirror(name)] * 2)
     played(vector, Mirror(name))
     vector.close()
 
 
 @pytest.mark.parametrize("name", ["chat", "dict", "tuple"])
-def test_async_vectors_without_shared_memory_carry_every_space(name):
+def test_carries_every_space_in_async_vectors_without_shared_memory(name):
     vector = AsyncVectorEnv([lambda: Mirror(name)] * 2, shared_memory=False)
     try:
         played(vector, Mirror(name))
@@ -107,7 +107,7 @@ def test_rejects_shared_memory_wherever_text_is_with_what_to_do(name):
         AsyncVectorEnv([lambda: Mirror(name)])
 
 
-def test_images_alone_may_be_in_shared_memory():
+def test_allows_only_images_in_shared_memory():
     vector = AsyncVectorEnv([lambda: Mirror("image")] * 2)
     try:
         played(vector, Mirror("image"))
@@ -116,7 +116,7 @@ def test_images_alone_may_be_in_shared_memory():
 
 
 @by_name
-def test_empty_batches_have_the_form_of_full_ones(name):
+def test_makes_empty_batches_in_form_of_full_ones(name):
     space = space_from_json(space_to_json(SPACES[name]))
     empty = create_empty_array(space, n=2)
     assert empty in batch_space(space, n=2)
@@ -125,7 +125,7 @@ def test_empty_batches_have_the_form_of_full_ones(name):
     assert batch in batch_space(space, n=2)
 
 
-def test_empty_batches_of_bounded_spaces_are_in_them():
+def test_contains_empty_batches_of_bounded_spaces():
     assert create_empty_array(Text(9, min_length=4), n=2) in batch_space(Text(9, min_length=4), n=2)
     chat = Chat(9, min_messages=2, roles=["tool"])
     empty = create_empty_array(chat, n=2)
@@ -142,7 +142,7 @@ def test_stacks_spaces_that_differ_in_their_bounds():
     assert not is_space_dtype_shape_equiv(Chat(), Text())
 
 
-def test_vectors_accept_environments_whose_chats_differ_in_their_bounds():
+def test_vectorizes_environments_whose_chats_differ_in_bounds():
     class Talk(Mirror):
         def __init__(self, most):
             self.observation_space, self.action_space = Chat(most), Chat()

@@ -49,19 +49,19 @@ def test_writes_picture_as_it_looks_whatever_its_memory_layout():
         None,
     ],
 )
-def test_other_arrays_and_things_are_no_pictures_of_the_space(thing):
+def test_rejects_other_arrays_and_things_as_pictures(thing):
     assert thing not in Image(2, 3)
     with pytest.raises(InvalidValueError):
         Image(2, 3).to_png(thing)
 
 
 @pytest.mark.parametrize("arguments", [(0, 1), (1, -1), (1, 1, 2), (1, 1, 0)])
-def test_impossible_sizes_are_refused(arguments):
+def test_rejects_impossible_sizes(arguments):
     with pytest.raises(ValueError, match="must be"):
         Image(*arguments)
 
 
-def test_spaces_are_equal_by_their_size_and_differ_from_boxes():
+def test_compares_spaces_by_size_and_unlike_boxes():
     assert Image(2, 3) == Image(2, 3)
     assert Image(2, 3) != Image(3, 2)
     box = spaces.Box(0, 255, (2, 3, 3), np.uint8)
@@ -69,7 +69,7 @@ def test_spaces_are_equal_by_their_size_and_differ_from_boxes():
     assert box != Image(2, 3)
 
 
-def test_a_space_survives_pickling_and_copying_with_its_generator():
+def test_survives_pickling_and_copying_with_its_generator():
     space = Image(2, 3, seed=1)
     copies = [pickle.loads(pickle.dumps(space)), copy.deepcopy(space)]
     assert copies == [space, space]
@@ -78,7 +78,7 @@ def test_a_space_survives_pickling_and_copying_with_its_generator():
 
 
 @given(sizes, st.integers(0, 2**31))
-def test_flattening_is_undone_by_unflattening(size, seed):
+def test_undoes_flattening_by_unflattening(size, seed):
     space = Image(*size, seed=seed)
     pixels = space.sample()
     flat = flatten(space, pixels)
@@ -121,7 +121,7 @@ def test_rejects_small_file_claiming_to_be_huge_before_unpacking():
         Image(3, 3).from_png(data)
 
 
-def test_without_pillow_the_error_names_the_extra(monkeypatch):
+def test_names_the_extra_without_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError):
         Image(1, 1).to_png(np.zeros((1, 1, 3), np.uint8))

@@ -8,7 +8,7 @@ from tinkergym.spaces.numbers import DTYPES, from_lists, to_lists
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
-def test_every_number_comes_back_through_json_to_the_bit(dtype, shape):
+def test_restores_every_number_through_json_to_the_bit(dtype, shape):
     raw = np.random.default_rng(0).integers(0, 2, (*shape, dtype.itemsize), np.uint8)
     array = np.ascontiguousarray(raw).view(dtype).reshape(shape)
     if dtype.kind == "f":
@@ -24,6 +24,6 @@ def test_every_number_comes_back_through_json_to_the_bit(dtype, shape):
         *((1, "int8"), ([[1]], "int8"), ([1, 2], "int8"), ([-1], "uint64")),
     ],
 )
-def test_what_is_not_of_the_shape_and_type_is_refused(lists, dtype):
+def test_rejects_what_is_not_of_the_shape_and_type(lists, dtype):
     with pytest.raises(ValueError, match=r"."):
         from_lists(lists, (1,), np.dtype(dtype))

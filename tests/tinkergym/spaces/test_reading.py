@@ -91,7 +91,7 @@ def test_rejects_value_outside_its_space_and_says_where(space, value, where):
         (Image(1, 1), 0),
     ],
 )
-def test_a_document_without_a_value_of_the_space_is_refused(space, document):
+def test_rejects_document_without_a_value_of_the_space(space, document):
     with pytest.raises(InvalidValueError):
         from_json(space, document)
     # In a place of its own, the error says which.

@@ -66,7 +66,7 @@ def test_rejects_document_without_a_space_and_says_what_is_wrong(document, reaso
         space_from_json(document)
 
 
-def test_spaces_nested_without_end_are_refused():
+def test_rejects_spaces_nested_without_end():
     document = TEXT
     for _ in range(200):
         document = {"space": "tuple", "spaces": [document]}
@@ -91,7 +91,7 @@ class Halves(gym.spaces.Discrete):
     ids=["graph", "stacked", "subclass", "integer keys", "long double"],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_space_without_a_json_form_is_refused_everywhere(space, value, wrapped):
+def test_rejects_space_without_a_json_form_everywhere(space, value, wrapped):
     if wrapped:
         space, value = spaces.Tuple([space]), (value,)
     with pytest.raises(UnsupportedSpaceError):
@@ -102,7 +102,7 @@ def test_a_space_without_a_json_form_is_refused_everywhere(space, value, wrapped
         to_json(space, value)
 
 
-def test_the_order_of_a_dict_and_how_it_sorts_survive():
+def test_preserves_order_and_sorting_of_a_dict():
     unsorted = spaces.Dict({"b": Text(), "a": Text()}, sort_keys=False)
     back = space_from_json(through_json(space_to_json(unsorted)))
     assert list(back.spaces) == ["b", "a"]

@@ -24,22 +24,22 @@ class Echo(TextEnv):
 
 
 @given(st.text())
-def test_any_unicode_text_is_contained(text):
+def test_contains_any_unicode_text(text):
     assert text in Text()
 
 
 @pytest.mark.parametrize("thing", ["\ud800", "a\udfffb", b"bytes", 3, None, ["a"]])
-def test_lone_surrogates_and_what_is_no_text_are_not_contained(thing):
+def test_excludes_lone_surrogates_and_what_is_no_text(thing):
     assert thing not in Text()
 
 
 @pytest.mark.parametrize(("text", "inside"), [("", False), ("a", True), ("abc", True), ("abcd", False)])
-def test_both_lengths_are_inclusive(text, inside):
+def test_includes_both_lengths(text, inside):
     assert (text in Text(3, min_length=1)) is inside
 
 
 @pytest.mark.parametrize("lengths", [(-1, 5), (3, 2)])
-def test_impossible_lengths_are_refused(lengths):
+def test_rejects_impossible_lengths(lengths):
     with pytest.raises(ValueError, match="min_length"):
         Text(lengths[1], min_length=lengths[0])
 
@@ -68,14 +68,14 @@ def test_samples_legal_texts_each_as_likely(legal):
     assert min(samples.count(text) for text in legal) > 300 / len(legal) / 2
 
 
-def test_a_sample_can_be_drawn_from_texts_with_weights():
+def test_draws_sample_from_texts_with_weights():
     space = Text(seed=0)
     samples = [space.sample(probability={"often": 9, "seldom": 1.0, "never": 0}) for _ in range(300)]
     assert set(samples) == {"often", "seldom"}
     assert samples.count("often") > 200
 
 
-def test_a_space_inside_others_samples_from_its_own_texts():
+def test_samples_inside_others_from_its_own_texts():
     space = gym.spaces.Dict(move=Text(seed=0), board=gym.spaces.Tuple([Text()]))
     sample = space.sample(mask={"move": ["a1"], "board": (["b2"],)})
     assert sample == {"move": "a1", "board": ("b2",)}
@@ -104,14 +104,14 @@ def test_masks_that_mean_nothing_here_are_refused(arguments, reason):
         Text(5).sample(**arguments)
 
 
-def test_spaces_are_equal_by_their_lengths_and_differ_from_gymnasiums():
+def test_compares_spaces_by_lengths_and_unlike_gymnasiums():
     assert Text(5) == Text(5)
     assert Text(5) != Text(6)
     assert Text(5) != Text(5, min_length=1)
     assert Text(62) != gym.spaces.Text(62, min_length=0)
 
 
-def test_a_space_survives_pickling_and_copying_with_its_generator():
+def test_survives_pickling_and_copying_with_its_generator():
     space = Text(100, seed=1)
     copies = [pickle.loads(pickle.dumps(space)), copy.deepcopy(space)]
     assert copies == [space, space]
@@ -120,7 +120,7 @@ def test_a_space_survives_pickling_and_copying_with_its_generator():
 
 
 @given(st.text(max_size=20))
-def test_flattening_is_undone_by_unflattening(text):
+def test_undoes_flattening_by_unflattening(text):
     space = Text(20)
     flat = flatten(space, text)
     assert flat in flatten_space(space)
@@ -129,7 +129,7 @@ def test_flattening_is_undone_by_unflattening(text):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint8, np.int64])
 @given(text=st.text(max_size=9))
-def test_a_text_beside_numbers_survives_flattening_too(dtype, text):
+def test_flattens_text_beside_numbers_reversibly_too(dtype, text):
     space = gym.spaces.Dict(text=Text(9), number=gym.spaces.Box(0, 9, (2,), dtype))
     value = {"text": text, "number": np.array([3, 4], dtype)}
     flat = flatten(space, value)
@@ -144,13 +144,13 @@ def test_neither_flattens_nor_unflattens_other_than_texts_of_space():
         unflatten(Text(3), np.array([-1, 0, 0]))
 
 
-def test_the_longest_text_that_fits_flattens_in_a_moment():
+def test_flattens_longest_fitting_text_in_a_moment():
     space = Text()
     text = "ß😀" * 500_000
     assert unflatten(space, flatten(space, text)) == text
 
 
-def test_sync_vector_environments_carry_text():
+def test_carries_text_in_sync_vector_environments():
     vector = SyncVectorEnv([Echo, Echo])
     observations, _ = vector.reset(seed=0)
     assert observations == ("say something, 世界",) * 2
@@ -163,7 +163,7 @@ def test_rejects_shared_memory_and_says_what_to_do():
         AsyncVectorEnv([Echo])
 
 
-def test_without_shared_memory_asynchronous_vectors_carry_text():
+def test_carries_text_in_asynchronous_vectors_without_shared_memory():
     vector = AsyncVectorEnv([Echo], shared_memory=False)
     try:
         assert vector.reset(seed=0)[0] == ("say something, 世界",)

@@ -22,7 +22,7 @@ from tinkergym.spaces import (
 
 @given(any_spaces, seeds)
 @settings(deadline=None, max_examples=40)
-def test_values_come_back_identical_and_fit_the_schema(space, seed):
+def test_restores_values_identically_that_fit_the_schema(space, seed):
     space.seed(seed)
     schema = through_json(json_schema(space))
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -36,7 +36,7 @@ def test_values_come_back_identical_and_fit_the_schema(space, seed):
 # Gymnasium 1.4 writes a `OneOf` of a `Tuple` or `Dict` so that it cannot read it again.
 @given(nested(), seeds)
 @settings(deadline=None, max_examples=40)
-def test_gymnasiums_own_form_of_many_values_comes_back_identical(space, seed):
+def test_restores_gymnasiums_own_form_of_many_values(space, seed):
     space.seed(seed)
     values = [space.sample() for _ in range(3)]
     # Gymnasium's form writes infinities as Python does, which samples of bounded spaces do not hold.
@@ -45,7 +45,7 @@ def test_gymnasiums_own_form_of_many_values_comes_back_identical(space, seed):
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, -0.0, 1e-45, np.float32(0.1), 5e-324, 2**53 + 1])
-def test_floats_keep_every_bit(number):
+def test_keeps_every_bit_of_floats(number):
     space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     value = np.array([number, 1.0])
     back = from_json(space, through_json(to_json(space, value)))
@@ -61,7 +61,7 @@ def test_returns_single_box_number_as_array_for_gymnasium(value):
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
-def test_arrays_without_elements_keep_their_shape(shape):
+def test_keeps_shape_of_arrays_without_elements(shape):
     space = spaces.Box(0, 1, shape)
     assert space_from_json(through_json(space_to_json(space))) == space
     document = through_json(to_json(space, space.sample()))
@@ -69,7 +69,7 @@ def test_arrays_without_elements_keep_their_shape(shape):
     assert from_json(space, document).shape == shape
 
 
-def test_many_large_arrays_together_are_refused_like_one():
+def test_rejects_many_large_arrays_together_like_one():
     box = {**BOX, "shape": [2**22]}  # 16 MiB of float32
     with pytest.raises(InvalidSpaceError):
         space_from_json({"space": "tuple", "spaces": [box] * 8})

@@ -4,12 +4,12 @@ import pickle
 from tests.tinkergym.tasks.forms import generator, hugging_face, sequence
 
 
-def test_equal_content_has_an_equal_fingerprint_and_other_content_another(make, tmp_path):
+def test_fingerprints_equal_content_alike_and_other_content_differently(make, tmp_path):
     first, again, other = make("train"), make("train"), make("test")
     assert first.fingerprint == again.fingerprint == pickle.loads(pickle.dumps(first)).fingerprint
     assert len({first.fingerprint, other.fingerprint, hashlib.sha256(b"").hexdigest()}) == 3
 
 
-def test_rows_have_one_fingerprint_wherever_they_are_kept(tmp_path):
+def test_fingerprints_rows_alike_wherever_they_are_kept(tmp_path):
     forms = [form(tmp_path)("train").fingerprint for form in (hugging_face, sequence, generator)]
     assert len(set(forms)) == 1

@@ -24,7 +24,7 @@ def test_draws_generator_only_as_far_as_needed_and_once():
         tasks[1000]
 
 
-def test_a_generator_that_ends_or_fails_too_early_says_where():
+def test_says_where_generator_ends_or_fails_too_early():
     def broken():
         yield {"i": 0}
         raise OSError("the source dried up")

@@ -75,7 +75,7 @@ CELLS = {
 
 
 @pytest.mark.parametrize("env", CELLS, ids=lambda env: env.__name__)
-def test_each_kind_of_environment_knows_its_cell_wrapped_or_not(env):
+def test_knows_cell_of_each_environment_wrapped_or_not(env):
     turns, data = CELLS[env]
     assert cell_of(env()) == GridCell(turns=turns, data=data)
     assert cell_of(gym.wrappers.TimeLimit(env(), 5)) == GridCell(turns=turns, data=data)
@@ -83,13 +83,13 @@ def test_each_kind_of_environment_knows_its_cell_wrapped_or_not(env):
     json.dumps(env().metadata)
 
 
-def test_splits_are_in_the_metadata_of_that_instance_alone():
+def test_puts_splits_in_metadata_of_that_instance_alone():
     assert SingleWithTasks().metadata["splits"] == ["train", "test"]
     assert "splits" not in SingleWithTasks.metadata
     assert "splits" not in Single.metadata
 
 
-def test_metadata_of_ones_own_keeps_the_cell():
+def test_keeps_cell_beside_own_metadata():
     class Rendered(MultiWithTasks):
         metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - as Gymnasium has it
         system_prompt = "Play."
@@ -135,7 +135,7 @@ def test_accepts_the_true_cell_and_none_of_the_others(env, declared):
     assert checked(Declared).outcome is expected
 
 
-def test_an_environment_that_declares_nothing_is_not_judged():
+def test_judges_no_environment_that_declares_nothing():
     class Silent(Single):
         def __init__(self):
             self.metadata = {}

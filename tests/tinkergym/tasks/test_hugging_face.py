@@ -9,12 +9,12 @@ from tinkergym.tasks import (
 )
 
 
-def test_a_data_set_in_memory_is_a_sequence():
+def test_takes_dataset_in_memory_as_a_sequence():
     tasks = SequenceTasks(datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), split="train")
     assert list(tasks) == ROWS
 
 
-def test_a_saved_single_data_set_has_no_splits(tmp_path):
+def test_finds_no_splits_in_a_saved_single_dataset(tmp_path):
     datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "one"))
     assert list(HuggingFaceTasks(tmp_path / "one")) == ROWS
     with pytest.raises(InvalidRequestError) as caught:

@@ -23,13 +23,13 @@ from tinkergym.tasks import (
         ),
     ],
 )
-def test_no_tasks_at_all_are_refused(empty, tmp_path):
+def test_rejects_empty_tasks(empty, tmp_path):
     with pytest.raises(InvalidRequestError) as caught:
         empty(tmp_path).choose(np.random.default_rng(0))
     assert caught.value.field == "path"
 
 
-def test_what_is_no_task_is_refused_with_its_number():
+def test_rejects_what_is_no_task_with_its_number():
     with pytest.raises(InvalidRequestError, match="task 1 of the list of tasks is a str"):
         SequenceTasks([{}, "text"])[1]
     with pytest.raises(InvalidRequestError, match="task 0 of the list of tasks has no fingerprint"):
@@ -63,7 +63,7 @@ def test_rejects_damaged_parquet_pages_with_the_row(tmp_path, compression):
     assert caught.value.field == "path"
 
 
-def test_a_broken_or_missing_file_is_refused(tmp_path):
+def test_rejects_broken_or_missing_file(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 nothing else")
     with pytest.raises(InvalidRequestError) as caught:
         len(ParquetTasks(tmp_path / "broken.parquet"))

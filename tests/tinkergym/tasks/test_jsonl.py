@@ -17,7 +17,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_tasks_are_the_objects_of_the_file_in_order(folder):
+def test_reads_tasks_as_objects_of_file_in_order(folder):
     tasks = JsonlTasks(folder, split="train")
     assert len(tasks) == 3
     assert [task["q"] for task in tasks] == ["1+1", "Grüße", "3+3"]
@@ -27,17 +27,17 @@ def test_tasks_are_the_objects_of_the_file_in_order(folder):
         tasks[3]
 
 
-def test_a_file_can_be_named_directly(folder):
+def test_names_file_directly(folder):
     assert list(JsonlTasks(folder / "test.jsonl")) == [{"q": "held out"}]
 
 
-def test_nothing_is_read_before_the_first_use(folder):
+def test_reads_nothing_before_the_first_use(folder):
     tasks = JsonlTasks(folder, split="test")
     (folder / "test.jsonl").write_text('{"q": "later"}\n')
     assert tasks[0] == {"q": "later"}
 
 
-def test_the_fingerprint_is_the_files_hash(folder):
+def test_takes_fingerprint_from_hash_of_file(folder):
     train = JsonlTasks(folder, split="train")
     assert train.fingerprint == hashlib.sha256(LINES.encode()).hexdigest()
     assert train.fingerprint != JsonlTasks(folder, split="test").fingerprint
@@ -53,19 +53,19 @@ def test_names_task_by_option_or_draws_it_by_seed(folder):
 
 
 @pytest.mark.parametrize("index", [-1, 3, "1", 1.0, True])
-def test_a_task_that_is_not_there_is_refused(folder, index):
+def test_rejects_task_that_is_not_there(folder, index):
     with pytest.raises(InvalidRequestError) as caught:
         JsonlTasks(folder, split="train").choose(np.random.default_rng(0), {"task_index": index})
     assert caught.value.field == "task_index"
 
 
-def test_an_unknown_split_is_refused_with_those_that_are_there(folder):
+def test_rejects_unknown_split_with_those_that_are_there(folder):
     with pytest.raises(InvalidRequestError) as caught:
         JsonlTasks(folder, split="dev")
     assert caught.value.field == "split"
 
 
-def test_a_missing_and_an_empty_file_are_refused(tmp_path):
+def test_rejects_a_missing_and_an_empty_file(tmp_path):
     with pytest.raises(InvalidRequestError) as caught:
         JsonlTasks(tmp_path / "none.jsonl")
     assert caught.value.field == "path"
@@ -84,7 +84,7 @@ def test_a_missing_and_an_empty_file_are_refused(tmp_path):
         ('{"a": NaN}', "NaN"),
     ],
 )
-def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, reason):
+def test_names_bad_line_by_file_and_number(tmp_path, line, reason):
     (tmp_path / "bad.jsonl").write_text(f'{{"q": 1}}\n{line}\n')
     tasks = JsonlTasks(tmp_path / "bad.jsonl")
     assert tasks[0] == {"q": 1}
@@ -92,18 +92,18 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, reason):
         tasks[1]
 
 
-def test_tasks_survive_pickling(folder):
+def test_pickles_tasks(folder):
     tasks = JsonlTasks(folder, split="train")
     assert list(pickle.loads(pickle.dumps(tasks))) == list(tasks)
 
 
-def test_a_split_of_a_single_file_is_refused(folder):
+def test_rejects_split_of_a_single_file(folder):
     with pytest.raises(InvalidRequestError) as caught:
         JsonlTasks(folder / "test.jsonl", split="test")
     assert caught.value.field == "split"
 
 
-def test_a_file_that_changes_while_it_is_used_is_refused(folder):
+def test_rejects_file_that_changes_while_it_is_used(folder):
     tasks = JsonlTasks(folder, split="train")
     assert len(tasks) == 3
     (folder / "train.jsonl").write_text('{"q": "another, and longer than before"}\n' * 9)
@@ -113,7 +113,7 @@ def test_a_file_that_changes_while_it_is_used_is_refused(folder):
     assert len(JsonlTasks(folder, split="train")) == 9
 
 
-def test_a_folder_is_not_taken_for_a_file(tmp_path):
+def test_does_not_take_folder_for_a_file(tmp_path):
     (tmp_path / "train.jsonl").mkdir()
     with pytest.raises(InvalidRequestError) as refused:
         JsonlTasks(tmp_path, split="train")

@@ -17,12 +17,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_dataset_of_the_folder_is_found_by_its_name(folder):
+def test_finds_dataset_of_the_folder_by_its_name(folder):
     assert named_tasks("sums", split="train").read(0) == {"question": "1+1="}
     assert named_tasks("sums/train.jsonl").read(0) == {"question": "1+1="}
 
 
-def test_what_a_pack_ships_comes_first(folder, tmp_path):
+def test_prefers_what_a_pack_ships(folder, tmp_path):
     (tmp_path / "pack" / "sums").mkdir(parents=True)
     (tmp_path / "pack" / "sums" / "train.jsonl").write_text(json.dumps({"question": "shipped"}) + "\n")
     tasks = named_tasks("sums", shipped=tmp_path / "pack", split="train")
@@ -54,7 +54,7 @@ def test_keeps_files_in_folders_of_dataset_downloaded_from_hub(folder):
     assert named_tasks("geometry3k", split="train", config="main").read(0) == {"question": "data"}
 
 
-def test_a_folder_without_data_is_refused_as_such(folder):
+def test_rejects_folder_without_data_as_such(folder):
     (folder / "data" / "empty").mkdir()
     with pytest.raises(InvalidRequestError) as refused:
         named_tasks("empty", split="train")
@@ -63,7 +63,7 @@ def test_a_folder_without_data_is_refused_as_such(folder):
 
 
 @pytest.mark.parametrize("listing", ["{", "{}", "[]", '{"splits": 5}', '{"splits": [1]}', "[" * 100_000])
-def test_a_broken_list_of_splits_is_refused(folder, listing):
+def test_rejects_broken_list_of_splits(folder, listing):
     (folder / "data" / "saved").mkdir()
     (folder / "data" / "saved" / "dataset_dict.json").write_text(listing)
     with pytest.raises(InvalidRequestError) as caught:
@@ -72,7 +72,7 @@ def test_a_broken_list_of_splits_is_refused(folder, listing):
 
 
 @pytest.mark.parametrize("config", ["mian", "..", None])
-def test_without_the_right_configuration_the_error_names_all(folder, config):
+def test_names_all_configurations_without_the_right_one(folder, config):
     for below in ("main", "socratic"):
         (folder / "data" / "gsm8k" / below).mkdir(parents=True)
         (folder / "data" / "gsm8k" / below / "train.jsonl").write_text("{}\n")
@@ -82,7 +82,7 @@ def test_without_the_right_configuration_the_error_names_all(folder, config):
 
 
 @pytest.mark.parametrize("config", ["..", "../other", "/etc"])
-def test_a_configuration_does_not_lead_out_of_the_dataset(folder, config):
+def test_leads_by_no_configuration_out_of_the_dataset(folder, config):
     other = folder / "other"
     other.mkdir()
     (other / "train.jsonl").write_text("{}\n")

@@ -20,7 +20,7 @@ def rows(*answers):
     return SequenceTasks([{"answer": answer} for answer in answers])
 
 
-def test_an_environment_is_pinned_by_its_tasks_wrapped_or_not(tmp_path):
+def test_pins_environment_by_its_tasks_wrapped_or_not(tmp_path):
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"answer": 1}\n')
     env = Env(tasks=JsonlTasks(file))
@@ -31,14 +31,14 @@ def test_an_environment_is_pinned_by_its_tasks_wrapped_or_not(tmp_path):
     assert data_sha256(Env(tasks=JsonlTasks(file)), seconds=60.0) != first
 
 
-def test_several_sources_are_pinned_together():
+def test_pins_several_sources_together():
     one, other = rows(1), rows(2)
     both = data_sha256(Env(train=one, test=other), seconds=60.0)
     assert both == data_sha256(Env(test=one, train=other), seconds=60.0)
     assert both not in {one.fingerprint, other.fingerprint, "", None}
 
 
-def test_an_environment_without_data_has_no_hash():
+def test_has_no_hash_for_environment_without_data():
     assert data_sha256(Env(), seconds=60.0) is None
 
 

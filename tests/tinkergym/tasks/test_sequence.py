@@ -14,7 +14,7 @@ from tinkergym.tasks import (
 )
 
 
-def test_tasks_are_the_rows_in_order(make):
+def test_takes_rows_as_tasks_in_order(make):
     tasks = make("train")
     assert isinstance(tasks, TaskSource)
     assert len(tasks) == 10

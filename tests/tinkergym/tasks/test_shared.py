@@ -12,7 +12,7 @@ from tinkergym.tasks import (
 )
 
 
-def test_threads_read_the_same(make):
+def test_reads_same_in_threads(make):
     tasks, read = make("train"), []
     threads = [threading.Thread(target=lambda: read.append(list(tasks))) for _ in range(8)]
     for thread in threads:
@@ -23,7 +23,7 @@ def test_threads_read_the_same(make):
 
 
 @pytest.mark.parametrize("form", [jsonl, parquet], ids=lambda form: form.__name__)
-def test_nothing_is_read_at_construction_and_two_environments_read_once(form, tmp_path, monkeypatch):
+def test_reads_nothing_at_construction_and_once_for_two(form, tmp_path, monkeypatch):
     make = form(tmp_path)
     opened = []
     path_open = Path.open
@@ -55,7 +55,7 @@ def test_nothing_is_read_at_construction_and_two_environments_read_once(form, tm
     assert first.reset(seed=1) == second.reset(seed=1)
 
 
-def test_a_large_file_is_not_read_to_get_one_row(tmp_path):
+def test_reads_one_row_without_the_whole_large_file(tmp_path):
     table = pa.table({"n": range(200_000), "text": [f"row {i}" for i in range(200_000)]})
     pq.write_table(table, tmp_path / "large.parquet", row_group_size=1000)
     assert ParquetTasks(tmp_path / "large.parquet")[150_500] == {"n": 150_500, "text": "row 150500"}

@@ -32,25 +32,25 @@ def test_names_task_by_option_or_draws_it_by_seed(make):
         assert caught.value.field == "task_index"
 
 
-def test_a_named_task_draws_nothing_from_the_environments_chance(make):
+def test_draws_nothing_from_environments_chance_for_named_task(make):
     used, fresh = np.random.default_rng(0), np.random.default_rng(0)
     make("train").choose(used, {"task_index": 3})
     assert used.integers(10**9) == fresh.integers(10**9)
 
 
-def test_a_pickled_source_reads_for_itself(make):
+def test_reads_for_itself_as_pickled_source(make):
     tasks = make("train")
     len(tasks)
     copy = pickle.loads(pickle.dumps(tasks))
     assert (list(copy), copy.split, copy.splits) == (ROWS, "train", tasks.splits)
 
 
-def test_what_an_environment_does_to_its_task_reaches_no_other(make):
+def test_isolates_what_an_environment_does_to_its_task(make):
     make("train")[3]["answer"] = "spoilt"
     assert make("train")[3] == ROWS[3]
 
 
-def test_without_the_extra_the_error_names_it(tmp_path):
+def test_names_the_extra_when_it_is_missing(tmp_path):
     parquet(tmp_path)
     hugging_face(tmp_path)
     code = f"""

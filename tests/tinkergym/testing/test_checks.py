@@ -29,7 +29,7 @@ def results(make_env, only=None):
 
 
 @pytest.mark.parametrize("name", list(filter(can_play, ENVIRONMENTS)))
-def test_every_installed_environment_passes_every_check(name):
+def test_passes_every_check_in_every_installed_environment(name):
     failed = [
         f"{result.name}: {result.message}"
         for result in results(lambda: make(name)).values()
@@ -38,7 +38,7 @@ def test_every_installed_environment_passes_every_check(name):
     assert not failed
 
 
-def test_a_sound_environment_passes_all_and_none_is_skipped():
+def test_passes_all_and_skips_none_for_sound_environment():
     tg.register("tests/Sound-v0", Sound)
     found = results(lambda: make("tests/Sound-v0"))
     assert {result.outcome for result in found.values()} == {Outcome.OK}
@@ -249,14 +249,14 @@ class ClosesOnce(Sound):
         (ClosesOnce, "closes twice"),
     ],
 )
-def test_each_check_catches_an_environment_that_breaks_its_promise(environment, check):
+def test_catches_environment_that_breaks_its_promise_by_each_check(environment, check):
     found = results(environment, check)[check]
     assert found.outcome is Outcome.FAILED
     assert found.message
     assert found.hint
 
 
-def test_an_environment_that_cannot_be_made_is_one_failed_check():
+def test_fails_one_check_for_environment_that_cannot_be_made():
     def make_env():
         raise RuntimeError("no such world")
 
@@ -309,7 +309,7 @@ def test_closes_environment_that_fails_immediately_all_the_same():
     assert len(open_ones) <= 1
 
 
-def test_the_checks_leave_the_global_generators_as_they_were():
+def test_leaves_the_global_generators_as_they_were():
     random.seed(3)
     np.random.seed(3)
     before = random.getstate(), str(np.random.get_state())
@@ -317,7 +317,7 @@ def test_the_checks_leave_the_global_generators_as_they_were():
     assert (random.getstate(), str(np.random.get_state())) == before
 
 
-def test_every_check_has_an_environment_here_that_it_catches():
-    marks = test_each_check_catches_an_environment_that_breaks_its_promise.pytestmark
+def test_has_environment_here_that_each_check_catches():
+    marks = test_catches_environment_that_breaks_its_promise_by_each_check.pytestmark
     caught = {check for _, check in marks[0].args[1]} | {"rebuilds from its spec"}
     assert caught == {check.name for check in CHECKS}

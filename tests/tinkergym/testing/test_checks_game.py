@@ -19,7 +19,7 @@ GAMES = sorted(name for pack in find_packs() for name in pack.game_ids)
 
 
 @pytest.mark.parametrize("name", list(filter(can_play, GAMES)))
-def test_every_installed_game_passes_every_check_of_games(name):
+def test_passes_every_check_of_games_in_installed_ones(name):
     found = list(run_checks(Subject(make=lambda: make_game(name))))
     assert [result.message for result in found if result.outcome is not Outcome.OK] == []
     assert "pettingzoo api" in {result.name for result in found}
@@ -44,14 +44,14 @@ class Unfair(TextGame):
         return 1.0 if self.left == 0 else None
 
 
-def test_a_game_that_the_seed_does_not_decide_is_caught():
+def test_catches_game_that_the_seed_does_not_decide():
     register_game("tests/Unfair-v0", Unfair)
     found = {result.name: result for result in run_checks(Subject(make=lambda: make_game("tests/Unfair-v0")))}
     assert found["pettingzoo seeds"].outcome is Outcome.FAILED
     assert found["global randomness"].outcome is Outcome.FAILED
 
 
-def test_a_game_that_cannot_begin_is_one_failure():
+def test_counts_game_that_cannot_begin_as_one_failure():
     class NoHeaps(Unfair):
         def begin(self, rng):
             raise RuntimeError("no heaps")

@@ -28,13 +28,13 @@ class ForgetsArguments(gym.Wrapper):
         return self.env.spec
 
 
-def test_a_wrapper_that_the_spec_does_not_record_is_caught():
+def test_catches_wrapper_that_the_spec_does_not_record():
     tg.register("tests/Sound-v0", Sound)
     name = "rebuilds from its spec"
     assert results(lambda: ForgetsArguments(make("tests/Sound-v0")), name)[name].outcome is Outcome.FAILED
 
 
-def test_what_reset_returns_is_left_to_gymnasiums_checker_to_explain():
+def test_leaves_returns_of_reset_to_gymnasiums_checker():
     class NoInfo(Sound):
         def reset(self, **kwargs):
             return super().reset(**kwargs)[0]

@@ -16,7 +16,7 @@ class AlwaysTheSame(Sound):
         return "say 7"
 
 
-def test_an_environment_whose_seed_decides_nothing_may_say_so():
+def test_lets_environment_declare_that_its_seed_decides_nothing():
     class Fixed(AlwaysTheSame):
         metadata = {**Sound.metadata, "deterministic": True}  # noqa: RUF012 - as Gymnasium declares it
 

@@ -27,7 +27,7 @@ def test_interrupts_answer_that_takes_forever_to_parse(monkeypatch):
     assert "takes more than" in found.message
 
 
-def test_a_time_limit_inside_another_gives_the_outer_one_back():
+def test_restores_the_outer_time_limit_after_an_inner():
     with pytest.raises(TooSlowError), time_limit(0.05):
         with time_limit(10.0):
             pass

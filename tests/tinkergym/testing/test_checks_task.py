@@ -9,7 +9,7 @@ def results(make_env, only=None):
     return {result.name: result for result in run_checks(Subject(make=make_env), checks)}
 
 
-def test_gold_actions_that_are_unknown_prove_nothing():
+def test_proves_nothing_by_unknown_gold_actions():
     class Unsolved(Sound):
         def gold_action(self):
             return None

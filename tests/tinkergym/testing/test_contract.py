@@ -40,7 +40,7 @@ def outcomes(environment, **members):
     return found
 
 
-def test_a_sound_environment_keeps_the_contract():
+def test_keeps_contract_in_a_sound_environment():
     found = outcomes(Sound)
     assert len(found) == len(CHECKS)
     assert {name for name, how in found.items() if how == "skipped"} <= {"test_gold_answer", "test_grid_cell"}
@@ -68,6 +68,6 @@ def test_takes_contracts_own_actions_and_own_way_to_make():
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_every_check_is_a_test_with_a_sentence(check):
+def test_makes_every_check_a_test_with_a_sentence(check):
     test = getattr(EnvContract, f"test_{check.name.replace(' ', '_')}")
     assert len(test.__doc__.split()) > 3

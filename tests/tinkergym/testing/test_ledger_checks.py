@@ -34,13 +34,13 @@ def altered(trajectory, **lists):
     return trajectory.model_copy(update={"segments": [segment.model_copy(update=lists)]})
 
 
-def test_a_sound_record_has_no_violations(episode):
+def test_finds_no_violations_in_a_sound_record(episode):
     trajectory, session = episode
     assert len(trajectory.turns) == 3
     assert ledger_violations(trajectory, session.completions, session.requests) == []
 
 
-def test_a_token_that_was_changed_is_found(episode):
+def test_finds_changed_token(episode):
     trajectory, session = episode
     ids = list(trajectory.segments[0].token_ids)
     ids[trajectory.turns[1].start] ^= 1
@@ -49,7 +49,7 @@ def test_a_token_that_was_changed_is_found(episode):
     assert any("turn 2: the tokens before it" in text for text in found)
 
 
-def test_a_changed_prompt_is_found(episode):
+def test_finds_changed_prompt(episode):
     trajectory, session = episode
     ids = list(trajectory.segments[0].token_ids)
     ids[0] ^= 1
@@ -59,7 +59,7 @@ def test_a_changed_prompt_is_found(episode):
 
 
 @pytest.mark.parametrize("turn", [0, -1])
-def test_a_mask_that_is_wrong_is_found(episode, turn):
+def test_finds_wrong_mask(episode, turn):
     trajectory, session = episode
     place = trajectory.turns[turn].start
     mask = list(trajectory.segments[0].loss_mask)
@@ -69,14 +69,14 @@ def test_a_mask_that_is_wrong_is_found(episode, turn):
     assert any("covers tokens that were not sampled" in text for text in found)
 
 
-def test_sampled_tokens_without_a_turn_are_found(episode):
+def test_finds_sampled_tokens_without_a_turn(episode):
     trajectory, session = episode
     short = trajectory.model_copy(update={"turns": trajectory.turns[:-1]})
     (text,) = ledger_violations(short, session.completions)
     assert "are in no turn" in text
 
 
-def test_another_answers_logprobs_and_version_are_found(episode):
+def test_finds_another_answers_logprobs_and_version(episode):
     trajectory, session = episode
     other = session.completions[0].model_copy(
         update={"sampling_logprobs": [-9.0] * len(session.completions[0].token_ids), "policy_version": 7}
@@ -85,7 +85,7 @@ def test_another_answers_logprobs_and_version_are_found(episode):
     assert len(found) == 2
 
 
-def test_more_turns_than_answers_are_found(episode):
+def test_finds_more_turns_than_answers(episode):
     trajectory, session = episode
     assert ledger_violations(trajectory, session.completions[:1]) == [
         "there are 3 turns, but 1 answers were sampled"

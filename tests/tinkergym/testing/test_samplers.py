@@ -27,19 +27,19 @@ def answers(sampler, *requests):
     return delivered
 
 
-def test_a_scripted_sampler_answers_what_the_prompt_asks():
+def test_answers_by_script_what_the_prompt_asks():
     sampler = ScriptedSampler(RENDERER, lambda prompt: "4" if "2+2" in prompt else "?")
     first, second = answers(sampler, request(), request("3+3?", name="s"))
     assert [RENDERER.decode_answer(a.token_ids) for a in (first, second)] == ["4", "?"]
     assert (first.request_id, first.finish_reason, first.policy_version) == ("r", "stop", 3)
 
 
-def test_a_scripted_answer_is_cut_at_the_limit():
+def test_cuts_scripted_answer_at_the_limit():
     (cut,) = answers(ScriptedSampler(RENDERER, lambda prompt: "a long answer"), request(max_tokens=6))
     assert (RENDERER.decode_answer(cut.token_ids), cut.finish_reason) == ("a long", "length")
 
 
-def test_random_tokens_depend_on_the_seed_alone():
+def test_derives_random_tokens_from_the_seed_alone():
     sampler = RandomTokenSampler(RENDERER.vocab_size)
     alone = [answers(sampler, request(seed=seed))[0].token_ids for seed in range(20)]
     together = [a.token_ids for a in answers(sampler, *(request("other", seed=seed) for seed in range(20)))]
@@ -47,7 +47,7 @@ def test_random_tokens_depend_on_the_seed_alone():
     assert len({tuple(ids) for ids in alone}) == 20
 
 
-def test_random_answers_end_with_the_first_stop_token():
+def test_ends_random_answers_with_the_first_stop_token():
     sampler = RandomTokenSampler(RENDERER.vocab_size)
     for answer in answers(sampler, *(request(seed=seed, max_tokens=400) for seed in range(30))):
         stops = [token in RENDERER.stop_ids for token in answer.token_ids]

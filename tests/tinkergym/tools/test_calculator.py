@@ -8,7 +8,7 @@ from tinkergym.tools.calculator import calculator
     ("expression", "result"),
     [("(3+4)*12.5", "87.5"), ("2**10", "1024"), ("-7/2", "-3.5"), ("0.1+0.2", "0.3")],
 )
-def test_the_calculator_is_exact(expression, result):
+def test_calculates_exactly(expression, result):
     assert calculator.call({"expression": expression}) == result
 
 

@@ -38,13 +38,13 @@ def test_names_tools_and_closes_only_what_was_made_here():
 
 
 @pytest.mark.parametrize("tools", [[], [add, add]])
-def test_names_must_be_there_and_differ(tools):
+def test_requires_names_that_exist_and_differ(tools):
     with pytest.raises(InvalidToolError) as refused:
         by_name(tools)
     assert refused.value.field == "tools"
 
 
 @pytest.mark.parametrize("source", [3, "no.such:thing", "no_colon", {"wall_seconds": 2}])
-def test_what_is_no_tool_is_refused(source):
+def test_rejects_what_is_no_tool(source):
     with pytest.raises(InvalidToolError):
         named_tools([source])

@@ -9,12 +9,12 @@ from tests.tinkergym.tools.tools_of_tests import Colour, annotated, paint
 from tinkergym.errors import InvalidToolError, ToolArgumentsError
 
 
-def test_arguments_become_what_the_annotations_say():
+def test_converts_arguments_to_what_annotations_say():
     text = paint.call({"colour": "red", "points": [{"x": 1}], "times": "3", "json": {"a": 1}})
     assert text == '{"colour":"red","points":[{"x":1,"title":"here"}],"times":3,"json":{"a":1}}'
 
 
-def test_a_tool_is_still_the_function():
+def test_keeps_tool_callable_as_the_function():
     assert paint(Colour.BLUE, [], times=2)["times"] == 2
     assert pickle.loads(pickle.dumps(paint)) is paint
     assert copy.deepcopy(paint) is paint
@@ -42,7 +42,7 @@ def test_tells_model_about_unfitting_arguments_so_it_can_act(arguments, told):
     ("result", "text"),
     [("as it is", "as it is"), (None, "done"), (3, "3"), ([1.5, None], "[1.5,null]"), (float("nan"), "NaN")],
 )
-def test_a_result_is_text_or_json(result, text):
+def test_returns_result_as_text_or_json(result, text):
     @tg.tool
     def give() -> Any:
         """Give it."""
@@ -52,7 +52,7 @@ def test_a_result_is_text_or_json(result, text):
 
 
 @pytest.mark.parametrize("name", ["two words", "1st", "x" * 65, "a\nb"])
-def test_a_name_that_breaks_the_syntax_is_refused(name):
+def test_rejects_name_that_breaks_the_syntax(name):
     with pytest.raises(InvalidToolError):
         tg.tool(name=name)(annotated(int))
 

@@ -36,7 +36,7 @@ class Shop(tg.SingleTurnEnv):
         return float(answer == "10")
 
 
-def test_the_servers_tools_are_offered_and_called_in_an_environment(tools):
+def test_offers_and_calls_the_servers_tools_in_environment(tools):
     env = ToolCalling(Shop(), list(tools.values()))
     assert "Return the price of some pieces" in env.metadata["system_prompt"]
     env.reset(seed=0)
@@ -45,7 +45,7 @@ def test_the_servers_tools_are_offered_and_called_in_an_environment(tools):
     assert env.step("10")[1] == 1.0
 
 
-def test_tools_may_be_called_from_any_thread(tools):
+def test_calls_tools_from_any_thread(tools):
     found = []
     threads = [
         threading.Thread(target=lambda n=n: found.append(tools["price"].call({"what": "x" * n})))
@@ -59,7 +59,7 @@ def test_tools_may_be_called_from_any_thread(tools):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"what": 3}, {"what": "x", "pieces": "many"}])
-def test_arguments_are_checked_before_the_server_is_asked(tools, arguments):
+def test_checks_arguments_before_the_server_is_asked(tools, arguments):
     with pytest.raises(ToolArgumentsError):
         tools["price"].call(arguments)
 
@@ -109,24 +109,24 @@ def test_ends_server_when_environment_that_named_its_tools_closes():
         ([sys.executable, "-c", "import sys; sys.exit('no license')"], "no license"),
     ],
 )
-def test_a_server_that_does_not_start_says_why(command, said):
+def test_says_why_a_server_does_not_start(command, said):
     with pytest.raises(EnvironmentInfrastructureError):
         mcp_tools(command, timeout_seconds=20)
 
 
-def test_a_server_that_says_nothing_is_given_up():
+def test_gives_up_server_that_says_nothing():
     with pytest.raises(EnvironmentInfrastructureError):
         mcp_tools([sys.executable, "-c", "import sys; sys.stdin.read()"], timeout_seconds=0.5)
 
 
 @pytest.mark.parametrize("command", [[], [3]])
-def test_a_command_that_is_none_is_refused(command):
+def test_rejects_command_that_is_none(command):
     with pytest.raises(InvalidRequestError) as caught:
         mcp_tools(command)
     assert caught.value.field == "command"
 
 
-def test_a_tool_that_the_server_does_not_have_is_refused():
+def test_rejects_tool_that_the_server_does_not_have():
     with pytest.raises(InvalidRequestError) as caught:
         mcp_tools(COMMAND, only=["cost"])
     assert caught.value.field == "only"

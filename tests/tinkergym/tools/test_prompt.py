@@ -11,7 +11,7 @@ def add(a: int, b: int) -> int:
 
 
 @pytest.mark.parametrize("syntax", ["hermes", "xml", "json"])
-def test_a_model_reads_what_there_is_and_an_example_call(syntax):
+def test_shows_model_what_there_is_with_example_call(syntax):
     text = describe_tools([add], syntax, max_calls=1)
     assert "Add two numbers." in text
     assert "1 call in all" in text

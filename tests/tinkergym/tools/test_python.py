@@ -71,18 +71,18 @@ def test_shows_error_lines_of_the_code_and_none_of_ours(isolation):
         "print('\\ud800')",
     ],
 )
-def test_code_that_fails_is_the_policys_error_and_no_other(code, isolation):
+def test_blames_only_policy_for_code_that_fails(code, isolation):
     with pytest.raises(ToolError):
         call(code, isolation=isolation)
 
 
-def test_packages_can_be_allowed(isolation):
+def test_allows_packages(isolation):
     code = "import jinja2; jinja2.Template('{{ 1 + 1 }}').render()"
     assert call(code, isolation=isolation, site_packages=True) == "'2'"
 
 
 @pytest.mark.parametrize("arguments", [{}, {"code": 3}, {"code": "1", "x": 1}, {"code": "1" * 300_000}])
-def test_arguments_are_checked(arguments):
+def test_checks_arguments(arguments):
     with pytest.raises(ToolArgumentsError):
         PythonTool().call(arguments)
 
@@ -90,7 +90,7 @@ def test_arguments_are_checked(arguments):
 @pytest.mark.parametrize(
     "settings", [{"seconds": 1}, {"wall_seconds": 0}, {"isolation": "none"}, {"processes": "2"}]
 )
-def test_settings_are_checked(settings):
+def test_checks_settings(settings):
     with pytest.raises(InvalidToolError):
         PythonTool(**settings)
 
@@ -107,12 +107,12 @@ def test_settings_are_checked(settings):
         ("processes", True),
     ],
 )
-def test_a_limit_that_the_sandbox_cannot_set_is_refused(limit, value):
+def test_rejects_limit_that_the_sandbox_cannot_set(limit, value):
     with pytest.raises(InvalidToolError) as refused:
         PythonTool(**{limit: value})
     assert refused.value.field == limit
 
 
-def test_the_tool_says_what_keeps_the_code_in():
+def test_says_what_keeps_the_code_in():
     assert PythonTool(isolation="limits").isolation == "limits"
     assert PythonTool().isolation == best_isolation()

@@ -13,7 +13,7 @@ class Tree(BaseModel):
     children: list["Tree"]
 
 
-def test_the_schema_comes_from_the_annotations_and_the_docstring():
+def test_takes_schema_from_the_annotations_and_the_docstring():
     schema = paint.schema()
     jsonschema.Draft202012Validator.check_schema(paint.parameters)
     assert schema["type"] == "function"
@@ -50,7 +50,7 @@ def test_the_schema_comes_from_the_annotations_and_the_docstring():
         list["bytes"],
     ],
 )
-def test_annotations_that_a_model_cannot_fill_are_refused_at_once(annotation):
+def test_rejects_annotations_that_a_model_cannot_fill_immediately(annotation):
     with pytest.raises(InvalidToolError):
         tg.tool(annotated(annotation))
 

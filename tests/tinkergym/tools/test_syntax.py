@@ -61,7 +61,7 @@ def calls_in(text, syntax):
 @pytest.mark.parametrize("syntax", ["hermes", "json"])
 @settings(max_examples=50)
 @given(calls=CALLS)
-def test_calls_that_were_written_are_read_again(syntax, calls):
+def test_reads_again_calls_that_were_written(syntax, calls):
     # What a call quotes may look like the end of thinking; models do not write that unasked.
     text = render_calls(calls, syntax)
     if "</think>" not in text:
@@ -71,7 +71,7 @@ def test_calls_that_were_written_are_read_again(syntax, calls):
 
 @settings(max_examples=50)
 @given(calls=CALLS)
-def test_xml_carries_texts_and_reads_the_rest_by_the_schema(calls):
+def test_carries_texts_in_xml_and_reads_rest_by_schema(calls):
     text = render_calls(calls, "xml")
     if "</think>" in text:
         return
@@ -85,7 +85,7 @@ def test_xml_carries_texts_and_reads_the_rest_by_the_schema(calls):
         assert typed_arguments(read.arguments, {"properties": kinds}) == written.arguments
 
 
-def test_xml_refuses_to_write_what_it_cannot_carry():
+def test_refuses_to_write_what_xml_cannot_carry():
     with pytest.raises(ValueError, match=", which the xml syntax cannot represent"):
         render_calls([ToolCall("f", {"a": "x</parameter>"})], "xml")
 
@@ -93,7 +93,7 @@ def test_xml_refuses_to_write_what_it_cannot_carry():
 @pytest.mark.parametrize("syntax", SYNTAXES)
 @settings(max_examples=200)
 @given(text=st.text() | st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
-def test_no_text_makes_a_parser_raise(syntax, text):
+def test_raises_in_a_parser_on_no_text(syntax, text):
     for call in parse_calls(text, syntax):
         if isinstance(call, ToolCall):
             json.dumps([call.name, call.arguments], ensure_ascii=False).encode()
@@ -103,19 +103,19 @@ def test_no_text_makes_a_parser_raise(syntax, text):
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
 @pytest.mark.parametrize("piece", [*PIECES, '<tool_call>{"a":"</tool_call>', '<tool_call>["</tool_call>",'])
-def test_a_megabyte_of_anything_is_read_and_gives_few_calls(syntax, piece):
+def test_reads_few_calls_in_a_megabyte_of_anything(syntax, piece):
     text = (piece * (1_000_000 // len(piece) + 1))[:1_000_000]
     assert len(parse_calls(f"<tool_call>{text}", syntax)) <= MOST_CALLS + 1
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
 @pytest.mark.parametrize("answer", ["42", "", "{1, 2}", "[3]", '{"x": 1}', "The set {a}.", "a <tool> b"])
-def test_an_answer_is_no_call(syntax, answer):
+def test_reads_plain_answer_as_no_call(syntax, answer):
     assert parse_calls(answer, syntax) == []
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
-def test_what_is_thought_is_not_called(syntax):
+def test_does_not_call_what_is_only_thought(syntax):
     call = render_calls([ToolCall("f")], syntax)
     assert parse_calls(f"<think>\n{call}\n</think>\n\n42", syntax) == []
     assert parse_calls(f"{call}\n</think>\n42", syntax) == []
@@ -137,13 +137,13 @@ def test_what_is_thought_is_not_called(syntax):
         ('<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 100_000, "too deeply"),
     ],
 )
-def test_a_malformed_call_says_what_is_wrong(text, problem):
+def test_says_what_is_wrong_with_malformed_call(text, problem):
     (call,) = parse_calls(text, "hermes")
     assert isinstance(call, MalformedCall)
     assert problem in call.problem
 
 
-def test_calls_around_a_malformed_one_are_still_read():
+def test_reads_calls_around_a_malformed_one():
     good = render_calls([ToolCall("f", {"a": 1})], "hermes")
     first, second, third = parse_calls(f"{good}<tool_call>oops</tool_call>{good}", "hermes")
     assert first == third == ToolCall("f", {"a": 1})
@@ -159,7 +159,7 @@ def test_calls_around_a_malformed_one_are_still_read():
         '<tool_call>\n{"name": "f",\n "arguments": {"a": 1}}',
     ],
 )
-def test_other_ways_to_write_the_same_call_are_understood(text):
+def test_understands_other_ways_to_write_the_same_call(text):
     assert parse_calls(text, "hermes") == [ToolCall("f", {"a": 1})]
 
 
@@ -174,7 +174,7 @@ def test_reads_bare_json_as_list_or_in_a_fence():
     assert isinstance(call, MalformedCall)
 
 
-def test_xml_keeps_the_lines_of_a_value():
+def test_keeps_lines_of_a_value_in_xml():
     value = "\n\nif a < b:\n    c()\n\n"
     text = f"<tool_call>\n<function=run>\n<parameter=code>{value}</parameter>\n</function>\n</tool_call>"
     assert parse_calls(text, "xml") == [ToolCall("run", {"code": "\nif a < b:\n    c()\n"})]

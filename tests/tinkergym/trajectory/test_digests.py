@@ -9,7 +9,7 @@ def test_digests_version_and_every_token_but_not_the_container():
     assert len(others | {digest}) == 5
 
 
-def test_a_chain_depends_on_every_entry_and_their_order():
+def test_chains_every_entry_and_their_order():
     ab = chained(chained(EMPTY_CHAIN, b"a"), b"b")
     assert ab == chained(chained(EMPTY_CHAIN, b"a"), b"b")
     assert ab != chained(chained(EMPTY_CHAIN, b"b"), b"a")

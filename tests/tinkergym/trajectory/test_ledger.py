@@ -44,7 +44,7 @@ def test_gives_finite_logprob_exactly_where_policy_sampled_the_token(operations)
 
 
 @given(OPERATIONS)
-def test_sampled_ids_and_logprobs_stand_where_the_span_says_unchanged(operations):
+def test_places_sampled_ids_and_logprobs_unchanged_in_span(operations):
     ledger, spans = write(operations)
     segments = ledger.segments()
     for span, ids, logprobs in spans:
@@ -66,7 +66,7 @@ def test_never_changes_what_is_in_a_ledger_by_later_entries(first, then):
 
 
 @given(OPERATIONS, TOKENS)
-def test_the_context_is_the_open_segment_and_a_copy(operations, delta):
+def test_copies_the_open_segment_as_context(operations, delta):
     ledger, _ = write(operations)
     length = ledger.length
     context = ledger.context(delta)
@@ -84,7 +84,7 @@ def test_the_context_is_the_open_segment_and_a_copy(operations, delta):
         ([1, 2], [-math.inf, -0.5], "finite"),
     ],
 )
-def test_an_answer_that_is_none_is_refused_whole(ids, logprobs, reason):
+def test_rejects_invalid_answer_whole(ids, logprobs, reason):
     ledger = Ledger()
     ledger.append_given([5])
     with pytest.raises(ValueError, match=reason):
@@ -93,7 +93,7 @@ def test_an_answer_that_is_none_is_refused_whole(ids, logprobs, reason):
     assert ledger.sampled_tokens == 0
 
 
-def test_empty_segments_are_not_recorded():
+def test_records_no_empty_segments():
     ledger = Ledger()
     ledger.open_segment()
     assert ledger.segments() == []
@@ -107,7 +107,7 @@ def test_empty_segments_are_not_recorded():
 CAT, DOG = "ca" * 32, "d0" * 32
 
 
-def test_images_stand_where_their_placeholders_came_to_stand():
+def test_places_images_where_their_placeholders_came_to_stand():
     ledger = Ledger()
     ledger.append_given([1, 7, 7, 2], [ImageSpan(sha256=CAT, start=1, end=3)])
     ledger.append_sampled([5, 6], [-0.5, -0.25])
@@ -128,7 +128,7 @@ def test_rejects_image_outside_its_tokens_or_across_another(spans):
     assert ledger.length == 0
 
 
-def test_the_policy_samples_no_image():
+def test_samples_no_image_by_the_policy():
     with pytest.raises(ValueError, match="image 0 overlaps a sampled token"):
         Segment(
             token_ids=[1, 2],

@@ -42,7 +42,7 @@ def test_restores_readable_trajectory_of_parts_after_the_wire():
     ]
 
 
-def test_text_stays_a_plain_string_on_the_wire():
+def test_sends_text_as_plain_string_on_the_wire():
     turn = json.loads(one_turn_episode(1.0).model_dump_json())["turns"][0]
     assert (turn["observation"], turn["action"]) == ("go", "gone")
     assert content_of([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]) == "ab"
@@ -52,11 +52,11 @@ def test_text_stays_a_plain_string_on_the_wire():
 @pytest.mark.parametrize(
     "part", [{"type": "image", "sha256": "short"}, {"type": "smell"}, {"type": "text", "text": "", "more": 1}]
 )
-def test_other_parts_are_refused(part):
+def test_rejects_other_parts(part):
     with pytest.raises(ValueError, match=r"part|sha256|type|more"):
         content_of([part])
 
 
-def test_an_image_has_a_token():
+def test_requires_a_token_of_an_image():
     with pytest.raises(ValidationError, match="one token"):
         ImageSpan(sha256="0" * 64, start=3, end=3)

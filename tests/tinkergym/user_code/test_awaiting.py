@@ -6,11 +6,11 @@ import pytest
 from tinkergym.user_code.awaiting import settled
 
 
-def test_a_value_is_itself():
+def test_returns_value_itself():
     assert settled(3.0) == 3.0
 
 
-def test_a_coroutine_is_waited_for():
+def test_waits_for_a_coroutine():
     async def score():
         await asyncio.sleep(0)
         return 0.5
@@ -18,7 +18,7 @@ def test_a_coroutine_is_waited_for():
     assert settled(score()) == 0.5
 
 
-def test_its_error_is_raised_here():
+def test_raises_its_error_here():
     async def score():
         raise ValueError("no score")
 
@@ -26,7 +26,7 @@ def test_its_error_is_raised_here():
         settled(score())
 
 
-def test_all_run_on_one_loop_whichever_thread_waits():
+def test_runs_all_on_one_loop_whichever_thread_waits():
     loops = []
 
     async def score():
@@ -42,7 +42,7 @@ def test_all_run_on_one_loop_whichever_thread_waits():
     assert len(set(map(id, loops))) == 1
 
 
-def test_it_works_where_a_loop_runs_already():
+def test_works_where_a_loop_runs_already():
     async def score():
         return 1.0
 

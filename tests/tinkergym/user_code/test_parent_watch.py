@@ -16,7 +16,7 @@ os._exit(0)
 """
 
 
-def test_a_process_ends_after_its_parent():
+def test_ends_process_after_its_parent():
     # The worker inherits stderr, which is at its end only when the worker has ended too.
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stderr=subprocess.PIPE)
     assert parent.stderr.read() == b""

@@ -19,7 +19,7 @@ def test_names_a_type_and_hints_at_forgotten_return_for_none(value, word):
     assert word in type_in_words(value)
 
 
-def test_no_text_commands_a_terminal():
+def test_commands_no_terminal_by_any_text():
     text = printable("a\n\tb\x1b[2J\x00")
     assert text == "a\n\tb\\x1b[2J\\x00"
     assert "\x1b" not in raised(ValueError("\x1b[31mred"))

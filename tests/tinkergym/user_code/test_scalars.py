@@ -29,12 +29,12 @@ KINDS = [
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(KINDS))
-def test_a_number_is_the_same_in_whatever_it_is_kept(value, kind):
+def test_reads_number_alike_in_whatever_it_is_kept(value, kind):
     assert finite_number(kind(value)) == value
 
 
 @given(st.integers(-(2**53), 2**53), st.sampled_from([int, np.int64, np.array, torch.tensor]))
-def test_so_is_an_integer(value, kind):
+def test_reads_integer_alike_too(value, kind):
     assert finite_number(kind(value)) == value
 
 
@@ -57,7 +57,7 @@ def test_so_is_an_integer(value, kind):
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_what_is_no_number_is_named_by_its_type(value, named):
+def test_names_what_is_no_number_by_its_type(value, named):
     with pytest.raises(ValueError) as refused:
         finite_number(value)
     assert named in str(refused.value)
@@ -67,7 +67,7 @@ async def judged(answer):
     return 1.0
 
 
-def test_a_coroutine_is_named_by_its_function():
+def test_names_coroutine_by_its_function():
     with warnings.catch_warnings(), pytest.raises(ValueError, match="judged"):
         warnings.simplefilter("error")
         finite_number(judged(""))
@@ -84,7 +84,7 @@ class Paying(tg.SingleTurnEnv):
         return self.reward, {"as_metric": self.reward}
 
 
-def test_wherever_an_episode_is_played_a_tensor_is_a_reward():
+def test_takes_tensor_as_reward_wherever_episode_is_played():
     trajectory = play_episode(Paying(torch.tensor(0.5)), RandomTextPolicy(), seed=0)
     assert (trajectory.episode_return, trajectory.completed) == (0.5, True)
     rubric = tg.Rubric()
@@ -92,13 +92,13 @@ def test_wherever_an_episode_is_played_a_tensor_is_a_reward():
     assert rubric.score(answer="").reward == 0.5
 
 
-def test_wherever_an_episode_is_played_a_coroutine_is_named():
+def test_names_coroutine_wherever_episode_is_played():
     trajectory = play_episode(Paying(judged("")), RandomTextPolicy(), seed=0)
     assert trajectory.stop_reason is StopReason.INVALID_REWARD
     assert "judged" in trajectory.error
 
 
-def test_an_async_term_is_awaited():
+def test_awaits_async_term():
     rubric = tg.Rubric()
     rubric.term(judged)
     assert rubric.score(answer="").reward == 1.0
@@ -115,7 +115,7 @@ def test_finds_async_method_of_environment_before_a_job(client, name):
     assert caught.value.field == "environment"
 
 
-def test_also_of_an_environment_by_hand():
+def test_awaits_also_in_environment_by_hand():
     class Plain(gym.Env):
         async def step(self, action):
             return "", 0.0, True, False, {}

@@ -6,7 +6,7 @@ import pytest
 from tinkergym.user_code.tracebacks import with_relative_paths
 
 
-def test_a_traceback_names_files_by_their_place_in_their_package(tmp_path, monkeypatch):
+def test_names_files_by_their_place_in_their_package(tmp_path, monkeypatch):
     package = tmp_path / "site" / "word_game"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -35,7 +35,7 @@ def test_a_traceback_names_files_by_their_place_in_their_package(tmp_path, monke
     ],
 )
 @pytest.mark.parametrize("before", ["  ", "  | ", "    | "])
-def test_the_innermost_folder_of_imports_counts(path, shown, before):
+def test_counts_innermost_folder_of_imports(path, shown, before):
     text = f'{before}File "{path}", line 3, in step'
     folders = ["/a/site", "/a/site/deeper", "/a"]
     assert with_relative_paths(text, folders) == f'{before}File "{shown}", line 3, in step'

@@ -38,7 +38,7 @@ def seen(env, action):
         ({"pattern": r"\d+"}, "1 2 7", "7"),
     ],
 )
-def test_the_last_marked_answer_is_what_the_environment_sees(how, said, answer):
+def test_shows_environment_the_last_marked_answer(how, said, answer):
     assert seen(ExtractAnswer(Mirror(), **how), said) == (
         answer,
         {"length": float(len(answer)), "answer_missing": 0.0},
@@ -46,14 +46,14 @@ def test_the_last_marked_answer_is_what_the_environment_sees(how, said, answer):
 
 
 @pytest.mark.parametrize("how", [{"boxed": True}, {"tag": "answer"}, {"pattern": "#### (.+)"}])
-def test_a_missing_answer_is_counted(how):
+def test_counts_missing_answer(how):
     assert seen(ExtractAnswer(Mirror(), **how), "seven") == ("", {"length": 0.0, "answer_missing": 1.0})
     whole = ExtractAnswer(Mirror(), **how, missing="whole")
     assert seen(whole, "seven")[0] == "seven"
 
 
 @pytest.mark.parametrize("part", [r"\boxed{", "{", "<answer>", "</answer>"])
-def test_a_megabyte_of_marks_is_read(part):
+def test_reads_a_megabyte_of_marks(part):
     for how in ({"boxed": True}, {"tag": "answer"}):
         assert seen(ExtractAnswer(Mirror(), **how), part * (1_000_000 // len(part)))[0] == ""
 
@@ -68,7 +68,7 @@ def test_a_megabyte_of_marks_is_read(part):
         ("missing", {"boxed": True, "missing": "guess"}),
     ],
 )
-def test_what_marks_no_answer_is_refused(field, how):
+def test_rejects_what_marks_no_answer(field, how):
     with pytest.raises(InvalidRequestError) as caught:
         ExtractAnswer(Mirror(), **how)
     assert caught.value.field == field

@@ -49,7 +49,7 @@ class InDict(gym.ObservationWrapper):
         return {"text": observation, "other": 1}
 
 
-def test_a_legal_action_goes_through_and_counts_nothing():
+def test_passes_legal_action_and_counts_nothing():
     env = IllegalAction(Doors())
     env.reset(seed=0)
     observation, reward, over, truncated, info = env.step(" LEFT\n")
@@ -58,7 +58,7 @@ def test_a_legal_action_goes_through_and_counts_nothing():
     assert info == {"metrics": {"room": 1.0, "illegal_moves": 0.0}}
 
 
-def test_an_illegal_action_can_be_tried_again_and_then_loses():
+def test_retries_illegal_action_and_then_loses():
     env = IllegalAction(Doors(), on_illegal="retry:2")
     env.reset(seed=0)
     assert env.step("up")[0] == "Illegal move: 'up'. Try again."
@@ -84,7 +84,7 @@ def test_loses_immediately_by_illegal_action_at_the_declared_cost():
     assert env.step("up")[1:3] == (-0.25, True)
 
 
-def test_an_illegal_action_can_become_a_random_legal_one():
+def test_replaces_illegal_action_by_a_random_legal_one():
     env, played = IllegalAction(Doors(), on_illegal="random"), set()
     for seed in range(20):
         env.reset(seed=seed)
@@ -112,13 +112,13 @@ def test_follows_seed_in_random_actions_without_the_environments_chance():
     ]
 
 
-def test_where_legal_actions_are_unknown_the_action_goes_through():
+def test_passes_action_where_legal_ones_are_unknown():
     env = IllegalAction(Shy(), on_illegal="lose")
     env.reset(seed=0)
     assert env.step("anything")[0] == "Hm."
 
 
-def test_observations_keep_their_form():
+def test_keeps_form_of_observations():
     env = IllegalAction(InDict(Doors()), on_illegal="retry:1")
     env.reset(seed=0)
     told = env.step("up")[0]
@@ -130,7 +130,7 @@ def test_observations_keep_their_form():
     ("env", "setting", "field"),
     [(Doors, "forgive", "on_illegal"), (lambda: gym.make("CartPole-v1"), "lose", "environment")],
 )
-def test_what_cannot_work_is_refused_by_name(env, setting, field):
+def test_rejects_by_name_what_cannot_work(env, setting, field):
     with pytest.raises(InvalidRequestError) as refused:
         IllegalAction(env(), on_illegal=setting)
     assert refused.value.field == field
@@ -138,7 +138,7 @@ def test_what_cannot_work_is_refused_by_name(env, setting, field):
 
 @pytest.mark.parametrize("action", ["x" * 1_000_000, "\ud800", "", "\x00"])
 @pytest.mark.parametrize("rule", ["lose", "random", "retry:1"])
-def test_hostile_text_is_answered_with_a_short_observation(action, rule):
+def test_answers_hostile_text_with_a_short_observation(action, rule):
     env = IllegalAction(tg.make("board/TicTacToeVs-v0"), on_illegal=rule)
     env.reset(seed=0)
     observation = env.step(action)[0]
@@ -146,7 +146,7 @@ def test_hostile_text_is_answered_with_a_short_observation(action, rule):
     assert observation in env.observation_space
 
 
-def test_it_is_recorded_in_the_spec_and_rebuilt_from_it():
+def test_records_itself_in_the_spec_and_is_rebuilt():
     made = IllegalAction(tg.make("board/TicTacToeVs-v0"), on_illegal="random")
     again = gym.make(made.spec)
     assert again.reset(seed=1) == made.reset(seed=1)

@@ -12,12 +12,12 @@ class Shows(gym.Env):
         self.observation_space = space
 
 
-def test_lines_are_put_around_a_text_wherever_it_stands():
+def test_puts_lines_around_a_text_wherever_it_stands():
     assert with_text("b", above="a", below="c") == "a\nb\nc"
     assert with_text({"text": "b", "mask": 1}, above="a") == {"text": "a\nb", "mask": 1}
 
 
-def test_only_environments_that_show_text_are_taken():
+def test_takes_only_environments_that_show_text():
     text = tg.spaces.Text(max_length=9)
     for space in (text, spaces.Dict({"text": text, "mask": spaces.Discrete(2)})):
         require_text_observations(Shows(space), "field")

@@ -32,7 +32,7 @@ def play(env, episodes=1, say="x"):
             pass
 
 
-def test_an_episode_is_one_line_with_all_that_was_said(tmp_path):
+def test_writes_an_episode_as_one_line_with_everything_said(tmp_path):
     path = tmp_path / "games.jsonl"
     play(RecordTranscript(tg.make("transcript/Count-v0"), path), say="größer\n")
     (line,) = path.read_text().splitlines()
@@ -53,7 +53,7 @@ def test_an_episode_is_one_line_with_all_that_was_said(tmp_path):
     }
 
 
-def test_an_episode_that_is_left_is_recorded_as_abandoned(tmp_path):
+def test_records_episode_that_is_left_as_abandoned(tmp_path):
     env = RecordTranscript(Count(), tmp_path / "games.jsonl")
     env.reset(seed=1)
     env.reset(seed=2)
@@ -67,7 +67,7 @@ def test_an_episode_that_is_left_is_recorded_as_abandoned(tmp_path):
     ]
 
 
-def test_numbers_and_arrays_of_other_environments_are_recorded_too(tmp_path):
+def test_records_numbers_and_arrays_of_other_environments_too(tmp_path):
     env = RecordTranscript(gym.make("CartPole-v1"), tmp_path / "poles.jsonl")
     play(env, say=0)
     (episode,) = read_transcripts(tmp_path / "poles.jsonl")
@@ -79,7 +79,7 @@ def write_many(path, name):
     play(RecordTranscript(Count(), path), episodes=40, say=name * 20_000)
 
 
-def test_two_processes_write_to_one_file_without_mixing_lines(tmp_path):
+def test_mixes_no_lines_of_two_processes_in_one_file(tmp_path):
     path = tmp_path / "games.jsonl"
     spawn = multiprocessing.get_context("fork")
     writers = [spawn.Process(target=write_many, args=(path, name)) for name in "ab"]
@@ -101,7 +101,7 @@ def test_harms_no_later_line_by_killed_writers_half_one(tmp_path):
     assert [episode["ended"] for episode in read_transcripts(path)] == ["terminated"] * 3
 
 
-def test_a_full_disk_is_one_warning_and_a_count(tmp_path):
+def test_warns_once_and_counts_on_a_full_disk(tmp_path):
     env = RecordTranscript(Count(), "/dev/full")
     with pytest.warns(UserWarning, match="no space is left") as warned:
         play(env)
@@ -138,7 +138,7 @@ def test_leaves_no_part_of_an_episode_that_does_not_fit(tmp_path):
     assert len(list(read_transcripts(path))) == 2
 
 
-def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path):
+def test_rejects_immediately_file_that_cannot_be_written(tmp_path):
     with pytest.raises(InvalidRequestError) as caught:
         RecordTranscript(Count(), tmp_path / "missing" / "games.jsonl")
     assert caught.value.field == "path"

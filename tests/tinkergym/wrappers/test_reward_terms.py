@@ -30,7 +30,7 @@ def stepped(env, *actions):
     return [env.step(action) for action in actions]
 
 
-def test_terms_are_added_with_their_weights_and_logged():
+def test_adds_terms_with_their_weights_and_logs_them():
     env = RewardTerms(Echo(), {"repeats": repeats}, {"repeats": -0.5, "action_characters": 0.1, "step": 0})
     first, second = stepped(env, "yes", "yes")
     assert first[1] == pytest.approx(1.3)
@@ -44,20 +44,20 @@ def test_terms_are_added_with_their_weights_and_logged():
     }
 
 
-def test_a_term_without_a_weight_is_only_logged():
+def test_only_logs_term_without_a_weight():
     (step,) = stepped(RewardTerms(Echo(), {"repeats": repeats}), "say")
     assert step[1] == 1.0
     assert step[4]["metrics"]["reward/repeats"] == 1.0
 
 
-def test_of_two_wrappers_the_environments_own_reward_stays():
+def test_keeps_environments_own_reward_under_two_wrappers():
     env = RewardTerms(RewardTerms(Echo(), weights={"step": 1}), weights={"action_characters": 1})
     (step,) = stepped(env, "abc")
     assert step[1] == 5.0
     assert step[4]["metrics"]["reward/environment"] == 1.0
 
 
-def test_a_term_that_gives_no_number_makes_the_reward_invalid():
+def test_invalidates_reward_by_term_that_gives_no_number():
     with pytest.raises(InvalidRewardError):
         stepped(RewardTerms(Echo(), {"never": never}), "x")
 
@@ -72,7 +72,7 @@ def test_a_term_that_gives_no_number_makes_the_reward_invalid():
         ({"x": lambda *facts: 1}, None),
     ],
 )
-def test_settings_that_cannot_work_are_refused(terms, weights):
+def test_rejects_settings_that_cannot_work(terms, weights):
     with pytest.raises(InvalidRequestError):
         RewardTerms(Echo(), terms, weights)
 
@@ -85,6 +85,6 @@ def test_records_it_in_spec_and_makes_it_from_there():
     assert step[1] == 3.0
 
 
-def test_a_step_before_reset_is_refused():
+def test_rejects_step_before_reset():
     with pytest.raises(EpisodeProtocolError):
         RewardTerms(Echo(), weights={"step": 1}).step("x")

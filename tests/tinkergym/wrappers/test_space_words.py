@@ -37,7 +37,7 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize("space", WHOLE, ids=str)
-def test_what_is_said_is_read_back(space):
+def test_reads_back_what_is_said(space):
     space.seed(0)
     for _ in range(50):
         value = space.sample()
@@ -50,7 +50,7 @@ def test_what_is_said_is_read_back(space):
     numbers=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6),
     decimals=st.integers(0, 9),
 )
-def test_numbers_are_read_back_to_the_declared_precision(numbers, decimals):
+def test_reads_numbers_back_to_the_declared_precision(numbers, decimals):
     space = spaces.Box(-np.inf, np.inf, (len(numbers),), np.float64)
     value = np.array(numbers)
     again = read(space, say(space, value, decimals))
@@ -59,7 +59,7 @@ def test_numbers_are_read_back_to_the_declared_precision(numbers, decimals):
 
 @given(text=st.text(max_size=60) | st.text('0123456789 .-+e,[]{}":\n', max_size=60))
 @settings(max_examples=300)
-def test_any_text_is_a_value_of_the_space_or_none(text):
+def test_reads_any_text_as_value_of_space_or_none(text):
     for space in WHOLE:
         value = read(space, text)
         assert value is None or value in space
@@ -90,7 +90,7 @@ def test_any_text_is_a_value_of_the_space_or_none(text):
         (spaces.Discrete(5), "1" * 1_000_000),
     ],
 )
-def test_what_is_no_value_is_not_read(space, text):
+def test_reads_nothing_in_what_is_no_value(space, text):
     assert read(space, text) is None
 
 
@@ -108,7 +108,7 @@ def test_what_is_no_value_is_not_read(space, text):
         ),
     ],
 )
-def test_values_are_said_in_few_words(space, value, words):
+def test_says_values_in_few_words(space, value, words):
     assert say(space, value, 3) == words
 
 
@@ -126,7 +126,7 @@ def test_values_are_said_in_few_words(space, value, words):
         (spaces.Dict(a=spaces.Discrete(2)), 'JSON: {"a": <one of: 0, 1>}'),
     ],
 )
-def test_how_to_answer_is_said_too(space, words):
+def test_says_how_to_answer_too(space, words):
     assert how_to_say(space, 1) == words
 
 
@@ -138,7 +138,7 @@ def test_how_to_answer_is_said_too(space, words):
         spaces.Graph(spaces.Discrete(2), None),
     ],
 )
-def test_pictures_and_unknown_spaces_are_refused(space):
+def test_rejects_pictures_and_unknown_spaces(space):
     with pytest.raises(InvalidEnvironmentError) as caught:
         refuse_unspeakable(space, "observation")
     assert caught.value.field == "env"

@@ -37,7 +37,7 @@ def path(tmp_path):
     return tmp_path / "games.jsonl"
 
 
-def test_the_spec_rebuilds_the_same_stack_also_through_json(path):
+def test_rebuilds_the_same_stack_from_spec_through_json(path):
     env = stack(path)
     for spec in (env.spec, EnvSpec.from_json(env.spec.to_json())):
         again = gym.make(spec)
@@ -47,7 +47,7 @@ def test_the_spec_rebuilds_the_same_stack_also_through_json(path):
         assert again.spec == env.spec
 
 
-def test_gymnasium_checks_the_stack_without_a_warning(path):
+def test_passes_gymnasiums_check_of_stack_without_a_warning(path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # It advises to check bare environments; here the stack is what is to be checked.
@@ -63,7 +63,7 @@ def test_continues_copy_in_another_process_as_the_original_would(path):
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_stacks_play_in_gymnasiums_vector_environments(path, kind):
+def test_plays_stacks_in_gymnasiums_vector_environments(path, kind):
     makers = [lambda: stack(path)] * 2
     envs = (
         gym.vector.SyncVectorEnv(makers)

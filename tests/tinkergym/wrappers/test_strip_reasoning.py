@@ -40,19 +40,19 @@ def seen(env, action):
         ("<think></think>", ""),
     ],
 )
-def test_reasoning_is_cut_out_and_counted(said, left):
+def test_cuts_out_and_counts_reasoning(said, left):
     answer, metrics = seen(StripReasoning(Mirror()), said)
     assert answer == left
     assert metrics == {"length": float(len(left)), "reasoning_characters": float(len(said) - len(left))}
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "a", " ", "<", "think>"]), max_size=12).map("".join))
-def test_no_mark_is_left_where_all_marks_are_paired(text):
+def test_leaves_no_mark_where_all_marks_are_paired(text):
     answer, _ = seen(StripReasoning(Mirror()), f"<think>{text.replace('</think>', '')}</think>rest")
     assert answer == "rest"
 
 
-def test_reasoning_may_have_other_marks():
+def test_accepts_other_marks_of_reasoning():
     assert seen(StripReasoning(Mirror(), "[[", "]]"), "[[x]]y")[0] == "y"
 
 

@@ -19,7 +19,7 @@ class Mirror(tg.SingleTurnEnv):
         return 1.0, {"length": float(len(answer))}
 
 
-def test_a_system_prompt_takes_the_place_of_the_environments_own():
+def test_replaces_environments_own_system_prompt():
     env = SystemPrompt(Mirror(), "Be brief.")
     assert system_prompt_of(env) == "Be brief."
     assert system_prompt_of(env.env) == "Mirror."
@@ -27,7 +27,7 @@ def test_a_system_prompt_takes_the_place_of_the_environments_own():
 
 
 @pytest.mark.parametrize("text", [None, 3, "\ud800"])
-def test_a_system_prompt_must_be_text(text):
+def test_requires_text_as_system_prompt(text):
     with pytest.raises(InvalidRequestError) as caught:
         SystemPrompt(Mirror(), text)
     assert caught.value.field == "text"

@@ -116,7 +116,7 @@ def test_passes_answer_to_environment_with_stateful_tools_as_methods():
     assert info["metrics"]["tool_calls"] == 0.0
 
 
-def test_several_calls_of_one_answer_run_in_order():
+def test_runs_several_calls_of_one_answer_in_order():
     action = "\n".join([call("add", a=1, b=1), "and", call("fail", how="x"), call("add", a=2, b=2)])
     observation, counts = stepped(ToolCalling(Shop(), [add, fail]), action)
     assert observation.index("\n2\n") < observation.index("ValueError") < observation.index("\n4\n")
@@ -140,7 +140,7 @@ def test_several_calls_of_one_answer_run_in_order():
         (call("fail", how="long"), "10000 characters left out", {"tool_calls": 1.0}),
     ],
 )
-def test_what_goes_wrong_with_a_call_is_told_and_counted(action, told, counts):
+def test_tells_and_counts_what_goes_wrong_with_a_call(action, told, counts):
     observation, counted = stepped(ToolCalling(Shop(), [add, fail]), action)
     assert told in observation
     assert counted == counts
@@ -148,7 +148,7 @@ def test_what_goes_wrong_with_a_call_is_told_and_counted(action, told, counts):
     assert len(observation) < 11_000
 
 
-def test_after_max_calls_the_policy_is_told_to_answer():
+def test_tells_policy_to_answer_after_max_calls():
     env = ToolCalling(Shop(), max_calls=1)
     for _ in range(2):
         env.reset(seed=1)
@@ -164,7 +164,7 @@ def test_after_max_calls_the_policy_is_told_to_answer():
         assert env.step("1")[2]
 
 
-def test_a_call_that_takes_too_long_is_given_up():
+def test_gives_up_call_that_takes_too_long():
     go_on = threading.Event()
 
     @tg.tool(timeout_seconds=0.01)
@@ -197,7 +197,7 @@ def test_runs_methods_in_the_environments_thread_and_functions_with_limit():
     assert [thread is threading.current_thread() for thread in threads] == [True, False]
 
 
-def test_a_method_cannot_have_a_time_limit():
+def test_rejects_time_limit_for_a_method():
     with pytest.raises(InvalidToolError):
 
         class Limited(Shop):
@@ -206,7 +206,7 @@ def test_a_method_cannot_have_a_time_limit():
                 """Be slow."""
 
 
-def test_an_infrastructure_failure_is_an_outcome_of_the_episode():
+def test_counts_infrastructure_failure_as_outcome_of_the_episode():
     renderer = Renderer.from_bundle(byte_bundle())
     plan = EpisodePlan(
         episode_id="e",
@@ -227,7 +227,7 @@ def test_an_infrastructure_failure_is_an_outcome_of_the_episode():
 
 
 @pytest.mark.parametrize("syntax", ["hermes", "xml", "json"])
-def test_the_system_prompt_offers_the_tools_after_the_environments_own(syntax):
+def test_offers_tools_after_the_environments_own_system_prompt(syntax):
     inner = Shop()
     env = ToolCalling(inner, [add], syntax, max_calls=3)
     prompt = env.metadata["system_prompt"]
@@ -239,21 +239,21 @@ def test_the_system_prompt_offers_the_tools_after_the_environments_own(syntax):
     assert env.metadata["turns"] == "multi"
 
 
-def test_a_chat_gets_tool_messages():
+def test_sends_tool_messages_in_a_chat():
     observation, _ = stepped(ToolCalling(Chatting(), [add]), call("add", a=1, b=1) + "<tool_call>")
     assert observation[0] == {"role": "tool", "content": "2", "name": "add"}
     assert observation[1]["role"] == "tool"
     assert observation in Chat()
 
 
-def test_a_chat_without_tool_messages_gets_text_from_the_user():
+def test_sends_user_text_in_chat_without_tool_messages():
     env = ToolCalling(Chatting(roles=["user"]), [add])
     observation, _ = stepped(env, call("add", a=1, b=1))
     assert observation in env.observation_space
     assert "2" in observation[0]["content"]
 
 
-def test_a_mapping_keeps_its_other_keys():
+def test_keeps_other_keys_of_a_mapping():
     class Mapped(gym.Env):
         observation_space = gym.spaces.Dict({"text": Text(), "board": gym.spaces.Discrete(3)})
         action_space = Text()
@@ -266,7 +266,7 @@ def test_a_mapping_keeps_its_other_keys():
     assert "2" in observation["text"]
 
 
-def test_an_observation_that_can_hold_no_text_is_refused():
+def test_rejects_observation_that_can_hold_no_text():
     with pytest.raises(InvalidEnvironmentError) as caught:
         ToolCalling(gym.make("CartPole-v1"), [add]).reset()
     assert caught.value.field == "environment"
@@ -311,12 +311,12 @@ def test_closes_only_tools_made_by_name_with_the_environment(monkeypatch):
 @pytest.mark.parametrize(
     "tools", [[add, add], ["json:loads:x"], ["nowhere:add"], [3], [Shop.price_of], [{"tool": 3}], ["json:x"]]
 )
-def test_what_is_no_tool_is_refused(tools):
+def test_rejects_what_is_no_tool(tools):
     with pytest.raises(InvalidToolError):
         ToolCalling(Shop(), tools)
 
 
-def test_an_environment_without_tools_is_refused():
+def test_rejects_environment_without_tools():
     with pytest.raises(InvalidToolError):
         ToolCalling(Chatting())
 
@@ -335,13 +335,13 @@ def test_an_environment_without_tools_is_refused():
         ("timeout_seconds", float("inf")),
     ],
 )
-def test_a_setting_out_of_range_is_refused(setting, value):
+def test_rejects_setting_out_of_range(setting, value):
     with pytest.raises(InvalidRequestError) as refused:
         ToolCalling(Shop(), **{setting: value})
     assert refused.value.field == setting
 
 
-def test_a_call_before_reset_or_after_the_end_is_refused():
+def test_rejects_call_before_reset_or_after_the_end():
     env = ToolCalling(Shop())
     with pytest.raises(EpisodeProtocolError):
         env.step(call("price_of", what="a"))
@@ -361,7 +361,7 @@ NATIVE_TEMPLATE = (
 
 
 @pytest.mark.parametrize("inner", [Shop, Chatting])
-def test_native_tools_are_offered_called_and_answered_in_messages(inner):
+def test_offers_calls_and_answers_native_tools_in_messages(inner):
     env = ToolCalling(inner(), [add], "native")
     first, _ = env.reset(seed=0)
     assert first in env.observation_space
@@ -385,7 +385,7 @@ class Seen(gym.Env):
         return {"messages": [{"role": "user", "content": "Hm?"}], "image": self.picture, "text": "Look."}, {}
 
 
-def test_native_tools_show_a_picture_once_also_from_another_machine():
+def test_shows_picture_once_by_native_tools_also_from_afar():
     env = ToolCalling(Seen(), [add], "native")
     first, _ = env.reset(seed=0)
     blobs = []
@@ -403,7 +403,7 @@ def test_native_tools_show_a_picture_once_also_from_another_machine():
     assert observation.keys() == first.keys() == env.observation_space.keys()
 
 
-def test_a_policy_calls_native_tools_in_its_models_own_form():
+def test_calls_native_tools_in_the_models_own_form():
     renderer = Renderer.from_bundle(byte_bundle(chat_template=NATIVE_TEMPLATE))
     prompts = []
 

@@ -128,7 +128,7 @@ def test_ends_loop_at_a_limit_of_job_and_names_it(service, train):
         env.close()
 
 
-def test_calls_out_of_order_are_refused(service, train):
+def test_rejects_calls_out_of_order(service, train):
     env = train()
     with pytest.raises(EpisodeProtocolError):
         env.act("x", "go")
@@ -165,14 +165,14 @@ def test_ends_game_for_all_when_it_raises_and_tells_script(service, train):
 
 
 @pytest.mark.parametrize("agents", [{}, {"x": tg.Train()}, {**TWO, "z": tg.Train()}])
-def test_seats_that_are_not_the_games_start_nothing(service, agents, train):
+def test_starts_nothing_for_seats_that_are_not_the_games(service, agents, train):
     with pytest.raises(InvalidRequestError) as caught:
         train(agents=agents)
     assert caught.value.field.partition(".")[0] == "agents"
     assert service.jobs.newest_first() == []
 
 
-def test_a_game_that_was_left_early_is_gone_on_with(service, train, train_remotely):
+def test_resumes_game_that_was_left_early(service, train, train_remotely):
     env = train()
     play_one(env)
     with pytest.warns(UserWarning, match="job_id"):

@@ -60,7 +60,7 @@ def recorded(service, env):
     return [result.trajectory for step in service.jobs.get(env.job.id).history for result in step]
 
 
-def test_after_close_no_episode_begins(service, train):
+def test_begins_no_episode_after_close(service, train):
     env = train(steps=2)
     env.reset()
     with pytest.warns(UserWarning, match="waits for episodes"):
@@ -71,7 +71,7 @@ def test_after_close_no_episode_begins(service, train):
             call()
 
 
-def test_a_plain_loop_trains_until_the_steps_are_done(service, train):
+def test_trains_in_a_plain_loop_until_steps_are_done(service, train):
     env = train(steps=2)
     returns = []
     while env.training:
@@ -88,7 +88,7 @@ def test_a_plain_loop_trains_until_the_steps_are_done(service, train):
     assert sum(trajectories[0].segments[0].loss_mask) == trajectories[0].sampled_tokens > 0
 
 
-def test_the_episodes_of_a_group_start_equal(service, train):
+def test_starts_the_episodes_of_a_group_equal(service, train):
     env = train(steps=1)
     firsts = []
     while env.training:
@@ -114,7 +114,7 @@ def test_rejects_scripts_own_seed_unless_batch_is_the_baseline(service, train):
     env.job.cancel()
 
 
-def test_steps_and_answers_out_of_order_are_refused(service, train):
+def test_rejects_steps_and_answers_out_of_order(service, train):
     env = train()
     with pytest.raises(EpisodeProtocolError):
         env.policy.act("The die shows 1.")
@@ -157,7 +157,7 @@ def test_ends_raising_environments_episode_by_name_and_tells_script(service, tra
     assert "no such die" in trajectory.error
 
 
-def test_a_turn_limit_truncates_and_says_so(service, train):
+def test_truncates_at_turn_limit_and_says_so(service, train):
     env = train(steps=1, limits=tg.Limits(max_turns=1))
     env.reset()
     env.policy.act("The die shows 1.")
@@ -208,7 +208,7 @@ def test_ends_episode_by_name_when_environment_took_too_long(service, slow, trai
     env.job.cancel()
 
 
-def test_an_episode_whose_time_ran_out_keeps_what_it_earned(service, train):
+def test_keeps_earnings_of_episode_whose_time_ran_out(service, train):
     env = train(steps=1, limits=tg.Limits(episode_timeout_seconds=1.0))
     die, _ = env.reset()
     env.step(int(env.policy.act(f"The die shows {die}.")))
@@ -253,7 +253,7 @@ def test_tells_script_that_leaves_early_how_to_go_on(service, train, train_remot
     assert second.job.wait().step == 1
 
 
-def test_a_service_that_is_away_for_a_moment_costs_nothing(service, train):
+def test_costs_nothing_when_service_is_away_for_a_moment(service, train):
     env = train(steps=1)
     env.reset()
     for call in ("sample", "submit", "lease"):
@@ -264,7 +264,7 @@ def test_a_service_that_is_away_for_a_moment_costs_nothing(service, train):
     assert len(recorded(service, env)) == 4
 
 
-def test_the_job_names_the_environment_as_its_creator_did(service, train, train_remotely):
+def test_names_environment_in_job_as_its_creator_did(service, train, train_remotely):
     tg.register("here/Dice-v0", Dice)
     env = train_remotely(tg.make("here/Dice-v0"), steps=1, algorithm=SMALL)
     assert env.job.spec.environment.id == "here/Dice-v0"
@@ -272,13 +272,13 @@ def test_the_job_names_the_environment_as_its_creator_did(service, train, train_
     env.job.cancel()
 
 
-def test_without_steps_a_job_of_a_hundred_begins(service, train_remotely):
+def test_begins_a_job_of_hundred_steps_by_default(service, train_remotely):
     env = train_remotely(Dice(), algorithm=SMALL)
     assert env.job.spec.steps == 100
     env.job.cancel()
 
 
-def test_wrong_settings_start_nothing(service, train):
+def test_starts_nothing_on_wrong_settings(service, train):
     with pytest.raises(InvalidRequestError) as caught:
         train(steps=0)
     assert caught.value.field == "steps"

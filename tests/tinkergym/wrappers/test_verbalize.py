@@ -65,7 +65,7 @@ class Watch(gym.Wrapper):
 
 
 @pytest.mark.parametrize("name", [*GENERIC, "verbalize/Mixed-v0"])
-def test_it_plays_as_the_bare_environment_plays(name):
+def test_plays_as_the_bare_environment_plays(name):
     """Also when every other action cannot be read: misses draw nothing from the environment's generator."""
     bare, watched = gym.make(name), Watch(gym.make(name))
     env = Verbalize(watched, decimals=9, on_illegal="retry:1")
@@ -88,7 +88,7 @@ def test_it_plays_as_the_bare_environment_plays(name):
                 break
 
 
-def test_plain_numbers_and_names_are_the_generic_words():
+def test_uses_plain_numbers_and_names_as_generic_words():
     env = Verbalize(gym.make("MountainCar-v0"), action_names=["left", "none", "right"], decimals=2)
     assert env.metadata["system_prompt"] == "Answer with one of: left, none, right."
     assert env.legal_actions() == ["left", "none", "right"]
@@ -96,7 +96,7 @@ def test_plain_numbers_and_names_are_the_generic_words():
     assert env.step(" LEFT\n")[1] == -1.0
 
 
-def test_info_is_json_without_numpy():
+def test_gives_info_as_json_without_numpy():
     env = Verbalize(Mixed())
     assert env.reset(seed=0)[1] == {"mask": [1, 0]}
     info = env.step('{"go": [1, 2], "shout": 1}')[4]
@@ -119,7 +119,7 @@ def test_retries_are_free_and_counted_and_the_last_one_loses():
     env.step("0")
 
 
-def test_a_loss_needs_no_retry():
+def test_needs_no_retry_for_a_loss():
     env = Verbalize(gym.make("CliffWalking-v1"), on_illegal="lose")
     env.reset(seed=0)
     assert env.step("jump")[1:3] == (-1.0, True)
@@ -155,13 +155,13 @@ def test_draws_replacement_actions_from_the_seed():
         ("wording", {"wording": "json:loads"}),
     ],
 )
-def test_a_wrong_setting_is_refused_with_its_name(field, setting):
+def test_rejects_wrong_setting_with_its_name(field, setting):
     with pytest.raises(InvalidRequestError) as caught:
         Verbalize(gym.make("FrozenLake-v1"), **setting)
     assert caught.value.field == field
 
 
-def test_an_environment_that_shows_pictures_is_refused():
+def test_rejects_environment_that_shows_pictures():
     class Screen(gym.Env):
         observation_space = spaces.Box(0, 255, (84, 84, 3), np.uint8)
         action_space = spaces.Discrete(2)

@@ -26,14 +26,14 @@ def test_names_actions_by_wording_and_reads_them_in_any_spelling():
     assert words.system_prompt == "Walk to the goal. Answer with one of: left, Right, stay."
 
 
-def test_without_names_actions_are_numbers():
+def test_numbers_actions_without_names():
     words = Wording(Walk())
     assert words.legal_actions() == ["1", "2", "3"]
     assert words.action("2") == 2
     assert words.action("4") is None
 
 
-def test_actions_that_cannot_be_counted_are_not_listed():
+def test_lists_no_actions_that_cannot_be_counted():
     class Steer(gym.Env):
         observation_space = spaces.Discrete(2)
         action_space = spaces.Box(-1, 1, (1,), np.float32)
@@ -42,18 +42,18 @@ def test_actions_that_cannot_be_counted_are_not_listed():
 
 
 @pytest.mark.parametrize("names", [("left", "right"), ("a", "b", "A"), ("a", "b", "c", "d")])
-def test_names_that_do_not_fit_the_actions_are_refused(names):
+def test_rejects_names_that_do_not_fit_the_actions(names):
     with pytest.raises(InvalidRequestError) as caught:
         Wording(Walk(), names=names)
     assert caught.value.field == "action_names"
 
 
-def test_a_wording_is_found_by_its_name():
+def test_finds_wording_by_its_name():
     assert load_wording("tinkergym.wrappers.wording:Wording") is Wording
 
 
 @pytest.mark.parametrize("name", ["nowhere:Wording", "tinkergym.wrappers.wording:None", "json:loads", ""])
-def test_what_is_no_wording_is_refused(name):
+def test_rejects_what_is_no_wording(name):
     with pytest.raises(InvalidRequestError) as caught:
         load_wording(name)
     assert caught.value.field == "wording"

@@ -46,14 +46,14 @@ def test_cuts_script_by_stop_ids_limit_and_context(engine):
     assert full.sampling_logprobs == [-0.5, -0.5]
 
 
-def test_what_the_script_raises_becomes_the_failure(engine):
+def test_turns_what_the_script_raises_into_the_failure(engine):
     named, unnamed, too_long = engine.generate_together([ask([13]), ask([14]), ask([1] * 8)])
     assert named.error.type == "TemplateError"
     assert "ZeroDivisionError" in unnamed.error.message
     assert too_long.error.type == "PromptTooLongError"
 
 
-def test_a_published_version_replaces_the_one_before(engine):
+def test_replaces_version_by_a_published_one(engine):
     engine.publish("job", 1, NO_WEIGHTS)
     engine.publish("job", 2, NO_WEIGHTS)
     old, new = engine.generate_together([ask([20], policy="job", policy_version=v) for v in (1, 2)])
@@ -64,7 +64,7 @@ def test_a_published_version_replaces_the_one_before(engine):
     assert engine.loaded() == {}
 
 
-def test_a_receiver_that_raises_does_not_stop_the_engine(engine):
+def test_survives_receiver_that_raises(engine):
     called = threading.Event()
 
     def deliver(answers):

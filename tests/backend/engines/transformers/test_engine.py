@@ -61,9 +61,7 @@ def directory(make_model: Callable[[str], Path]) -> Path:
 @pytest.mark.parametrize(
     "architecture", ["qwen3", "qwen2-tied", "llama", "mistral-window", "granite", "gpt2"]
 )
-def test_logprobs_equal_those_of_plain_transformers_whatever_the_architecture(
-    make_model, start, architecture
-):
+def test_equals_plain_transformers_in_logprobs_whatever_the_architecture(make_model, start, architecture):
     engine = start(make_model(architecture))
     weights = adapter(make_model(architecture), seed=1)
     engine.publish("job", 3, weights)
@@ -121,7 +119,7 @@ def test_continues_completion_unchanged_when_it_is_asked_in_two_parts(start, dir
     assert rest == whole[3:]
 
 
-def test_temperature_zero_takes_the_likeliest_token(start, directory):
+def test_takes_the_likeliest_token_at_temperature_zero(start, directory):
     request = ask("greedy", prompt(9), temperature=0.0, max_tokens=5)
     completion = complete(start(directory), [request])["greedy"]
     model = plain_model(directory)
@@ -156,7 +154,7 @@ def test_cuts_completion_at_the_context_and_rejects_prompt_filling_it(start, dir
     assert found["alien"].error.type == "InvalidRequestError"
 
 
-def test_an_equal_prompt_is_prefilled_once_for_the_whole_group(start, directory):
+def test_prefills_equal_prompt_once_for_the_whole_group(start, directory):
     engine = start(directory)
     group = [ask(f"r{i}", prompt(20), seed=i, session_id=f"s{i}") for i in range(8)]
     found = complete(engine, group)
@@ -169,7 +167,7 @@ def test_an_equal_prompt_is_prefilled_once_for_the_whole_group(start, directory)
     assert len({tuple(answer.token_ids) for answer in found.values()}) > 1
 
 
-def test_an_equal_prompt_that_comes_later_is_copied_too(start, directory):
+def test_copies_an_equal_prompt_that_comes_later_too(start, directory):
     engine = start(directory)
     complete(engine, [ask("first", prompt(20), seed=1)])
     late = ask("late", prompt(20), seed=2)
@@ -178,7 +176,7 @@ def test_an_equal_prompt_that_comes_later_is_copied_too(start, directory):
     assert_same_logprobs(plain_model(directory), late, found["late"])
 
 
-def test_equal_prompts_of_two_owners_are_computed_for_each(start, directory):
+def test_computes_equal_prompts_of_two_owners_for_each(start, directory):
     engine = start(directory)
     together = [ask("a", prompt(20), session_id="ada/s"), ask("b", prompt(20), session_id="bob/s")]
     complete(engine, together)
@@ -243,7 +241,7 @@ def test_reuses_only_common_beginning_of_session_with_edited_past(start, directo
 
 
 @pytest.mark.parametrize("most_ranks", [128, 8], ids=["side by side", "one by one"])
-def test_adapters_in_one_batch_do_not_touch_each_other(start, directory, monkeypatch, most_ranks):
+def test_separates_adapters_in_one_batch(start, directory, monkeypatch, most_ranks):
     monkeypatch.setattr(loaded_policies, "_MOST_RANKS", most_ranks)
     engine = start(directory)
     weights = {
@@ -314,7 +312,7 @@ def test_finds_no_old_cache_after_a_publish(start, directory):
     assert engine.loaded() == {"job": 2}
 
 
-def test_requests_for_a_version_that_is_gone_are_told_so(start, directory):
+def test_tells_requests_that_their_version_is_gone(start, directory):
     engine = start(directory)
     engine.publish("job", 2, adapter(directory, 1))
     found = answers(
@@ -324,7 +322,7 @@ def test_requests_for_a_version_that_is_gone_are_told_so(start, directory):
     assert {answer.error.type for answer in found.values()} == {"PolicyVersionGoneError"}
 
 
-def test_a_publish_answers_requests_in_flight_for_the_old_version(start, directory):
+def test_answers_requests_in_flight_for_old_version_on_publish(start, directory):
     held = _Turnstile()
     engine = start(directory, device_lock=held)
     engine.publish("job", 1, adapter(directory, 1))
@@ -344,7 +342,7 @@ def test_a_publish_answers_requests_in_flight_for_the_old_version(start, directo
     assert found["r"].error.type == "PolicyVersionGoneError"
 
 
-def test_a_forward_that_raises_fails_its_requests_and_nothing_else(start, directory):
+def test_fails_only_the_requests_of_a_raising_forward(start, directory):
     held = _Turnstile()
     engine = start(directory, device_lock=held)
     held.raise_at_next(RuntimeError("out of paper"))
@@ -369,7 +367,7 @@ def test_rejects_weights_that_are_not_finite_or_do_not_fit(start, make_model, di
     assert engine.loaded() == {}
 
 
-def test_a_policy_whose_numbers_overflow_fails_alone(start, directory):
+def test_fails_alone_a_policy_whose_numbers_overflow(start, directory):
     engine = start(directory)
     state = plain_model(directory).state_dict()
     wild = {
@@ -391,7 +389,7 @@ def test_a_policy_whose_numbers_overflow_fails_alone(start, directory):
         assert_same_logprobs(model, request, done[request.request_id])
 
 
-def test_generate_together_gives_the_same_bits_whatever_ran_before(start, directory):
+def test_generates_together_the_same_bits_whatever_ran_before(start, directory):
     weights = adapter(directory, 1)
     requests = [
         ask(
@@ -411,7 +409,7 @@ def test_generate_together_gives_the_same_bits_whatever_ran_before(start, direct
     assert used.generate_together(requests) == expected
 
 
-def test_generate_together_gives_the_same_bits_while_others_are_sampled(start, directory):
+def test_generates_together_the_same_bits_while_others_are_sampled(start, directory):
     weights = {name: adapter(directory, seed) for seed, name in enumerate(("job", "other", "third"))}
     requests = [
         ask(
@@ -506,7 +504,7 @@ def test_sleeps_only_between_batches(start, directory):
     assert not engine.asleep
 
 
-def test_generate_together_answers_each_request_in_its_place(start, directory):
+def test_answers_each_request_in_its_place_when_generating_together(start, directory):
     engine = start(directory)
     found = engine.generate_together(
         [ask("a", prompt(4)), ask("b", prompt(4), policy="?"), ask("a", prompt(3))]
@@ -567,7 +565,7 @@ def test_stops_sampling_what_no_caller_awaits_any_more(start, directory, togethe
     assert len(completion.token_ids) == 50
 
 
-def test_closing_answers_what_is_still_waiting(start, directory):
+def test_answers_what_is_still_waiting_when_closing(start, directory):
     held = _Turnstile()
     engine = start(directory, device_lock=held)
     found: list[Completion | SampleFailure] = []
@@ -602,7 +600,7 @@ def test_closes_without_waiting_for_the_end_of_a_joint_batch(start, directory):
     assert [answer.error.type for answer in found] == ["ServiceUnavailableError"]
 
 
-def test_a_receiver_that_raises_does_not_stop_the_engine(start, directory):
+def test_survives_receiver_that_raises(start, directory):
     engine = start(directory)
     called = threading.Event()
 

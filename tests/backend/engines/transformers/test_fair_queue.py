@@ -39,20 +39,20 @@ def drained(queue: FairQueue) -> str:
 
 
 @pytest.mark.parametrize("session_id", ["", "ada/x", "ada/"])
-def test_one_owners_requests_come_as_they_went_in(queue, session_id):
+def test_keeps_order_of_one_owners_requests(queue, session_id):
     queue.extend(state(name, session_id) for name in "abcde")
     assert [each.request.request_id for each in queue] == [*"abcde"]
     assert drained(queue) == "abcde"
 
 
-def test_owners_take_turns_however_much_one_of_them_asks_for(queue):
+def test_rotates_owners_however_much_one_asks_for(queue):
     queue.extend(state(name, "ada/1") for name in "ABCDEF")
     queue.extend(state(name, "bob/1") for name in "xy")
     queue.extend([state("7", "cyd/1")])
     assert drained(queue) == "Ax7ByCDEF"
 
 
-def test_jobs_whose_episodes_the_service_plays_take_turns_too(queue):
+def test_rotates_jobs_whose_episodes_the_service_plays_too(queue):
     queue.extend(state(name, "lease-1", policy="job-1") for name in "ABC")
     queue.extend(state(name, "lease-2", policy="job-2") for name in "xy")
     assert drained(queue) == "AxByC"
@@ -74,14 +74,14 @@ def test_serves_first_the_tenants_job_with_fewest_requests_in_slots(queue):
     assert queue.pop_first(held).request.request_id == "x"
 
 
-def test_a_request_that_is_put_back_is_the_next_one(queue):
+def test_takes_returned_request_next(queue):
     queue.extend([state("A", "ada/1"), state("x", "bob/1"), state("B", "ada/1")])
     first = queue.pop_first(Held())
     queue.put_back(first)
     assert drained(queue) == "AxB"
 
 
-def test_answered_requests_can_be_dropped_wherever_they_stand(queue):
+def test_drops_answered_requests_wherever_they_stand(queue):
     queue.extend(state(name, f"{name.lower()}/1") for name in "AAB")
     middle = [*queue][1]
     for each in (middle, [*queue][2]):

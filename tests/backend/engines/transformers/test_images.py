@@ -72,14 +72,14 @@ def _file(number):
     return io.BytesIO(picture(number).data)
 
 
-def test_one_and_several_images_are_sampled_as_transformers_scores_them(engine, reference):
+def test_samples_images_as_transformers_scores_them(engine, reference):
     requests = [look("one", 1), look("two", 1, 2), look("swapped", 2, 1), look("other", 3)]
     for name, (token_ids, found) in logprobs(engine, *requests).items():
         request = next(one for one in requests if one.request_id == name)
         assert torch.allclose(found, reference(request, token_ids), atol=1e-5)
 
 
-def test_prompts_that_differ_in_their_image_alone_share_no_cache(engine):
+def test_shares_no_cache_between_prompts_with_different_images(engine):
     alone = {name: logprobs(engine, look(name, int(name)))[name] for name in ("4", "5")}
     copied = engine.stats().copied_tokens
     together = logprobs(engine, look("4", 4), look("5", 5), look("again", 4))
@@ -125,14 +125,14 @@ def test_shows_new_images_through_an_adapter_that_is_merged(engine, weights, ref
     engine.retire("eyes")
 
 
-def test_an_image_is_read_once_for_all_who_show_it(engine, pictures):
+def test_reads_an_image_once_for_all_who_show_it(engine, pictures):
     before = pictures.reads
     logprobs(engine, *(look(f"r{n}", 7, seed=n) for n in range(8)))
     assert pictures.reads == before + 1
 
 
 @pytest.mark.parametrize("how", ["unknown", "moved", "short", "removed", "added"])
-def test_images_that_do_not_fit_their_prompt_are_refused(engine, how):
+def test_rejects_images_that_do_not_fit_their_prompt(engine, how):
     request = look("r", 8, 9)
     first, second = request.images
     images = {
@@ -146,7 +146,7 @@ def test_images_that_do_not_fit_their_prompt_are_refused(engine, how):
     assert answer.error.field == "images"
 
 
-def test_a_conversation_goes_on_from_its_cache(engine):
+def test_continues_conversation_from_its_cache(engine):
     first = look("t0", 10, session_id="s")
     arrived = []
     import threading
@@ -171,6 +171,6 @@ def test_a_conversation_goes_on_from_its_cache(engine):
     assert arrived[1].sampling_logprobs == pytest.approx(fresh.sampling_logprobs, abs=1e-5)
 
 
-def test_the_logprobs_of_a_prompt_with_images_are_numbers(engine):
+def test_gives_numbers_as_logprobs_of_prompt_with_images(engine):
     (answer,) = engine.generate_together([look("p", 11, prompt_logprobs=True)])
     assert len(answer.prompt_logprobs) == len(look("p", 11).prompt_ids)

@@ -49,7 +49,7 @@ def test_runs_lean_llama_decoder_with_bits_of_its_own_modules(make_model, monkey
     assert torch.equal(logits_of_three_steps(lean), logits_of_three_steps(own))
 
 
-def test_it_runs_in_bfloat16_too(make_model, monkeypatch):
+def test_runs_in_bfloat16_too(make_model, monkeypatch):
     lean = load(make_model("qwen3"), torch.bfloat16)
     assert lean.is_lean
     monkeypatch.setattr(LeanDecoder, "__init__", refuse)
@@ -58,7 +58,7 @@ def test_it_runs_in_bfloat16_too(make_model, monkeypatch):
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen2-tied"])
-def test_it_and_the_sampling_run_without_python(make_model, caplog, architecture):
+def test_runs_with_sampling_without_python(make_model, caplog, architecture):
     lean = load(make_model(architecture))
     choose_tokens(torch.zeros(1, 4), [1.0], [0], [0])
     assert lean.is_lean
@@ -87,7 +87,7 @@ def test_hides_previous_user_of_a_slot_from_a_short_prompt(make_model):
 
 
 @pytest.mark.parametrize("architecture", ["mistral-window", "mistral-wide-window", "granite", "gpt2"])
-def test_any_other_keeps_its_own_modules(make_model, architecture):
+def test_keeps_own_modules_of_any_other_model(make_model, architecture):
     assert not load(make_model(architecture)).is_lean
 
 

@@ -79,7 +79,7 @@ def test_rejects_full_weights_that_are_not_finite_and_keeps_version(policies, te
 
 
 @pytest.mark.parametrize("how", ["published over", "retired"])
-def test_an_older_version_does_not_outlive_its_policy(policies, how):
+def test_drops_an_older_version_with_its_policy(policies, how):
     policies.publish("job", 1, weights(1.0))
     policies.publish("other", 1, weights(1.0))
     old, other = policies.take("job", 1), policies.take("other", 1)
@@ -93,7 +93,7 @@ def test_an_older_version_does_not_outlive_its_policy(policies, how):
     assert not other.live
 
 
-def test_a_version_that_nobody_uses_goes_at_once(policies):
+def test_drops_unused_version_immediately(policies):
     policies.publish("job", 1, weights(1.0))
     idle = policies.take("job", 1)
     policies.leave(idle)

@@ -40,7 +40,7 @@ def directory(make_model: Callable[[str], Path]) -> Path:
     return make_model("qwen3")
 
 
-def test_long_prompts_are_computed_in_parts(start, directory):
+def test_computes_long_prompts_in_parts(start, directory):
     engine = start(directory, iteration_tokens=16)
     requests = [ask(f"r{i}", prompt(50 + i, i)) for i in range(3)]
     group = [ask(f"g{i}", prompt(40, 7)) for i in range(3)]
@@ -51,7 +51,7 @@ def test_long_prompts_are_computed_in_parts(start, directory):
     assert engine.stats().prefilled_tokens == 50 + 51 + 52 + 40
 
 
-def test_a_model_with_attention_that_cannot_be_packed_is_refused(start, tmp_path):
+def test_rejects_model_with_attention_that_cannot_be_packed(start, tmp_path):
     from transformers import BloomConfig, BloomForCausalLM
 
     BloomForCausalLM(

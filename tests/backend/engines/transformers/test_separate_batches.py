@@ -75,7 +75,7 @@ def test_runs_batch_whenever_alone_and_queue_whenever_without_batch():
     assert batches.is_due(queue_idle=False)
 
 
-def test_of_those_that_wait_some_can_be_removed():
+def test_removes_some_of_those_that_wait():
     batches = SeparateBatches(1)
     for owner, name in (("ada", "a1"), ("ada", "a2"), ("bob", "b1"), ("ada", "a3")):
         batches.add(owner, name)
@@ -86,7 +86,7 @@ def test_of_those_that_wait_some_can_be_removed():
     assert batches.remove_waiting(lambda name: True) == []
 
 
-def test_all_can_be_removed_also_those_that_wait():
+def test_removes_all_including_those_that_wait():
     batches = SeparateBatches(1)
     for name in ("a1", "a2"):
         batches.add("ada", name)

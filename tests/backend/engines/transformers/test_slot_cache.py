@@ -35,7 +35,7 @@ def directory(make_model: Callable[[str], Path]) -> Path:
 
 
 @pytest.mark.parametrize(("max_slots", "cache_bytes"), [(3, 1 << 30), (256, 40_000)])
-def test_a_small_cache_makes_requests_wait_and_forgets_the_oldest(start, directory, max_slots, cache_bytes):
+def test_makes_requests_wait_and_forgets_oldest_in_small_cache(start, directory, max_slots, cache_bytes):
     engine = start(directory, max_slots=max_slots, cache_bytes=cache_bytes)
     requests = [ask(f"r{i}", prompt(10 + i, i), session_id=f"s{i}", max_tokens=30) for i in range(10)]
     found = complete(engine, requests)

@@ -140,7 +140,7 @@ def test_leaves_room_of_a_finished_long_sequence_to_short_ones(model):
     assert play("c") <= before
 
 
-def test_a_kept_long_sequence_is_not_cut_for_short_ones(model):
+def test_does_not_cut_a_kept_long_sequence_for_short_ones(model):
     steps = Steps(model, bytes=2048 * model.bytes_per_token, iteration_tokens=4096)
     steps.ask("long", [3 + i % 800 for i in range(700)], tokens=8, session="owner/game")
     past = steps.finish()["long"]

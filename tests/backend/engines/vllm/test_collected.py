@@ -29,9 +29,9 @@ def test_raises_on_an_unknown_end_instead_of_answering(reason):
     assert set(found.answer()) == {"error"}
 
 
-def test_a_structure_without_a_grammar_is_told_as_such():
+def test_reports_structure_without_a_grammar_as_such():
     assert set(collected(output([], reason="error"), structured="x").answer()) == {"invalid"}
 
 
-def test_an_answer_is_not_complete_before_its_last_output():
+def test_completes_no_answer_before_its_last_output():
     assert not collected(output([1, 2])).complete

@@ -106,7 +106,7 @@ def test_samples_prompts_computed_in_parts_by_their_seed_too(subject):
     close_to(subject, requests, answers(subject.engine, requests))
 
 
-def test_more_adapters_than_slots_take_turns(subject):
+def test_takes_turns_with_more_adapters_than_slots(subject):
     for number in range(7):
         subject.publish(f"p{number}", 1, subject.weights(number))
     requests = [
@@ -116,7 +116,7 @@ def test_more_adapters_than_slots_take_turns(subject):
     close_to(subject, requests, answers(subject.engine, requests))
 
 
-def test_a_cache_serves_its_own_policy_version_and_owner_only(subject):
+def test_keeps_cache_per_policy_version_and_owner(subject):
     subject.publish("job", 1, subject.weights(1))
 
     def reused(owner, version):
@@ -144,7 +144,7 @@ def test_rejects_adapter_of_another_model_and_goes_on(subject):
     close_to(subject, [ask("r", prompt(4))], answers(subject.engine, [ask("r", prompt(4))]))
 
 
-def test_a_killed_engine_core_loses_no_answer_and_no_policy(subject):
+def test_loses_no_answer_or_policy_with_killed_engine_core(subject):
     subject.publish("adapter", 4, subject.weights(1))
     subject.publish("full", 2, subject.full_weights(2))
     requests = [
@@ -166,7 +166,7 @@ def test_a_killed_engine_core_loses_no_answer_and_no_policy(subject):
 
 
 @pytest.mark.parametrize("loaded", [1, 4, 9, 14])
-def test_an_exchange_that_breaks_off_fails_its_own_policy_only(subject, monkeypatch, loaded):
+def test_fails_only_its_own_policy_by_a_broken_exchange(subject, monkeypatch, loaded):
     subject.publish("good", 1, subject.full_weights(1))
     monkeypatch.setattr(
         "backend.engines.vllm.weight_handover.names_to_load",

@@ -123,7 +123,7 @@ def test_hands_fused_experts_over_one_by_one(tmp_path):
     ],
     ids=["as the files", "a copy of a tied one", "another head", "one too many", "one twice"],
 )
-def test_full_weights_that_vllm_would_pass_over_do_not_fit(more, strange):
+def test_rejects_full_weights_that_vllm_would_skip(more, strange):
     held = {"model.embed_tokens.weight": torch.ones(4, 2), "model.norm.weight": torch.full((2,), 3.0)}
     shapes = {name: tuple(tensor.shape) for name, tensor in held.items()}
     assert misfit(FullWeights(tensors=held | more), shapes) == strange

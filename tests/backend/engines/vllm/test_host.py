@@ -210,7 +210,7 @@ def test_keeps_weights_being_read_although_their_caller_is_gone(play, tmp_path):
     play(deeds)
 
 
-def test_while_weights_are_hashed_others_sample(play, vllm_host, tmp_path, monkeypatch):
+def test_samples_others_while_weights_are_hashed(play, vllm_host, tmp_path, monkeypatch):
     hashed = threading.Event()
 
     async def deeds(host, vllm, said):

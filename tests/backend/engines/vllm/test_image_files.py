@@ -43,7 +43,7 @@ def test_evicts_files_for_others_but_none_in_use(handed, tmp_path):
     assert Path(again["path"]).read_bytes() == picture(1).data
 
 
-def test_more_images_than_vllm_has_room_for_are_refused(handed):
+def test_rejects_more_images_than_vllm_has_room_for(handed):
     request = look("r", 1)
     crowd = request.model_copy(update={"images": request.images * (VLLM_MOST_IMAGES + 1)})
     assert handed.refusal(request) is None

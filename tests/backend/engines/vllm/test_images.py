@@ -120,7 +120,7 @@ def test_samples_of_images_what_the_transformers_engine_samples(seeing, engine, 
 
 
 @pytest.mark.parametrize("how", ["removed", "moved", "unknown", "too many"])
-def test_images_that_do_not_fit_their_prompt_are_refused(seeing, engine, how):
+def test_rejects_images_that_do_not_fit_their_prompt(seeing, engine, how):
     request = seeing.look("r", 8, 9)
     first, second = request.images
     images = {

@@ -44,5 +44,5 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
         ("", ""),
     ],
 )
-def test_the_reason_is_the_error_that_others_wrap(log, reason):
+def test_takes_as_reason_the_error_that_others_wrap(log, reason):
     assert reason_in(log) == reason or reason_in(log).endswith(f".{reason}")

@@ -114,7 +114,7 @@ def test_makes_tenant_that_asks_too_much_leave_room_for_others(start, heard):
     ]
 
 
-def test_a_batch_that_must_be_computed_together_survives_too(start):
+def test_keeps_joint_batch_over_a_restart_too(start):
     engine = start()
     found = engine.generate_together([ask(4), ask(DIES_ONCE)])
     assert [answer.token_ids for answer in found] == [[4, 4], [DIES_ONCE] * 2]
@@ -234,7 +234,7 @@ def test_stops_awaiting_joint_requests_of_retired_policies_alone(start, together
     assert [answer.error.type for answer in found.result(60)] == ["PolicyVersionGoneError"] * 2
 
 
-def test_a_policys_number_is_never_used_again(start, heard):
+def test_never_reuses_a_policys_number(start, heard):
     engine = start()
     for version in (1, 2, 1):
         engine.publish("job", version, ADAPTER)
@@ -309,7 +309,7 @@ def test_asks_again_for_an_unreadable_answer(start):
     }
 
 
-def test_what_nobody_waits_for_any_more_is_given_up(start, heard):
+def test_gives_up_what_nobody_waits_for_any_more(start, heard):
     class Receiver:
         def __init__(self):
             self.gone, self.answers, self.answered = False, [], threading.Event()
@@ -360,7 +360,7 @@ def test_answers_open_requests_and_leaves_nothing_behind_on_closing(start):
         engine.publish("job", 1, ADAPTER)
 
 
-def test_what_vllm_would_do_otherwise_than_asked_is_refused(start):
+def test_rejects_what_vllm_would_do_otherwise_than_asked(start):
     engine = start(max_adapter_rank=8)
     refused = answers(
         engine,
@@ -412,7 +412,7 @@ def test_ends_process_when_asleep_and_restarts_it_with_all_policies(start, heard
     assert engine.sleep()
 
 
-def test_an_engine_with_unanswered_requests_does_not_sleep(start):
+def test_does_not_sleep_with_unanswered_requests(start):
     engine = start(sleep="end")
     done = threading.Event()
     engine.submit([ask(HELD)], lambda batch: done.set())
@@ -423,7 +423,7 @@ def test_an_engine_with_unanswered_requests_does_not_sleep(start):
     assert engine.sleep()
 
 
-def test_an_engine_that_sleeps_can_be_closed_and_then_refuses(start):
+def test_closes_while_asleep_and_then_rejects_requests(start):
     engine = start(sleep="end")
     assert engine.sleep()
     engine.close()
@@ -469,7 +469,7 @@ def test_decodes_by_cuda_graphs_unless_the_operator_says_no(device, asked, eager
         ("cuda:0", "GPU-4a, GPU-7b", "GPU-4a"),
     ],
 )
-def test_vllm_computes_on_the_gpu_that_the_service_counts_so(monkeypatch, tmp_path, device, ours, theirs):
+def test_counts_gpu_of_vllm_as_the_services(monkeypatch, tmp_path, device, ours, theirs):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if ours is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
@@ -512,7 +512,7 @@ def test_keeps_full_weights_on_gpu_until_the_process_has_read(start, heard, gpu,
     assert not gpu[1].is_set()
 
 
-def test_a_process_that_dies_reads_nothing_any_more(start, gpu, tmp_path):
+def test_reads_nothing_in_a_process_that_died(start, gpu, tmp_path):
     engine = start(device="cuda:1", full_weights="device")
     (tmp_path / "reading").touch()
     engine.publish("job", 1, FULL)
@@ -523,7 +523,7 @@ def test_a_process_that_dies_reads_nothing_any_more(start, gpu, tmp_path):
     assert not gpu[1].is_set()
 
 
-def test_while_no_process_is_there_a_retired_policy_takes_nothing(start, gpu):
+def test_gives_retired_policy_nothing_while_no_process_exists(start, gpu):
     engine = start(device="cuda:1", full_weights="device", sleep="end")
     engine.publish("job", 1, FULL)
     assert engine.sleep()
@@ -532,7 +532,7 @@ def test_while_no_process_is_there_a_retired_policy_takes_nothing(start, gpu):
     assert gpu[0].is_set()
 
 
-def test_a_closed_engine_keeps_nothing_on_a_gpu(start, gpu):
+def test_keeps_nothing_on_a_gpu_when_closed(start, gpu):
     engine = start(device="cuda:1", full_weights="device")
     engine.publish("job", 1, FULL)
     engine.close()
@@ -556,7 +556,7 @@ def test_rejects_what_has_no_room_on_gpu_and_keeps_version(start, gpu, monkeypat
     assert not gpu[0].is_set()
 
 
-def test_without_a_gpu_nothing_is_kept_on_one(start):
+def test_keeps_nothing_on_a_gpu_without_one(start):
     with pytest.raises(InvalidRequestError, match="needs a GPU"):
         start(full_weights="device")
 

@@ -25,13 +25,13 @@ def test_takes_memory_share_on_gpu_and_frees_it_by_sleep(tmp_path):
     assert not arguments(tmp_path, "cuda", sleep="end")["enable_sleep_mode"]
 
 
-def test_a_model_without_a_tokenizer_is_served_without_one(tmp_path):
+def test_serves_model_without_a_tokenizer(tmp_path):
     assert arguments(tmp_path)["skip_tokenizer_init"]
     (tmp_path / "tokenizer.json").write_text("{}")
     assert not arguments(tmp_path)["skip_tokenizer_init"]
 
 
-def test_there_is_room_for_an_adapter_more_than_asked_for(tmp_path):
+def test_has_room_for_one_adapter_more_than_asked_for(tmp_path):
     assert arguments(tmp_path, adapters_at_once=3)["max_loras"] == 4
 
 
@@ -39,7 +39,7 @@ def test_there_is_room_for_an_adapter_more_than_asked_for(tmp_path):
     ("device", "sleep", "means"),
     [("cpu", "auto", "end"), ("cuda", "auto", "offload"), ("cuda", "end", "end")],
 )
-def test_what_sleep_means_depends_on_the_device(device, sleep, means):
+def test_derives_the_meaning_of_sleep_from_device(device, sleep, means):
     assert sleep_mode(VllmSettings(sleep=sleep), device) == means
 
 
@@ -53,7 +53,7 @@ def test_what_sleep_means_depends_on_the_device(device, sleep, means):
         ("cpu", None, None),
     ],
 )
-def test_its_processes_see_the_gpu_that_this_one_means(device, visible, seen, tmp_path, monkeypatch):
+def test_shows_processes_the_gpu_that_this_one_means(device, visible, seen, tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -78,7 +78,7 @@ def test_answers_by_pattern_or_schema_beside_free_answers(subject, tokenizer):
     )
 
 
-def test_logprobs_are_those_among_the_tokens_that_were_allowed(subject, tokenizer):
+def test_gives_logprobs_among_the_allowed_tokens(subject, tokenizer):
     request = ask("one", structured=Regex(pattern="[ab]"), temperature=1.5)
     answer = answers(subject.engine, [request])["one"]
     allowed = [i for i in range(len(tokenizer)) if tokenizer.decode([i]) in {"a", "b"}]
@@ -90,7 +90,7 @@ def test_logprobs_are_those_among_the_tokens_that_were_allowed(subject, tokenize
     )
 
 
-def test_top_k_counts_among_the_tokens_that_were_allowed(subject, tokenizer):
+def test_counts_top_k_among_the_allowed_tokens(subject, tokenizer):
     request = ask("one", structured=Regex(pattern="[a-e]"), top_k=2)
     answer = answers(subject.engine, [request])["one"]
     allowed = [i for i in range(len(tokenizer)) if tokenizer.decode([i]) in set("abcde")]

@@ -35,7 +35,7 @@ def test_admits_many_to_one_room_and_waits_before_the_next():
     assert played(scene) == [1]
 
 
-def test_who_is_alone_shares_the_room_with_nobody():
+def test_shares_the_room_with_nobody_when_alone():
     async def scene(rooms):
         async with rooms.hold(0, alone=True):
             with rooms.join() as room:
@@ -46,7 +46,7 @@ def test_who_is_alone_shares_the_room_with_nobody():
     assert played(scene) == []
 
 
-def test_who_gives_up_waiting_holds_nobody_up():
+def test_holds_nobody_up_when_giving_up():
     async def scene(rooms):
         async with rooms.hold(0):
             waiting = asyncio.create_task(rooms.hold(1).__aenter__())
@@ -59,7 +59,7 @@ def test_who_gives_up_waiting_holds_nobody_up():
     assert played(scene) == []
 
 
-def test_whose_turn_comes_while_they_give_up_pass_it_on():
+def test_passes_turn_on_when_it_comes_while_giving_up():
     async def scene(rooms):
         async with rooms.hold(0, alone=True):
             gone = asyncio.create_task(rooms.hold(0, alone=True).__aenter__())

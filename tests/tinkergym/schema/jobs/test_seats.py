@@ -21,14 +21,14 @@ def of_game(agents, **settings):
     return parse_spec({"environment": board, "steps": 1, "agents": agents, **settings})
 
 
-def test_each_agent_has_its_own_adapter_or_the_jobs():
+def test_gives_each_agent_own_adapter_or_the_jobs():
     spec = of_game(TWO, adapter=LoRA(rank=2))
     assert spec.trained_agents == ("x", "o")
     assert [spec.adapter_of(agent).rank for agent in spec.trained_agents] == [2, 4]
     assert RLSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_a_job_without_agents_trains_one_policy():
+def test_trains_one_policy_in_job_without_agents():
     assert (of_game({}).trained_agents, of_game({}).adapter_of("")) == (("",), LoRA())
 
 
@@ -55,7 +55,7 @@ def test_denies_own_policy_to_a_seat_that_shares_one():
         {"x": {"kind": "train", "rank": 8}},
     ],
 )
-def test_seats_that_nobody_can_play_are_refused(agents):
+def test_rejects_seats_that_nobody_can_play(agents):
     with pytest.raises(InvalidRequestError):
         of_game(agents)
 
@@ -100,7 +100,7 @@ def test_rejects_settings_by_name_that_have_no_effect_in_games(agents, settings,
         {"anchor_share": 0.5, "current_share": 0.5, "snapshot_every": 3},
     ],
 )
-def test_a_league_whose_settings_contradict_each_other_is_refused(league):
+def test_rejects_league_whose_settings_contradict_each_other(league):
     with pytest.raises(InvalidRequestError):
         opponents.League(**league)
 
@@ -115,7 +115,7 @@ def test_overrides_the_jobs_settings_by_seats_except_its_groups():
     assert spec.for_agent("o").algorithm == job
 
 
-def test_policies_learn_together_in_turn_or_alone():
+def test_trains_policies_together_in_turn_or_alone():
     def updated(updates):
         return [of_game(TWO, steps=9, updates=updates).updated_at(step) for step in range(1, 5)]
 

@@ -11,7 +11,7 @@ def test_blames_no_policy_for_a_sandbox_that_cannot_start(monkeypatch):
         run_python("1")
 
 
-def test_a_launcher_that_dies_is_no_fault_of_the_policy(monkeypatch, tmp_path):
+def test_blames_no_policy_for_a_launcher_that_dies(monkeypatch, tmp_path):
     launcher = tmp_path / "launcher.py"
     launcher.write_text("raise SystemExit('out of luck')")
     monkeypatch.setattr(python_run, "_LAUNCHER", launcher)

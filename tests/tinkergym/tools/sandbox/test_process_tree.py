@@ -25,7 +25,7 @@ def proc(tmp_path):
     os.close(start.folder)
 
 
-def test_all_that_descend_from_the_first_process_are_added_up(proc):
+def test_adds_up_all_descendants_of_the_first_process(proc):
     tree = ProcessTree(proc.folder, FIRST)
     assert tree.used_bytes() == 0  # the kernel limits the first one
     proc(30, 40)
@@ -43,7 +43,7 @@ def test_finds_new_process_at_the_next_look(proc):
     assert tree.used_bytes() == 1300 * 1024
 
 
-def test_a_process_whose_parent_ended_belongs_to_the_first_one(proc):
+def test_counts_process_whose_parent_ended_with_the_first(proc):
     tree = ProcessTree(proc.folder, FIRST)
     proc(40, 30)
     tree.used_bytes()

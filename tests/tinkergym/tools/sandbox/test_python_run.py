@@ -63,7 +63,7 @@ def isolation(request):
         "import os; os.kill(PARENT, 9)",
     ],
 )
-def test_code_reaches_neither_the_network_nor_other_files_nor_processes(code, isolation, tmp_path):
+def test_isolates_code_from_network_files_and_processes(code, isolation, tmp_path):
     import socket
 
     folder = tmp_path / "folder"
@@ -82,7 +82,7 @@ def test_code_reaches_neither_the_network_nor_other_files_nor_processes(code, is
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_code_sees_neither_our_variables_nor_our_modules(isolation, monkeypatch):
+def test_hides_our_variables_and_modules_from_code(isolation, monkeypatch):
     monkeypatch.setenv("TINKERGYM_API_KEY", "secret")
     assert "secret" not in call("import os; dict(os.environ)", isolation=isolation)
     with pytest.raises(ToolError):
@@ -99,17 +99,17 @@ def test_code_sees_neither_our_variables_nor_our_modules(isolation, monkeypatch)
         ("import os; os.abort()", "killed"),
     ],
 )
-def test_a_run_ends_at_its_limits(code, ending, isolation):
+def test_ends_run_at_its_limits(code, ending, isolation):
     run = run_python(code, SMALL, isolation=isolation)
     assert (run.ending, run.isolation) == (ending, isolation)
 
 
-def test_time_that_passes_without_computing_counts_too(isolation):
+def test_counts_time_that_passes_without_computing_too(isolation):
     with pytest.raises(ToolError):
         call("import time; print('first'); time.sleep(1000)", isolation=isolation, wall_seconds=0.3)
 
 
-def test_endless_output_is_cut(isolation):
+def test_cuts_endless_output(isolation):
     with pytest.raises(ToolError) as caught:
         call("while True: print('x' * 1000)", isolation=isolation, wall_seconds=0.3, output_characters=1000)
     assert len(str(caught.value)) < 1300
@@ -126,7 +126,7 @@ def test_leaves_nothing_started_alive_and_keeps_fork_bomb_small():
 
 
 @pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
-def test_the_memory_of_all_processes_together_is_limited():
+def test_limits_the_memory_of_all_processes_together():
     limits = Limits(cpu_seconds=60, wall_seconds=60, memory_megabytes=128)
     each_its_own = """
 import os, time
@@ -164,7 +164,7 @@ print("done")
         "open('/dev/zero').fileno()",
     ],
 )
-def test_memory_that_no_process_is_charged_for_is_refused(call):
+def test_rejects_memory_that_no_process_is_charged_for(call):
     code = f"import ctypes, mmap, os\nlibc = ctypes.CDLL(None, use_errno=True)\nresult = {call}\n"
     code += "if result < 0:\n    raise PermissionError(ctypes.get_errno())"
     run = run_python(code)
@@ -186,13 +186,13 @@ with open("f", "wb+") as file:
 
 
 @pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
-def test_the_number_of_files_is_limited():
+def test_limits_the_number_of_files():
     code = "for number in range(11_000):\n    open(str(number), 'w').close()"
     assert "No space left" in run_python(code).output
 
 
 @pytest.mark.skipif(best_isolation() != "namespaces", reason="this machine offers no namespaces")
-def test_files_of_this_machine_are_not_there():
+def test_hides_files_of_this_machine():
     for path in (__file__, "/etc/passwd", "/proc/1/environ", "/sys"):
         assert call(f"import os; os.path.exists({path!r})") == "False"
 
@@ -211,7 +211,7 @@ def test_runs_side_by_side_do_not_mix(isolation):
     assert answers == {number: repr(str(number)) for number in range(6)}
 
 
-def test_no_folder_and_no_process_is_left_behind(isolation, monkeypatch, tmp_path):
+def test_leaves_no_folder_and_no_process_behind(isolation, monkeypatch, tmp_path):
     monkeypatch.setattr(python_run.tempfile, "tempdir", str(tmp_path))
     before = psutil.Process().children(recursive=True)
     call("open('x', 'w').write('x')", isolation=isolation)
