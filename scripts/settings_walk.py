@@ -25,7 +25,7 @@ WALKS = {
         # Over HTTP.
         "backend.gateway.routes_jobs:create_job",
         # Through the store.
-        "backend.workers.pool_worker:PoolWorker._loop",
+        "backend.workers.pool_jobs:PoolJobs._loop",
     ],
     "inside Admission.check": ["backend.admission.check:Admission.check"],
 }

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.episode_requests import SEAT_APART, sampling_seed, seat_plan
+from backend.episodes.job_board import JobBoard
 from backend.episodes.played import Played
 from backend.jobs.job_context import JobContext
 from backend.jobs.step_report import environment_metrics
@@ -73,15 +74,17 @@ class Evaluations:
         for event in context.store.evaluations(context.job_id):
             self._take_in(event)
         context.boards.open(
-            self._board,
-            EpisodeBoard(lease_seconds=context.lease_seconds, ahead=_ALL_STEPS),
-            lambda step, results: None,
-            for_server_workers=played.rollout == "server" if played else not self._by_client,
-            limits=context.limits,
-            other_limits=context.other_limits,
-            owner=context.lease.tenant_id,
-            environment=context.spec.environment_of(self._wanted[0]).id,
-            background=True,
+            JobBoard(
+                name=self._board,
+                board=EpisodeBoard(lease_seconds=context.lease_seconds, ahead=_ALL_STEPS),
+                save=lambda step, results: None,
+                for_server_workers=played.rollout == "server" if played else not self._by_client,
+                limits=context.limits,
+                other_limits=context.other_limits,
+                tenant=context.lease.tenant_id,
+                environment=context.spec.environment_of(self._wanted[0]).id,
+                background=True,
+            )
         )
         context.boards.step_recorded(self._board, 0)
         self._keep_checkpoints()

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from backend.episodes.episode_board import EpisodeBoard
+from backend.episodes.job_board import JobBoard
 from backend.episodes.league_book import LeagueBook
 from backend.episodes.played import Played, trained_seats
 from backend.episodes.recorded_actions import record
@@ -128,19 +129,21 @@ class PlayedJob(JobLoop[PlayedSpec]):
         self._begin_from_checkpoint()
         self._take_up_notes()
         context.boards.open(
-            context.job_id,
-            EpisodeBoard(
-                lease_seconds=context.lease_seconds,
-                lockstep=context.in_lockstep,
-                ahead=spec.versions_ahead,
-                by_group=spec.scored_by_group,
-            ),
-            self._save_episodes,
-            for_server_workers=spec.rollout == "server",
-            limits=context.limits,
-            other_limits=context.other_limits,
-            owner=context.lease.tenant_id,
-            environment="+".join(sorted({one.id for one in spec.own_environments.values()})),
+            JobBoard(
+                name=context.job_id,
+                board=EpisodeBoard(
+                    lease_seconds=context.lease_seconds,
+                    lockstep=context.in_lockstep,
+                    ahead=spec.versions_ahead,
+                    by_group=spec.scored_by_group,
+                ),
+                save=self._save_episodes,
+                for_server_workers=spec.rollout == "server",
+                limits=context.limits,
+                other_limits=context.other_limits,
+                tenant=context.lease.tenant_id,
+                environment="+".join(sorted({one.id for one in spec.own_environments.values()})),
+            )
         )
         context.boards.step_recorded(context.job_id, self._done_step)
         context.store.set_state(context.lease, JobState.RUNNING, self._resumed_from())

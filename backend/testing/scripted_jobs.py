@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from backend.episodes.boards import Boards
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.episode_requests import step_requests
+from backend.episodes.job_board import JobBoard
 from backend.episodes.played import Played
 from backend.jobs.step_report import episodes_to_read, failure_warnings, statistics, too_many_failures
 from backend.learner.sequences import TokenLimits
@@ -207,7 +208,13 @@ class ScriptedJobs:
             return
         board = EpisodeBoard(lease_seconds=30.0, by_group=spec.played.scored_by_group)
         self.boards.open(
-            job.job_id, board, lambda _step, _results: None, for_server_workers=False, limits=self._limits
+            JobBoard(
+                name=job.job_id,
+                board=board,
+                save=lambda _step, _results: None,
+                for_server_workers=False,
+                limits=self._limits,
+            )
         )
         self._post(job)
 

@@ -119,8 +119,8 @@ class Site:
     def end_jobs(self) -> None:
         """Return unfinished jobs to the queue, and wait until their threads have ended."""
         if self.pool is not None:
-            jobs = list(self.pool._threads.values())
-            for pulse in list(self.pool._pulses.values()):
+            jobs = list(self.pool.jobs.threads.values())
+            for pulse in list(self.pool.jobs.pulses.values()):
                 pulse.control.stop()
             for job in jobs:
                 job.join(PATIENCE_SECONDS)
@@ -132,7 +132,7 @@ class Site:
         if self.pool is None:
             return
         pool, self.pool = self.pool, None
-        jobs = list(pool._threads.values())
+        jobs = list(pool.jobs.threads.values())
         if not in_peace:
             self.service.requeue_worker(self.pool_id, "it died")
         pool.close()
@@ -387,7 +387,7 @@ def publishes_wrongly(lab, monkeypatch):
     """From now on the engine holds other weights of a version (None: of every one) than it says."""
 
     def begin(version=None):
-        publish = lab.pool._engine.publish
+        publish = lab.pool.own.engine.publish
 
         def publish_other(policy, published, weights, **settings):
             sha256 = publish(policy, published, weights, **settings)
@@ -396,7 +396,7 @@ def publishes_wrongly(lab, monkeypatch):
                 publish(policy, published, replace(weights, tensors=wrong))
             return sha256
 
-        monkeypatch.setattr(lab.pool._engine, "publish", publish_other)
+        monkeypatch.setattr(lab.pool.own.engine, "publish", publish_other)
 
     return begin
 

@@ -139,7 +139,7 @@ def test_learns_cut_answer_as_it_was_sampled(table):
         (turn,), (segment,) = trajectory.turns, trajectory.segments
         assert turn.finish_reason in {"length", "stop"}
         assert sum(segment.loss_mask) == turn.end - turn.start <= 4
-        stops = set(table.lab.pool.renderer("nano").stop_ids)
+        stops = set(table.lab.pool.routes.renderer("nano").stop_ids)
         sampled = segment.token_ids[turn.start : turn.end]
         assert (sampled[-1] in stops) == (turn.finish_reason == "stop")
         assert len(segment.token_ids) == turn.end

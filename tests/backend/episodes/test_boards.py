@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from backend.episodes.boards import MOST_WORKER_DEATHS, Boards
+from backend.episodes.boards import Boards
 from backend.episodes.episode_board import EpisodeBoard
 from backend.episodes.episode_requests import step_requests
+from backend.episodes.job_board import MOST_WORKER_DEATHS, JobBoard
 from backend.errors import LeaseLostError
 from backend.learner.sequences import TokenLimits
 from tests.backend.seats import result_of, two_seats
@@ -76,13 +77,15 @@ class Job:
         self.failure = failure
         self.board = EpisodeBoard(lease_seconds=30.0)
         boards.open(
-            job_id,
-            self.board,
-            self.save,
-            for_server_workers=server,
-            limits=LIMITS,
-            owner=owner,
-            environment=environment,
+            JobBoard(
+                name=job_id,
+                board=self.board,
+                save=self.save,
+                for_server_workers=server,
+                limits=LIMITS,
+                tenant=owner,
+                environment=environment,
+            )
         )
         boards.step_recorded(job_id, 0)
         post(boards, job_id)
@@ -218,7 +221,7 @@ def test_answers_repeated_result_once_the_first_is_durable(boards, first_is_stor
                 raise ServiceUnavailableError("busy")
 
     boards.close("job-1")
-    boards.open("job-1", job.board, save, for_server_workers=True, limits=LIMITS)
+    boards.open(JobBoard(name="job-1", board=job.board, save=save, for_server_workers=True, limits=LIMITS))
     boards.step_recorded("job-1", 0)
     with ThreadPoolExecutor() as threads:
         first = threads.submit(hand_in, boards, requests)
@@ -248,12 +251,14 @@ def test_bounds_each_seat_by_the_context_of_its_own_model(boards):
 
     short, board = TokenLimits(vocabulary=256, context_length=10), EpisodeBoard(lease_seconds=30.0)
     boards.open(
-        "job-1",
-        board,
-        lambda step, results: None,
-        for_server_workers=True,
-        limits=LIMITS,
-        other_limits={"short": short},
+        JobBoard(
+            name="job-1",
+            board=board,
+            save=lambda step, results: None,
+            for_server_workers=True,
+            limits=LIMITS,
+            other_limits={"short": short},
+        )
     )
     boards.step_recorded("job-1", 0)
     algorithm = GRPO(group_size=2, groups_per_step=1)

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from backend.config import PACKAGED_MODELS
 from backend.episodes.episode_requests import step_requests
 from backend.episodes.staleness import staleness_metrics, versions_of, within_bound
 from backend.jobs.step_report import failure_warnings, statistics
@@ -91,7 +92,7 @@ def test_plays_and_counts_nothing_ahead_in_strict_job(lab, learner):
     job_id = lab.start()
     lab.play_step(job_id)
     assert learner.reached.wait(PATIENCE_SECONDS)
-    assert lab.pool.lease(ask_now(), job_id).episodes == []
+    assert lab.pool.routes.lease(ask_now(), job_id).episodes == []
     learner.go_on.set()
     lab.play_on(job_id)
     assert not [name for step in lab.events(job_id, "step") for name in step.metrics if "stale" in name]
@@ -138,7 +139,7 @@ def test_plays_ahead_up_to_max_staleness(lab, learner):
     requests = lab.lease(job_id)
     assert [request.step for request in requests] == [2] * 4 + [3] * 4
     assert lab.submit(job_id, lab.play(requests)) == ["accepted"] * 8
-    assert lab.pool.lease(ask_now(), job_id).episodes == []
+    assert lab.pool.routes.lease(ask_now(), job_id).episodes == []
     learner.go_on.set()
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
@@ -175,9 +176,9 @@ def test_keeps_stored_stamps_when_another_worker_takes_the_job(lab, learner, che
 
 def test_plays_anew_episodes_whose_weights_a_replay_cannot_find(lab, learner, monkeypatch):
     job_id, _ = killed_in_the_second_step(lab, learner, 100)
-    known = lab.pool._store.version_sha256
+    known = lab.pool.store.version_sha256
     monkeypatch.setattr(
-        lab.pool._store,
+        lab.pool.store,
         "version_sha256",
         lambda job, version, agent: "another" if version == 1 else known(job, version, agent),
     )
@@ -199,7 +200,7 @@ def test_plays_to_its_end_with_a_worker_of_its_own(lab):
     assert max(step.metrics["staleness_max"] for step in steps) <= 1.0
     assert max(step.metrics["parity_max"] for step in steps) <= 1e-5
     (policy_id,) = lab.service.policies_of(job_id).values()
-    assert lab.pool._engine.loaded()[policy_id] == 4
+    assert lab.pool.own.engine.loaded()[policy_id] == 4
 
 
 def test_detects_engine_with_other_weights_without_its_tokens(lab, learner, publishes_wrongly):
@@ -346,7 +347,7 @@ def killed_in_the_second_step(lab, learner, checkpoint_every):
     assert len(stored) == 3
     learner.dies = True
     learner.go_on.set()
-    lab.until(job_id, lambda: job_id not in lab.pool._threads)
+    lab.until(job_id, lambda: job_id not in lab.pool.jobs.threads)
     learner.dies, killed = False, lab.site.pool_id
     lab.replace_pool()
     lab.service.requeue_worker(killed, "it died")
@@ -355,7 +356,7 @@ def killed_in_the_second_step(lab, learner, checkpoint_every):
 
 def logprobs_are_those_of_the_named_versions(lab, job_id, results):
     checkpoint = lab.events(job_id, "checkpoint")[0]
-    learner = Learner(lab.pool._model_dir)
+    learner = Learner(PACKAGED_MODELS["nano"])
     learner.load("version 1", checkpoint.path, LoRA())
     for result in results:
         (segment,) = result.trajectory.segments

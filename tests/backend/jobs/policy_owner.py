@@ -24,7 +24,7 @@ class Owner:
         for call in calls:
             self.seq += 1
             self.calls.add(self.job_id, self.seq, call)
-        self.lab.pool.wait_for_call(self.job_id, self.seq, 30.0)
+        self.lab.pool.routes.wait_for_call(self.job_id, self.seq, 30.0)
         result = self.calls.result(self.job_id, self.seq)
         assert result is not None
         return result
@@ -33,7 +33,7 @@ class Owner:
         """Send a call that the worker does not survive."""
         self.seq += 1
         self.calls.add(self.job_id, self.seq, call)
-        self.lab.pool.wait_for_call(self.job_id, self.seq, 0.0)
+        self.lab.pool.routes.wait_for_call(self.job_id, self.seq, 0.0)
 
     def logprobs(self):
         """Return what tells one policy from another."""

@@ -102,7 +102,7 @@ def test_resumes_at_the_last_step_all_policies_saved(lab, monkeypatch, keep):
     job_id = lab.start(**GAME, steps=3, checkpoint_every=1, keep_checkpoints=keep)
     for _ in range(2):
         lab.play_step(job_id)
-    lab.until(job_id, lambda: job_id not in lab.pool._threads)
+    lab.until(job_id, lambda: job_id not in lab.pool.jobs.threads)
     before = hashes(lab, job_id, 2)
     assert checkpoints(lab, job_id) == {FIRST: [1, 2], SECOND: [1]}
     dies, killed = False, lab.site.pool_id
@@ -126,7 +126,7 @@ def test_rests_the_seats_of_a_job_on_two_base_models(lab):
         assert lab.tenant.find_policy(PolicyRef.parse(f"{job_id}/{agent}")).policy.model == model
         assert lab.service.version_sha256(job_id, 2, agent)
     # The second model goes with the job.
-    for job in list(lab.pool._threads.values()):
+    for job in list(lab.pool.jobs.threads.values()):
         job.join(60)
     with pytest.raises(NotFoundError):
         lab.transport(job_id).renderer("nano-instruct")

@@ -83,7 +83,7 @@ def test_fails_no_job_by_what_fails_during_worker_shutdown(lab, written, monkeyp
         patch.setattr(Learner, "forward_backward", closed)
         job_id = written.start("sft", ROWS, steps=4)
         assert inside.wait(20)
-        lab.pool._pulses[job_id].control.stop()
+        lab.pool.jobs.pulses[job_id].control.stop()
         go_on.set()
         lab.until(job_id, lambda: lab.state(job_id) in {JobState.QUEUED, JobState.FAILED})
     assert lab.service.job(job_id).reason == "its worker stopped"

@@ -60,7 +60,7 @@ def test_trains_on_two_ranks_as_one_and_survives_killed_rank(make_lab, written_i
 
     settings = {"steps": 4, "batch_size": 5, "adapter": LoRA(rank=4), "learning_rate": 1e-3}
     broken = written_in(two).start_later("sft", ROWS, **{**settings, "checkpoint_every": 1})
-    group = two.pool._learner.current()
+    group = two.pool.own.learner.current()
     old, step, steps = group.process_ids, group.optim_step, []
 
     def killed_in_the_third(*args, **kwargs):
@@ -83,7 +83,7 @@ def test_trains_on_two_ranks_as_one_and_survives_killed_rank(make_lab, written_i
     two.until(broken, taken)
     two.until(broken, lambda: two.state(broken).final)
     assert two.events(broken, "state")[-2].reason == "resumed after step 2"
-    assert set(two.pool._learner.current().process_ids).isdisjoint(old)
+    assert set(two.pool.own.learner.current().process_ids).isdisjoint(old)
     assert two.state(broken) is JobState.COMPLETED
     assert two.weights(broken, 4) == smooth["sft", "lora"]
 
@@ -94,7 +94,7 @@ def test_ends_job_that_kills_its_ranks_with_their_error(make_lab, written_in, mo
     def dies(*_, **__):
         raise RankLostError("the data-parallel group of 2 ranks is broken: rank 1 ended with code -9")
 
-    monkeypatch.setattr(lab.pool._learner.current(), "forward_backward", dies)
+    monkeypatch.setattr(lab.pool.own.learner.current(), "forward_backward", dies)
     job_id = written_in(lab).start_later("sft", ROWS)
 
     def ended():

@@ -73,7 +73,7 @@ def test_finishes_step_first_when_paused_while_learning(lab, learner):
     lab.play_step(job_id)
     assert learner.reached.wait(30)
     lab.tenant.request_pause(job_id)
-    lab.until(job_id, lambda: lab.pool._pulses[job_id].control._pause)
+    lab.until(job_id, lambda: lab.pool.jobs.pulses[job_id].control._pause)
     learner.go_on.set()
     lab.until_state(job_id, JobState.PAUSED)
     assert [view.step for view in lab.service.checkpoints(job_id)] == [2]
@@ -90,7 +90,7 @@ def test_pauses_and_resumes_written_data_with_the_same_bits(lab, written, learne
     job_id = written.start(kind, rows, **settings)
     assert learner.reached.wait(60)
     lab.tenant.request_pause(job_id)
-    lab.until(job_id, lambda: lab.pool._pulses[job_id].control._pause)
+    lab.until(job_id, lambda: lab.pool.jobs.pulses[job_id].control._pause)
     learner.go_on.set()
     lab.until_state(job_id, JobState.PAUSED)
     step = lab.service.job(job_id).step
@@ -109,7 +109,7 @@ def test_holds_calls_of_paused_policy_and_runs_them_once(lab):
     wanted = [ForwardBackward(sequences=[sequence]), OptimStep(learning_rate=1e-2)]
     wanted.append(Logprobs(sequences=[sequence]))
     calls.add(job_id, 1, wanted[0])
-    lab.pool.wait_for_call(job_id, 1, 30.0)
+    lab.pool.routes.wait_for_call(job_id, 1, 30.0)
     paused(lab, job_id)
     for seq in (2, 3):
         calls.add(job_id, seq, wanted[seq - 1])

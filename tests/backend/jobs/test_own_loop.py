@@ -102,7 +102,7 @@ def test_ends_policy_before_it_changes_when_engine_holds_other_weights(lab, owne
     publishes_wrongly()
     owner.call(Publish(), BATCH)
     owner.calls.add(owner.job_id, owner.seq + 1, STEP)
-    lab.pool.wait_for_call(owner.job_id, owner.seq + 1, 0.0)
+    lab.pool.routes.wait_for_call(owner.job_id, owner.seq + 1, 0.0)
     lab.until(owner.job_id, lambda: lab.state(owner.job_id).final)
     end = lab.events(owner.job_id, "state")[-1]
     assert (end.state, end.error.type) == (JobState.FAILED, "ParityError")

@@ -25,7 +25,7 @@ def call(lab):
         for one in calls:
             sent.append(one)
             lab.store.policy_calls().add(job_id, len(sent), one)
-        lab.pool.wait_for_call(job_id, len(sent), 60.0)
+        lab.pool.routes.wait_for_call(job_id, len(sent), 60.0)
         return lab.store.policy_calls().result(job_id, len(sent))
 
     return send

@@ -114,7 +114,7 @@ def test_awaits_newer_publish_until_it_is_repeated(lab, learner):
     assert learner.reached.wait(60.0)
     arrived = []
     request = SampleRequest(request_id="r", policy=owner.job_id, prompt_ids=[65, 66], max_tokens=2)
-    lab.pool.sample([request], arrived.extend)
+    lab.pool.routes.sample([request], arrived.extend)
     lab.until(owner.job_id, lambda: arrived)
     assert arrived[0].error.type == "ServiceUnavailableError"
     learner.go_on.set()

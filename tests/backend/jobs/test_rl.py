@@ -280,20 +280,20 @@ def test_keeps_what_job_learned_when_environment_breaks_late(lab):
 
 
 def test_leaves_nothing_to_play_after_death_past_last_checkpoint(lab, monkeypatch):
-    last_words = lab.pool._store.set_state
+    last_words = lab.pool.store.set_state
 
     def die_before_the_end(lease, state, *others):
         if state is JobState.COMPLETED:
             raise LeaseLostError("as if it had been killed")
         return last_words(lease, state, *others)
 
-    monkeypatch.setattr(lab.pool._store, "set_state", die_before_the_end)
+    monkeypatch.setattr(lab.pool.store, "set_state", die_before_the_end)
     job_id = lab.start(steps=1)
     lab.play_step(job_id)
-    lab.until(job_id, lambda: job_id not in lab.pool._threads)
+    lab.until(job_id, lambda: job_id not in lab.pool.jobs.threads)
     posted, killed = [], lab.site.pool_id
     lab.replace_pool()
-    monkeypatch.setattr(lab.pool._boards, "post", lambda *step: posted.append(step))
+    monkeypatch.setattr(lab.pool.boards, "post", lambda *step: posted.append(step))
     lab.service.requeue_worker(killed, "it died")
     lab.pool.start_job(job_id)
     lab.until_state(job_id, JobState.COMPLETED)

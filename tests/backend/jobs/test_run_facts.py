@@ -69,7 +69,7 @@ def test_tells_apart_episode_that_failed_or_was_leased_twice(lab):
         max_failed_fraction=1.0,
     )
     lab.lease(job_id, worker_id="gone")
-    lab.pool.vanished("gone", job_id)
+    lab.pool.routes.vanished("gone", job_id)
     lab.play_on(job_id)
     (step,) = facts(lab, job_id, "step")
     assert (step.episodes, step.trained, step.dropped) == (4, 0, {"environment_error": 4})

@@ -20,10 +20,10 @@ def finished(lab):
 def labs(make_lab, monkeypatch):
     """A plain lab, a sleepy one, and what the sleepy one's engine answered whenever it was to sleep."""
     plain, sleepy = make_lab("plain"), make_lab("sleepy", sleep_while_learning=True)
-    engine, slept = sleepy.pool._engine, []
+    engine, slept = sleepy.pool.own.engine, []
     fall_asleep = engine.sleep
     monkeypatch.setattr(engine, "sleep", lambda: slept.append(fall_asleep()) or slept[-1])
-    monkeypatch.setattr(plain.pool._engine, "sleep", lambda: slept.append("nobody asked for it"))
+    monkeypatch.setattr(plain.pool.own.engine, "sleep", lambda: slept.append("nobody asked for it"))
     return plain, sleepy, slept
 
 
@@ -41,7 +41,7 @@ def test_sleeps_engine_during_written_data_until_a_version_is_published(
     asleep, forward_backward = [], Learner.forward_backward
 
     def watched(self, *arguments, **settings):
-        asleep.append(sleepy.pool._engine.asleep)
+        asleep.append(sleepy.pool.own.engine.asleep)
         return forward_backward(self, *arguments, **settings)
 
     settings = {"steps": 5, "checkpoint_every": 2}
@@ -52,4 +52,4 @@ def test_sleeps_engine_during_written_data_until_a_version_is_published(
     assert asleep == [True] * 5
     # At the beginning, and after the second and the fourth step; the last version is for whoever samples it.
     assert slept == [True] * 3
-    assert not sleepy.pool._engine.asleep
+    assert not sleepy.pool.own.engine.asleep

@@ -76,9 +76,9 @@ def test_leases_episodes_during_update_and_samples_them_by_its_version(lab, lear
     job_id = in_the_second_update(lab, learner, rollout=rollout)
     requests = lab.lease(job_id)
     assert [request.step for request in requests] == [3] * 4
-    engine = lab.pool._engine
+    engine = lab.pool.own.engine
     sampled, kept = engine.stats().sampled_tokens, threading.Event()
-    keep = lab.pool._early.keep
+    keep = lab.pool.own.early.keep
 
     def noting(*arguments):
         if keep(*arguments):
@@ -86,7 +86,7 @@ def test_leases_episodes_during_update_and_samples_them_by_its_version(lab, lear
             return True
         return False
 
-    monkeypatch.setattr(lab.pool._early, "keep", noting)
+    monkeypatch.setattr(lab.pool.own.early, "keep", noting)
     with ThreadPoolExecutor() as threads:
         playing = threads.submit(lab.play, requests)
         assert kept.wait(PATIENCE_SECONDS)

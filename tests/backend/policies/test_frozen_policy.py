@@ -57,7 +57,7 @@ def test_counts_from_the_policy_the_job_began_with(lab, written, loaded, adapter
     # Whole models are not kept beside the one that learns.
     (policy_id,) = lab.service.policies_of(job_id).values()
     assert loaded.count(f"{policy_id}@0") == (1 if adapter.kind == "lora" else 3)
-    lab.until(job_id, lambda: lab.pool._learner.current().policy_ids == [])  # shortly after the job's end
+    lab.until(job_id, lambda: lab.pool.own.learner.current().policy_ids == [])  # shortly after the job's end
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,9 @@ def test_draws_trained_episode_from_the_whole_distribution(lab, cut):
         SampleRequest(request_id="trained", session_id=f"{lab.tenant_id}/{episode.lease_id}", **common),
         SampleRequest(request_id="other", session_id=f"{lab.tenant_id}/act", **common),
     ]
-    lab.pool.sample(requests, lambda batch: found.update({answer.request_id: answer for answer in batch}))
+    lab.pool.routes.sample(
+        requests, lambda batch: found.update({answer.request_id: answer for answer in batch})
+    )
     lab.until(job_id, lambda: len(found) == 2)
     (name,) = cut
     assert (found["trained"].error.type, found["trained"].error.field) == ("InvalidRequestError", name)
@@ -169,7 +171,7 @@ def test_gives_no_structured_answers_to_trained_episode(lab):
         SampleRequest(request_id="trained", session_id=f"{lab.tenant_id}/{episode.lease_id}", **common),
         SampleRequest(request_id="other", session_id=f"{lab.tenant_id}/act", **common),
     ]
-    lab.pool.sample(requests, found.extend)
+    lab.pool.routes.sample(requests, found.extend)
     lab.until(job_id, lambda: len(found) == 2)
     messages = {answer.request_id: answer.error.message for answer in found}
     assert "training episode cannot have structured" in messages["trained"]
@@ -197,7 +199,7 @@ def test_refuses_only_the_prompt_with_too_many_images(lab):
     )
     other = crowded.model_copy(update={"request_id": "other", "images": []})
     inbox = SimpleQueue()
-    lab.pool.sample([crowded, other], inbox.put)
+    lab.pool.routes.sample([crowded, other], inbox.put)
     found = {answer.request_id: answer for _ in range(2) for answer in inbox.get(timeout=20)}
     assert isinstance(found["other"], Completion)
     answer = found["crowded"]
@@ -208,14 +210,14 @@ def test_evicts_images_of_earlier_jobs_for_those_of_new_ones(make_lab):
     lab = make_lab(limits=GatewayLimits(stored_images=1))
     player = Player(lab.start(), "worker")
     first, second = picture(1), picture(2)
-    lab.pool.add_image(first.sha256, first.data, player)
+    lab.pool.routes.add_image(first.sha256, first.data, player)
     (old,) = lab.config.data_dir.rglob(first.sha256)
     with pytest.raises(PayloadTooLargeError):
-        lab.pool.add_image(second.sha256, second.data, player)
+        lab.pool.routes.add_image(second.sha256, second.data, player)
     os.utime(old, (0, 0))
-    lab.pool.add_image(second.sha256, second.data, player)
+    lab.pool.routes.add_image(second.sha256, second.data, player)
     wanted = ImageNames(images=[first.sha256, second.sha256])
-    assert lab.pool.missing_images(wanted, player).images == [first.sha256]
+    assert lab.pool.routes.missing_images(wanted, player).images == [first.sha256]
 
 
 def test_lacks_renderer_of_another_model(lab):

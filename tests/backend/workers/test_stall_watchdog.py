@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from backend.episodes.boards import MOST_WORKER_DEATHS
+from backend.episodes.job_board import MOST_WORKER_DEATHS
 from tests.backend.lab import TOKEN
 from tinkergym.rollout.call_register import CallRegister, episodes_in_calls
 from tinkergym.schema.events import JobState

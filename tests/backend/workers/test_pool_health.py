@@ -8,8 +8,8 @@ import pytest
 
 from backend.compute.memory import give_memory_back
 from backend.policies.pool_learner import PoolLearner
-from backend.workers import pool_worker
-from backend.workers.idle_memory import Rest
+from backend.workers import pool_jobs
+from backend.workers.pool_health import Rest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.sampling import SampleRequest
 
@@ -68,7 +68,7 @@ def fill_the_cache(lab):
         )
         for number in range(256)
     ]
-    lab.pool.sample(requests, answers.extend)
+    lab.pool.routes.sample(requests, answers.extend)
 
     def answered():
         seen.append(resident_bytes())
@@ -97,6 +97,6 @@ def test_gives_memory_back_at_rest_and_learns_same_bits(resting_lab):
 def test_returns_memory_when_a_job_ends(lab, monkeypatch):
     returned = threading.Event()
     # Not by the process's memory: another test's thread could free or take some meanwhile.
-    monkeypatch.setattr(pool_worker, "give_memory_back", returned.set)
+    monkeypatch.setattr(pool_jobs, "give_memory_back", returned.set)
     lab.play_on(lab.start())
     assert returned.wait(60)

@@ -1,0 +1,160 @@
+"""Loads base models: engine, learner and policy directory of each."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from backend.catalog.model_check import refuse_unfit
+from backend.catalog.models import resolve_model
+from backend.compute.device_lock import DeviceLock, send_helpers_home
+from backend.config import ServiceConfig
+from backend.engines.protocol import SamplingEngine
+from backend.learner.checkpoints import Checkpoint
+from backend.learner.data_parallel import DataParallelLearner
+from backend.learner.learner import Learner
+from backend.learner.rank_process import StartRanks
+from backend.policies.directory import PolicyDirectory, StoredPolicy
+from backend.policies.early_requests import EarlyRequests
+from backend.policies.pool_learner import AnyLearner, PoolLearner
+from backend.policies.stored_weights import stored_weights
+from backend.store.checkpoint_files import checkpoint_path
+from backend.store.images import EveryImage
+from backend.store.store import ServiceStore
+from backend.vision.shared import SharedImages
+from backend.workers.device_choice import device_of
+from backend.workers.engine_choice import make_engine
+from backend.workers.guest_models import ServedModel
+from tinkergym.schema.ids import PolicyRef
+
+
+class ModelLoader:
+    """Loads the pool's own model and its guests onto one device.
+
+    All models loaded here share the device's lock and the images in memory. What fails to load leaves nothing
+    behind.
+    """
+
+    def __init__(
+        self, config: ServiceConfig, store: ServiceStore, model: str, start_ranks: StartRanks
+    ) -> None:
+        """Find the pool's own model and the device.
+
+        Raises:
+            UnknownModelError: There is no such model.
+            InvalidRequestError: Its weights are unfit.
+            StartError: The configured device does not exist.
+        """
+        self._config, self._store, self._start_ranks = config, store, start_ranks
+        self.model = model
+        """The pool's own."""
+        self._own_folder = self._resolved(model)
+        # Also where no job asked before: the operator's own models, and weights too large for the gateway.
+        refuse_unfit(model, self._own_folder)
+        self._device = device_of(config.device, ranks=config.learner_ranks)
+        self._images = SharedImages(EveryImage(config.images))
+        self._device_lock = DeviceLock(cpu_threads=config.torch_threads if self._device == "cpu" else None)
+
+    def folder_of(self, model: str) -> Path:
+        """Return a model's folder; a model from the hub is downloaded first."""
+        return self._own_folder if model == self.model else self._resolved(model)
+
+    def open_model(self, model: str) -> Learner:
+        """Load a model other than the pool's, for a single job."""
+        return self._learner(self.folder_of(model))
+
+    def load_own(self) -> ServedModel:
+        """Load the pool's own model.
+
+        Raises:
+            InvalidRequestError: The engine or the learner cannot run it.
+            MissingExtraError: The configured engine is not installed.
+        """
+        return self._load(self.model, own=True)
+
+    def load_guest(self, model: str) -> ServedModel:
+        """Load another model in addition to the pool's own."""
+        refuse_unfit(model, self.folder_of(model))
+        return self._load(model, own=False)
+
+    def _load(self, model: str, *, own: bool) -> ServedModel:
+        folder = self.folder_of(model)
+        engine = self._engine(folder)
+        try:
+            learner = PoolLearner(self._own_learner if own else partial(self._learner, folder))
+        except BaseException:
+            engine.close()
+            raise
+        send_helpers_home()  # Created when the models were tested.
+        return ServedModel(
+            model=model,
+            engine=engine,
+            learner=learner,
+            directory=PolicyDirectory(
+                engine, model_names={model}, find=self._stored_policy, keep_idle=self._config.idle_policies
+            ),
+            early=EarlyRequests(engine),
+        )
+
+    def _resolved(self, model: str) -> Path:
+        config = self._config
+        return resolve_model(
+            model, config.models, allow_any=config.allow_any_model, most_bytes=config.download_bytes
+        )
+
+    def _engine(self, folder: Path) -> SamplingEngine:
+        config = self._config
+        config.log_dir.mkdir(parents=True, exist_ok=True)
+        return make_engine(
+            config.engine,
+            folder,
+            device=self._device,
+            device_lock=self._device_lock,
+            threads=config.torch_threads,
+            vllm=config.vllm,
+            log=config.log_dir / "vllm.log",
+            dtype=config.dtype,
+            images=self._images,
+        )
+
+    def _own_learner(self) -> AnyLearner:
+        ranks = self._config.learner_ranks
+        if ranks == 1:
+            return self._learner(self._own_folder)
+        return DataParallelLearner(
+            self._own_folder,
+            ranks=ranks,
+            device=self._device,
+            dtype=getattr(torch, self._config.dtype),
+            threads_per_rank=max(1, self._config.torch_threads // ranks),
+            divide_from=self._config.learner_divide_from,
+            start_ranks=self._start_ranks,
+            folder=self._config.run_dir,
+            images=EveryImage(self._config.images),
+        )
+
+    def _learner(self, folder: Path) -> Learner:
+        return Learner(
+            folder,
+            device=self._device,
+            dtype=getattr(torch, self._config.dtype),
+            device_lock=self._device_lock,
+            cpu_threads=self._config.torch_threads,
+            images=self._images,
+        )
+
+    def _stored_policy(self, name: str) -> StoredPolicy:
+        found = self._store.find_policy(PolicyRef.parse(name))
+        steps = {view.policy_version: view.step for view in found.kept}
+        files = partial(checkpoint_path, self._config.job_files, found.job_id, found.agent)
+        job = self._store.job(found.job_id)
+        repeats = job.spec.by_calls and not job.state.final
+        return StoredPolicy(
+            policy_id=found.policy.policy_id,
+            versions=tuple(steps),
+            read=lambda version: stored_weights(Checkpoint.open(files(steps[version]))),
+            from_base=not job.spec.for_agent(found.agent).initial_policy,
+            repeats_until=job.policy_version if repeats else None,
+        )

@@ -1,0 +1,47 @@
+"""The images of a pool's tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from backend.config import ServiceConfig
+from backend.processes.image_check import ImageCheck
+from backend.store.images import Images
+from backend.store.quota_room import QuotaRoom
+from backend.store.store import TenantStore
+from tinkergym.schema.data import ImageKept, ImageNames
+
+
+class PoolImages:
+    """Stores and finds images by hash. A tenant sees its own only."""
+
+    def __init__(self, config: ServiceConfig, tenant_store: Callable[[str], TenantStore]) -> None:
+        self._config, self._tenant_store = config, tenant_store
+        self._room, self._check = QuotaRoom(), ImageCheck()
+
+    def require(self, tenant: str, hashes: Sequence[str]) -> None:
+        """Refuse images that the tenant does not have."""
+        if hashes:
+            Images(self._config.images, tenant).require(hashes)
+
+    def missing(self, tenant: str, wanted: ImageNames) -> ImageNames:
+        """Return which images the tenant has not sent."""
+        return ImageNames(images=Images(self._config.images, tenant).missing(wanted.images))
+
+    def add(self, tenant: str, sha256: str, data: bytes) -> ImageKept:
+        """Store an image for the tenant."""
+        limits = self._config.limits
+        Images(self._config.images, tenant, room=self._room, check=self._check).add(
+            sha256,
+            data,
+            most_bytes=limits.image_bytes,
+            most_pixels=limits.image_pixels,
+            most_in_all=limits.images_bytes,
+            most_images=limits.stored_images,
+            unfinished_since=self._tenant_store(tenant).unfinished_since(),
+        )
+        return ImageKept(sha256=sha256)
+
+    def close(self) -> None:
+        """End the process that checks images."""
+        self._check.close()

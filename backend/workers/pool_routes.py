@@ -1,0 +1,89 @@
+"""What a pool's endpoint serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from backend.catalog.models import load_renderer_bundle
+from backend.engines.protocol import Deliver
+from backend.workers.endpoint import Player
+from backend.workers.pool_health import PoolHealth
+from backend.workers.pool_images import PoolImages
+from backend.workers.pool_jobs import PoolJobs
+from backend.workers.sample_router import SampleRouter
+from backend.workers.shared_parts import SharedParts
+from tinkergym.errors import NotFoundError
+from tinkergym.schema.data import ImageKept, ImageNames
+from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest
+from tinkergym.schema.ids import PolicyRef
+from tinkergym.schema.sampling import SampleRequest
+from tinkergym.schema.views import RendererBundle
+
+_MOST_BUNDLES = 16
+"""The number of cached renderers. Each has a tokenizer of several megabytes; jobs bring their own chat
+templates."""
+
+
+class PoolRoutes:
+    """Implements `PoolService`: passes each call to the part that answers it, from any thread."""
+
+    def __init__(self, parts: SharedParts, jobs: PoolJobs, images: PoolImages, health: PoolHealth) -> None:
+        self._parts, self._jobs, self._images, self._health = parts, jobs, images, health
+        self._router = SampleRouter(parts, jobs, images)
+        self._bundle = lru_cache(maxsize=_MOST_BUNDLES)(self._load_bundle)
+        """By the model, and the chat template that replaces its own."""
+
+    def sample(self, requests: Sequence[SampleRequest], deliver: Deliver, *, together: bool = False) -> None:
+        """Answer each request once through `deliver`; `together` waits for all, see `SampleBatch`."""
+        self._health.note_sampling()
+        self._router.sample(requests, deliver, together=together)
+
+    def lease(self, request: LeaseRequest, job_id: str) -> LeaseReply:
+        """Lease episodes; waits for some."""
+        return self._parts.boards.lease(request, job_id)
+
+    def vanished(self, worker_id: str, job_id: str) -> None:
+        """Issue the episodes of a worker again whose connection broke."""
+        self._parts.boards.vanished(worker_id, job_id)
+
+    def submit(self, request: SubmitRequest, job_id: str) -> SubmitReply:
+        """Store results; with a job, only its own."""
+        reply = self._parts.boards.submit(request, job_id)
+        for gate in self._jobs.gates.values():
+            gate.look()
+        return reply
+
+    def wait_for_call(self, job_id: str, seq: int, seconds: float) -> None:
+        """Notify a policy of a new call and wait until it is done, at most `seconds`."""
+        self._parts.bell.wait_until_done(job_id, seq, seconds)
+
+    def renderer(self, model: str) -> RendererBundle:
+        """Return what turns messages into the model's token ids."""
+        template = ""
+        if PolicyRef.is_meant(model):
+            spec = self._parts.store.job(model).spec
+            model, template = spec.model, spec.chat_template
+        own = self._parts.own.model
+        if model != own and not self._parts.guests.has(model):
+            raise NotFoundError(f"this pool serves {own!r}, not {model!r}", field="model")
+        return self._bundle(model, template)
+
+    def missing_images(self, wanted: ImageNames, player: Player) -> ImageNames:
+        """Return which images the player's tenant has not sent."""
+        return self._images.missing(self._tenant_of(player), wanted)
+
+    def add_image(self, sha256: str, data: bytes, player: Player) -> ImageKept:
+        """Store an image for the player's tenant."""
+        return self._images.add(self._tenant_of(player), sha256, data)
+
+    def _tenant_of(self, player: Player) -> str:
+        pulse = self._jobs.pulses.get(player.job_id)
+        boards = self._parts.boards
+        tenant = boards.tenant_of(player.worker_id) if pulse is None else pulse.lease.tenant_id
+        if tenant is None:
+            raise NotFoundError(f"{player} does not play for a job", hint="lease episodes first")
+        return tenant
+
+    def _load_bundle(self, model: str, template: str) -> RendererBundle:
+        return load_renderer_bundle(model, self._parts.loader.folder_of(model), template)
