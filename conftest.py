@@ -19,6 +19,9 @@ pytest_plugins = ["tests.leftovers", "tests.schedule"]
 # threads each, the processes would spend most of their time waiting for each other's threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# No test cuts the power, and each wait for the disk takes milliseconds.
+os.fsync = lambda _descriptor: None
+
 
 def pytest_collection_finish():
     """Keep what was imported out of later looks for garbage, of which jobs and tests ask for many."""

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from backend.store import database
 from tinkergym.registration.environments import register, unregister
 from tinkergym.testing.faults import hangs_end
 
@@ -18,6 +19,8 @@ sys.dont_write_bytecode = False
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
+
+database.SYNCHRONOUS = "OFF"  # as `os.fsync`, see the other conftest.py
 
 
 @pytest.fixture

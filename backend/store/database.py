@@ -25,6 +25,9 @@ from tinkergym.errors import InternalServiceError, ServiceUnavailableError, Stor
 BUSY_TIMEOUT_SECONDS = 15.0
 """How long a writer waits for another process's transaction, which usually takes milliseconds."""
 
+SYNCHRONOUS = "FULL"
+"""WAL's default of NORMAL may lose the last commits on power loss; acknowledged writes must survive."""
+
 _UNUSABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR}
 
 
@@ -71,8 +74,7 @@ def _configure(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # By default Python begins deferred transactions.
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
     connection.execute("PRAGMA journal_mode = WAL")
-    # WAL's default of NORMAL may lose the last commits on power loss; acknowledged writes must survive.
-    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     connection.execute("PRAGMA foreign_keys = ON")
 
 

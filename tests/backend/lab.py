@@ -158,6 +158,8 @@ class Lab:
         if site.pool is None:
             site.start_pool()
         self.connection = Connection(site.url, token=TOKEN)
+        self._states: dict[str, tuple[int | None, JobState]] = {}
+        """Each job's state, and the store's commits when it was read."""
 
     @property
     def pool(self) -> PoolWorker:
@@ -240,7 +242,10 @@ class Lab:
     # --- looking ---
 
     def state(self, job_id: str) -> JobState:
-        return self.service.job(job_id).state
+        commits = self.service.commits()
+        if commits is None or self._states.get(job_id, (None,))[0] != commits:
+            self._states[job_id] = commits, self.service.job(job_id).state
+        return self._states[job_id][1]
 
     def events(self, job_id: str, kind: str) -> list[Event]:
         events = self.tenant.events_after(job_id, 0, 10_000)
@@ -341,7 +346,7 @@ def written(lab):
 def _config(folder: Path, **settings: object) -> ServiceConfig:
     common = {
         "torch_threads": 1,
-        "heartbeat_seconds": 0.2,
+        "heartbeat_seconds": 0.5,
         "lease_seconds": 30.0,
         "client_place_seconds": 3600.0,
     }
