@@ -11,7 +11,8 @@ import time
 
 import torch
 
-from backend.learner.learner import Learner, PolicyBatch
+from backend.learner.forward_backward import PolicyBatch
+from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
 from benchmarks.common import Figure, paired_ratio, write_result

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
-from torch import Tensor
 
 from backend.compute.weights import FullWeights, PolicyWeights, weights_sha256
 from backend.compute.whole_model import model_class
 from backend.learner.checkpoints import Checkpoint, CheckpointManifest, writing
-from backend.learner.optimiser import PolicyOptimiser
-from backend.learner.policies import FullPolicy, LoraPolicy, Policy, restore
+from backend.learner.loaded_model import LoadedModel
+from backend.learner.policies import LoraPolicy, restore
+from backend.learner.training_states import TrainingState
 from backend.learner.value_head import ValueHead
 from tinkergym.errors import CheckpointCorruptError, ConflictError
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
@@ -26,34 +26,22 @@ _VALUE_HEAD_FILE = "value_head.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaseModel:
-    """The model from which a learner's policies started."""
-
-    path: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Facts about a checkpoint that the job knows and the learner does not."""
 
     step: int
+    """Completed training steps."""
     policy_version: int
+    """The engine's version number of these weights."""
     extra: Mapping[str, JsonValue]
+    """Data for the job to read back from the manifest."""
 
 
 def save_policy(
-    directory: Path,
-    policy: LoraPolicy | FullPolicy,
-    weights: PolicyWeights,
-    optimizer_state: Mapping[str, Tensor],
-    *,
-    optimizer_steps: int,
-    base: BaseModel,
-    progress: Progress,
-    value_head: ValueHead | None = None,
+    directory: Path, state: TrainingState, weights: PolicyWeights, *, base: LoadedModel, progress: Progress
 ) -> CheckpointManifest:
-    """Write it; `weights` and `optimizer_state` are the policy's current ones."""
+    """Write a policy's checkpoint; `weights` are its current ones."""
+    policy, optimizer_state = state.policy, state.optimiser.state()
     with writing(directory) as writer:
         if isinstance(policy, LoraPolicy):
             writer.add_tensors(_ADAPTER_FILE, weights.tensors)
@@ -61,21 +49,21 @@ def save_policy(
         else:
             policy.save_pretrained(writer.directory, weights)
         writer.add_tensors(_OPTIMIZER_FILE, optimizer_state)
-        if value_head is not None:
-            writer.add_tensors(_VALUE_HEAD_FILE, value_head.tensors())
+        if state.value_head is not None:
+            writer.add_tensors(_VALUE_HEAD_FILE, state.value_head.tensors())
         return writer.finish(
             step=progress.step,
             policy_version=progress.policy_version,
             adapter=policy.adapter,
             model_fingerprint=base.fingerprint,
-            optimizer_steps=optimizer_steps,
+            optimizer_steps=state.optimiser.steps,
             weights_file=_ADAPTER_FILE if isinstance(policy, LoraPolicy) else _MODEL_FILE,
             weights_sha256=weights_sha256(weights),
             extra=dict(progress.extra),
         )
 
 
-def open_for(directory: Path, adapter: LoRA | FullParameters, *, base: BaseModel) -> Checkpoint:
+def open_for(directory: Path, adapter: LoRA | FullParameters, *, base: LoadedModel) -> Checkpoint:
     """Open a checkpoint in order to create a policy of this kind.
 
     Raises:
@@ -99,15 +87,22 @@ def open_for(directory: Path, adapter: LoRA | FullParameters, *, base: BaseModel
     return checkpoint
 
 
-def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOptimiser | None) -> None:
+def restore_policy(checkpoint: Checkpoint, state: TrainingState, *, fresh: bool) -> None:
     """Set a policy to the checkpoint's state; a full model was already read from its directory.
 
-    Without an optimiser only the weights are set.
+    Args:
+        checkpoint: The checkpoint.
+        state: The policy.
+        fresh: Whether a new training run begins: without the optimizer's state, and with a value head of its
+            own if the checkpoint has none.
 
     Raises:
         CheckpointCorruptError: The loaded data differs from what was saved.
-        ConflictError: The tensors belong to different layers.
+        ConflictError: The tensors belong to different layers, or there is no value head.
     """
+    policy = state.policy
+    if state.value_head is not None:
+        _restore_value_head(checkpoint, state.value_head, needed=not fresh)
     if isinstance(policy, LoraPolicy):
         tensors = checkpoint.tensors(_ADAPTER_FILE)
         if {n: t.shape for n, t in tensors.items()} != {n: p.shape for n, p in policy.parameters.items()}:
@@ -118,9 +113,9 @@ def restore_policy(checkpoint: Checkpoint, policy: Policy, optimiser: PolicyOpti
             f"the weights loaded from {checkpoint.directory} differ from what was saved (wrong hash)",
             hint="load it with the versions of torch and transformers that wrote it",
         )
-    if optimiser is not None:
-        state = checkpoint.tensors_on_disk(_OPTIMIZER_FILE)
-        optimiser.restore(state, steps=checkpoint.manifest.optimizer_steps)
+    if not fresh:
+        moments = checkpoint.tensors_on_disk(_OPTIMIZER_FILE)
+        state.optimiser.restore(moments, steps=checkpoint.manifest.optimizer_steps)
 
 
 def full_weights(checkpoint: Checkpoint) -> FullWeights:
@@ -134,7 +129,7 @@ def full_weights(checkpoint: Checkpoint) -> FullWeights:
     return FullWeights(tensors={name: parameter.detach() for name, parameter in every})
 
 
-def restore_value_head(checkpoint: Checkpoint, value_head: ValueHead, *, needed: bool) -> None:
+def _restore_value_head(checkpoint: Checkpoint, value_head: ValueHead, *, needed: bool) -> None:
     """Load the checkpoint's value head; if it has none and none is `needed`, leave it at zero.
 
     Raises:

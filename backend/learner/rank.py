@@ -26,6 +26,7 @@ from backend.learner.checkpoints import CheckpointManifest
 from backend.learner.divided import is_divided, whole
 from backend.learner.divided_policy import DividedPolicy
 from backend.learner.learner import Learner
+from backend.learner.loaded_model import LoadedModel
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.policies import FullPolicy
 from backend.vision.pixels import ImageSource
@@ -91,6 +92,7 @@ class Rank(Learner):
             cpu_threads=options.threads,
             learners=1 if on_gpu else options.ranks,
             images=options.images,
+            make_full=self._make_full,
         )
 
     def optim_step(self, policy_id: str, **settings: Unpack[OptimizerStep]) -> OptimStepResult:
@@ -118,7 +120,7 @@ class Rank(Learner):
 
     def divides(self, policy_id: str) -> bool:
         """Return whether each rank has a part of the policy."""
-        return isinstance(self._entry(policy_id).policy, DividedPolicy)
+        return isinstance(self._policies[policy_id].policy, DividedPolicy)
 
     def forget(self, policy_id: str) -> None:
         """Drop a policy if it exists, because creating it failed on another rank."""
@@ -127,14 +129,14 @@ class Rank(Learner):
 
     def accompany(self, name: str, policy_id: str) -> None:
         """Take part in a call of this name for which this rank has no sequences."""
-        entry = self._entry(policy_id)
+        state = self._policies[policy_id]
         if name == "values":
-            self._value_head(policy_id)  # which the others require
+            self._policies.value_head(policy_id)  # which the others require
         # The sequences to train on and those to only look at.
         gradients = (True, False) if name == "forward_backward" else (False,)
         for gradient in gradients:
-            self._run(entry.policy, (), _Nothing(), only=None, gradient=gradient)
-        entry.pending |= any(gradients)
+            self._runner.run(state.policy, (), _Nothing(), gradient=gradient)
+        state.pending |= any(gradients)
 
     def gathered_weights(self, policy_id: str) -> PolicyWeights | None:
         """Gather the policy's weights on the first rank, which returns them."""
@@ -145,24 +147,23 @@ class Rank(Learner):
         """Gather a checkpoint's contents on the first rank, which writes it."""
         if self._number == 0:
             return self.save(policy_id, directory, **progress)
-        entry = self._savable(policy_id)
+        state = self._policies.without_gradient(policy_id)
         self.weights(policy_id)
-        entry.optimiser.state()
+        state.optimiser.state()
         return None
 
-    def _full_policy(self, model_dir: str, adapter: FullParameters) -> FullPolicy:
-        if self.parameter_count < self._divide_from:
-            return super()._full_policy(model_dir, adapter)
-        if self._base.image_rules is not None:
+    def _make_full(self, base: LoadedModel, model_dir: str, adapter: FullParameters) -> FullPolicy | None:
+        if base.parameters < self._divide_from:
+            return None
+        if base.lm.image_rules is not None:
             # Its vision tower and its embeddings compute outside of what is gathered for a forward pass.
             raise InvalidRequestError(
-                f"a model with image support and {self.parameter_count} parameters cannot be divided over "
-                f"ranks",
+                f"a model with image support and {base.parameters} parameters cannot be divided over ranks",
                 hint="train tg.LoRA(), or let the operator raise learner_divide_from above that number",
                 field="adapter",
             )
-        lm = self._own_model(model_dir, torch.float32)
-        return DividedPolicy(lm, adapter, self._mesh, compute_dtype=self._dtype)
+        lm = base.separate(model_dir, torch.float32)
+        return DividedPolicy(lm, adapter, self._mesh, compute_dtype=base.dtype)
 
 
 def _give_large_blocks_back() -> None:

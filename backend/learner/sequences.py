@@ -186,6 +186,13 @@ class SampledTokens:
             **{field: _optional(sequences, field) for field in _PER_SAMPLED_TOKEN},
         )
 
+    @classmethod
+    def unjudged(cls, sequences: Sequence[TrainSequence]) -> SampledTokens:
+        """Return the sampled tokens without further data: all logprobs and advantages are 0."""
+        counts = np.asarray([np.count_nonzero(sequence.loss_mask) for sequence in sequences])
+        blank = np.zeros(counts.sum(), dtype=np.float32)
+        return cls(counts=counts, sampling_logprobs=blank, advantages=blank)
+
     @property
     def sequence_of(self) -> npt.NDArray[np.int64]:
         """[P], the number of each token's sequence."""

@@ -14,7 +14,8 @@ from typing import Unpack
 from pydantic import JsonValue
 
 from backend.compute.weights import hash_aside
-from backend.learner.learner import Learner, PolicyBatch
+from backend.learner.forward_backward import PolicyBatch
+from backend.learner.learner import Learner
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.sequences import BatchTotals, FloatArray, TokenLimits, TrainSequence
 from backend.learner.token_loss import TokenLoss

@@ -9,7 +9,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import weights_sha256
-from backend.learner.learner import Learner, PolicyBatch
+from backend.learner.forward_backward import PolicyBatch
+from backend.learner.learner import Learner
 from backend.learner.merging import merge_adapter
 from backend.learner.sequences import BatchTotals
 from backend.learner.shards import shards
@@ -44,7 +45,7 @@ def test_aligns_logits_targets_and_mask_on_same_tokens(learner, bench, tmp_path)
     bench.train(learner, "p", batch)
     learner.save("p", tmp_path / "p", step=1, policy_version=1)
     model = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(learner._model_dir), tmp_path / "p", is_trainable=True
+        AutoModelForCausalLM.from_pretrained(learner._base.path), tmp_path / "p", is_trainable=True
     ).eval()
     losses, tokens = [], 0
     for sequence, found in zip(batch, learner.logprobs("p", batch), strict=True):
@@ -155,8 +156,8 @@ def test_scales_adapter_alike_in_learner_engine_and_export(learner, start_engine
     np.testing.assert_allclose(learner.logprobs("p", [sequence])[0], sampled, atol=5e-5)
     assert np.abs(learner.logprobs(None, [sequence])[0] - sampled).max() > 1e-2
     learner.save("p", tmp_path / "p", step=1, policy_version=1)
-    base = AutoModelForCausalLM.from_pretrained(learner._model_dir)
-    merge_adapter(tmp_path / "p", tmp_path / "merged", model="m", base=learner._model_dir)
+    base = AutoModelForCausalLM.from_pretrained(learner._base.path)
+    merge_adapter(tmp_path / "p", tmp_path / "merged", model="m", base=learner._base.path)
     for model in (
         PeftModel.from_pretrained(base, tmp_path / "p"),
         AutoModelForCausalLM.from_pretrained(tmp_path / "merged"),

@@ -202,7 +202,7 @@ def test_says_that_model_takes_no_adapters_and_leaves_it(make, bench):
             learner.create_policy("p", LoRA(rank=2), seed=1)
         assert caught.value.field == "adapter"
     assert all(np.array_equal(a, b) for a, b in zip(learner.logprobs(None, batch), before, strict=True))
-    assert not any("lora" in name for name, _ in learner._base.model.named_modules())
+    assert not any("lora" in name for name, _ in learner._base.lm.model.named_modules())
     learner.create_policy("p", FullParameters(), seed=1)
     bench.train(learner, "p", batch)
     assert weights_sha256(learner.weights("p"))

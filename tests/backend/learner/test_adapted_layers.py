@@ -33,7 +33,7 @@ def test_lets_model_write_into_what_adapted_layer_returned(model_dir, batch):
 
     learner = Learner(model_dir)
     learner.create_policy("p", LoRA(rank=2), seed=0)
-    layers = learner._base.decoder.layers
+    layers = learner._base.lm.decoder.layers
     layers[0].mlp.down_proj = Writing(layers[0].mlp.down_proj)
     found = gradients(learner, "p", batch)
     assert all(bool(gradient.isfinite().all()) for gradient in found.values())

@@ -32,7 +32,7 @@ def plain_model(learner, path, policy_id="p"):
     manifest = learner.save(policy_id, path, step=1, policy_version=1)
     if manifest.adapter.kind == "full":
         return AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
-    base = AutoModelForCausalLM.from_pretrained(learner._model_dir, attn_implementation="eager")
+    base = AutoModelForCausalLM.from_pretrained(learner._base.path, attn_implementation="eager")
     return PeftModel.from_pretrained(base, path, is_trainable=True).eval()
 
 
@@ -164,7 +164,7 @@ def test_makes_rewarded_tokens_likely(learner, adapter):
     assert np.exp(learner.logprobs("p", [canary])[0]).min() > 0.8
     np.testing.assert_allclose(  # the base model is as it was
         learner.logprobs(None, [canary])[0],
-        Learner(learner._model_dir).logprobs(None, [canary])[0],
+        Learner(learner._base.path).logprobs(None, [canary])[0],
         atol=1e-6,
     )
 

@@ -71,7 +71,7 @@ def reloaded(learner, directory):
     """The policy in plain transformers, and its head's weight and bias, with gradients."""
     learner.save("p", directory, step=1, policy_version=1)
     if (directory / "adapter_config.json").exists():
-        base = AutoModelForCausalLM.from_pretrained(learner._model_dir)
+        base = AutoModelForCausalLM.from_pretrained(learner._base.path)
         model = PeftModel.from_pretrained(base, directory, is_trainable=True)
     else:
         # Not the fast attention, which leaves a soft cap out.

@@ -12,7 +12,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.learner import train_pass
 from backend.learner.causal_lm import CausalLM
-from backend.learner.learner import Learner, PolicyBatch
+from backend.learner.forward_backward import PolicyBatch, begin
+from backend.learner.learner import Learner
 from backend.learner.token_loss import algorithm_loss, policy_loss
 from backend.learner.train_pass import Found
 from backend.learner.worker_threads import WorkerThreads
@@ -217,8 +218,9 @@ def test_uses_one_worker_for_model_with_kept_state(rope_type, workers, model_dir
 def test_lays_gradients_out_as_parameters_whatever_autograd_returns(model_dir, make_batch):
     learner = Learner(model_dir, cpu_threads=3, micro_batch_tokens=240)
     learner.create_policy("p", FullParameters(), seed=3)
-    train_pass = learner._begin("p", PolicyBatch(sequences=make_batch(seed=5), loss=policy_loss())).train_pass
-    parameters = learner._entry("p").optimiser.parameters
+    state, part = learner._policies["p"], PolicyBatch(sequences=make_batch(seed=5), loss=policy_loss())
+    train_pass = begin(state, part, limits=learner.limits, runner=learner._runner).train_pass
+    parameters = state.optimiser.parameters
     turned = [torch.ones_like(p.t()).t() if p.dim() == 2 else torch.ones_like(p) for p in parameters]
     found = Found(loss=0.0, shares={}, largest={}, input_tokens=1, computed_tokens=1, gradients=turned)
     train_pass.add(found)

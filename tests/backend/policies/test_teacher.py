@@ -28,7 +28,7 @@ class Models:
 
     def open(self, model):
         learner = Learner(PACKAGED_MODELS[model], cpu_threads=2)
-        self.opened += [weakref.ref(learner), weakref.ref(learner._base.model)]
+        self.opened += [weakref.ref(learner), weakref.ref(learner._base.lm.model)]
         return learner
 
 

@@ -1,0 +1,120 @@
+"""A base model on the learner's device, with what all policies on it share.
+
+Invariant: its weights are never trained; outside of a pass no adapter is enabled.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from backend.learner.activations import (
+    MOST_PADDED_TOKENS,
+    MOST_TOKENS,
+    MicroBatching,
+    micro_batching,
+    room_for_activations,
+)
+from backend.learner.adapters import AdapterSet
+from backend.learner.causal_lm import CausalLM
+from backend.learner.image_sight import let_see
+from backend.vision.shared import SharedImages
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """The model as it was loaded."""
+
+    path: str
+    """A Hugging Face model directory or hub id."""
+    lm: CausalLM
+    adapters: AdapterSet
+    dtype: torch.dtype
+    batching: MicroBatching
+    images: SharedImages | None
+    fingerprint: str
+    """Of the weights, as in checkpoints."""
+    parameters: int
+    """Their number."""
+
+    @classmethod
+    def load(
+        cls,
+        path: str,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        micro_batch_tokens: int | None,
+        learners: int,
+        images: SharedImages | None,
+    ) -> LoadedModel:
+        """Load a model.
+
+        Args:
+            path: A Hugging Face model directory or hub id.
+            device: The learner's.
+            dtype: Type of the base model, and of computation in full-parameter policies. Trained parameters
+                are always float32.
+            micro_batch_tokens: Most tokens computed at a time, which limits the memory. None uses as many as
+                fit well; if these would be few, layers are computed twice instead.
+            learners: Number of learners that share the machine's memory.
+            images: Source of image files; None refuses images.
+
+        Raises:
+            UnknownModelError: It cannot be loaded.
+        """
+        lm = CausalLM.load(path, device=device, dtype=dtype)
+        let_see(lm, Path(path), images)
+        batching = _fitting(lm, dtype, micro_batch_tokens, learners=learners)
+        if batching.recompute:
+            lm.recompute_layers()
+        lm.model.requires_grad_(False)
+        return cls(
+            path=path,
+            lm=lm,
+            # Merging rounds to the weight's type: precise enough in float32, not in bfloat16.
+            adapters=AdapterSet(lm.model, merge=is_exact(dtype)),
+            dtype=dtype,
+            batching=batching,
+            images=images,
+            fingerprint=lm.fingerprint(),
+            parameters=sum(p.numel() for p in lm.model.parameters()),
+        )
+
+    def separate(self, directory: str, dtype: torch.dtype) -> CausalLM:
+        """Load a separate model of the same kind, which sees and recomputes as this one does."""
+        own = CausalLM.load(directory, device=self.lm.device, dtype=dtype)
+        let_see(own, Path(self.path), self.images)
+        if self.batching.recompute:
+            own.recompute_layers()
+        return own
+
+
+def is_exact(dtype: torch.dtype) -> bool:
+    """Return whether weights of this type can be trained, and merged with adapters, without much rounding."""
+    return dtype in {torch.float32, torch.float64}
+
+
+def _fitting(lm: CausalLM, dtype: torch.dtype, tokens: int | None, *, learners: int) -> MicroBatching:
+    if tokens is not None:
+        return MicroBatching(tokens=tokens, recompute=False)
+    each = lm.kept_bytes_per_token()
+    found = micro_batching(
+        each,
+        layers=lm.layer_count,
+        bytes_between_layers=lm.hidden_size * dtype.itemsize,
+        room=room_for_activations(lm.device) // learners,
+        most=MOST_TOKENS if lm.shares_prefixes else MOST_PADDED_TOKENS,
+    )
+    _log.info(
+        "a token needs %d bytes for the backward pass: %d tokens at a time%s",
+        each,
+        found.tokens,
+        ", with layers computed twice" if found.recompute else "",
+    )
+    return found

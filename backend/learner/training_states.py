@@ -1,0 +1,84 @@
+"""The policies of a learner and what their training has accumulated.
+
+Invariant: a policy is listed exactly while its parameters exist; a gradient is `pending` only if all of it
+was computed, so that a step or a checkpoint never uses half of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
+from backend.learner.policies import FullPolicy, LoraPolicy
+from backend.learner.spikes import SpikeWatch
+from backend.learner.value_head import ValueHead
+from tinkergym.errors import ConflictError, NotFoundError
+from tinkergym.schema.optimizer import OptimizerStep
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """A policy and its training state."""
+
+    policy: LoraPolicy | FullPolicy
+    optimiser: PolicyOptimiser
+    value_head: ValueHead | None = None
+    pending: bool = False
+    """Whether there is an accumulated gradient."""
+    losses: SpikeWatch = field(default_factory=SpikeWatch)
+    grad_norms: SpikeWatch = field(default_factory=SpikeWatch)
+
+    def forget_gradient(self) -> None:
+        """Discard the accumulated gradient."""
+        self.optimiser.clear()
+        self.pending = False
+
+    def step(self, settings: OptimizerStep) -> OptimStepResult:
+        """Apply the accumulated gradient and clear it; see `PolicyOptimiser.step`."""
+        self.pending = False
+        stepped = self.optimiser.step(**settings)
+        if not stepped.skipped:
+            self.policy.updated()
+            # Not after zeros, which would make any later gradient a spike.
+            stepped.metrics.update(self.grad_norms.look(stepped.grad_norm, name="grad_norm_spike"))
+        return stepped
+
+
+class TrainingStates(dict[str, TrainingState]):
+    """By policy id, oldest first."""
+
+    def __missing__(self, policy_id: str) -> TrainingState:
+        raise NotFoundError(f"the learner has no policy {policy_id}", hint="create or load it first")
+
+    def require_new(self, policy_id: str) -> None:
+        """Raise ConflictError if there is such a policy."""
+        if policy_id in self:
+            raise ConflictError(f"the learner already has a policy {policy_id}", hint="drop it first")
+
+    def with_gradient(self, policy_id: str) -> TrainingState:
+        """Return a policy whose gradient waits for a step, or raise ConflictError."""
+        state = self[policy_id]
+        if not state.pending:
+            raise ConflictError(
+                f"policy {policy_id} has no gradient to apply", hint="call forward_backward before optim_step"
+            )
+        return state
+
+    def without_gradient(self, policy_id: str) -> TrainingState:
+        """Return a policy that a checkpoint would store completely, or raise ConflictError."""
+        state = self[policy_id]
+        if state.pending:
+            raise ConflictError(
+                f"policy {policy_id} has an accumulated gradient, which a checkpoint would lose",
+                hint="call optim_step first",
+            )
+        return state
+
+    def value_head(self, policy_id: str) -> ValueHead:
+        """Return a policy's value head, or raise ConflictError."""
+        head = self[policy_id].value_head
+        if head is None:
+            raise ConflictError(
+                f"policy {policy_id} has no value head", hint="create or load it with value_head=True"
+            )
+        return head
