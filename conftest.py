@@ -1,8 +1,12 @@
-"""For all tests, the packs' too: draws are the same in every run."""
+"""For all tests, the packs' too: draws are the same in every run, and nothing waits for a disk."""
 
 import gc
 import os
+import shutil
+import sys
+import tempfile
 
+import psutil
 from hypothesis import HealthCheck, settings
 
 # A draw that fails one run in a hundred says nothing about the change that it meets; look for such draws with
@@ -21,6 +25,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No test cuts the power, and each wait for the disk takes milliseconds.
 os.fsync = lambda _descriptor: None
+
+# Each of the many processes that tests start would compile all code again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# The services that tests start sync their stores and checkpoints, too; in memory that takes no time.
+_MEMORY = "/dev/shm"
+_spare = psutil.virtual_memory().available
+if os.access(_MEMORY, os.W_OK) and min(_spare, shutil.disk_usage(_MEMORY).free) > 6 * 10**9:
+    tempfile.tempdir = os.environ.setdefault("TMPDIR", _MEMORY)
 
 
 def pytest_collection_finish():

@@ -1,18 +1,12 @@
 """For all tests: programs that they start can be interrupted, environments that they register go again."""
 
-import os
 import signal
-import sys
 
 import pytest
 
 from backend.store import database
 from tinkergym.registration.environments import register, unregister
 from tinkergym.testing.faults import hangs_end
-
-# Each of the many processes that tests start would compile all code again.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 # `nohup make test &` ignores both signals, and programs started from here would inherit that. A handler is
 # not inherited, so they start with the usual behaviour, and the run itself still survives a closed terminal.
