@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 import psutil
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A draw that fails one run in a hundred says nothing about the change that it meets; look for such draws with
@@ -37,7 +38,13 @@ if os.access(_MEMORY, os.W_OK) and min(_spare, shutil.disk_usage(_MEMORY).free) 
     tempfile.tempdir = os.environ.setdefault("TMPDIR", _MEMORY)
 
 
-def pytest_collection_finish():
-    """Keep what was imported out of later looks for garbage, of which jobs and tests ask for many."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Keep what is imported out of looks for garbage, of which imports, jobs and tests ask for many."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

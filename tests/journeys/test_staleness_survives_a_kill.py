@@ -10,7 +10,7 @@ import pytest
 import tinkergym as tg
 from tinkergym.schema.events import JobState, StateEvent, StepEvent, WarningEvent
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.full("kills a worker of Ray")]
 
 
 def kill_pool_workers():

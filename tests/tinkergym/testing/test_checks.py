@@ -28,7 +28,13 @@ def results(make_env, only=None):
     return {result.name: result for result in run_checks(Subject(make=make_env), checks)}
 
 
-@pytest.mark.parametrize("name", list(filter(can_play, ENVIRONMENTS)))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full("its moves take long")] if "/Ultimate" in name else [])
+        for name in filter(can_play, ENVIRONMENTS)
+    ],
+)
 def test_passes_every_check_in_every_installed_environment(name):
     failed = [
         f"{result.name}: {result.message}"
