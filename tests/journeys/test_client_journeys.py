@@ -101,11 +101,12 @@ def test_trains_by_a_script_of_its_own(service, monkeypatch, tmp_path, capsys):
 def test_runs_the_first_example_to_its_report(service, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     source = (EXAMPLES / "tictactoe.py").read_text().replace("steps=100", "steps=2")
+    source = source.replace("groups_per_step=16", "groups_per_step=2").replace("episodes=200", "episodes=20")
     (tmp_path / "example.py").write_text(source)
     runpy.run_path(str(tmp_path / "example.py"), run_name="__main__")
     shown = capsys.readouterr().out
     for part in (
-        "held-out seeds: 200",
+        "held-out seeds: 20",
         "One game of the trained policy",
         "tinkergym play board/TicTacToeVs-v0",
     ):
@@ -138,6 +139,7 @@ def test_rejects_what_cannot_work_before_anything_starts(client):
         client.train(BOARD, steps=1, env_kwargs={"size": 0})
 
 
+@pytest.mark.full("trains twice as long as it takes to show in an evaluation")
 def test_learns_from_rewards_and_nothing_from_shuffled_ones(client):
     env = "bandit/Bandit-v0"  # its answers are a token or two, so that many fit into a step
     algorithm = tg.GRPO(group_size=8, groups_per_step=8, learning_rate=5e-3)
