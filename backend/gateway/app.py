@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from anyio import CapacityLimiter
 from fastapi import FastAPI
 
+from backend.evaluations.playing import Evaluations
 from backend.gateway import (
     answers,
     routes_data,
@@ -23,7 +23,6 @@ from backend.gateway import (
     routes_sample,
     routes_service,
 )
-from backend.gateway.evaluations import Evaluations
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.host_check import HostCheck
 from backend.gateway.openapi_document import document
@@ -43,6 +42,7 @@ _ROUTE_THREADS = 40
 """Routes that read or write the store at once. A tenant has a quarter."""
 
 _HEALTH_THREADS = 2
+_HEALTH_SECONDS = 10.0
 
 _BODY_SECONDS = 60.0
 """How long one body may be parsed or written, or the store be read; on an idle machine a second."""
@@ -72,7 +72,9 @@ def create_app(parts: GatewayParts) -> FastAPI:
             _ROUTE_THREADS, of_tenant=_ROUTE_THREADS // 4, seconds=_BODY_SECONDS
         )
         app.state.evaluations = Evaluations(parts.config.limits, parts.config.environment_variables)
-        app.state.health_threads = CapacityLimiter(_HEALTH_THREADS)
+        app.state.health_threads = FairThreads(
+            _HEALTH_THREADS, of_tenant=_HEALTH_THREADS, seconds=_HEALTH_SECONDS
+        )
         yield
         await parts.tail.close()
         await parts.key_watch.close()

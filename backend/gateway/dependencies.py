@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 from starlette.datastructures import Headers
 
+from backend.gateway.fair_routes import read_now
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.parts import parts_of
 from backend.store.store import TenantStore
@@ -23,6 +24,9 @@ Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
 
 _SMALL_BODY_BYTES = 64 * 1024
+
+_UNKNOWN = ""
+"""In place of the tenant, until it is known."""
 
 _BYTES_PER_VALUE = 8
 _BYTES_PER_READ_VALUE = 16
@@ -60,9 +64,7 @@ async def _tenant(
             "the request has no API key",
             hint="send `Authorization: Bearer tg-...`; set TINKERGYM_API_KEY",
         )
-    # On the event loop, because every turn of every episode comes here. Usually it is cached, and an indexed
-    # read, which never waits for a writer, takes less time than switching threads on a busy machine.
-    tenant_id = store.keys.tenant_of(key)
+    tenant_id = await read_now(_UNKNOWN, store.keys.tenant_of, key)
     if tenant_id is None:
         raise AuthenticationError("the API key is unknown or revoked", hint="check TINKERGYM_API_KEY")
     tenant = store.tenant(tenant_id)

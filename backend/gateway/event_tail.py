@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -52,8 +52,8 @@ class EventTail:
             if not self._waiting[job_id]:
                 del self._waiting[job_id]
 
-    async def read(self, what: Hashable, read: Callable[[], Value]) -> Value:
-        """Run a query of the store in a thread, once for all clients that ask for the same `what`.
+    async def read(self, what: Hashable, read: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+        """Run a query of the store once for all clients that ask for the same `what`.
 
         Hundreds may follow one job; each then only costs the lines sent to it.
         """
@@ -61,7 +61,7 @@ class EventTail:
         key = self._looks, what
         task = self._reads.get(key)
         if task is None:
-            task = self._reads[key] = asyncio.create_task(run_in_threadpool(read))
+            task = self._reads[key] = asyncio.create_task(read())
             task.add_done_callback(lambda _: self._reads.pop(key, None))
         # If one of the clients disconnects, the others must still get it.
         return cast(Value, await asyncio.shield(task))

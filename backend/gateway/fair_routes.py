@@ -1,4 +1,7 @@
-"""Routes that block run in threads shared fairly between tenants, with a deadline, instead of in any."""
+"""Routes that block run in threads shared fairly between tenants, with a deadline, instead of in any.
+
+So does every use of the store by a route that does not: the disk may hang, and the event loop must not.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from backend.gateway.fair_threads import FairThreads
+from backend.store.read_cache import NotCachedError, cached_only
+
+Inputs = ParamSpec("Inputs")
+Value = TypeVar("Value")
 
 _threads: ContextVar[FairThreads] = ContextVar("threads")
 
@@ -24,7 +31,7 @@ class FairRoute(APIRoute):
         call = self.dependant.call
         assert call is not None
         if not iscoroutinefunction(call):
-            self.dependant.call = _in_turn(call)
+            self.dependant.call = _as_coroutine(call)
         handler = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
@@ -34,8 +41,33 @@ class FairRoute(APIRoute):
         return answer
 
 
-def _in_turn(call: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+async def in_turn(
+    tenant_id: str, call: Callable[Inputs, Value], *args: Inputs.args, **kwargs: Inputs.kwargs
+) -> Value:
+    """Return what `call` returns, run in one of the tenant's threads.
+
+    Raises:
+        ServiceUnavailableError: It did not begin or return in time, for instance because the disk hangs.
+    """
+    return await _threads.get().run(tenant_id, partial(call, *args, **kwargs))
+
+
+async def read_now(
+    tenant_id: str, read: Callable[Inputs, Value], *args: Inputs.args, **kwargs: Inputs.kwargs
+) -> Value:
+    """As `in_turn`, for reads that nearly every request needs: at once if all of it is cached.
+
+    Then it takes less time than switching threads. `read` may be begun twice.
+    """
+    try:
+        with cached_only():
+            return read(*args, **kwargs)
+    except NotCachedError:
+        return await in_turn(tenant_id, read, *args, **kwargs)
+
+
+def _as_coroutine(call: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def run(**values: Any) -> Any:
-        return await _threads.get().run(values["tenant"].tenant_id, partial(call, **values))
+        return await in_turn(values["tenant"].tenant_id, call, **values)
 
     return run

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable
 from math import inf
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from anyio import CancelScope, CapacityLimiter, to_thread
 
+from backend.fairness.fair_places import FairPlaces
+from backend.fairness.turns import Turns
 from tinkergym.errors import ServiceUnavailableError
 
 Value = TypeVar("Value")
@@ -28,14 +29,11 @@ class FairThreads:
         Args:
             at_once: How many of all tenants.
             of_tenant: How many of each tenant.
-            seconds: How long a call may run.
+            seconds: How long a call may wait for its turn, and how long it may then run.
         """
-        self._all = asyncio.Semaphore(at_once)
-        self._of_tenant: defaultdict[str, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(of_tenant)
-        )
+        self._turns = Turns(FairPlaces(at_once, most_of_one=of_tenant))
         self._seconds = seconds
-        self._threads = CapacityLimiter(inf)  # The semaphores count them.
+        self._threads = CapacityLimiter(inf)  # The places count them.
 
     async def run(
         self, tenant_id: str, call: Callable[[], Value], *, abandon_on_cancel: bool = False
@@ -48,30 +46,32 @@ class FairThreads:
             abandon_on_cancel: Whether a cancelled caller leaves the thread alone instead of waiting for it.
 
         Raises:
-            ServiceUnavailableError: The call has not returned in time; it goes on.
+            ServiceUnavailableError: The call has not begun or not returned in time; if it has begun, it goes
+                on.
         """
-        own = self._of_tenant[tenant_id]
-        await own.acquire()
         try:
-            await self._all.acquire()
-        except BaseException:
-            own.release()
-            raise
-        # Tasks of their own: a cancelled caller does not release places whose thread still runs.
+            async with asyncio.timeout(self._seconds):
+                number = await self._turns.enter(tenant_id)
+        except TimeoutError:
+            raise ServiceUnavailableError(
+                f"your other requests have kept the service busy for {self._seconds:g} s",
+                hint="try again, with fewer at once",
+            ) from None
+        # A task of its own: a cancelled caller does not give back the place of a thread that still runs.
         work = asyncio.ensure_future(to_thread.run_sync(call, limiter=self._threads))
-        work.add_done_callback(lambda done: _release(own, done))
-        in_time = asyncio.ensure_future(asyncio.wait({work}, timeout=self._seconds))
-        in_time.add_done_callback(lambda done: _release(self._all, done))
+        overdue = asyncio.get_running_loop().call_later(self._seconds, self._turns.outstay, number)
+
+        def ended(done: asyncio.Future[Value]) -> None:
+            overdue.cancel()
+            self._turns.leave(number)
+            if not done.cancelled():
+                done.exception()  # Seen, or asyncio logs an exception that was never retrieved.
+
+        work.add_done_callback(ended)
         with CancelScope(shield=not abandon_on_cancel):
-            await asyncio.shield(in_time)
+            await asyncio.wait({work}, timeout=self._seconds)
         if not work.done():
             raise ServiceUnavailableError(
                 f"the service did not finish this within {self._seconds:g} s", hint="try again with less"
             )
         return work.result()
-
-
-def _release(places: asyncio.Semaphore, done: asyncio.Future[Any]) -> None:
-    places.release()
-    if not done.cancelled():
-        done.exception()  # Seen, or asyncio logs an exception that was never retrieved.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tinkergym.errors import TinkerGymError
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class KeyWatch:
     """Checks the keys of open responses while there are some."""
 
-    def __init__(self, tenant_of: Callable[[str], str | None]) -> None:
+    def __init__(self, tenant_of: Callable[[str], Awaitable[str | None]]) -> None:
         """Prepare.
 
         Args:
@@ -57,8 +57,8 @@ class KeyWatch:
             await asyncio.sleep(KEY_CHECK_SECONDS)
             for key, ends in list(self._open.items()):
                 try:
-                    revoked = self._tenant_of(key) is None
-                except TinkerGymError as error:  # A locked or full database.
+                    revoked = await self._tenant_of(key) is None
+                except TinkerGymError as error:  # A locked or full database, or a disk that hangs.
                     _log.warning("cannot check keys: %s", error)
                     continue
                 for end in list(ends) if revoked else ():

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 from fastapi import Request
 
 from backend.admission.check import Admission
 from backend.admission.facts import JobCheck, ModelCatalog
-from backend.admission.request_bounds import InFlight
 from backend.config import ServiceConfig
+from backend.fairness.fair_places import FairPlaces
+from backend.fairness.turns import Turns
 from backend.gateway.event_chains import EventChains
 from backend.gateway.event_tail import EventTail
+from backend.gateway.fair_routes import read_now
 from backend.gateway.key_watch import KeyWatch
 from backend.gateway.missing import Missing
 from backend.gateway.operator_key import OperatorKey
 from backend.gateway.pool_proxy import PoolProxy
-from backend.gateway.waiting_leases import WaitingLeases
 from backend.machine_paths import MachinePaths
 from backend.processes.image_check import ImageCheck
 from backend.store.quota_room import QuotaRoom
 from backend.store.store import Store
+
+_MOST_OF_A_POOL = 96
+"""A pool has 128 threads for calls that wait."""
+_FEWEST_OF_A_JOB = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,19 +80,20 @@ class GatewayParts:
         return QuotaRoom()
 
     @cached_property
-    def in_flight(self) -> InFlight:
-        """Unanswered requests of tenants."""
-        return InFlight(self.config.limits.samples_in_flight)
+    def in_flight(self) -> FairPlaces:
+        """Unanswered requests for tokens, by tenant."""
+        return FairPlaces(inf, most_of_one=self.config.limits.samples_in_flight)
 
     @cached_property
-    def waiting_leases(self) -> WaitingLeases:
-        """Clients that wait for the episodes of a job."""
-        return WaitingLeases(self.config.jobs_per_pool)
+    def waiting_at_pools(self) -> Turns:
+        """Requests that wait at a pool, which has few threads, by job; further ones of a job take turns."""
+        of_job = max(_FEWEST_OF_A_JOB, _MOST_OF_A_POOL // self.config.jobs_per_pool)
+        return Turns(FairPlaces(inf, most_of_one=of_job))
 
     @cached_property
     def key_watch(self) -> KeyWatch:
         """Ends responses of revoked keys."""
-        return KeyWatch(self.store.keys.tenant_of)
+        return KeyWatch(lambda key: read_now("", self.store.keys.tenant_of, key))
 
     @cached_property
     def machine_paths(self) -> MachinePaths:

@@ -35,7 +35,7 @@ def job_and_pool(parts: GatewayParts, tenant: TenantStore, job_id: str) -> tuple
 def pools_at_hand(parts: GatewayParts, tenant: TenantStore, policies: Iterable[str]) -> dict[str, PoolRecord]:
     """Return for each policy (a job of this tenant, or a model's name) the pool that can sample it, if any.
 
-    Only reads, mostly from a cache, so an event loop may call it.
+    Only reads, mostly from a cache, so that `read_now` may call it.
 
     Raises:
         NotFoundError: One is neither a job of this tenant nor a model of the service.

@@ -7,15 +7,15 @@ for which there is no room among the others, is refused in the middle and never 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
+from math import inf
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.config import GatewayLimits
 from backend.errors import RequestTimeoutError
+from backend.fairness.fair_places import FairPlaces, Hold
 from backend.gateway.answers import error_response
 from backend.gateway.dependencies import key_in
 from tinkergym.errors import (
@@ -43,8 +43,11 @@ class RequestLimits:
     def __init__(self, app: ASGIApp, limits: GatewayLimits) -> None:
         self._app = app
         self._limits = limits
-        self._budget = _Budget(limits)
-        self._open = _OpenRequests(limits)
+        # A single key cannot keep out all others.
+        self._bytes = FairPlaces(
+            limits.bodies_bytes, most_of_one=max(limits.body_bytes, limits.bodies_bytes // 2)
+        )
+        self._open = FairPlaces(inf, most_of_one=max(1, limits.connections // 2))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -56,101 +59,46 @@ class RequestLimits:
         empty = announced == 0 and "transfer-encoding" not in headers
         # As routes read it: different spellings of a header are the same key.
         key = key_in(headers)
-        share = _Share(self._budget, key)
+        share = _Share(self._bytes, key)
         body = _Body(receive, send, self._limits, share, complete=empty)
         app = error_response(body.too_large()) if announced > self._limits.body_bytes else self._app
         with ExitStack() as stack:
             stack.callback(share.give_back)
-            try:
-                stack.enter_context(self._open.entered(key))
-            except TooManyRequestsError as error:
-                app = error_response(error)
+            # Including event streams. Requests without a key never wait, and are not counted.
+            if key and not stack.enter_context(Hold(self._open, key)).take():
+                app = error_response(self._too_many())
             await app(scope, body.receive, body.send)
 
-
-class _OpenRequests:
-    """Counts each key's unfinished requests, including event streams."""
-
-    def __init__(self, limits: GatewayLimits) -> None:
-        # A single key cannot keep out all others.
-        self._most = limits.connections // 2
-        self._by_key: Counter[str] = Counter()
-
-    @contextmanager
-    def entered(self, key: str) -> Iterator[None]:
-        """Count a request until it is answered. Requests without a key never wait, and are not counted.
-
-        Raises:
-            TooManyRequestsError: The key has too many open requests.
-        """
-        if not key:
-            yield
-            return
-        if self._by_key[key] >= self._most:
-            raise TooManyRequestsError(
-                f"{self._most} of your requests are open, including event streams, which is the limit for "
-                f"one key",
-                hint="close some; the operator can raise limits.connections, of which one key may have half",
-            )
-        self._by_key[key] += 1
-        try:
-            yield
-        finally:
-            self._by_key[key] -= 1
-            if not self._by_key[key]:
-                del self._by_key[key]
+    def _too_many(self) -> TooManyRequestsError:
+        return TooManyRequestsError(
+            f"{self._open.most_of_one} of your requests are open, including event streams, which is the "
+            "limit for one key",
+            hint="close some; the operator can raise limits.connections, of which one key may have half",
+        )
 
 
-class _Budget:
-    """Bytes of all received bodies of unanswered requests, in all and per key."""
+class _Share:
+    """The bytes of one request's body; a few of each are not counted, so that small requests pass."""
 
-    def __init__(self, limits: GatewayLimits) -> None:
-        self._most = limits.bodies_bytes
-        # A single key cannot keep out all others.
-        self._most_per_key = max(limits.body_bytes, limits.bodies_bytes // 2)
-        self._taken = 0
-        self._taken_by: defaultdict[str, int] = defaultdict(int)
+    def __init__(self, places: FairPlaces, key: str) -> None:
+        self._hold = Hold(places, key)
 
-    def take(self, key: str, count: int) -> None:
-        """Count more bytes of a key.
+    def grow_to(self, size: int) -> None:
+        """Count the bytes received so far.
 
         Raises:
             ServiceUnavailableError: There is no room for them now.
         """
-        if self._taken + count > self._most or self._taken_by[key] + count > self._most_per_key:
+        more = size - _SMALL_BYTES - self._hold.count
+        if more > 0 and not self._hold.take(more):
             raise ServiceUnavailableError(
                 "the gateway has no room for this request's body next to those that it is reading",
                 hint="send it again in a second, and fewer large ones at once",
             )
-        self._taken += count
-        self._taken_by[key] += count
-
-    def give_back(self, key: str, count: int) -> None:
-        """Stop counting them."""
-        self._taken -= count
-        self._taken_by[key] -= count
-        if not self._taken_by[key]:
-            del self._taken_by[key]
-
-
-class _Share:
-    """One request's share of the budget."""
-
-    def __init__(self, budget: _Budget, key: str) -> None:
-        self._budget = budget
-        self._key = key
-        self._taken = 0
-
-    def grow_to(self, size: int) -> None:
-        more = size - _SMALL_BYTES - self._taken
-        if more > 0:
-            self._budget.take(self._key, more)
-            self._taken += more
 
     def give_back(self) -> None:
-        taken, self._taken = self._taken, 0
-        if taken:
-            self._budget.give_back(self._key, taken)
+        """Stop counting them."""
+        self._hold.give(self._hold.count)
 
 
 class _Body:

@@ -13,10 +13,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 from pydantic_core import from_json
-from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.dependencies import Body, Tenant, aside, body_of, refuse_many_values
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
@@ -48,13 +47,13 @@ async def lease_episodes(
 ) -> Response | LeaseReply:
     """Lease episodes, renew other leases, and wait up to `wait_seconds` for episodes."""
     parts = parts_of(request)
-    job, pool = await run_in_threadpool(_job_of_clients, parts, tenant, job_id)
+    job, pool = await in_turn(tenant.tenant_id, _job_of_clients, parts, tenant, job_id)
     if job.state.final:
         return LeaseReply(episodes=[], lost=wanted.renew, job_state=job.state)
     if pool is not None:
         return _json(await _lease_from(parts, pool, job_id, wanted, request.is_disconnected))
     if job.state is JobState.WAITING_FOR_CLIENT and not wanted.leaving:
-        await run_in_threadpool(parts.store.service().client_came, job_id)
+        await in_turn(tenant.tenant_id, parts.store.service().client_came, job_id)
     # No pool runs the job now. Workers continue to play, because the results will be needed.
     await asyncio.sleep(min(_PAUSE_SECONDS, wanted.wait_seconds))
     waits_for = job.reason if job.state in (JobState.QUEUED, JobState.PAUSED) else ""
@@ -69,7 +68,7 @@ async def submit_episodes(
 ) -> Response | SubmitReply:
     """Submit results; the response is sent when they are durable."""
     parts = parts_of(request)
-    job, pool = await run_in_threadpool(_job_of_clients, parts, tenant, job_id)
+    job, pool = await in_turn(tenant.tenant_id, _job_of_clients, parts, tenant, job_id)
     ids = await aside(request, lambda: _episode_ids(request, body), body)
     # The pool has the episodes of many jobs and trusts us; only it parses the trajectories.
     own = (f"{job_id}:", f"{job_id}/")
@@ -111,14 +110,14 @@ async def _lease_from(
     A long wait at the pool would outlive a client that died, and the next episodes would be lost until their
     leases expire.
     """
-    loop, turn = asyncio.get_running_loop(), parts.waiting_leases.turn(job_id)
+    loop, turns = asyncio.get_running_loop(), parts.waiting_at_pools
     deadline = loop.time() + wanted.wait_seconds
     waits = wanted.wait_seconds > 0 and wanted.max_episodes > 0
     # Leases must be renewed in time and open episodes issued at once, however many clients wait.
-    at_once = waits and turn.locked()
+    at_once = waits and turns.is_full(job_id)
     while True:
         # A request that only renews does not wait, nor delay others.
-        async with turn if waits and not at_once else nullcontext():
+        async with turns.taken(job_id) if waits and not at_once else nullcontext():
             began = loop.time()
             left = deadline - began
             seconds = 0.0 if at_once else max(0.0, min(left, _SHORT_WAIT_SECONDS))

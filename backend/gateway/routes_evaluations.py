@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 
+from backend.evaluations.playing import Evaluations
 from backend.external.urls import is_remote
 from backend.gateway.dependencies import Tenant, body_of, key_of
-from backend.gateway.evaluations import Evaluations
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of

@@ -11,10 +11,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.dependencies import Tenant, key_of
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_routes import FairRoute, in_turn, read_now
 from backend.gateway.key_watch import KEY_CHECK_SECONDS
 from backend.gateway.parts import parts_of
 from backend.gateway.visible import Shown, shown_to
@@ -43,7 +42,7 @@ async def stream_events(
         )
     after = min(int(last_event_id or 0), 2**62)
     # Checked here, so that an unknown job is a 404 and not a broken stream.
-    await run_in_threadpool(tenant.get_job, job_id)
+    await in_turn(tenant.tenant_id, tenant.get_job, job_id)
     return StreamingResponse(
         _stream(request, tenant, job_id, after),
         media_type="text/event-stream",
@@ -59,7 +58,7 @@ async def _stream(request: Request, tenant: TenantStore, job_id: str, after: int
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), KEY_CHECK_SECONDS)
-            if parts.store.keys.tenant_of(key) != tenant.tenant_id:
+            if await read_now(tenant.tenant_id, parts.store.keys.tenant_of, key) != tenant.tenant_id:
                 return  # Revoked; the client retries and gets the error.
             if not news.is_set():
                 if loop.time() - silent_since >= HEARTBEAT_SECONDS:
@@ -69,7 +68,10 @@ async def _stream(request: Request, tenant: TenantStore, job_id: str, after: int
             silent_since = loop.time()
             news.clear()
             wanted = tenant.tenant_id, job_id, after
-            page = await tail.read(wanted, partial(_page, shown_to(request, tenant), tenant, job_id, after))
+            page = await tail.read(
+                wanted,
+                partial(in_turn, tenant.tenant_id, _page, shown_to(request, tenant), tenant, job_id, after),
+            )
             if page.frames:
                 yield page.frames
                 after = page.last

@@ -10,12 +10,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import FileResponse
 from pydantic import Field, ValidationError
-from starlette.concurrency import run_in_threadpool
 
 from backend.admission.check import description_too_large, readable
 from backend.config import ServiceConfig
 from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, json_object
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import parts_of
@@ -71,7 +70,7 @@ async def create_job(
     client_packs = _read_packs(tinkergym_packs, spec)
     # Before any check: if our response was lost, the client repeats the request, and what it names may be
     # gone or newer by now.
-    earlier = await run_in_threadpool(tenant.job_of_request, idempotency_key, sent)
+    earlier = await in_turn(tenant.tenant_id, tenant.job_of_request, idempotency_key, sent)
     shown = shown_to(request, tenant)
     if earlier is not None:
         return shown.job(earlier)
@@ -80,7 +79,8 @@ async def create_job(
     spec, packs = await threads.run(
         tenant.tenant_id, partial(parts.admission.check, tenant, spec), abandon_on_cancel=True
     )
-    job = await run_in_threadpool(
+    job = await in_turn(
+        tenant.tenant_id,
         tenant.create_job,
         spec,
         packs,

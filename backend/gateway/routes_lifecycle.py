@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
-from starlette.concurrency import run_in_threadpool
 
 from backend.gateway.dependencies import Tenant, body_of
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.openapi_document import describes
 from backend.gateway.visible import shown_to
 from tinkergym.schema.jobs.view import JobView
@@ -37,5 +36,5 @@ async def update_job(
     wanted: Annotated[UpdateRequest, Depends(body_of(UpdateRequest))],
 ) -> JobView:
     """Change settings of a job from its next step on, and its budget at once."""
-    view = await run_in_threadpool(tenant.change_settings, job_id, wanted.settings)
+    view = await in_turn(tenant.tenant_id, tenant.change_settings, job_id, wanted.settings)
     return shown_to(request, tenant).job(view)

@@ -11,11 +11,10 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from starlette.concurrency import run_in_threadpool
 
 from backend.admission.request_bounds import refuse_many_images
 from backend.gateway.dependencies import NumberPath, Tenant, body_of
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
@@ -64,8 +63,8 @@ def find_policy(tenant: Tenant, reference: Annotated[str, Query(max_length=200)]
 async def list_calls(request: Request, tenant: Tenant, policy_id: str) -> PolicyCallsView:
     """Return the last call of a policy, so that another script can continue."""
     parts = parts_of(request)
-    job, _ = await run_in_threadpool(_policy, parts, tenant, policy_id)
-    last = await run_in_threadpool(parts.store.policy_calls().last, job.job_id)
+    job, _ = await in_turn(tenant.tenant_id, _policy, parts, tenant, policy_id)
+    last = await in_turn(tenant.tenant_id, parts.store.policy_calls().last, job.job_id)
     return PolicyCallsView(policy_id=job.job_id, last_seq=last)
 
 
@@ -78,25 +77,25 @@ async def call_policy(
 ) -> CallView:
     """Store a call. The response is sent when it is durable; `GET` returns the result."""
     parts = parts_of(request)
-    job, pool = await run_in_threadpool(_policy, parts, tenant, policy_id)
+    job, pool = await in_turn(tenant.tenant_id, _policy, parts, tenant, policy_id)
     if job.state.final:
         raise ConflictError(
             f"{policy_id} has ended ({job.state})", hint="create another policy from its last version"
         )
     if isinstance(wanted.call, Load):
         # Another tenant's policy is treated like one that does not exist.
-        await run_in_threadpool(tenant.find_policy, PolicyRef.parse(wanted.call.policy))
+        await in_turn(tenant.tenant_id, tenant.find_policy, PolicyRef.parse(wanted.call.policy))
     if images := images_in(wanted.call):
         most = parts.config.limits.prompt_images
         refuse_many_images(most_images_in(wanted.call), most, field="call.sequences.images")
-        await run_in_threadpool(Images(parts.config.images, tenant.tenant_id).require, images)
+        await in_turn(tenant.tenant_id, Images(parts.config.images, tenant.tenant_id).require, images)
     most_bytes = parts.config.limits.calls_bytes
     add = partial(parts.store.policy_calls().add, most_bytes=most_bytes)
-    await run_in_threadpool(add, job.job_id, wanted.seq, wanted.call)
+    await in_turn(tenant.tenant_id, add, job.job_id, wanted.seq, wanted.call)
     if pool is not None:
         await _ring(parts, pool, job.job_id, wanted.seq, 0.0)
     elif job.state is JobState.WAITING_FOR_CLIENT:
-        await run_in_threadpool(parts.store.service().client_came, job.job_id)
+        await in_turn(tenant.tenant_id, parts.store.service().client_came, job.job_id)
     return CallView(seq=wanted.seq, done=False, state=job.state, reason=job.reason)
 
 
@@ -112,8 +111,8 @@ async def show_call(
     parts = parts_of(request)
     deadline = time.monotonic() + wait_seconds
     while True:
-        job, pool = await run_in_threadpool(_policy, parts, tenant, policy_id)
-        result = await run_in_threadpool(parts.store.policy_calls().result, job.job_id, seq)
+        job, pool = await in_turn(tenant.tenant_id, _policy, parts, tenant, policy_id)
+        result = await in_turn(tenant.tenant_id, parts.store.policy_calls().result, job.job_id, seq)
         left = deadline - time.monotonic()
         if result is not None or job.state.final or left <= 0:
             view = shown_to(request, tenant).job(job)
@@ -122,7 +121,7 @@ async def show_call(
             )
         if job.state is JobState.WAITING_FOR_CLIENT:
             # It was parked between the call and now.
-            await run_in_threadpool(parts.store.service().client_came, job.job_id)
+            await in_turn(tenant.tenant_id, parts.store.service().client_came, job.job_id)
         if pool is None or not await _wait_at(parts, pool, job.job_id, seq, deadline):
             await asyncio.sleep(min(_PAUSE_SECONDS, left))
 
@@ -145,17 +144,17 @@ async def _wait_at(parts: GatewayParts, pool: PoolRecord, job_id: str, seq: int,
 
     Each waiting request occupies a thread of the pool, so only some of a policy's may wait there at once.
     """
-    turn = parts.waiting_leases.turn(job_id)
+    turns = parts.waiting_at_pools
     try:
         async with asyncio.timeout(deadline - time.monotonic()):
-            await turn.acquire()
+            turn = await turns.enter(job_id)
     except TimeoutError:
         return True
     try:
         left = deadline - time.monotonic()
         return await _ring(parts, pool, job_id, seq, max(0.0, min(left, _SHORT_WAIT_SECONDS)))
     finally:
-        turn.release()
+        turns.leave(turn)
 
 
 async def _ring(parts: GatewayParts, pool: PoolRecord, job_id: str, seq: int, seconds: float) -> bool:

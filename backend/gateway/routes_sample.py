@@ -13,23 +13,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
-from backend.admission.request_bounds import Batch, refuse_too_many_logprobs
+from backend.admission.request_bounds import refuse_too_many_logprobs
+from backend.fairness.fair_places import Hold
 from backend.gateway.dependencies import Tenant, body_of, key_of
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_routes import FairRoute, in_turn, read_now
 from backend.gateway.openapi_document import describes
-from backend.gateway.parts import parts_of
+from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import pools_at_hand, want_pool
 from backend.lines_response import LinesResponse
-from tinkergym.errors import InvalidRequestError
+from tinkergym.errors import InvalidRequestError, TooManyRequestsError
 from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.sampling import SampleBatch, SampleRequest
 
 router = APIRouter(prefix="/v1", route_class=FairRoute)
-
-_FEW_POLICIES = 4
-"""Looking up this many takes less time than switching threads."""
 
 
 @router.post("/sample", openapi_extra=describes(SampleBatch), response_class=StreamingResponse)
@@ -42,13 +39,10 @@ async def sample(
         raise InvalidRequestError("two requests have one request_id", field="requests.request_id")
     refuse_too_many_logprobs(batch.requests)
     policies = {wanted.policy for wanted in batch.requests}
-    if len(policies) <= _FEW_POLICIES:
-        chosen = pools_at_hand(parts, tenant, policies)
-    else:
-        chosen = await run_in_threadpool(pools_at_hand, parts, tenant, policies)
+    chosen = await read_now(tenant.tenant_id, pools_at_hand, parts, tenant, policies)
     missing = next((policy for policy in policies if policy not in chosen), None)
     if missing is not None:
-        raise await run_in_threadpool(want_pool, parts, tenant, missing)
+        raise await in_turn(tenant.tenant_id, want_pool, parts, tenant, missing)
     by_pool: dict[str, list[SampleRequest]] = defaultdict(list)
     for wanted in batch.requests:
         by_pool[chosen[wanted.policy].pool_id].append(_own_session(wanted, tenant.tenant_id))
@@ -60,7 +54,7 @@ async def sample(
     pools = {pool.pool_id: pool for pool in chosen.values()}
     stack = AsyncExitStack()
     try:
-        flying = stack.enter_context(parts.in_flight.entered(tenant.tenant_id, count))
+        flying = stack.enter_context(_in_flight(parts, tenant.tenant_id, count))
         # Opened here, so that a refusal by a pool is an HTTP error and not a broken stream.
         sources = []
         for pool_id, body in bodies.items():
@@ -72,6 +66,22 @@ async def sample(
         await stack.aclose()
         raise
     return LinesResponse(_lines(sources, flying), count, stack)
+
+
+def _in_flight(parts: GatewayParts, tenant_id: str, count: int) -> Hold:
+    """Count requests until they are answered.
+
+    Raises:
+        TooManyRequestsError: The tenant has too many in flight already.
+    """
+    hold = Hold(parts.in_flight, tenant_id)
+    if not hold.take(count):
+        raise TooManyRequestsError(
+            f"{parts.in_flight.held(tenant_id)} of your sampling requests are in flight, and the service "
+            f"allows {parts.in_flight.most_of_one} at a time",
+            hint="send more when some have finished; the operator can raise limits.samples_in_flight",
+        )
+    return hold
 
 
 def _own_session(wanted: SampleRequest, tenant_id: str) -> SampleRequest:
@@ -86,9 +96,9 @@ def _batch_json(requests: list[SampleRequest], together: bool) -> bytes:
     return SampleBatch.model_construct(requests=requests, together=together).model_dump_json().encode()
 
 
-async def _lines(sources: list[AsyncIterator[bytes]], flying: Batch) -> AsyncGenerator[bytes, None]:
+async def _lines(sources: list[AsyncIterator[bytes]], flying: Hold) -> AsyncGenerator[bytes, None]:
     async for chunk in sources[0] if len(sources) == 1 else _merged(sources):
-        flying.answered(chunk.count(b"\n"))
+        flying.give(chunk.count(b"\n"))
         yield chunk
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Annotated
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from backend.admission.models import require_offered
 from backend.gateway.dependencies import Tenant, body_of, key_of
-from backend.gateway.fair_routes import FairRoute
+from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.openapi_document import describes
 from backend.gateway.parts import GatewayParts, parts_of
@@ -55,8 +54,8 @@ async def health(request: Request) -> HealthView:
     With the local owner's key it also returns the memory of each loaded model.
     """
     # In its own threads: a response must not wait for requests that keep all others busy.
-    threads: CapacityLimiter = request.app.state.health_threads
-    return await to_thread.run_sync(_health, parts_of(request), key_of(request), limiter=threads)
+    threads: FairThreads = request.app.state.health_threads
+    return await threads.run("", partial(_health, parts_of(request), key_of(request)))
 
 
 @router.get("/models")
@@ -91,7 +90,7 @@ async def renderer(request: Request, tenant: Tenant, model: str) -> RendererBund
     """
     template = ""
     if PolicyRef.is_meant(model):
-        spec = (await run_in_threadpool(tenant.get_job, model)).spec
+        spec = (await in_turn(tenant.tenant_id, tenant.get_job, model)).spec
         model, template = spec.model, spec.chat_template
     return await _renderer(request, tenant, model, template)
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from backend.errors import ConfigError
 from backend.fairness.fair_lock import FairLock
-from backend.store.read_cache import ReadCache
+from backend.store.read_cache import ReadCache, refuse_if_cached_only
 from tinkergym.errors import InternalServiceError, ServiceUnavailableError, StorageFullError, TinkerGymError
 
 BUSY_TIMEOUT_SECONDS = 15.0
@@ -55,12 +55,14 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A consistent snapshot; never waits for a writer."""
+        refuse_if_cached_only()
         with _translated(self.path), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is durable (synced to disk) when the block ends, or rolled back."""
+        refuse_if_cached_only()
         with self._write_lock, _translated(self.path), self._writer.begin() as connection:
             yield connection
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, delete, select
 
 from backend.store.database import Database
 from backend.store.records import JobLease, fenced
@@ -94,11 +94,7 @@ class EpisodeStore:
     def episodes(self, job_id: str, step: int) -> list[EpisodeResult]:
         """Return the stored results of one step in order of arrival."""
         with self._db.read() as connection:
-            blobs = connection.scalars(
-                select(episodes.c.result)
-                .where(episodes.c.job_id == job_id, episodes.c.step == step)
-                .order_by(episodes.c.number)
-            ).all()
+            blobs = packed_results(connection, job_id, step)
         return [EpisodeResult.model_validate_json(zlib.decompress(blob)) for blob in blobs]
 
     def stored_episodes(self, job_id: str, step: int) -> dict[str, StoredEpisode]:
@@ -122,9 +118,8 @@ class EpisodeStore:
             steps = connection.scalars(query.distinct().order_by(episodes.c.step)).all()
         for step in steps:
             with self._db.read() as connection:
-                query = select(episodes.c.result).where(of_job, episodes.c.step == step)
-                packed = connection.scalars(query.order_by(episodes.c.number)).all()
-            yield step, list(packed)
+                packed = packed_results(connection, job_id, step)
+            yield step, packed
 
     def discard_episodes(
         self, lease: JobLease, *, through_step: int | None = None, from_step: int | None = None
@@ -148,3 +143,9 @@ class EpisodeStore:
         with self._db.write() as connection:
             fenced(connection, lease)
             return connection.execute(query).rowcount
+
+
+def packed_results(connection: Connection, job_id: str, step: int) -> list[bytes]:
+    """Return one step's stored results as zlib-compressed JSON, in order of arrival."""
+    of_step = select(episodes.c.result).where(episodes.c.job_id == job_id, episodes.c.step == step)
+    return list(connection.scalars(of_step.order_by(episodes.c.number)))

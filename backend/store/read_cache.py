@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -16,6 +18,28 @@ Value = TypeVar("Value")
 
 _MOST = 4096
 """Values; beyond this the cache is emptied."""
+
+_cached_only: ContextVar[bool] = ContextVar("cached_only", default=False)
+
+
+class NotCachedError(Exception):
+    """A value would have to be read from the disk."""
+
+
+@contextmanager
+def cached_only() -> Iterator[None]:
+    """Let every use of the database in this block raise `NotCachedError` instead of waiting for the disk."""
+    before = _cached_only.set(True)
+    try:
+        yield
+    finally:
+        _cached_only.reset(before)
+
+
+def refuse_if_cached_only() -> None:
+    """Raise `NotCachedError` within `cached_only`."""
+    if _cached_only.get():
+        raise NotCachedError
 
 
 class ReadCache:
@@ -43,6 +67,7 @@ class ReadCache:
             elif key in self._values:
                 return cast(Value, self._values[key])
             values = self._values
+        refuse_if_cached_only()
         value = read()
         with self._lock:
             # If another thread has seen a commit meanwhile, this may be the value before it.
@@ -66,6 +91,7 @@ class ReadCache:
     def _commits(self) -> int | None:
         try:
             if self._connection is None:
+                refuse_if_cached_only()
                 self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         except sqlite3.Error:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, select
 
 from backend.store.checkpoint_views import checkpoint_views
 from backend.store.database import Database
+from backend.store.episodes import packed_results
 from backend.store.facts import FactKind, read_facts
 from backend.store.kept_episodes import KeptEpisodes
 from backend.store.policies import policies_by_agent
@@ -108,9 +109,5 @@ class TenantRuns:
 
     def _rows(self, job_id: str, step: int) -> Iterator[bytes]:
         with self._db.read() as connection:
-            blobs = connection.scalars(
-                select(episodes.c.result)
-                .where(episodes.c.job_id == job_id, episodes.c.step == step)
-                .order_by(episodes.c.number)
-            ).all()
+            blobs = packed_results(connection, job_id, step)
         yield from map(zlib.decompress, blobs)

@@ -19,7 +19,7 @@ from backend.admission.bounds import tools_are_installed
 from backend.app.isolation import isolation_notice
 from backend.config import GatewayLimits
 from backend.external.tokens import EnvTokens
-from backend.gateway.evaluation_child import play
+from backend.evaluations.evaluation_child import play
 from backend.workers.environments import environment_maker
 from pathlib import Path
 from tests.backend.admission.packs import Catalog

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.fairness.fair_places import FairPlaces
+from backend.fairness.fair_places import FairPlaces, Hold
 
 
 def test_leaves_places_of_one_tenant_for_the_next():
@@ -54,3 +56,51 @@ def test_loses_no_request_and_leaves_no_place_empty(steps, places):
         if len(inside) < places:
             assert all(held[each] >= queue.most_of_one for each in waiting.values())
     assert len(admitted) == len(set(admitted))
+
+
+def test_limits_what_one_owner_takes_regardless_of_others():
+    places = FairPlaces(inf, most_of_one=4)
+    with Hold(places, "ada") as batch, Hold(places, "bob") as other:
+        assert batch.take(3) and other.take(4)
+        assert not Hold(places, "ada").take(2)
+        with Hold(places, "ada") as more:
+            assert more.take(1)
+        batch.give(2)
+        assert Hold(places, "ada").take(3)
+
+
+def test_takes_any_number_for_an_owner_that_has_none():
+    places = FairPlaces(inf, most_of_one=4)
+    assert places.take("ada", 9)
+    assert not places.take("ada", 1)
+
+
+def test_takes_no_more_than_there_are_in_all():
+    places = FairPlaces(10, most_of_one=8)
+    assert places.take("ada", 7)
+    assert not places.take("bob", 4)
+    assert places.take("bob", 3)
+
+
+def test_gives_back_what_is_left_when_a_block_breaks_off():
+    places = FairPlaces(inf, most_of_one=4)
+    with pytest.raises(RuntimeError), Hold(places, "ada") as batch:
+        assert batch.take(4)
+        raise RuntimeError
+    with Hold(places, "ada") as batch:
+        assert batch.take(4)
+        batch.give(9)  # more than there were
+    assert places.held("ada") == 0
+
+
+def test_an_overdue_place_counts_for_its_owner_only():
+    places = FairPlaces(1, most_of_one=1)
+    for number, owner in enumerate(("ada", "ada", "bob")):
+        places.add(number, owner)
+    assert places.admit() == [0]
+    places.outstay(0)
+    assert places.admit() == [2]
+    places.remove(0)
+    assert places.admit() == []
+    places.remove(2)
+    assert places.admit() == [1]

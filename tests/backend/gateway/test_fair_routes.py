@@ -10,7 +10,12 @@ from fastapi import APIRouter, Depends, FastAPI
 from backend.gateway import app
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
+from backend.store.keys import KeyStore
+from backend.store.tenant import TenantStore
 from tinkergym.errors import ServiceUnavailableError
+
+LEASE = {"worker_id": "w", "max_episodes": 1}
+SAMPLE = {"requests": [{"request_id": "1", "policy": "job-1", "prompt_ids": [1], "max_tokens": 1}]}
 
 
 def test_gives_every_blocking_route_a_deadline():
@@ -69,3 +74,33 @@ def test_refuses_an_overdue_route():
 
     with pytest.raises(ServiceUnavailableError):
         asyncio.run(play())
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("owner", "method", "ask"),
+    [
+        (KeyStore, "_tenant_of", ("GET", "/v1/jobs", None)),
+        (TenantStore, "_model_and_worker", ("POST", "/v1/sample", SAMPLE)),
+        (TenantStore, "get_job_and_worker", ("POST", "/v1/jobs/job-1/episodes/lease", LEASE)),
+        (TenantStore, "get_job_and_worker", ("POST", "/v1/jobs/job-1/episodes/submit", {"results": []})),
+        (TenantStore, "get_job_and_worker", ("GET", "/v1/policies/job-1/calls", None)),
+        (TenantStore, "get_job", ("GET", "/v1/jobs/job-1/events", None)),
+        (TenantStore, "get_job", ("GET", "/v1/renderer?model=job-1", None)),
+        (TenantStore, "change_settings", ("POST", "/v1/jobs/job-1/update", {"settings": {"steps": 2}})),
+    ],
+)
+def test_a_hanging_disk_refuses_requests_and_blocks_no_others(gateway, monkeypatch, owner, method, ask):
+    go_on = threading.Event()
+    monkeypatch.setattr(owner, method, lambda *_: go_on.wait(60))
+    monkeypatch.setattr(gateway.app.state.route_threads, "_seconds", 0.1)
+    verb, path, body = ask
+    try:
+        with gateway.client() as client:
+            # More than the tenant has threads.
+            answers = [client.request(verb, path, json=body) for _ in range(12)]
+            assert client.get("/v1/openapi.json").status_code == 200
+    finally:
+        go_on.set()
+    assert {answer.status_code for answer in answers} == {503}
+    assert {answer.json()["error"]["type"] for answer in answers} == {"ServiceUnavailableError"}

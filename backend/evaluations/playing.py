@@ -8,12 +8,14 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import suppress
+from math import inf
 from typing import TypeVar
 
 from backend.config import GatewayLimits
+from backend.fairness.fair_places import FairPlaces, Hold
+from backend.fairness.turns import Turns
 from backend.processes.foreign_code import environment_for_packs
 from tinkergym.errors import InternalServiceError, TinkerGymError, TooManyRequestsError
 from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest
@@ -35,28 +37,23 @@ class Evaluations:
 
     def __init__(self, limits: GatewayLimits, environment_variables: Sequence[str] = ()) -> None:
         self._environment_variables = environment_variables
-        self._all = asyncio.Semaphore(limits.evaluations_at_once)
-        self._of_tenant: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._there: Counter[str] = Counter()
+        self._turns = Turns(FairPlaces(limits.evaluations_at_once, most_of_one=1))
+        self._there = FairPlaces(inf, most_of_one=_MOST_OF_A_TENANT)
         self._seconds = limits.evaluation_seconds
 
-    @contextmanager
-    def entered(self, tenant_id: str) -> Iterator[None]:
+    def entered(self, tenant_id: str) -> Hold:
         """Count an evaluation, running or waiting.
 
         Raises:
             TooManyRequestsError: The tenant has too many.
         """
-        if self._there[tenant_id] >= _MOST_OF_A_TENANT:
+        hold = Hold(self._there, tenant_id)
+        if not hold.take():
             raise TooManyRequestsError(
                 f"{_MOST_OF_A_TENANT} of your evaluations are already running or waiting",
                 hint="try again when one has ended",
             )
-        self._there[tenant_id] += 1
-        try:
-            yield
-        finally:
-            self._there[tenant_id] -= 1
+        return hold
 
     async def lines(
         self, tenant_id: str, wanted: EvaluationRequest, url: str, key: str
@@ -81,9 +78,9 @@ class Evaluations:
             await playing.aclose()
 
     async def _played(self, tenant_id: str, question: dict[str, object]) -> AsyncGenerator[bytes, None]:
-        async with self._of_tenant[tenant_id], self._all:
+        async with self._turns.taken(tenant_id):
             child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "backend.gateway.evaluation_child"),
+                *(sys.executable, "-m", "backend.evaluations.evaluation_child"),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=DEVNULL,

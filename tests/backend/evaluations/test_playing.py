@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from backend.config import GatewayLimits, ServiceConfig
-from backend.gateway.evaluations import Evaluations
+from backend.evaluations.playing import Evaluations
 from backend.gateway.routes_evaluations import evaluate
 from tinkergym.errors import TooManyRequestsError
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationRequest
