@@ -37,13 +37,13 @@ def make_private(folder: Path) -> Path:
     except FileExistsError:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            fault = "is not a folder of this user"
+            fault, code = "is not a folder of this user", "not_own"
         elif found.st_mode & 0o077:
-            fault = f"can be entered by other users (mode {stat.S_IMODE(found.st_mode):o})"
+            fault, code = f"can be entered by other users (mode {stat.S_IMODE(found.st_mode):o})", "open"
         else:
             return folder
         raise StartError(
-            f"{folder} {fault}", hint="remove it, or choose another data_dir", field="data_dir"
+            f"{folder} {fault}", hint="remove it, or choose another data_dir", field="data_dir", code=code
         ) from None
     return folder
 

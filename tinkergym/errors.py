@@ -15,17 +15,17 @@ class TinkerGymError(Exception):
         message: What happened and where.
         hint: What to do next; may be empty.
         field: The dotted name of the invalid setting, if there is one.
-        code: Which refusal of a setting this is, for programs; empty for other errors.
+        code: Which of the errors of its type this is, for programs; may be empty.
     """
 
     http_status: ClassVar[int] = 500
 
-    def __init__(self, message: str, *, hint: str = "", field: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", field: str = "", code: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.field = field
-        self.code = ""
+        self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
         return from_wire, (self.to_wire(), type(self))
@@ -70,12 +70,12 @@ class UnsupportedPartError(InvalidEnvironmentError, ValueError):
 class ImageObservationError(UnsupportedPartError):
     """The environment shows an image, and the model supports only text."""
 
-    def __init__(self, message: str, *, hint: str = "", field: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", field: str = "", code: str = "") -> None:
         hint = hint or (
             "choose a vision-language model such as nano-vl, or describe it in words under 'text' and leave "
             "the image out of the observation"
         )
-        super().__init__(message, hint=hint, field=field)
+        super().__init__(message, hint=hint, field=field, code=code)
 
 
 class InvalidImageError(InvalidEnvironmentError, ValueError):
@@ -312,10 +312,9 @@ def from_wire(payload: dict[str, Any], kind: type[TinkerGymError] | None = None)
         kind: The error's type. None finds it by its name; an unknown one becomes the base type.
     """
     kind = kind or _kinds(TinkerGymError).get(str(payload.get("type", "")), TinkerGymError)
-    error = kind(
+    return kind(
         str(payload.get("message", "the service did not give a reason")),
         hint=str(payload.get("hint", "")),
         field=str(payload.get("field", "")),
+        code=str(payload.get("code", "")),
     )
-    error.code = str(payload.get("code", ""))
-    return error

@@ -78,12 +78,14 @@ def _refuse_other_games(tenant: TenantStore, spec: PlayedSpec, agent: str, job_i
             f"{job_id} did not train a policy at the seat {agent!r}",
             hint="use a job that did",
             field=field,
+            code="not_trained",
         )
     if theirs.tools_of(theirs.policy_at(agent)) is not None:
         raise InvalidRequestError(
             f"{job_id} trained the seat {agent!r} with tools, whose calls are recorded like moves",
             hint="replay a job whose seat has no tools",
             field=field,
+            code="has_tools",
         )
     same = {
         "environment": (_without_secrets(theirs.played.environment), _without_secrets(spec.environment)),
@@ -98,6 +100,7 @@ def _refuse_other_games(tenant: TenantStore, spec: PlayedSpec, agent: str, job_i
                 f"{job_id} has {name} {there!r:.200}, but this job has {here!r:.200}, so their games differ",
                 hint=f"use the same {name}",
                 field=field,
+                code="other_games",
             )
     if theirs.played.keep_episodes is not None and theirs.played.keep_episodes < job.step:
         raise InvalidRequestError(
@@ -110,4 +113,5 @@ def _refuse_other_games(tenant: TenantStore, spec: PlayedSpec, agent: str, job_i
             f"{job_id} recorded {job.step} steps, but this job has {spec.steps}",
             hint=f"set steps to at most {job.step}",
             field=field,
+            code="too_few_steps",
         )

@@ -194,6 +194,7 @@ class Preflight:
                 hint="look for a download, a deadlock or an endless loop in its constructor and reset, or "
                 "ask the operator to raise limits.job_check_seconds",
                 field="environment",
+                code="too_slow",
             ) from None
         finally:
             _kill_group(child)

@@ -73,4 +73,5 @@ def require_finite(weights: PolicyWeights) -> None:
             raise InvalidRequestError(
                 f"the weights {name!r} contain NaN or infinity",
                 hint="the learner diverged; lower the learning rate and resume from a checkpoint",
+                code="not_finite",
             )

@@ -65,6 +65,7 @@ class EnvTokens:
             raise ConfigError(
                 f"the token of the environment server cannot be read: {file}: {error.strerror or error}",
                 hint="submit the job again with its token",
+                field="token",
             ) from None
         return EnvironmentRef(id=ref.id, kwargs={**ref.kwargs, "token": token})
 

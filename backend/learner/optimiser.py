@@ -147,6 +147,7 @@ class PolicyOptimiser:
             raise ConflictError(
                 "the saved optimizer state belongs to different parameters, or has a different state_bits",
                 hint="load it without the optimizer, or with the optimizer= it was saved with",
+                code="other_parameters",
                 field="optimizer",
             )
         self.steps = steps

@@ -76,12 +76,14 @@ def open_for(directory: Path, adapter: LoRA | FullParameters, *, base: LoadedMod
         raise ConflictError(
             f"checkpoint {directory} contains {manifest.adapter!r}, but the job needs {adapter!r}",
             hint="resume with the settings the job started with",
+            code="other_adapter",
             field="adapter",
         )
     if manifest.model_fingerprint != base.fingerprint:
         raise ConflictError(
             f"checkpoint {directory} was written for a different base model than {base.path}",
             hint="serve the model the job started with, under the same name",
+            code="other_model",
             field="model",
         )
     return checkpoint
@@ -141,5 +143,6 @@ def _restore_value_head(checkpoint: Checkpoint, value_head: ValueHead, *, needed
         raise ConflictError(
             f"checkpoint {checkpoint.directory} has no value head, which the job's algorithm trains",
             hint="resume with the settings the job started with",
+            code="no_value_head",
             field="algorithm",
         )

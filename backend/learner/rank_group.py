@@ -122,7 +122,9 @@ class RankGroup:
             if self._lost is not None:
                 raise self._lost
             if not self._ranks:
-                raise InternalServiceError("the data-parallel group is closed", hint="start another")
+                raise InternalServiceError(
+                    "the data-parallel group is closed", hint="start another", code="closed"
+                )
             self._call += 1
             messages = {number: pickle.dumps((self._call, *call)) for number, call in calls.items()}
             for number, message in messages.items():

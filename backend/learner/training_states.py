@@ -53,14 +53,18 @@ class TrainingStates(dict[str, TrainingState]):
     def require_new(self, policy_id: str) -> None:
         """Raise ConflictError if there is such a policy."""
         if policy_id in self:
-            raise ConflictError(f"the learner already has a policy {policy_id}", hint="drop it first")
+            raise ConflictError(
+                f"the learner already has a policy {policy_id}", hint="drop it first", code="exists"
+            )
 
     def with_gradient(self, policy_id: str) -> TrainingState:
         """Return a policy whose gradient waits for a step, or raise ConflictError."""
         state = self[policy_id]
         if not state.pending:
             raise ConflictError(
-                f"policy {policy_id} has no gradient to apply", hint="call forward_backward before optim_step"
+                f"policy {policy_id} has no gradient to apply",
+                hint="call forward_backward before optim_step",
+                code="no_gradient",
             )
         return state
 
@@ -71,6 +75,7 @@ class TrainingStates(dict[str, TrainingState]):
             raise ConflictError(
                 f"policy {policy_id} has an accumulated gradient, which a checkpoint would lose",
                 hint="call optim_step first",
+                code="gradient_pending",
             )
         return state
 
@@ -79,6 +84,8 @@ class TrainingStates(dict[str, TrainingState]):
         head = self[policy_id].value_head
         if head is None:
             raise ConflictError(
-                f"policy {policy_id} has no value head", hint="create or load it with value_head=True"
+                f"policy {policy_id} has no value head",
+                hint="create or load it with value_head=True",
+                code="no_value_head",
             )
         return head

@@ -112,10 +112,13 @@ def _typed(path: Path, error: Any) -> TinkerGymError:
         return InternalServiceError(
             f"the database {path} cannot be used: {error}",
             hint="check that its disk is sound and writable, and the owner and mode of its folder",
+            code="unusable_file",
         )
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return InternalServiceError(
-            f"{path} is damaged or not a database: {error}", hint="restore it from a backup, or move it away"
+            f"{path} is damaged or not a database: {error}",
+            hint="restore it from a backup, or move it away",
+            code="not_a_database",
         )
     return InternalServiceError(f"the database refused an operation: {error}")
 

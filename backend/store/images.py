@@ -96,7 +96,9 @@ class Images:
             StorageFullError: The disk is full.
         """
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise InvalidRequestError("the body does not match the SHA-256 in the URL", hint="send it again")
+            raise InvalidRequestError(
+                "the body does not match the SHA-256 in the URL", hint="send it again", code="wrong_hash"
+            )
         if not self.missing([sha256]):
             return
         self._check(data, most_bytes=most_bytes, most_pixels=most_pixels)

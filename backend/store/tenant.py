@@ -83,6 +83,7 @@ class TenantStore(TenantRuns):
                     f"the Idempotency-Key {idempotency_key!r} was already used for {earlier.job_id}, a "
                     f"different request",
                     hint="send a new Idempotency-Key with a new request",
+                    code="key_used",
                 )
             job_id = self._new_job_id()
             connection.execute(
@@ -215,6 +216,7 @@ class TenantStore(TenantRuns):
                 raise ConflictError(
                     f"{job_id} is {row.state}; only a job that has ended can be deleted",
                     hint=f"`tinkergym jobs cancel {job_id}`, then delete it when it has ended",
+                    code="not_ended",
                 )
             its_own = {job_id, *policies_by_agent(connection, job_id).values()}
             for other_id, spec in self._unfinished(connection):

@@ -317,7 +317,9 @@ def read_chunk(sha256: str, body: bytes | bytearray) -> ChunkSummary:
         InvalidRequestError: The body does not match the hash, or is not a chunk.
     """
     if hashlib.sha256(body).hexdigest() != sha256:
-        raise InvalidRequestError("the body does not match the SHA-256 in the URL", hint="send it again")
+        raise InvalidRequestError(
+            "the body does not match the SHA-256 in the URL", hint="send it again", code="wrong_hash"
+        )
     return summarise(parse_json(DataChunk, body), len(body))
 
 

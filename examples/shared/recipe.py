@@ -369,11 +369,13 @@ def _read(file: Path, there: Sequence[str]) -> dict[str, Any]:
             return tomllib.load(opened)
     except OSError as error:
         raise InvalidRequestError(
-            f"there is no settings file {str(file)!r}", hint=f"name a .toml file or one of {', '.join(there)}"
+            f"there is no settings file {str(file)!r}",
+            hint=f"name a .toml file or one of {', '.join(there)}",
+            code="missing_file",
         ) from error
     # Also bytes that are not UTF-8, and numbers with too many digits.
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"{file} is not TOML: {error}") from error
+        raise InvalidRequestError(f"{file} is not TOML: {error}", code="not_toml") from error
 
 
 def _by_name(evaluations: Iterable[EvaluationEvent]) -> dict[str, list[Evaluated]]:

@@ -33,11 +33,6 @@ def test_has_every_public_name():
         assert name in dir(tinkergym)
 
 
-def test_raises_attribute_error_on_unknown_name():
-    with pytest.raises(AttributeError, match="no_such_name"):
-        _ = tinkergym.no_such_name
-
-
 def test_finds_package_beside_a_folder_called_tinkergym(tmp_path):
     (tmp_path / "tinkergym").mkdir()  # as a clone of the repository is
     script = tmp_path / "train.py"
@@ -50,8 +45,9 @@ def test_finds_package_beside_a_folder_called_tinkergym(tmp_path):
 
 def test_calls_unrelated_name_only_missing():
     assert not hasattr(tg, "GRPOO")
-    with pytest.raises(AttributeError, match=r"has no attribute 'zebra'$"):
+    with pytest.raises(AttributeError) as refused:
         tg.zebra  # noqa: B018 - it is the access that fails
+    assert refused.value.name == "zebra"
 
 
 @pytest.mark.parametrize(

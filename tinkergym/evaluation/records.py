@@ -166,5 +166,7 @@ def _lock(file: IO[bytes], path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise ConflictError(
-            f"another process is writing to {path}", hint="wait for it, or choose another file"
+            f"another process is writing to {path}",
+            hint="wait for it, or choose another file",
+            code="in_use",
         ) from error

@@ -143,7 +143,9 @@ def _prompt_of(spec: PlayedSpec, agent: str) -> tuple[str | None, dict[str, Any]
 def _appearing(out: Path) -> Iterator[Path]:
     """Yield a hidden folder next to `out` that is renamed to `out` when the block ends without an error."""
     if out.exists() or out.is_symlink():
-        raise ConflictError(f"{out} exists already", hint="name a folder that does not exist, or remove it")
+        raise ConflictError(
+            f"{out} exists already", hint="name a folder that does not exist, or remove it", code="exists"
+        )
     with writing_to(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{out.name}.unfinished-"
@@ -226,13 +228,16 @@ def _download(api: Api, job_id: str, checkpoint: CheckpointView, folder: Path) -
     manifest_file.unlink()
     for name in sorted(expected.keys() - _NOT_EXPORTED):
         if Path(name).name != name or name.startswith("."):
-            raise CheckpointCorruptError(f"the checkpoint's manifest names a file outside of it: {name}")
+            raise CheckpointCorruptError(
+                f"the checkpoint's manifest names a file outside of it: {name}", code="file_outside"
+            )
         digest = api.download(job_id, checkpoint.step, name, folder / name, agent=checkpoint.agent)
         if digest != expected[name]:
             raise CheckpointCorruptError(
                 f"{name} of version {checkpoint.policy_version} is damaged: its SHA-256 is {digest}, not "
                 f"{expected[name]}",
                 hint="export it again; if that fails too, the file on the service's disk is broken",
+                code="damaged_file",
             )
     return manifest
 

@@ -30,9 +30,7 @@ class Refusal:
 
     def error(self, kind: type[InvalidRequestError] = InvalidRequestError) -> InvalidRequestError:
         """Return this as the error that a caller sees."""
-        error = kind(self.reason, hint=self.hint, field=self.field)
-        error.code = self.code
-        return error
+        return kind(self.reason, hint=self.hint, field=self.field, code=self.code)
 
 
 def no_effect(field: str, wanted: str) -> Refusal:

@@ -50,6 +50,7 @@ def copied(task: object, index: int, name: str) -> Task:
         raise InvalidRequestError(
             f"task {index} of {name} is a {type(task).__name__}",
             hint='a task must be a mapping, for example {"question": ..., "answer": ...}',
+            code="not_a_mapping",
         )
     try:
         return copy.deepcopy(dict(task))

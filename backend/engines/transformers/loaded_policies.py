@@ -395,6 +395,7 @@ class LoadedPolicies:
                     f"the adapter has a tensor {name!r}, but the model has no such linear layer",
                     hint="adapters for this engine may only contain lora_A and lora_B of the model's "
                     "linear layers",
+                    code="other_model",
                 )
             pairs.setdefault(path, {})[which[0]] = tensor
         factors = {}
@@ -430,6 +431,7 @@ class LoadedPolicies:
                 raise InvalidRequestError(
                     f"the weights lack {name!r} in the shape {tuple(loaded.shape)}",
                     hint="full weights must contain every parameter of the model under its state_dict name",
+                    code="other_model",
                 )
             room = _by_columns(loaded) if name in self._own_linears else torch.empty_like(loaded)
             table.append(room.copy_(tensor.detach()))

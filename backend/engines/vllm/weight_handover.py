@@ -48,6 +48,7 @@ class WeightHandover:
             raise InvalidRequestError(
                 f"the weights of policy {policy!r} do not fit the model at {strange!r}",
                 hint="were they made for another model? full weights hold every parameter under its name",
+                code="other_model",
             )
         if isinstance(weights, FullWeights) and self.facts.has_experts:
             # On a CPU vLLM (0.32.0) computes experts with copies that a reload does not update.

@@ -84,6 +84,6 @@ def test_leaves_no_folder_after_a_failure(while_making, tmp_path):
         raise RuntimeError("no engine")
 
     while_making(fails)
-    with pytest.raises(RuntimeError, match="no engine"):
+    with pytest.raises(RuntimeError):
         made_games(tmp_path / "games", NO_GAMES)
     assert list(tmp_path.iterdir()) == []

@@ -106,7 +106,8 @@ class GameTasks(TaskSource):
         way = game.get("walkthrough") or []
         if not isinstance(way, list) or not all(isinstance(command, str) for command in way):
             raise InvalidDataError(
-                f"{file} is not a game of ALFWorld: its walkthrough is not a list of commands"
+                f"{file} is not a game of ALFWorld: its walkthrough is not a list of commands",
+                field="walkthrough",
             )
         return {
             "game": path,

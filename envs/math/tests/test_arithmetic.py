@@ -43,12 +43,12 @@ def test_pays_0_for_anything_else_and_counts_non_numbers(action, unreadable):
 
 @pytest.mark.parametrize("index", [-1, 3000])
 def test_rejects_task_that_does_not_exist(index):
-    with pytest.raises(InvalidRequestError, match="0 to 2999"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "task_index"):
         ArithmeticEnv().reset(options={"task_index": index})
 
 
 def test_rejects_unknown_split():
-    with pytest.raises(InvalidRequestError, match=r"test.*train"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "split"):
         ArithmeticEnv(split="validation")
 
 

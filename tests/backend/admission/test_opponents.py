@@ -26,10 +26,10 @@ def game(key, agents, **kwargs):
 def test_compares_replay_without_keys_of_judges_and_shows_none(ada):
     theirs = ada.create_job(game("stored:abc", {"a": Train(), "b": Train()}), {}).job_id
     agents = {"a": Train(), "b": Replay(theirs)}
-    for kwargs, said in (({"rounds": 2}, "environment"), ({}, "steps")):
+    for kwargs, code in (({"rounds": 2}, "other_games"), ({}, "too_few_steps")):
         with pytest.raises(InvalidRequestError) as caught:
             with_definite_opponents(ada, game("sk-very-secret", agents, **kwargs))
-        assert said in caught.value.message
+        assert caught.value.code == code
         assert "sk-very-secret" not in str(caught.value)
 
 
@@ -37,8 +37,8 @@ def test_replays_no_seat_with_tools_since_calls_are_no_moves(ada):
     theirs = ada.create_job(
         game("stored:abc", {"a": Train(tools=["tinkergym.tools:run_python"]), "b": Train()}), {}
     ).job_id
-    for agent, said in (("a", "tools"), ("b", "recorded 0 steps")):
+    for agent, code in (("a", "has_tools"), ("b", "too_few_steps")):
         agents = {"a": Train(), "b": Train()} | {agent: Replay(theirs)}
         with pytest.raises(InvalidRequestError) as caught:
             with_definite_opponents(ada, game("stored:abc", agents))
-        assert (said in caught.value.message, caught.value.field) == (True, f"agents.{agent}")
+        assert (caught.value.code, caught.value.field) == (code, f"agents.{agent}")

@@ -111,7 +111,6 @@ def test_rejects_prompt_with_an_image_by_its_kind(answers):
     image = ImageSpan(sha256="ab" * 32, start=0, end=2)
     error = answers([ask("r", prompt(4), images=[image])])["r"].error
     assert (error.type, error.field) == ("UnsupportedPartError", "images")
-    assert "'image'" in error.message
 
 
 def test_answers_from_the_one_version_of_the_base_model_only(answers):

@@ -163,7 +163,7 @@ def test_rejects_what_another_policy_version_sampled(version, fits):
     with (
         contextlib.nullcontext()
         if fits
-        else pytest.raises(InvalidRequestError, match=r"version 1 .*version 0")
+        else pytest.raises(InvalidRequestError, check=lambda error: error.field == "results.trajectories")
     ):
         episodes.check(sampled_by(version, request))
 
@@ -286,7 +286,7 @@ def test_accepts_ahead_any_existing_version_within_the_bound(version, fits):
     episodes.newest_version = 2
     request = episodes.lease("a", 1, now=0.0)[0]
     assert (request.seats[ONLY_AGENT].policy_version, request.max_staleness) == (1, 1)
-    refused = pytest.raises(InvalidRequestError, match=f"version {version} .*versions 1 to 2")
+    refused = pytest.raises(InvalidRequestError, check=lambda error: error.field == "results.trajectories")
     with contextlib.nullcontext() if fits else refused:
         episodes.check(sampled_by(version, request))
 

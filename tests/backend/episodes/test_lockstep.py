@@ -137,7 +137,7 @@ def test_rejects_requests_under_a_void_lease(table):
     one.ask("old")
     (answer,) = one.answered(1)
     assert isinstance(answer, SampleFailure)
-    assert "lease is void" in answer.error.message
+    assert answer.error.type == "ConflictError"
 
 
 def test_does_not_couple_a_scripts_requests(table):

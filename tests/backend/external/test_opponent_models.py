@@ -37,7 +37,7 @@ def test_requires_model_to_be_listed_and_stores_its_key_apart(tmp_path, settings
     spec, tokens = job(**settings), EnvTokens(tmp_path)
     with pytest.raises(InvalidRequestError) as caught:
         opponent_models.check_listed(spec.external_models, [])
-    assert "opponent_urls" in caught.value.hint
+    assert caught.value.field == "agents"
     opponent_models.check_listed(spec.external_models, [ORIGIN])
     stored = spec.with_players(lambda model, field: opponent_models.put_away(model, tokens, "ada"))
     assert KEY not in stored.model_dump_json()

@@ -108,10 +108,10 @@ def test_ends_job_that_kills_its_ranks_with_their_error(make_lab, written_in, mo
 
 
 def test_rejects_ranks_without_devices_of_their_own(tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="device"):
+    with pytest.raises(ConfigError, check=lambda error: error.field == "device"):
         load_config(None, ["learner_ranks=2", "device=cuda:1"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     config = ServiceConfig(data_dir=tmp_path, learner_ranks=2, device="cuda")
-    with pytest.raises(StartError, match=r"learner_ranks=2 need one GPU each, but torch sees 1"):
+    with pytest.raises(StartError, check=lambda error: error.field == "learner_ranks"):
         PoolWorker(config, pool_id="p", model="nano", url=unix_url(tmp_path / "s"), token="t")

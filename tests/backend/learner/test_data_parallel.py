@@ -295,9 +295,9 @@ def test_raises_an_error_of_one_rank_without_half_a_gradient(both, batch):
     ]
     with pytest.raises(NonFiniteLossError):
         group.forward_backward("lora", [*spoiled, *batch[1:]], policy_loss())
-    with pytest.raises(ConflictError, match="forward_backward"):
+    with pytest.raises(ConflictError, check=lambda error: error.code == "no_gradient"):
         group.optim_step("lora", learning_rate=1e-2)
-    with pytest.raises(InvalidRequestError, match="no sampled token"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "loss_mask"):
         group.forward_backward(
             "lora",
             [dataclasses.replace(s, loss_mask=[False] * len(s.token_ids)) for s in batch],
@@ -341,7 +341,7 @@ def test_forgets_pending_gradient_on_every_rank(both, batch, tmp_path):
     group, _ = both
     for name in ADAPTERS:
         group.forward_backward(name, batch, policy_loss())
-        with pytest.raises(ConflictError, match="would lose"):
+        with pytest.raises(ConflictError, check=lambda error: error.code == "gradient_pending"):
             group.save(name, tmp_path / "of-the-group" / name / "step-1", step=1, policy_version=1)
         group.forget_gradient(name)
         group.save(name, tmp_path / "of-the-group" / name / "step-1", step=1, policy_version=1)

@@ -164,13 +164,13 @@ def test_learns_value_head_beside_it_as_in_one_process(group, learner, batch):
 
 
 def test_leaves_no_rank_waiting_on_a_refusal(group, batch, policy):
-    with pytest.raises(InvalidRequestError, match="the model's from 0 to"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "token_ids"):
         group.forward_backward(
             policy,
             [*batch, dataclasses.replace(batch[0], token_ids=[10**6] * len(batch[0].token_ids))],
             policy_loss(),
         )
-    with pytest.raises(ConflictError, match="no value head"):
+    with pytest.raises(ConflictError, check=lambda error: error.code == "no_value_head"):
         group.values(policy, batch[:1])
     before = weights_sha256(group.weights(policy))
     huge = [dataclasses.replace(s, advantage=1e37) for s in batch]
@@ -178,7 +178,7 @@ def test_leaves_no_rank_waiting_on_a_refusal(group, batch, policy):
     group.forward_backward(policy, huge, UNCLIPPED)
     with pytest.raises(NonFiniteGradientError):
         group.optim_step(policy, learning_rate=1e-3)
-    with pytest.raises(ConflictError, match="an accumulated gradient, which a checkpoint would lose"):
+    with pytest.raises(ConflictError, check=lambda error: error.code == "gradient_pending"):
         group.forward_backward(policy, batch, policy_loss())
         group.save(policy, "nowhere", step=1, policy_version=1)
     assert weights_sha256(group.weights(policy)) == before
@@ -187,7 +187,7 @@ def test_leaves_no_rank_waiting_on_a_refusal(group, batch, policy):
 def test_fails_only_the_policy_whose_folder_cannot_be_written(group, batch, policy, tmp_path):
     before = train(group, policy, batch)
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(InternalServiceError, match=r"gather_and_save failed: \w+Error"):
+    with pytest.raises(InternalServiceError):
         group.save(policy, tmp_path / "file" / "step-1", step=1, policy_version=1)
     assert not group.broken
     assert weights_sha256(group.weights(policy)) == before

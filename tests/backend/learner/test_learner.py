@@ -285,7 +285,7 @@ def test_rejects_gradient_that_is_not_finite_and_changes_nothing(learner, batch,
     learner.forward_backward("p", batch, policy_loss())  # waits, and must not be applied without the rest
     with pytest.raises(NonFiniteLossError):
         learner.forward_backward("p", exploding, policy_loss())
-    with pytest.raises(ConflictError, match="no gradient"):
+    with pytest.raises(ConflictError, check=lambda error: error.code == "no_gradient"):
         learner.optim_step("p", learning_rate=1e-2)
     learner.forward_backward("p", batch, policy_loss())
     next(iter(learner.gradient("p").values())).view(-1)[0] = math.nan
@@ -298,7 +298,7 @@ def test_rejects_gradient_that_is_not_finite_and_changes_nothing(learner, batch,
 
 def test_rejects_step_without_a_gradient(learner, batch):
     trained(learner, ADAPTERS[0], batch)
-    with pytest.raises(ConflictError, match="forward_backward"):
+    with pytest.raises(ConflictError, check=lambda error: error.code == "no_gradient"):
         learner.optim_step("p", learning_rate=1e-2)
 
 

@@ -45,10 +45,10 @@ def _step(learner, batch, **kwargs):
 
 def test_knows_a_policy_by_its_id_only_while_it_exists(learner, batch):
     learner.create_policy("p", ADAPTERS[0], seed=1)
-    with pytest.raises(ConflictError, match="already"):
+    with pytest.raises(ConflictError, check=lambda error: error.code == "exists"):
         learner.create_policy("p", ADAPTERS[0], seed=1)
     learner.drop("p")
-    with pytest.raises(NotFoundError, match="create or load"):
+    with pytest.raises(NotFoundError):
         learner.forward_backward("p", batch, policy_loss())
     learner.create_policy("p", ADAPTERS[0], seed=1)
     assert learner.policy_ids == ["p"]

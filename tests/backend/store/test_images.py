@@ -39,7 +39,7 @@ def test_keeps_image_private_to_tenant_and_readable_for_every_worker(blobs):
 
 def test_rejects_an_image_that_is_invalid_or_misnamed(blobs):
     images = Images(blobs, "ada")
-    with pytest.raises(InvalidRequestError, match="SHA-256"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.code == "wrong_hash"):
         images.add(picture(2).sha256, picture(1).data, unfinished_since=None, **SOME)
     broken = picture(1).data[:-30]
     with pytest.raises(InvalidImageError):

@@ -42,13 +42,13 @@ class Service:
         return LeaseReply(episodes=[], lost=[job_id, *request.renew], job_state="running")
 
     def vanished(self, worker_id, job_id):
-        raise NotFoundError(f"{worker_id} of {job_id}")
+        raise NotFoundError("gone", field=f"{worker_id} of {job_id}")
 
     def submit(self, request, job_id):
         raise RuntimeError("surprise")
 
     def renderer(self, model):
-        raise NotFoundError(f"no {model}")
+        raise NotFoundError("unknown", field=model)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def connect(socket_path):
 
 def test_tells_the_service_of_a_worker_that_vanished(connect):
     body = LeaseRequest(worker_id="w", max_episodes=1).model_dump_json().encode()
-    with pytest.raises(NotFoundError, match="w of job-1"):
+    with pytest.raises(NotFoundError, check=lambda error: error.field == "w of job-1"):
         connect().call("POST", "/episodes/vanished", params={"job_id": "job-1"}, body=body)
 
 
@@ -102,13 +102,13 @@ def test_rejects_bad_bodies_by_name(connect, body):
 
 
 def test_keeps_type_of_the_services_errors(connect):
-    with pytest.raises(NotFoundError, match="no nano"):
+    with pytest.raises(NotFoundError, check=lambda error: error.field == "nano"):
         connect().call("GET", "/renderer", params={"model": "nano"})
 
 
 def test_survives_a_surprise_as_an_error(connect):
     connection = connect()
-    with pytest.raises(InternalServiceError, match="surprise"):
+    with pytest.raises(InternalServiceError):
         connection.call("POST", "/episodes/submit", body=b'{"worker_id": "w", "results": []}')
     assert connection.call("GET", "/health") == b'{"status":"ok"}'
 
@@ -127,7 +127,7 @@ def test_does_not_hold_up_others_by_workers_awaiting_episodes(monkeypatch, socke
     with Connection(unix_url(socket_path), token=TOKEN) as connection, ThreadPoolExecutor() as threads:
         polls = [threads.submit(connection.call, "POST", "/episodes/lease", body=body) for _ in range(3)]
         assert service.polls.acquire(timeout=60.0)
-        with pytest.raises(NotFoundError, match="no nano"):
+        with pytest.raises(NotFoundError, check=lambda error: error.field == "nano"):
             connection.call("GET", "/renderer", params={"model": "nano"})
         for only in ({"max_episodes": 0, "wait_seconds": 0}, {"max_episodes": 1, "wait_seconds": 0}):
             renewal = LeaseRequest(worker_id="busy", renew=["a"], **only).model_dump_json().encode()

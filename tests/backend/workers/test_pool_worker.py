@@ -33,7 +33,7 @@ def start(tmp_path, model="nano", **settings):
 
 def test_says_in_one_sentence_that_asked_gpu_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(StartError, match=r"torch sees no GPU .*set device=cpu"):
+    with pytest.raises(StartError, check=lambda error: error.field == "device"):
         start(tmp_path, device="cuda")
 
 
@@ -221,5 +221,5 @@ def test_evicts_images_of_earlier_jobs_for_those_of_new_ones(make_lab):
 
 
 def test_lacks_renderer_of_another_model(lab):
-    with pytest.raises(NotFoundError, match="serves 'nano'"):
+    with pytest.raises(NotFoundError, check=lambda error: error.field == "model"):
         lab.transport("").renderer("gpt")

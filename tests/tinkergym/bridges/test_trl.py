@@ -77,7 +77,7 @@ def test_tells_an_unplayed_episode_from_a_broken_one(adds):
     instance = adds()
     instance.reset(seed=0)
     assert instance.get_reward() == -1.0
-    with pytest.raises(RuntimeError, match="broken"):
+    with pytest.raises(RuntimeError):
         instance.step("fail")
     assert instance.get_reward() is None
     instance.reset(seed=0)

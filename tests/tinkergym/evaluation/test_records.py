@@ -76,7 +76,10 @@ def test_continues_file_wherever_a_process_is_killed(tmp_path):
 
 
 def test_lets_no_two_processes_write_one_file(tmp_path):
-    with RecordWriter(tmp_path / "run.jsonl", {}), pytest.raises(ConflictError, match="another process"):
+    with (
+        RecordWriter(tmp_path / "run.jsonl", {}),
+        pytest.raises(ConflictError, check=lambda error: error.code == "in_use"),
+    ):
         RecordWriter(tmp_path / "run.jsonl", {})
     RecordWriter(tmp_path / "run.jsonl", {}).close()
 

@@ -235,7 +235,7 @@ def test_rejects_invalid_adapter_and_takes_none_as_the_usual(client, adapter):
     ],
 )
 def test_reports_misspelt_required_argument_as_a_misspelling(client, method, given, said):
-    with pytest.raises(InvalidRequestError, match="unknown setting") as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         getattr(client, method)(Echo, **given)
     assert said in caught.value.hint
 

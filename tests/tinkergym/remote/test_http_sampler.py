@@ -134,7 +134,7 @@ def test_fails_immediately_on_error_that_retries_cannot_fix(open_sampler):
 
 def test_takes_nothing_more_when_closed(sampler):
     sampler.close()
-    with pytest.raises(ServiceUnavailableError, match="closed"):
+    with pytest.raises(ServiceUnavailableError):
         sampler.submit([request("a")], lambda answers: None)
 
 

@@ -20,9 +20,9 @@ def test_waits_for_a_coroutine():
 
 def test_raises_its_error_here():
     async def score():
-        raise ValueError("no score")
+        raise ZeroDivisionError
 
-    with pytest.raises(ValueError, match="no score"):
+    with pytest.raises(ZeroDivisionError):
         settled(score())
 
 

