@@ -13,7 +13,7 @@ _MOST_SHOWN = 8.0
 """Longer bars are cut here: parity is better by orders of magnitude, and would hide the rest."""
 
 
-def draw(names: list[str], path: Path = CHART) -> Path | None:
+def draw(names: list[str], path: Path = CHART, results: Path = RESULTS) -> Path | None:
     """Draw the figures of the named result files that have a margin; None if there are none.
 
     Raises:
@@ -24,7 +24,12 @@ def draw(names: list[str], path: Path = CHART) -> Path | None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figures = [figure for name in names for figure in _figures(name) if figure.get("margin") is not None]
+    figures = [
+        figure
+        for name in names
+        for figure in _figures(results / f"{name}.json")
+        if figure.get("margin") is not None
+    ]
     if not figures:
         return None
     figures.reverse()  # matplotlib counts from below
@@ -53,6 +58,5 @@ def draw(names: list[str], path: Path = CHART) -> Path | None:
     return path
 
 
-def _figures(name: str) -> list[dict[str, Any]]:
-    path = RESULTS / f"{name}.json"
+def _figures(path: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text())["figures"] if path.is_file() else []

@@ -170,7 +170,12 @@ def _additions_per_second(additions: int = 1_000_000) -> float:
 
 
 def write_result(
-    name: str, figures: list[Figure], details: dict[str, Any], *, command: str | None = None
+    name: str,
+    figures: list[Figure],
+    details: dict[str, Any],
+    *,
+    command: str | None = None,
+    folder: Path = RESULTS,
 ) -> Path:
     """Write `benchmarks/results/<name>.json` and return its path.
 
@@ -179,9 +184,10 @@ def write_result(
         figures: What was measured.
         details: Anything else that is worth keeping, as JSON values.
         command: Repeats the measurement; None means `python -m benchmarks NAME`.
+        folder: Where results are kept.
     """
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         capture_output=True,

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import Figure, Service, service, write_result
+from benchmarks.common import RESULTS, Figure, Service, service, write_result
 from examples.shared.recipe_picture import Run, draw
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-PICTURES = Path(__file__).parents[1] / "docs" / "images" / "recipes"
 SWAPPED = {"images swapped between tasks": "swapped"}
 CONTROLS = {"geometry": SWAPPED, "geometry_tools": SWAPPED}
 """Of some recipes, further controls: what they are, and the variant of the settings."""
@@ -26,19 +27,32 @@ MINUTES = 6
 """Time limit of one run, including evaluation."""
 
 
-def names() -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where recipes are, and where what they measure goes."""
+
+    examples: Path = Path(__file__).parents[1] / "examples"
+    pictures: Path = Path(__file__).parents[1] / "docs" / "images" / "recipes"
+    results: Path = RESULTS
+    service: Callable[[], AbstractContextManager[Service]] = service
+
+
+PLACES = Places()
+
+
+def names(places: Places) -> list[str]:
     """Return the recipes to run."""
-    there = sorted(path.parent.name for path in EXAMPLES.glob("*/train.py"))
+    there = sorted(path.parent.name for path in places.examples.glob("*/train.py"))
     chosen = os.environ.get("TINKERGYM_RECIPES", "")
     return [name for name in there if name in chosen.split(",")] if chosen else there
 
 
-def measure() -> list[Figure]:
+def measure(places: Places = PLACES) -> list[Figure]:
     """Run each recipe in a fresh service, draw its picture and write its result."""
     figures: list[Figure] = []
-    for name in names():
+    for name in names(places):
         try:
-            figures += measure_one(name)
+            figures += measure_one(name, places)
         except Exception:  # A recipe that crashes, such as one without its pack, does not stop the others.
             traceback.print_exc()
             crashed = "crashed, see above"
@@ -46,22 +60,24 @@ def measure() -> list[Figure]:
     return figures
 
 
-def measure_one(name: str) -> list[Figure]:
+def measure_one(name: str, places: Places) -> list[Figure]:
     """Run one recipe with its seeds and controls."""
     seeds = range(int(os.environ.get("TINKERGYM_RECIPE_SEEDS", SEEDS)))
-    with service() as running:
-        runs = [run(running, name, "--seed", str(seed)) for seed in seeds]
-        controls = {"shuffled rewards": run(running, name, "--control")}
+    script = places.examples / name / "train.py"
+    with places.service() as running:
+        runs = [run(running, script, "--seed", str(seed)) for seed in seeds]
+        controls = {"shuffled rewards": run(running, script, "--control")}
         for what, variant in CONTROLS.get(name, {}).items():
-            controls[what] = run(running, name, "--variant", variant)
+            controls[what] = run(running, script, "--variant", variant)
     every = [*runs, *controls.values()]
-    draw(every, PICTURES / f"{name}.png")
+    draw(every, places.pictures / f"{name}.png")
     figures = figures_of(name, runs, controls)
     write_result(
         f"recipe_{name}",
         figures,
         {"runs": [one.as_json() for one in every]},
         command=command(name, len(runs)),
+        folder=places.results,
     )
     return figures
 
@@ -72,10 +88,10 @@ def command(name: str, seeds: int) -> str:
     return f"TINKERGYM_RECIPES={name}{limit} python -m benchmarks recipes"
 
 
-def run(running: Service, name: str, *options: str) -> Run:
+def run(running: Service, script: Path, *options: str) -> Run:
     """Run one recipe as a user does, and return its result."""
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, str(EXAMPLES / name / "train.py"), *options, "--out", out]
+        command = [sys.executable, str(script), *options, "--out", out]
         subprocess.run(command, env=os.environ | running.environment, check=True)
         (result,) = Path(out).glob("*.json")
         return Run.from_json(json.loads(result.read_text(encoding="utf-8")))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +21,20 @@ from tinkergym.reporting.report import play_command
 from tinkergym.schema.events import JobState
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "tictactoe.py"
+Service = Callable[..., AbstractContextManager[bool]]
 
 
 class _InterruptedError(Exception):
     """Ctrl-C was pressed during the example; the text says what happened to its job."""
 
 
-def main() -> int:
+def main(example: Path = EXAMPLE, service: Service = local_service) -> int:
     """Run the example against a service; the exit status is 0 if it completes."""
     # Else SIGTERM would end this process alone, and leave the service and the job running.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with local_service(announce=print) as started_here:
-            job = _run_example()
+        with service(announce=print) as started_here:
+            job = _run_example(example)
     except TinkerGymError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -46,11 +49,11 @@ def main() -> int:
     return 0
 
 
-def _run_example() -> Job | None:
+def _run_example(example: Path) -> Job | None:
     # Not with runpy: the job started by an interrupted example is found among its names.
-    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(EXAMPLE)}
+    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(example)}
     try:
-        exec(compile(EXAMPLE.read_text(encoding="utf-8"), str(EXAMPLE), "exec"), names)
+        exec(compile(example.read_text(encoding="utf-8"), str(example), "exec"), names)
     except KeyboardInterrupt:
         if "job" in names:
             raise _InterruptedError(_cancel(names["job"])) from None

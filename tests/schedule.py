@@ -40,9 +40,9 @@ def record_key(node_id: str, markers: Iterable[str]) -> str:
     return f"{path} (full)" if "full" in markers else path
 
 
-def read_record() -> dict[str, int]:
+def read_record(record: Path = RECORD) -> dict[str, int]:
     """Return the recorded seconds of each file."""
-    return json.loads(RECORD.read_text())
+    return json.loads(record.read_text())
 
 
 @cache
@@ -91,7 +91,8 @@ class Groups(LoadScopeScheduling):
 class Recorder:
     """Adds up how long the tests of each file take, fixtures included, and writes the record."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path = ROOT, record: Path = RECORD) -> None:
+        self._root, self._record = root, record
         self._seconds: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -103,10 +104,10 @@ class Recorder:
         measured = {key: round(seconds) for key, seconds in self._seconds.items()}
         record = {
             key: seconds
-            for key, seconds in sorted((read_record() | measured).items())
-            if seconds and (ROOT / key.partition(" ")[0]).exists()
+            for key, seconds in sorted((read_record(self._record) | measured).items())
+            if seconds and (self._root / key.partition(" ")[0]).exists()
         }
-        RECORD.write_text(json.dumps(record, indent=0) + "\n")
+        self._record.write_text(json.dumps(record, indent=0) + "\n")
 
 
 def pytest_addoption(parser):

@@ -59,13 +59,12 @@ def test_gives_groups_to_processes():
     assert split(None, f"{SHORT}::test_a[x::y]") == SHORT
 
 
-def test_renews_record_for_files_that_ran_and_forgets_vanished_ones(monkeypatch, tmp_path):
-    monkeypatch.setattr(schedule, "ROOT", tmp_path)
-    monkeypatch.setattr(schedule, "RECORD", tmp_path / "durations.json")
-    schedule.RECORD.write_text(json.dumps({"a.py": 9, "b.py": 9, "c.py": 9, "gone.py": 9}))
+def test_renews_record_for_files_that_ran_and_forgets_vanished_ones(tmp_path):
+    record = tmp_path / "durations.json"
+    record.write_text(json.dumps({"a.py": 9, "b.py": 9, "c.py": 9, "gone.py": 9}))
     for name in ("a.py", "b.py", "c.py"):
         (tmp_path / name).touch()
-    recorder = Recorder()
+    recorder = Recorder(tmp_path, record)
     for name, seconds, keywords in (
         ("a.py", 1.4, {}),
         ("a.py", 1.4, {}),
@@ -75,4 +74,4 @@ def test_renews_record_for_files_that_ran_and_forgets_vanished_ones(monkeypatch,
         report = SimpleNamespace(nodeid=f"{name}::test", duration=seconds, keywords=keywords)
         recorder.pytest_runtest_logreport(report)
     recorder.pytest_sessionfinish()
-    assert schedule.read_record() == {"a.py": 3, "b.py (full)": 6, "c.py": 9}
+    assert schedule.read_record(record) == {"a.py": 3, "b.py (full)": 6, "c.py": 9}

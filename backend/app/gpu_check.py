@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from backend.config import ServiceConfig
@@ -14,7 +15,7 @@ _COMMAND = (sys.executable, "-m", "backend.workers.device_choice")
 _SECONDS = 60.0
 
 
-def require_gpus(config: ServiceConfig) -> None:
+def require_gpus(config: ServiceConfig, command: Sequence[str] = _COMMAND) -> None:
     """Ask a child process, which imports torch, whether `device` can be used; only for `device=cuda`.
 
     A check that does not finish refuses nothing: workers check again.
@@ -26,7 +27,7 @@ def require_gpus(config: ServiceConfig) -> None:
         return
     with suppress(subprocess.TimeoutExpired, ValueError):
         done = subprocess.run(
-            [*_COMMAND, config.device, str(config.learner_ranks)],
+            [*command, config.device, str(config.learner_ranks)],
             capture_output=True,
             timeout=_SECONDS,
             check=False,

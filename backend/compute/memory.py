@@ -11,11 +11,11 @@ from pathlib import Path
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def machine_bytes() -> int:
-    """Return the amount of memory; in a container, its limit."""
+def machine_bytes(limit: Path = _CGROUP_LIMIT) -> int:
+    """Return the amount of memory; in a container, the one in the file `limit`."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # Not in a container, or without a limit.
-        memory = min(memory, int(_CGROUP_LIMIT.read_text()))
+        memory = min(memory, int(limit.read_text()))
     return memory
 
 

@@ -14,33 +14,36 @@ import torch
 from backend.errors import StartError
 
 
-def device_of(wanted: str, *, ranks: int) -> str:
+def device_of(wanted: str, *, ranks: int, gpus: int | None = None) -> str:
     """Return the device that a setting means, such as `cpu` or `cuda:1`.
 
     Args:
         wanted: The setting; `auto` takes a GPU if there is one.
         ranks: The processes that divide the learner's work; each needs a GPU of its own.
+        gpus: How many there are; None asks torch.
 
     Raises:
         StartError: torch does not see the GPUs that the setting needs.
     """
+    if gpus is None:
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        wanted = "cuda" if gpus else "cpu"
+    if wanted.startswith("cuda") and not gpus:
         raise StartError(
             f"device={wanted!r} is set, but torch sees no GPU on this machine",
             hint="set device=cpu, or install a CUDA build of torch",
             field="device",
         )
-    if wanted.startswith("cuda") and (torch.device(wanted).index or 0) >= torch.cuda.device_count():
+    if wanted.startswith("cuda") and (torch.device(wanted).index or 0) >= gpus:
         raise StartError(
-            f"device={wanted!r} is set, but torch sees {torch.cuda.device_count()} GPUs, counted from 0",
+            f"device={wanted!r} is set, but torch sees {gpus} GPUs, counted from 0",
             hint="set a lower number, or device=cuda",
             field="device",
         )
-    if wanted.startswith("cuda") and ranks > torch.cuda.device_count():
+    if wanted.startswith("cuda") and ranks > gpus:
         raise StartError(
-            f"learner_ranks={ranks} need one GPU each, but torch sees {torch.cuda.device_count()}",
+            f"learner_ranks={ranks} need one GPU each, but torch sees {gpus}",
             hint="lower learner_ranks, or set device=cpu",
             field="learner_ranks",
         )

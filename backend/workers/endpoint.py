@@ -102,12 +102,12 @@ class PoolService(Protocol):
 class PoolEndpoint:
     """Serves a `PoolService` from a thread until closed."""
 
-    def __init__(self, service: PoolService, url: str, token: str) -> None:
-        """Listen at `url`; requests are handled from now on."""
+    def __init__(self, service: PoolService, url: str, token: str, *, long_polls: int = _LONG_POLLS) -> None:
+        """Listen at `url`; requests are handled from now on, `long_polls` of workers at a time."""
         self._service = service
         self._token = token.encode()
         self._url = url
-        self._polls = ThreadPoolExecutor(_LONG_POLLS, thread_name_prefix="pool-endpoint-poll")
+        self._polls = ThreadPoolExecutor(long_polls, thread_name_prefix="pool-endpoint-poll")
         self._threads = ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="pool-endpoint")
         self._renewals = ThreadPoolExecutor(_RENEWALS, thread_name_prefix="pool-endpoint-renewal")
         routes = [

@@ -21,25 +21,22 @@ Path(sys.argv[sys.argv.index("--out") + 1], "seed-0.json").write_text(json.dumps
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def places(tmp_path):
     """The folders of recipes, pictures and results, and a service that no recipe needs."""
 
     @contextlib.contextmanager
     def no_service():
         yield common.Service("", "", tmp_path, None, 0.0)
 
-    monkeypatch.setattr(recipes, "service", no_service)
-    monkeypatch.setattr(recipes, "EXAMPLES", tmp_path)
-    monkeypatch.setattr(recipes, "PICTURES", tmp_path)
-    monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
-    return tmp_path
+    results = tmp_path / "results"
+    return recipes.Places(examples=tmp_path, pictures=tmp_path, results=results, service=no_service)
 
 
-def test_reports_crashed_recipe_as_figure_and_runs_the_others(folder, capfd):
+def test_reports_crashed_recipe_as_figure_and_runs_the_others(places, capfd):
     for name, script in (("a_crash", CRASHES), ("rises", RISES)):
-        (folder / name).mkdir()
-        (folder / name / "train.py").write_text(script)
-    figures = recipes.measure()
+        (places.examples / name).mkdir()
+        (places.examples / name / "train.py").write_text(script)
+    figures = recipes.measure(places)
     assert [(figure.what.split(",")[0], figure.reached) for figure in figures] == [
         ("recipe a_crash", False),
         ("recipe rises", True),
@@ -48,5 +45,5 @@ def test_reports_crashed_recipe_as_figure_and_runs_the_others(folder, capfd):
     assert "crashed" in figures[0].measured
     assert "the pack is not installed" in capfd.readouterr().err
     # The last result of a recipe that crashes is kept.
-    assert [path.stem for path in (folder / "results").iterdir()] == ["recipe_rises"]
-    assert json.loads((folder / "results" / "recipe_rises.json").read_text())["details"]["runs"]
+    assert [path.stem for path in places.results.iterdir()] == ["recipe_rises"]
+    assert json.loads((places.results / "recipe_rises.json").read_text())["details"]["runs"]

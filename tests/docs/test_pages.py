@@ -28,9 +28,10 @@ def test_runs_parallel_games_from_top_to_bottom(reader):
 
 @pytest.mark.full("installs a package")
 def test_installs_and_names_the_algorithm_of_the_page(reader, monkeypatch):
-    monkeypatch.setattr(algorithm_registry, "_of_packs", {})
     monkeypatch.syspath_prepend(reader.environ["PYTHONPATH"])  # The service has the pack, too.
+    algorithm_registry.forget_packs()
     reader.follow(DOCS / "guides" / "own_algorithm.md")
+    algorithm_registry.forget_packs()
 
 
 @pytest.mark.full("builds and installs wheels")

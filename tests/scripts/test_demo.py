@@ -41,13 +41,12 @@ def demo(monkeypatch):
 
 
 @pytest.fixture
-def interrupted(demo, tmp_path, monkeypatch, capsys):
+def interrupted(demo, tmp_path, capsys):
     """Return a function that runs the demo with an example and returns its last line."""
 
     def run(example: str) -> str:
         (tmp_path / "example.py").write_text(example)
-        monkeypatch.setattr(demo, "EXAMPLE", tmp_path / "example.py")
-        assert demo.main() == 130
+        assert demo.main(tmp_path / "example.py") == 130
         return capsys.readouterr().err.strip().splitlines()[-1]
 
     return run
@@ -77,20 +76,16 @@ def test_says_that_nothing_was_started_before_a_job(interrupted):
 
 
 @pytest.mark.parametrize("started_here", [True, False])
-def test_tells_user_without_service_to_start_it_before_playing(
-    demo, started_here, tmp_path, monkeypatch, capsys
-):
+def test_tells_user_without_service_to_start_it_before_playing(demo, started_here, tmp_path, capsys):
     (tmp_path / "example.py").write_text(WHOLE)
-    monkeypatch.setattr(demo, "EXAMPLE", tmp_path / "example.py")
-    monkeypatch.setattr(demo, "local_service", lambda announce: contextlib.nullcontext(started_here))
-    assert demo.main() == 0
+    service = lambda announce: contextlib.nullcontext(started_here)  # noqa: E731
+    assert demo.main(tmp_path / "example.py", service) == 0
     shown = capsys.readouterr().out
     assert ("first `make serve`" in shown) is started_here
     assert ("tinkergym play board/TicTacToeVs-v0 --policy job-1" in shown) is started_here
 
 
-def test_names_a_service_that_is_already_there_by_its_url(demo, tmp_path, monkeypatch, capsys):
+def test_names_a_service_that_is_already_there_by_its_url(demo, tmp_path, capsys):
     (tmp_path / "example.py").write_text("")
-    monkeypatch.setattr(demo, "EXAMPLE", tmp_path / "example.py")
-    assert demo.main() == 0
+    assert demo.main(tmp_path / "example.py") == 0
     assert "http://127.0.0.1:1" in capsys.readouterr().out

@@ -13,32 +13,44 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from tinkergym.errors import InvalidDataError
 
-MOST_BYTES = 64 * 2**20
-"""The largest certificate, manifest or line that is read."""
-
-MOST_GROWTH = 100
-"""A compressed bundle may unpack to this many times its size, and `MOST_BYTES` more. Real ones: up to 20."""
-
-MOST_FILES = 200_000
-"""The most files in a bundle: a run has one per step, and those of its checkpoints."""
-
-_CHUNK = 2**20
 _EXTENDED = {"path", "size"}
 """What the header of a file with a long name or of more than 8 GiB has. Others make readers disagree."""
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib's largest window, and a gzip header.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """How much of a file is read that anybody may have made."""
+
+    most_bytes: int = 64 * 2**20
+    """The largest certificate, manifest or line."""
+    most_growth: int = 100
+    """A compressed bundle may unpack to this many times its size, and `most_bytes` more. Real ones: up to
+    20."""
+    most_files: int = 200_000
+    """The most files in a bundle: a run has one per step, and those of its checkpoints."""
+    most_objects: int = 150_000
+    """The most objects in a certificate, about those of a run of 25,000 steps. Each wrong one costs
+    memory."""
+    chunk_bytes: int = 2**20
+    """Bytes that are read at once."""
+
+
+LIMITS = ReadLimits()
+
+
 class BundleFiles:
     """The files of an archive by name."""
 
-    def __init__(self, file: IO[bytes], places: dict[str, tuple[int, int]]) -> None:
-        self._file, self._places = file, places
+    def __init__(self, file: IO[bytes], places: dict[str, tuple[int, int]], limits: ReadLimits) -> None:
+        self._file, self._places, self._limits = file, places, limits
 
     @property
     def names(self) -> set[str]:
@@ -60,10 +72,10 @@ class BundleFiles:
         """Return a file.
 
         Raises:
-            InvalidDataError: It is larger than `MOST_BYTES`.
+            InvalidDataError: It is larger than `most_bytes`.
         """
-        if self.size(name) > MOST_BYTES:
-            raise unreadable(f"{name} has {self.size(name):,} bytes; at most {MOST_BYTES:,} are read")
+        if self.size(name) > (most := self._limits.most_bytes):
+            raise unreadable(f"{name} has {self.size(name):,} bytes; at most {most:,} are read")
         return b"".join(self._chunks(name))
 
     def head(self, name: str, most: int) -> bytes:
@@ -76,7 +88,7 @@ class BundleFiles:
         """Yield a file's lines; none if the file is missing.
 
         Raises:
-            InvalidDataError: One is longer than `MOST_BYTES`, or the last one is cut.
+            InvalidDataError: One is longer than `most_bytes`, or the last one is cut.
         """
         if name not in self._places:
             return
@@ -87,21 +99,22 @@ class BundleFiles:
                 yield bytes(rest + line)
                 rest.clear()
             rest += last
-            if len(rest) > MOST_BYTES:
-                raise unreadable(f"{name} has a line of more than {MOST_BYTES:,} bytes")
+            if len(rest) > (most := self._limits.most_bytes):
+                raise unreadable(f"{name} has a line of more than {most:,} bytes")
         if rest:
             raise unreadable(f"{name} ends within a line")
 
     def _chunks(self, name: str) -> Iterator[bytes]:
         start, size = self._places[name]
-        for offset in range(0, size, _CHUNK):
+        chunk = self._limits.chunk_bytes
+        for offset in range(0, size, chunk):
             # Between two chunks another file may be read.
             self._file.seek(start + offset)
-            yield self._file.read(min(_CHUNK, size - offset))
+            yield self._file.read(min(chunk, size - offset))
 
 
 @contextmanager
-def reading_bundle(path: Path) -> Iterator[BundleFiles]:
+def reading_bundle(path: Path, limits: ReadLimits = LIMITS) -> Iterator[BundleFiles]:
     """Open a bundle: a tar archive, or one compressed with gzip.
 
     Raises:
@@ -113,12 +126,13 @@ def reading_bundle(path: Path) -> Iterator[BundleFiles]:
         packed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
         if not packed:
-            yield BundleFiles(file, _read_places(file))
+            yield BundleFiles(file, _read_places(file, limits), limits)
             return
         with tempfile.TemporaryFile() as unpacked:
-            _unpack(file, unpacked, most=MOST_BYTES + MOST_GROWTH * path.stat().st_size)
+            most = limits.most_bytes + limits.most_growth * path.stat().st_size
+            _unpack(file, unpacked, most=most, chunk_bytes=limits.chunk_bytes)
             unpacked.seek(0)
-            yield BundleFiles(unpacked, _read_places(unpacked))
+            yield BundleFiles(unpacked, _read_places(unpacked, limits), limits)
 
 
 def unreadable(why: str) -> InvalidDataError:
@@ -126,13 +140,13 @@ def unreadable(why: str) -> InvalidDataError:
     return InvalidDataError(why, hint="name what job.certificate() wrote", field="path")
 
 
-def _unpack(packed: IO[bytes], target: IO[bytes], *, most: int) -> None:
+def _unpack(packed: IO[bytes], target: IO[bytes], *, most: int, chunk_bytes: int) -> None:
     stream, left = zlib.decompressobj(_GZIP_WINDOW), most
     while not stream.eof:
-        waiting = stream.unconsumed_tail or packed.read(_CHUNK)
+        waiting = stream.unconsumed_tail or packed.read(chunk_bytes)
         if not waiting:
             raise EOFError("the compressed archive is cut")
-        body = stream.decompress(waiting, _CHUNK)
+        body = stream.decompress(waiting, chunk_bytes)
         left -= len(body)
         if left < 0:
             raise unreadable(f"the archive unpacks to more than {most:,} bytes")
@@ -141,20 +155,20 @@ def _unpack(packed: IO[bytes], target: IO[bytes], *, most: int) -> None:
         raise unreadable("the archive is followed by other bytes")
 
 
-def _read_places(file: IO[bytes]) -> dict[str, tuple[int, int]]:
+def _read_places(file: IO[bytes], limits: ReadLimits) -> dict[str, tuple[int, int]]:
     try:
-        return _places(file)
+        return _places(file, limits)
     except (ValueError, OverflowError) as error:  # tarfile's own, from extended headers of sparse files.
         raise unreadable(f"the archive has an invalid header: {error!s:.200}") from error
 
 
-def _places(file: IO[bytes]) -> dict[str, tuple[int, int]]:
+def _places(file: IO[bytes], limits: ReadLimits) -> dict[str, tuple[int, int]]:
     """Return where each file begins in an archive, and its size."""
     end = file.seek(0, io.SEEK_END)
     file.seek(0)
     places: dict[str, tuple[int, int]] = {}
     # A header may announce a name of any length.
-    with tarfile.open(fileobj=cast(IO[bytes], _Short(file)), mode="r:") as archive:
+    with tarfile.open(fileobj=cast(IO[bytes], _Short(file, limits.chunk_bytes)), mode="r:") as archive:
         # Without this it keeps every header.
         while (entry := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]
@@ -164,10 +178,10 @@ def _places(file: IO[bytes]) -> dict[str, tuple[int, int]]:
             if fault:
                 raise unreadable(f"the archive's member {entry.name[:200]!r} {fault}")
             places[entry.name] = entry.offset_data, entry.size
-            if len(places) > MOST_FILES:
-                raise unreadable(f"the archive has more than {MOST_FILES:,} files")
+            if len(places) > limits.most_files:
+                raise unreadable(f"the archive has more than {limits.most_files:,} files")
         file.seek(archive.offset)
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(limits.chunk_bytes):
             if chunk.strip(b"\0"):
                 raise unreadable("the archive is followed by other bytes")
     return places
@@ -187,10 +201,10 @@ def _fault(entry: tarfile.TarInfo, known: dict[str, tuple[int, int]]) -> str:
 
 
 class _Short:
-    """A file of which at most `_CHUNK` bytes are read at once."""
+    """A file of which at most `chunk_bytes` are read at once."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes], chunk_bytes: int) -> None:
+        self._file, self._chunk_bytes = file, chunk_bytes
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, count: int) -> bytes:
@@ -199,6 +213,6 @@ class _Short:
         Raises:
             InvalidDataError: That is more than a header of ours has.
         """
-        if count > _CHUNK:
+        if count > self._chunk_bytes:
             raise unreadable(f"the archive has a header of {count:,} bytes")
         return self._file.read(count)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from tinkergym.certificates.archive import unreadable
+from tinkergym.certificates.archive import ReadLimits, unreadable
 from tinkergym.certificates.bundle import CERTIFICATE
 from tinkergym.certificates.checks import checks_of
 from tinkergym.certificates.fact_consistency import fact_problems
@@ -15,18 +15,15 @@ from tinkergym.certificates.sealing import own_sha256
 from tinkergym.errors import InvalidDataError
 from tinkergym.schema.certificate import Certificate
 
-MOST_OBJECTS = 150_000
-"""The most objects in a certificate, about those of a run of 25,000 steps. Each wrong one costs memory."""
 
-
-def read_certificate(body: bytes) -> Certificate:
+def read_certificate(body: bytes, limits: ReadLimits) -> Certificate:
     """Parse a certificate.
 
     Raises:
         InvalidDataError: It is not one, is too large, or a name occurs twice in one of its objects.
     """
-    if body.count(b"{") > MOST_OBJECTS:
-        raise unreadable(f"{CERTIFICATE} has more than {MOST_OBJECTS:,} objects")
+    if body.count(b"{") > limits.most_objects:
+        raise unreadable(f"{CERTIFICATE} has more than {limits.most_objects:,} objects")
     try:
         certificate = Certificate.model_validate_json(body)
     except ValidationError as error:
@@ -41,7 +38,7 @@ def read_certificate(body: bytes) -> Certificate:
         ) from None
     refuse_repeated_names(body, CERTIFICATE)
     # Checks look at each of its steps.
-    if not certificate.facts.job.spec.by_calls and certificate.facts.job.step > MOST_OBJECTS:
+    if not certificate.facts.job.spec.by_calls and certificate.facts.job.step > limits.most_objects:
         raise unreadable(f"{CERTIFICATE} is of a job at step {certificate.facts.job.step:,}")
     return certificate
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tinkergym.certificates.archive import MOST_BYTES, BundleFiles, reading_bundle, unreadable
+from tinkergym.certificates.archive import LIMITS, BundleFiles, ReadLimits, reading_bundle, unreadable
 from tinkergym.certificates.bundle import (
     CERTIFICATE,
     EPISODES,
@@ -76,13 +76,14 @@ class Verification:
         return f"{self.signed}, {named}" if self.signed != "not checked" else f"{named}, not checked (--key)"
 
 
-def verify(path: str | Path, *, key: str | None = None) -> Verification:
+def verify(path: str | Path, *, key: str | None = None, limits: ReadLimits = LIMITS) -> Verification:
     """Verify a certificate's JSON, or a bundle.
 
     Args:
         path: `certificate.json`, or a bundle from `job.certificate(bundle=True)`.
         key: The operator's public key, as 64 hexadecimal digits or a file that contains them. A certificate
             that its owner did not sign is a problem. None does not check signatures.
+        limits: How much is read.
 
     Raises:
         InvalidDataError: It is neither, is larger than what is read, or has members that are not plain files.
@@ -97,14 +98,14 @@ def verify(path: str | Path, *, key: str | None = None) -> Verification:
         with path.open("rb") as file:
             is_json = file.read(1) in (b"{", b" ", b"\n")
         if is_json:
-            if path.stat().st_size > MOST_BYTES:
-                raise unreadable(f"{path} has more than {MOST_BYTES:,} bytes")
-            certificate = read_certificate(path.read_bytes())
+            if path.stat().st_size > limits.most_bytes:
+                raise unreadable(f"{path} has more than {limits.most_bytes:,} bytes")
+            certificate = read_certificate(path.read_bytes(), limits)
             return _verified(certificate, public, list(document_problems(certificate)))
-        with reading_bundle(path) as files:
+        with reading_bundle(path, limits) as files:
             if CERTIFICATE not in files.names:
                 raise unreadable(f"{path} has no {CERTIFICATE}")
-            certificate = read_certificate(files.body(CERTIFICATE))
+            certificate = read_certificate(files.body(CERTIFICATE), limits)
             problems, notes = _bundle(certificate, files)
             return _verified(certificate, public, problems, notes=notes, files=len(certificate.files))
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:

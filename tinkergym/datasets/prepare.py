@@ -59,6 +59,7 @@ def prepare(
     on_overlong: Overlong = "refuse",
     ignore: Sequence[str] = (),
     field: str = "data",
+    chunk_tokens: int = CHUNK_TOKENS,
 ) -> PreparedData:
     """Read, check and render data.
 
@@ -70,12 +71,13 @@ def prepare(
         on_overlong: How to handle a row that is longer than the model's context.
         ignore: Columns to skip; each must occur in some row.
         field: The name of the setting, for errors.
+        chunk_tokens: The most tokens of a chunk of several records.
 
     Raises:
         InvalidDataError: A row cannot be trained on, or there are none.
     """
     read = _reader(kind, renderer, answers)
-    collected, dropped, since = _Collected(kind), 0, 0
+    collected, dropped, since = _Collected(kind, chunk_tokens), 0, 0
     faults: list[str] = []
     columns = _Columns(ignore)
     given = map(columns.without, rows(source, field=field))
@@ -116,8 +118,9 @@ def prepare(
 class _Collected:
     """Collects records into chunks."""
 
-    def __init__(self, kind: DataKind) -> None:
+    def __init__(self, kind: DataKind, chunk_tokens: int) -> None:
         self._kind: DataKind = kind
+        self._chunk_tokens = chunk_tokens
         self._open: list[list[TokenSequence]] = []
         self._open_tokens = 0
         self._names: list[str] = []
@@ -127,7 +130,7 @@ class _Collected:
 
     def add(self, record: list[TokenSequence]) -> None:
         size = sum(len(sequence.token_ids) for sequence in record)
-        if self._open and self._open_tokens + size > CHUNK_TOKENS:
+        if self._open and self._open_tokens + size > self._chunk_tokens:
             self._close()
         self._open.append(record)
         self._open_tokens += size

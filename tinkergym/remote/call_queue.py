@@ -60,8 +60,9 @@ class _Call(Generic[_Value]):
 class CallQueue:
     """The calls of one policy that this process makes. Thread-safe."""
 
-    def __init__(self, api: Api, policy_id: str) -> None:
-        """Continue after the last call that the service has."""
+    def __init__(self, api: Api, policy_id: str, *, full_pause_seconds: float = _FULL_PAUSE_SECONDS) -> None:
+        """Continue after the last call that the service has; wait so long while it takes no more."""
+        self._full_pause_seconds = full_pause_seconds
         self._connection, self._policy_id = api.connection, policy_id
         self._path = f"/v1/policies/{quote(policy_id, safe='')}/calls"
         known = PolicyCallsView.model_validate_json(self._connection.call("GET", self._path))
@@ -160,7 +161,7 @@ class CallQueue:
                 )
             except TooManyRequestsError:
                 # The service responds. How long the policy needs for its earlier calls, no one knows.
-                if self._abandoned.wait(_FULL_PAUSE_SECONDS):
+                if self._abandoned.wait(self._full_pause_seconds):
                     raise self._closed_error() from None
             else:
                 return

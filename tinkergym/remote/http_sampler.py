@@ -60,6 +60,7 @@ class HttpSampler:
         *,
         images: ImageUpload | None = None,
         patience_seconds: float = 60.0,
+        full_pause_seconds: float = FULL_PAUSE_SECONDS,
     ) -> None:
         """Sample through `path` of `connection`, which the caller closes.
 
@@ -68,10 +69,11 @@ class HttpSampler:
             path: The route that takes a `SampleBatch` and streams JSON lines.
             images: Sends the images of prompts; None uses the gateway's route.
             patience_seconds: How long requests are retried while the service is away, before they fail.
+            full_pause_seconds: How long to wait while the service takes no more.
         """
         self._connection, self._path = connection, path
         self._images = ImageUpload(connection, "/v1/images") if images is None else images
-        self._patience_seconds = patience_seconds
+        self._patience_seconds, self._full_pause_seconds = patience_seconds, full_pause_seconds
         self._changed = threading.Condition()
         self._waiting: list[tuple[SampleRequest, Deliver]] = []
         self._idle = 0
@@ -149,7 +151,7 @@ class HttpSampler:
             except TooManyRequestsError as caught:
                 # The service responds and is busy with earlier requests of this key, which may take any time.
                 error = caught
-                self._stop.wait(FULL_PAUSE_SECONDS)
+                self._stop.wait(self._full_pause_seconds)
                 continue
             except ServiceUnavailableError as caught:
                 error = caught

@@ -109,6 +109,11 @@ def algorithm_named(name: str) -> type[PolicyGradient]:
     return _of_packs.setdefault(name, found)
 
 
+def forget_packs() -> None:
+    """Look packs up again when they are named: some were installed or removed."""
+    _of_packs.clear()
+
+
 def packs_of(algorithms: Iterable[PolicyGradient]) -> dict[str, str]:
     """Return the distributions of the algorithms that are not built in, with their versions."""
     names = {one.own_name() for one in algorithms} - BUILT_IN.keys()

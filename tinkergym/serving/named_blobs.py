@@ -54,6 +54,11 @@ class SeenBlobs:
                 if sha256 not in self._kept:
                     self._kept[sha256] = bytes(blob)
 
+    def forget(self) -> None:
+        """Drop all, as a new process has none."""
+        with self._lock:
+            self._kept.clear()
+
 
 SEEN = SeenBlobs()
 """For all environments that this process plays: those of a group show the same images."""

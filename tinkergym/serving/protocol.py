@@ -104,18 +104,23 @@ def split_frame(data: bytes) -> tuple[Message, list[Blob]]:
     return head, blobs
 
 
-def decode(frame: Frame, known: Mapping[str, Blob] | None = None) -> Message:
+def decode(
+    frame: Frame, known: Mapping[str, Blob] | None = None, *, most_blob_bytes: int = MOST_BLOB_BYTES
+) -> Message:
     """Return the message in a frame.
 
     Args:
         frame: The received frame.
         known: Bytes that the frame may refer to by hash.
+        most_blob_bytes: The most bytes of its arrays.
 
     Raises:
         InvalidRequestError: It is not a valid frame, or refers to unknown bytes.
     """
     try:
-        return _decode_text(frame) if isinstance(frame, str) else _decode_binary(frame, known or {})
+        if isinstance(frame, str):
+            return _decode_text(frame)
+        return _decode_binary(frame, known or {}, most_blob_bytes)
     except (ValueError, TypeError, struct.error, RecursionError) as error:
         raise InvalidRequestError(
             f"a frame is not a message of this protocol: {type(error).__name__}: {str(error)[:200]}",
@@ -145,7 +150,7 @@ def _decode_text(text: str) -> Message:
     return {key: unpack(value, []) for key, value in message.items()} if '"$' in text else message
 
 
-def _decode_binary(data: bytes, known: Mapping[str, Blob]) -> Message:
+def _decode_binary(data: bytes, known: Mapping[str, Blob], most_bytes: int) -> Message:
     message, came = split_frame(data)
     parts = iter(came)
     blobs: Blobs = []
@@ -154,9 +159,9 @@ def _decode_binary(data: bytes, known: Mapping[str, Blob]) -> Message:
             raise ValueError(f"$blobs names bytes that are not known: {entry[:64]}")
         blobs.append(known[entry] if type(entry) is str else next(parts))
     total = sum(len(blob) for blob in blobs if blob is not None)
-    if total > MOST_BLOB_BYTES:
+    if total > most_bytes:
         # A hash is short, but its bytes are copied wherever it is used.
-        raise ValueError(f"its arrays have {total} bytes, and at most {MOST_BLOB_BYTES} are taken")
+        raise ValueError(f"its arrays have {total} bytes, and at most {most_bytes} are taken")
     return {key: unpack(value, blobs) for key, value in message.items()}
 
 

@@ -52,6 +52,7 @@ class PackedModel:
         device: torch.device,
         dtype: torch.dtype,
         merged_limit: int = 4,
+        lean: bool = True,
     ) -> None:
         """Load a model and check that it can run packed.
 
@@ -60,6 +61,7 @@ class PackedModel:
             device: The device to run on.
             dtype: Type of weights and cache.
             merged_limit: See `LoadedPolicies`.
+            lean: Whether to use a lean decoder where the model supports it.
 
         Raises:
             InvalidRequestError: Its architecture needs something that packed batches do not provide.
@@ -89,6 +91,7 @@ class PackedModel:
         self.images: ShownImages | None = None
         """Inserts images into prompts, for a model with image support."""
         self._lean: LeanDecoder | None = None
+        self._may_be_lean = lean
         self.bytes_per_token = self._take_on_packed_attention(directory)
 
     def show_images(self, reader: ImageReader, of_base: KeptFeatures | None = None) -> None:
@@ -225,7 +228,7 @@ class PackedModel:
         difference = float((torch.log_softmax(found, -1) - torch.log_softmax(expected, -1)).abs().max())
         if not difference <= _TOLERANCE.get(self.dtype, _LOOSE_TOLERANCE):
             raise _unsupported(directory, f"a packed run's logprobs differ by {difference:.3g} nats")
-        self._lean = self._lean_decoder(samples, found)
+        self._lean = self._lean_decoder(samples, found) if self._may_be_lean else None
         for _ in range(2):  # compile now rather than during the first request
             choose_tokens(found, [1.0] * len(samples), [0] * len(samples), [0] * len(samples))
         return cache.bytes_per_token

@@ -16,14 +16,15 @@ _COPIES = 4
 """Number of full policies for which there must be space."""
 
 
-def private_folder(policy_bytes: int | None = None) -> Path:
+def private_folder(policy_bytes: int | None = None, disk: Path | None = None) -> Path:
     """Create a folder that only this user can read, and remove those of killed processes.
 
     Args:
         policy_bytes: The size of a full policy, if the folder is for weights: it is in shared memory if
             several of them fit. None creates it on disk.
+        disk: The folder on disk; None means the system's temporary folder.
     """
-    disk = Path(tempfile.gettempdir())
+    disk = disk or Path(tempfile.gettempdir())
     for place in {disk, _MEMORY}:
         for left in place.glob(f"{_PREFIX}*"):
             owner = left.name.removeprefix(_PREFIX).partition("-")[0]

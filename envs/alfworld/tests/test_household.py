@@ -247,7 +247,7 @@ def test_says_in_one_sentence_what_to_do_without_data(house, monkeypatch, tmp_pa
 
 
 def test_names_missing_package_and_what_to_do_in_one_sentence(house, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "alfworld", None)
     with pytest.raises(InvalidRequestError, check=lambda error: error.field == "environment") as error:
         make(ID)
     assert "envs/alfworld[games]" in error.value.hint

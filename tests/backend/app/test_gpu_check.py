@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-import torch
 
 from backend.app import gpu_check
 from backend.app.main import main
@@ -14,28 +13,23 @@ from backend.errors import StartError
 from backend.workers import device_choice
 
 
-@pytest.fixture(params=[0, 1])
-def gpus(request, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: request.param > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: request.param)
-    return request.param
-
-
+@pytest.mark.parametrize("gpus", [0, 1])
 @pytest.mark.parametrize(
     ("device", "ranks", "needed", "field"),
     [("cuda", 1, 1, "device"), ("cuda:1", 1, 2, "device"), ("cuda", 2, 2, "learner_ranks")],
 )
 def test_refuses_missing_gpus(gpus, device, ranks, needed, field):
     if needed <= gpus:
-        assert device_choice.device_of(device, ranks=ranks) == device
+        assert device_choice.device_of(device, ranks=ranks, gpus=gpus) == device
         return
     with pytest.raises(StartError) as refused:
-        device_choice.device_of(device, ranks=ranks)
+        device_choice.device_of(device, ranks=ranks, gpus=gpus)
     assert refused.value.field == (field if gpus else "device")
 
 
+@pytest.mark.parametrize("gpus", [0, 1])
 def test_takes_what_there_is_by_default(gpus):
-    assert device_choice.device_of("auto", ranks=1) == ("cuda" if gpus else "cpu")
+    assert device_choice.device_of("auto", ranks=1, gpus=gpus) == ("cuda" if gpus else "cpu")
 
 
 def test_exits_with_one_sentence_without_gpu_on_serve(monkeypatch, capsys, tmp_path):
@@ -52,6 +46,5 @@ def test_exits_with_one_sentence_without_gpu_on_serve(monkeypatch, capsys, tmp_p
 
 
 @pytest.mark.parametrize("script", ["raise SystemExit(3)", "print('not JSON')", "print('{}')"])
-def test_refuses_nothing_that_child_did_not_see(monkeypatch, script):
-    monkeypatch.setattr(gpu_check, "_COMMAND", (sys.executable, "-c", script))
-    gpu_check.require_gpus(load_config(None, ["device=cuda"]))
+def test_refuses_nothing_that_child_did_not_see(script):
+    gpu_check.require_gpus(load_config(None, ["device=cuda"]), (sys.executable, "-c", script))

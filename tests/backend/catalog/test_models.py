@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from huggingface_hub import errors
 
 from backend.catalog.models import (
     load_renderer_bundle,
@@ -97,33 +98,30 @@ def test_takes_only_offered_models_where_the_operator_says_so(directory):
 
 
 def test_reports_hub_id_that_cannot_be_had_as_unknown_model(directory, monkeypatch):
-    import huggingface_hub
-
     def offline(hub_id, **options):
-        raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
+        raise errors.LocalEntryNotFoundError("offline")
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=offline))
     with pytest.raises(UnknownModelError):
         resolve_model("some/model", {})
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda hub_id, **options: str(directory))
+    found = SimpleNamespace(snapshot_download=lambda hub_id, **options: str(directory))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", found)
     assert resolve_model("some/model", {}) == directory
 
 
 def test_downloads_too_large_model_only_if_the_operator_lists_it(directory, monkeypatch):
-    import huggingface_hub
-
     def download(hub_id, *, local_files_only=False, **options):
         if local_files_only:
-            raise huggingface_hub.errors.LocalEntryNotFoundError("not here yet")
+            raise errors.LocalEntryNotFoundError("not here yet")
         return str(directory)
 
     files = [
         SimpleNamespace(rfilename="a.safetensors", size=900),
         SimpleNamespace(rfilename="b.bin", size=9000),
     ]
-    info = SimpleNamespace(siblings=files)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: info)
+    api = SimpleNamespace(model_info=lambda *_, **__: SimpleNamespace(siblings=files))
+    hub = SimpleNamespace(snapshot_download=download, HfApi=lambda: api)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     with pytest.raises(UnknownModelError):
         resolve_model("some/model", {}, most_bytes=899)
     assert resolve_model("some/model", {}, most_bytes=900) == directory

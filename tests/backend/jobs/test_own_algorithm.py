@@ -24,9 +24,9 @@ def test_trains_with_the_algorithm_of_a_pack(ranks, lab):
     assert weights[0] == weights[2] != weights[1]
 
 
-def test_ends_a_job_whose_pack_is_gone_by_name(ranks, lab, monkeypatch):
+def test_ends_a_job_whose_pack_is_gone_by_name(ranks, lab):
     job_id = lab.start_later(algorithm=own_algorithm())
-    monkeypatch.setattr(algorithm_registry, "_of_packs", {})
+    algorithm_registry.forget_packs()
     (ranks / "tinkergym_ranks-0.1.dist-info" / "entry_points.txt").unlink()
     lab.pool.start_job(job_id)
     lab.play_step(job_id)

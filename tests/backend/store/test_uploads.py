@@ -8,6 +8,7 @@ import pytest
 from backend.store.blobs import LocalBlobs
 from backend.store.quota_room import QuotaRoom
 from backend.store.uploads import Uploads, remove_unfinished
+from backend.testing.counting_blobs import CountingBlobs
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,
@@ -192,20 +193,14 @@ def test_limits_chunks_of_a_tenant_and_evicts_oldest_set(tmp_path):
     uploads.add_chunk(name, body, most_bytes=MOST)
 
 
-def test_lists_files_once_for_many_chunks_and_keeps_the_limit(tmp_path, monkeypatch):
-    listings, list_files = [], LocalBlobs.files
-
-    def listed(self, *folder):
-        listings.append(folder)
-        return list_files(self, *folder)
-
-    monkeypatch.setattr(LocalBlobs, "files", listed)
+def test_lists_files_once_for_many_chunks_and_keeps_the_limit(tmp_path):
+    blobs = CountingBlobs(tmp_path)
     chunks = [chunk([[number, 1]]) for number in range(200)]
     size = len(chunks[-1][1])
-    uploads = Uploads(LocalBlobs(tmp_path), "ada", room=QuotaRoom())
+    uploads = Uploads(blobs, "ada", room=QuotaRoom())
     for name, body in chunks[:20]:
         uploads.add_chunk(name, body, most_bytes=200 * size)
-    assert len(listings) == 1
+    assert blobs.listings == 1
     with pytest.raises(PayloadTooLargeError):
         for name, body in chunks:
             uploads.add_chunk(name, body, most_bytes=200 * size)
@@ -213,19 +208,13 @@ def test_lists_files_once_for_many_chunks_and_keeps_the_limit(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("limit", ["bytes", "chunks"])
-def test_gives_added_chunk_its_part_of_what_is_left(tmp_path, monkeypatch, limit):
-    listings, list_files = [], LocalBlobs.files
-
-    def listed(self, *folder):
-        listings.append(folder)
-        return list_files(self, *folder)
-
-    monkeypatch.setattr(LocalBlobs, "files", listed)
+def test_gives_added_chunk_its_part_of_what_is_left(tmp_path, limit):
+    blobs = CountingBlobs(tmp_path)
     chunks = [chunk([[number, 1]]) for number in (1, 2)]
     size = len(chunks[0][1])
     # Without the first chunk there would be room for the second one in an eighth of what is left.
     most_chunks, most = (8, 1000 * size) if limit == "chunks" else (1000, 8 * size)
-    uploads = Uploads(LocalBlobs(tmp_path), "ada", room=QuotaRoom(), most_chunks=most_chunks)
+    uploads = Uploads(blobs, "ada", room=QuotaRoom(), most_chunks=most_chunks)
     for name, body in chunks:
         uploads.add_chunk(name, body, most_bytes=most)
-    assert len(listings) == 2
+    assert blobs.listings == 2

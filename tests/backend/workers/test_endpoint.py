@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from backend.worker_url import unix_url
-from backend.workers import endpoint as endpoints
 from backend.workers.endpoint import PoolEndpoint
 from tinkergym.errors import (
     AuthenticationError,
@@ -119,10 +118,9 @@ def test_takes_over_socket_left_by_a_killed_pool(connect, socket_path):
     again.close()
 
 
-def test_does_not_hold_up_others_by_workers_awaiting_episodes(monkeypatch, socket_path):
-    monkeypatch.setattr(endpoints, "_LONG_POLLS", 1)
+def test_does_not_hold_up_others_by_workers_awaiting_episodes(socket_path):
     service = Service()
-    endpoint = PoolEndpoint(service, unix_url(socket_path), TOKEN)
+    endpoint = PoolEndpoint(service, unix_url(socket_path), TOKEN, long_polls=1)
     body = LeaseRequest(worker_id="w", max_episodes=1).model_dump_json().encode()
     with Connection(unix_url(socket_path), token=TOKEN) as connection, ThreadPoolExecutor() as threads:
         polls = [threads.submit(connection.call, "POST", "/episodes/lease", body=body) for _ in range(3)]

@@ -25,10 +25,11 @@ def install(folder, pack, code, points):
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """A folder to install packs into."""
-    monkeypatch.setattr(algorithm_registry, "_of_packs", {})
+    algorithm_registry.forget_packs()
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
     yield tmp_path
+    algorithm_registry.forget_packs()
     for name in set(sys.modules) - before:
         if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in sys.modules[name].__file__:
             del sys.modules[name]

@@ -24,6 +24,8 @@ class Count(tg.TextEnv):
     def reply(self, action):
         if action == "fail":
             raise RuntimeError("broken on purpose")
+        if action == "nan":
+            return "", float("nan"), True, {}
         self.left -= 1
         right = float(action == str(self.number))
         return self.shown(), right, self.left == 0, {"metrics": {"right": right}}

@@ -1,6 +1,5 @@
 import pytest
 
-from tests.tinkergym.bridges.cookbook import Count
 from tinkergym.errors import InvalidRewardError
 
 pytest.importorskip(
@@ -28,10 +27,9 @@ def test_fails_rollout_of_failing_environment_instead_of_paying_0(rollout):
         rollout(lambda prompt: "fail", group_size=1)
 
 
-def test_fails_rollout_whose_reward_is_no_number(rollout, monkeypatch):
-    monkeypatch.setattr(Count, "reply", lambda self, action: ("", float("nan"), True, {}))
+def test_fails_rollout_whose_reward_is_no_number(rollout):
     with pytest.raises(InvalidRewardError):
-        rollout(repeat, group_size=1)
+        rollout(lambda prompt: "nan", group_size=1)
 
 
 def test_ends_episode_whose_first_prompt_does_not_fit(rollout):

@@ -15,8 +15,8 @@ import pytest
 
 from benchmarks.forgery import member, packed, unpacked, with_members
 from tests.tinkergym.certificates.made_run import Run
-from tinkergym.certificates import archive, verify
-from tinkergym.certificates.archive import reading_bundle
+from tinkergym.certificates import verify
+from tinkergym.certificates.archive import ReadLimits, reading_bundle
 from tinkergym.errors import InvalidDataError
 
 
@@ -193,13 +193,8 @@ def test_refuses_pipes_and_devices(tmp_path):
         verify("/dev/zero")
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Read at most 64 KiB, so that bombs of a megabyte are refused."""
-    monkeypatch.setattr(archive, "MOST_BYTES", 2**16)
-    monkeypatch.setattr("tinkergym.certificates.verification.MOST_BYTES", 2**16)
-    monkeypatch.setattr(archive, "MOST_GROWTH", 2)
-    monkeypatch.setattr(archive, "_CHUNK", 2**14)
+SMALL = ReadLimits(most_bytes=2**16, most_growth=2, chunk_bytes=2**14)
+"""At most 64 KiB, so that bombs of a megabyte are refused."""
 
 
 def header_bomb(kind):
@@ -224,55 +219,53 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_refuses_compressed_bombs(bundle, tmp_path, small, name):
+def test_refuses_compressed_bombs(bundle, tmp_path, name):
     path = tmp_path / "bomb.tar.gz"
     path.write_bytes(gzip.compress(BOMBS[name](bundle)))
     with pytest.raises(InvalidDataError):
-        verify(path)
+        verify(path, limits=SMALL)
 
 
 @pytest.mark.parametrize("name", ["certificate", "pax", "global", "long_name"])
-def test_refuses_large_headers_and_documents(bundle, tmp_path, small, name):
+def test_refuses_large_headers_and_documents(bundle, tmp_path, name):
     path = tmp_path / "bomb.tar"
     path.write_bytes(BOMBS[name](bundle))
     with pytest.raises(InvalidDataError):
-        verify(path)
+        verify(path, limits=SMALL)
     alone = tmp_path / "bomb.json"
     alone.write_bytes(b"{" + b" " * 2**20)
     with pytest.raises(InvalidDataError):
-        verify(alone)
+        verify(alone, limits=SMALL)
 
 
-def test_refuses_more_files_than_a_run_has(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "MOST_FILES", 10)
+def test_refuses_more_files_than_a_run_has(tmp_path):
     path = packed({f"f{n}": b"" for n in range(11)}, tmp_path / "many.tar")
-    with pytest.raises(InvalidDataError), reading_bundle(path):
+    with pytest.raises(InvalidDataError), reading_bundle(path, ReadLimits(most_files=10)):
         pass
 
 
-def test_refuses_a_line_without_an_end(tmp_path, small):
+def test_refuses_a_line_without_an_end(tmp_path):
     path = packed({"events.jsonl": b"x" * 2**17}, tmp_path / "line.tar")
-    with reading_bundle(path) as files, pytest.raises(InvalidDataError):
+    with reading_bundle(path, SMALL) as files, pytest.raises(InvalidDataError):
         list(files.lines("events.jsonl"))
     path = packed({"events.jsonl": b"a\nb"}, tmp_path / "line.tar")
-    with reading_bundle(path) as files, pytest.raises(InvalidDataError):
+    with reading_bundle(path, SMALL) as files, pytest.raises(InvalidDataError):
         list(files.lines("events.jsonl"))
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**14 - 1, 2**14, 3 * 2**14 + 5])
-def test_reads_lines_across_chunks(tmp_path, small, size):
+def test_reads_lines_across_chunks(tmp_path, size):
     lines = [b"a" * (size % 1000) + b"%d" % n for n in range(size // 500)]
     path = packed({"lines": b"".join(line + b"\n" for line in lines)}, tmp_path / "lines.tar")
-    with reading_bundle(path) as files:
+    with reading_bundle(path, SMALL) as files:
         assert list(files.lines("lines")) == lines
 
 
-def test_refuses_more_objects_than_a_run_has(bundle, tmp_path, monkeypatch):
+def test_refuses_more_objects_than_a_run_has(bundle, tmp_path):
     path = tmp_path / "certificate.json"
     path.write_bytes(unpacked(bundle)["certificate.json"])
-    monkeypatch.setattr("tinkergym.certificates.document.MOST_OBJECTS", 10)
     with pytest.raises(InvalidDataError):
-        verify(path)
+        verify(path, limits=ReadLimits(most_objects=10))
 
 
 def test_reads_many_wrong_facts_in_little_memory(bundle, tmp_path):
@@ -282,7 +275,7 @@ def test_reads_many_wrong_facts_in_little_memory(bundle, tmp_path):
     path.write_text(body.replace('"not_learned": []', f'"not_learned": {wrong}', 1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidDataError):
-        verify(path)
+        verify(path, limits=SMALL)
     # One error for each of them would take hundreds of megabytes.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 

@@ -84,7 +84,7 @@ def install(folder, name, source, points=""):
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch):
     """So that no column is folded, whatever the terminal that the tests run in."""
-    monkeypatch.setattr(out, "width", 200)
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def run(*arguments):
@@ -101,7 +101,7 @@ def test_lists_cell_spaces_and_splits_below_pack_and_version():
 
 
 def test_keeps_short_words_whole_on_a_narrow_terminal(monkeypatch):
-    monkeypatch.setattr(out, "width", 50)
+    monkeypatch.setenv("COLUMNS", "50")
     assert {"multi", "dependent", "test", "train"} <= set(run("listed").stdout.split())
 
 

@@ -135,12 +135,7 @@ def test_writes_the_folder_and_says_what_is_in_it(trained, tmp_path, tg_run, mon
 
 
 def test_asks_for_the_extra_when_merging_without_torch(trained, tmp_path, monkeypatch):
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "peft" else find(name, *rest)
-    )
+    monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(tg.TinkerGymError, match=r"peft.*\[backend\]"):
         trained.job.export(tmp_path / "out", merge=True)
     assert not (tmp_path / "out").exists()

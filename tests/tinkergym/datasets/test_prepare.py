@@ -71,10 +71,9 @@ def test_names_equal_data_alike_and_other_data_differently(renderer):
     assert data_id(TALK, ASKED) == data_id(TALK, ASKED) != data_id(ASKED, TALK)
 
 
-def test_cuts_much_data_into_chunks_that_keep_its_order(renderer, monkeypatch):
-    monkeypatch.setattr("tinkergym.datasets.prepare.CHUNK_TOKENS", 60)
+def test_cuts_much_data_into_chunks_that_keep_its_order(renderer):
     rows = [{"prompt": f"{number}?", "completion": str(number)} for number in range(12)]
-    prepared = prepare(tg.tasks.SequenceTasks(rows), renderer, kind="sft")
+    prepared = prepare(tg.tasks.SequenceTasks(rows), renderer, kind="sft", chunk_tokens=60)
     assert len(prepared.manifest.chunks) > 3
     answers = [trained_texts(renderer, sequence)[0] for (sequence,) in records(prepared)]
     assert [answer[: len(str(i))] for i, answer in enumerate(answers)] == [str(i) for i in range(12)]

@@ -27,7 +27,7 @@ def api():
 
 @pytest.fixture
 def calls(api):
-    queue = CallQueue(api, POLICY_ID)
+    queue = CallQueue(api, POLICY_ID, full_pause_seconds=0.0)
     yield queue
     queue.close(wait=False)
 
@@ -59,8 +59,7 @@ def test_sends_nothing_after_unknown_outcome_or_another_scripts_calls(api, calls
     assert api.service.stored == []
 
 
-def test_retries_call_for_which_there_is_no_room_yet(api, calls, monkeypatch):
-    monkeypatch.setattr("tinkergym.remote.call_queue._FULL_PAUSE_SECONDS", 0.0)
+def test_retries_call_for_which_there_is_no_room_yet(api, calls):
     api.service.refuse["publish"] = TooManyRequestsError("as many wait as may")
     assert calls.add(Publish(), version).result(60.0) == 1
 

@@ -5,7 +5,6 @@ import pytest
 
 from tinkergym.errors import InvalidImageError, NotFoundError, ServiceUnavailableError
 from tinkergym.images.files import image_file
-from tinkergym.remote import http_sampler
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
@@ -115,11 +114,10 @@ def test_fails_every_request_with_services_error_after_the_patience(service, ope
     assert found["a"].error.type == "ServiceUnavailableError"
 
 
-def test_retries_busy_service_past_all_patience(service, open_sampler, monkeypatch):
-    monkeypatch.setattr(http_sampler, "FULL_PAUSE_SECONDS", 0.01)
+def test_retries_busy_service_past_all_patience(service, open_sampler):
     for _ in range(30):
         service.break_next("POST /v1/sample", status=429)
-    sampler = open_sampler(patience_seconds=0.0)
+    sampler = open_sampler(patience_seconds=0.0, full_pause_seconds=0.01)
     inbox = SimpleQueue()
     sampler.submit([request("a")], inbox.put)
     assert isinstance(answers(inbox, 1)["a"], Completion)

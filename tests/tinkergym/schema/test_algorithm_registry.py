@@ -95,9 +95,9 @@ def test_finds_a_file_added_to_the_folder(site, monkeypatch):
     assert algorithms.Ranks is built_in["ranks"]
 
 
-def test_shows_a_stored_job_without_its_pack(ranks, monkeypatch):
+def test_shows_a_stored_job_without_its_pack(ranks):
     written = parse_spec(OWN).model_dump_json()
-    monkeypatch.setattr(algorithm_registry, "_of_packs", {})
+    algorithm_registry.forget_packs()
     (ranks / "tinkergym_ranks-0.1.dist-info" / "entry_points.txt").unlink()
     missing = stored_spec(written)
     assert missing.algorithm.failure_weight == 0.25

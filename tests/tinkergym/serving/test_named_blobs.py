@@ -8,9 +8,8 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
-from tinkergym.serving import client_session
 from tinkergym.serving.connection import EnvConnection
-from tinkergym.serving.named_blobs import SeenBlobs, SentBlobs, contents, named
+from tinkergym.serving.named_blobs import SEEN, SeenBlobs, SentBlobs, contents, named
 from tinkergym.serving.protocol import decode, encode, join_frame, split_frame
 from tinkergym.testing.environment_server import TOKEN
 
@@ -47,11 +46,11 @@ def received(monkeypatch):
         return frames[-1]
 
     monkeypatch.setattr(EnvConnection, "exchange", noted)
-    monkeypatch.setattr(client_session, "SEEN", SeenBlobs())
+    SEEN.forget()
     return frames
 
 
-def test_sends_groups_picture_once_to_each_of_its_episodes(serve, received, monkeypatch):
+def test_sends_groups_picture_once_to_each_of_its_episodes(serve, received):
     url = serve("serving-test/Gallery-v0")
     here = Gallery()
     for _ in range(4):
@@ -63,7 +62,7 @@ def test_sends_groups_picture_once_to_each_of_its_episodes(serve, received, monk
         env.close()
     assert sum(map(len, received)) < 2 * (32 * 32 * 3) + 20_000
     # Another process has seen nothing, and asks for what it lacks.
-    monkeypatch.setattr(client_session, "SEEN", SeenBlobs())
+    SEEN.forget()
     received.clear()
     env = tg.make("tinkergym/Remote-v0", url=url, token=TOKEN)
     for shown in (env.reset(seed=4)[0], env.step(1)[0]):
@@ -96,11 +95,10 @@ def test_rejects_frame_that_names_what_is_not_known(entry):
         decode(join_frame(head, [] if isinstance(entry, str) else blobs), {"cd" * 32: b"x"})
 
 
-def test_bounds_memory_that_short_frame_takes_by_repeated_names(monkeypatch):
-    monkeypatch.setattr("tinkergym.serving.protocol.MOST_BLOB_BYTES", 10_000)
+def test_bounds_memory_that_short_frame_takes_by_repeated_names():
     head = {"values": [{"$bytes": number} for number in range(30)], "$blobs": ["ab" * 32] * 30}
     with pytest.raises(InvalidRequestError, match="bytes"):
-        decode(join_frame(head, []), {"ab" * 32: b"x" * 1000})
+        decode(join_frame(head, []), {"ab" * 32: b"x" * 1000}, most_blob_bytes=10_000)
 
 
 def test_bounds_what_is_kept_and_noted():

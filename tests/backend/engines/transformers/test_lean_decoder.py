@@ -6,7 +6,6 @@ from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights
 from backend.engines.token_sampling import choose_tokens
-from backend.engines.transformers.lean_decoder import LeanDecoder
 from backend.engines.transformers.loaded_policies import AdapterSegment
 from backend.engines.transformers.packed_batch import Span
 from backend.engines.transformers.packed_model import PackedModel
@@ -16,8 +15,8 @@ CPU = torch.device("cpu")
 RANK = 4
 
 
-def load(directory, dtype=torch.float32):
-    return PackedModel(directory, device=CPU, dtype=dtype)
+def load(directory, dtype=torch.float32, *, lean=True):
+    return PackedModel(directory, device=CPU, dtype=dtype, lean=lean)
 
 
 def logits_of_three_steps(model):
@@ -40,20 +39,18 @@ def logits_of_three_steps(model):
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen2-tied", "llama", "mistral"])
-def test_runs_lean_llama_decoder_with_bits_of_its_own_modules(make_model, monkeypatch, architecture):
+def test_runs_lean_llama_decoder_with_bits_of_its_own_modules(make_model, architecture):
     lean = load(make_model(architecture))
     assert lean.is_lean
-    monkeypatch.setattr(LeanDecoder, "__init__", refuse)
-    own = load(make_model(architecture))
+    own = load(make_model(architecture), lean=False)
     assert not own.is_lean
     assert torch.equal(logits_of_three_steps(lean), logits_of_three_steps(own))
 
 
-def test_runs_in_bfloat16_too(make_model, monkeypatch):
+def test_runs_in_bfloat16_too(make_model):
     lean = load(make_model("qwen3"), torch.bfloat16)
     assert lean.is_lean
-    monkeypatch.setattr(LeanDecoder, "__init__", refuse)
-    own = load(make_model("qwen3"), torch.bfloat16)
+    own = load(make_model("qwen3"), torch.bfloat16, lean=False)
     assert torch.equal(logits_of_three_steps(lean), logits_of_three_steps(own))
 
 
@@ -66,12 +63,11 @@ def test_runs_with_sampling_without_python(make_model, caplog, architecture):
 
 
 @pytest.mark.parametrize("ranks", [RANK, 100])
-def test_runs_adapters_together_or_singly_with_bits_of_own_modules(make_model, monkeypatch, ranks):
+def test_runs_adapters_together_or_singly_with_bits_of_own_modules(make_model, ranks):
     directory = make_model("qwen3")
     adapters = [adapter(directory, ranks, seed=seed) for seed in (1, 2)]
     lean = load(directory)
-    monkeypatch.setattr(LeanDecoder, "__init__", refuse)
-    own = load(directory)
+    own = load(directory, lean=False)
     found = [logits_of_several_policies(model, adapters) for model in (lean, own)]
     assert torch.equal(*found)
     base = logits_of_three_steps(own)
@@ -124,7 +120,3 @@ def adapter(directory, rank, *, seed):
             tensors[f"{name}.lora_A.weight"] = torch.randn(rank, module.in_features, generator=draw)
             tensors[f"{name}.lora_B.weight"] = torch.randn(module.out_features, rank, generator=draw)
     return AdapterWeights(rank=rank, alpha=0.1 * rank, tensors=tensors)
-
-
-def refuse(*_, **__):
-    raise AttributeError("none such")
