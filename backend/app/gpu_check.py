@@ -15,7 +15,7 @@ _COMMAND = (sys.executable, "-m", "backend.workers.device_choice")
 _SECONDS = 60.0
 
 
-def require_gpus(config: ServiceConfig, command: Sequence[str] = _COMMAND) -> None:
+def require_gpus(config: ServiceConfig, command: Sequence[str] | None = None) -> None:
     """Ask a child process, which imports torch, whether `device` can be used; only for `device=cuda`.
 
     A check that does not finish refuses nothing: workers check again.
@@ -27,7 +27,7 @@ def require_gpus(config: ServiceConfig, command: Sequence[str] = _COMMAND) -> No
         return
     with suppress(subprocess.TimeoutExpired, ValueError):
         done = subprocess.run(
-            [*command, config.device, str(config.learner_ranks)],
+            [*(command or _COMMAND), config.device, str(config.learner_ranks)],
             capture_output=True,
             timeout=_SECONDS,
             check=False,

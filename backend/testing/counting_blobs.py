@@ -1,4 +1,4 @@
-"""Blobs that count how often they are listed, which takes as long as there are many."""
+"""Blobs that count how often they are listed, which takes longer the more there are."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from backend.store.blobs import BlobInfo, LocalBlobs
 
 
 class CountingBlobs(LocalBlobs):
-    """As `LocalBlobs`."""
+    """As `LocalBlobs`, for a folder and those below it."""
 
-    def __init__(self, root: Path) -> None:
-        """`listings` begins at 0."""
+    def __init__(self, root: Path, listed: list[str] | None = None) -> None:
+        """`listed` gets the key of each listing."""
         super().__init__(root)
-        self.listings = 0
+        self.listed = [] if listed is None else listed
+
+    def below(self, key: str) -> CountingBlobs:
+        """See `Blobs`."""
+        return CountingBlobs(self._path(key), listed=self.listed)
 
     def files(self, key: str = "") -> list[BlobInfo]:
-        """As `LocalBlobs.files`, counted."""
-        self.listings += 1
+        """See `Blobs`."""
+        self.listed.append(key)
         return super().files(key)

@@ -63,7 +63,7 @@ def test_ends_answer_with_last_line_and_no_empty_chunk():
     assert client.bodies == [(b"1\n2\n", True), (b"3\n", False)]
 
 
-def test_cuts_lines_anywhere():
+def test_accepts_lines_that_are_cut_anywhere():
     async def chunks(_client):
         for piece in (b"o", b"ne\nt", b"wo", b"\n"):
             yield piece

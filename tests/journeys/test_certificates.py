@@ -47,7 +47,7 @@ def changed(bundle, folder, name, spoil):
     return target
 
 
-def test_holds_every_check_of_a_clean_run(job, tmp_path):
+def test_passes_every_check_of_a_clean_run(job, tmp_path):
     written = job.certificate(tmp_path)
     assert set(verdicts(written).values()) == {"holds"}, written.checks
     facts = written.certificate.facts

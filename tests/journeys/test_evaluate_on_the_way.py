@@ -23,7 +23,7 @@ class Short(tg.SingleTurnEnv):
         return -len(answer) / 100
 
 
-def test_plays_them_by_service_in_this_environment_and_others(client, tmp_path):
+def test_plays_evaluations_on_the_service_in_several_environments(client, tmp_path):
     job = client.train(
         "board/TicTacToeVs-v0",
         steps=2,
@@ -65,7 +65,7 @@ def _best_on_the_command_line(name, version, folder):
     assert (folder / "best" / "adapter_model.safetensors").exists()
 
 
-def test_plays_those_of_its_own_class_by_client(client):
+def test_plays_evaluations_of_a_local_class_in_the_client(client):
     job = client.train(Short, steps=2, algorithm=SMALL, evaluate=tg.EvaluateEvery(2, episodes=3))
     job.wait(warn=False)
     assert [(one.step, one.episodes, one.failed_episodes) for one in job.evaluations()] == [

@@ -39,7 +39,7 @@ def test_plays_on_the_service_what_this_machine_lacks(client):
     assert (there.mean, there.stop_reasons) == (here.mean, here.stop_reasons)
 
 
-def test_evaluates_by_command_there_too(client):
+def test_evaluates_on_the_service_from_the_command_line(client):
     done = CliRunner().invoke(app, ["eval", AFAR, "--policy", "nano", "--tasks", "3", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["episodes"]) == (0, 3), done.output
 

@@ -9,7 +9,7 @@ from scripts.settings_walk import WALKS, classes_asked, counts, walked
     ("title", "most"),
     [("from client.train to the loop", (25, 10, 4)), ("inside Admission.check", (15, 8, 3))],
 )
-def test_passes_few_files_with_settings(title, most):
+def test_takes_settings_through_few_files(title, most):
     walk = walked(WALKS[title])
     assert all(count <= limit for count, limit in zip(counts(walk), most, strict=True)), walk
 
@@ -21,5 +21,5 @@ def test_follows_checks_of_admission():
     }
 
 
-def test_asks_for_class_of_spec_in_few_callers():
+def test_asks_for_class_of_a_spec_in_few_places():
     assert len(classes_asked()) <= 15, classes_asked()

@@ -230,7 +230,7 @@ def test_gives_tenants_in_one_call_bits_of_training_alone(model_dir, bench):
     assert {name: weights_sha256(shared.weights(name)) for name in TENANTS} == alone
 
 
-def test_leaves_nobodys_gradient_after_one_tenants_bad_batch(model_dir, bench):
+def test_leaves_no_gradient_after_one_tenants_bad_batch(model_dir, bench):
     """Fails when a call that is refused in its middle keeps the gradients of the policies before it."""
     work, hashes = _work(bench), []
     (first, *rest) = work["written"].sequences

@@ -175,3 +175,12 @@ def _helpers() -> _Helpers:
             _shared = _Helpers()
             atexit.register(_shared.close)
         return _shared
+
+
+def close_helpers() -> None:
+    """End this process's helpers; the next comparison starts others."""
+    global _shared  # noqa: PLW0603 - one per process
+    with _lock:
+        if _shared is not None:
+            _shared.close()
+        _shared = None

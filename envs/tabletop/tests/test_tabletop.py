@@ -77,7 +77,7 @@ def test_hides_other_cards_from_poker_player_before_the_showdown():
         assert "other player's card" in table.observe("first")["text"]
 
 
-def test_lets_a_pair_beat_a_king_and_splits_equal_cards():
+def test_ranks_a_pair_above_a_king_and_splits_equal_cards():
     table = make_game("tabletop/LeducPoker-v0")
     table.reset(seed=0)
     found = set()

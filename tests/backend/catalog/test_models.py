@@ -101,7 +101,9 @@ def test_reports_hub_id_that_cannot_be_had_as_unknown_model(directory, monkeypat
     def offline(hub_id, **options):
         raise errors.LocalEntryNotFoundError("offline")
 
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=offline))
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=offline, errors=errors)
+    )
     with pytest.raises(UnknownModelError):
         resolve_model("some/model", {})
     found = SimpleNamespace(snapshot_download=lambda hub_id, **options: str(directory))

@@ -113,7 +113,7 @@ def test_rejects_prompt_with_an_image_by_its_kind(answers):
     assert (error.type, error.field) == ("UnsupportedPartError", "images")
 
 
-def test_answers_from_the_one_version_of_the_base_model_only(answers):
+def test_answers_from_the_base_model_by_its_one_version_only(answers):
     found = answers([ask(str(version), prompt(4), policy_version=version) for version in (None, 0, 7)])
     assert found["None"].policy_version == found["0"].policy_version == 0
     assert found["7"].error.type == "PolicyVersionGoneError"

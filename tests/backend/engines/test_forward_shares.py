@@ -68,7 +68,7 @@ def test_bounds_every_share_by_the_least_wanted_one():
     assert shares.divided({"ada": 900, "bob": 5000}) == {"ada": 128, "bob": 128}
 
 
-def test_keeps_forward_of_one_tenant_short_while_another_is_expected():
+def test_keeps_a_tenants_forward_short_while_another_is_expected():
     shares = ForwardShares(least=16, most=256)
     shares.note(["ada", "bob"], now=0.0)
     shares.note(["bob"], now=1.0)

@@ -56,7 +56,7 @@ def test_alarms_on_fall_against_anchors_and_names_version_before_it():
     assert "go 4" in message or "go 5" in message
 
 
-def test_alarms_not_where_all_games_go_worse():
+def test_raises_no_alarm_where_all_games_go_worse():
     rounds = [{"anchor": score, "own": score} for score in (0.6, 0.6, 0.1, 0.1)]
     assert not looked(watch(), rounds)
 

@@ -53,7 +53,7 @@ def test_resumes_from_checkpoint_after_the_database_was_locked_briefly(lab, writ
     assert "locked the database" in warnings[0].message
 
 
-def test_then_keeps_the_recorded_steps_since_its_checkpoint(lab, written, monkeypatch):
+def test_keeps_recorded_steps_since_the_checkpoint_after_a_lock(lab, written, monkeypatch):
     lock_database(monkeypatch, "append_events", times=1)
     job_id = written.start("sft", ROWS, steps=4)
     until_it_ends(lab, job_id)

@@ -74,7 +74,7 @@ def test_begins_corrected_ratio_at_the_steps_first_policy_in_parts(lab, calls):
 
 
 @pytest.mark.parametrize("correction", ["truncated", "masked"])
-def test_begins_corrected_ratio_there_in_later_whole_passes_too(lab, calls, correction):
+def test_begins_corrected_ratio_at_first_policy_in_later_passes(lab, calls, correction):
     metrics = trained(lab, updates_per_step=3, importance_correction=correction)
     for part in calls[2::2]:
         for sequence in part:

@@ -40,7 +40,7 @@ def test_makes_chosen_answers_win_and_margin_grow(lab, written, adapter):
 
 
 @pytest.mark.parametrize("loss", [IPO(), Hinge(), SimPO(), ORPO(), DPO(label_smoothing=0.1)])
-def test_parts_the_answers_by_every_loss(lab, written, loss):
+def test_separates_chosen_from_rejected_answers_by_every_loss(lab, written, loss):
     job_id = written.run("preference", PAIRS, steps=8, batch_size=4, learning_rate=2e-3, loss=loss)
     first, *_, last = lab.events(job_id, "step")
     assert last.loss < first.loss

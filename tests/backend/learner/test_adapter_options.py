@@ -82,7 +82,7 @@ def test_scales_rank_stabilized_adapter_by_the_root_of_its_rank():
     assert AdapterWeights(rank=16, alpha=8.0, rslora=True, tensors=tensors).scaling == 2.0
 
 
-def test_computes_then_as_a_learner_of_equivalent_alpha(model_dir, batch):
+def test_computes_rank_stabilized_as_with_the_equivalent_alpha(model_dir, batch):
     learner = Learner(model_dir)
     learner.create_policy("stable", LoRA(rank=9, alpha=2.0, rslora=True), seed=1)
     learner.create_policy("plain", LoRA(rank=9, alpha=2.0 * math.sqrt(9)), seed=1)

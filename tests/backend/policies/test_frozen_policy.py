@@ -68,7 +68,7 @@ def test_counts_from_the_policy_the_job_began_with(lab, written, loaded, adapter
     ],
     ids=["reward", "ppo"],
 )
-def test_does_so_in_the_reward_and_beside_a_value_head(lab, written, algorithm):
+def test_measures_reward_kl_from_what_the_job_began_with(lab, written, algorithm):
     adapter = LoRA(rank=4)
     first, second = kls(
         lab,
@@ -80,7 +80,7 @@ def test_does_so_in_the_reward_and_beside_a_value_head(lab, written, algorithm):
 
 
 @pytest.mark.parametrize("checkpoint_every", [1, 100])
-def test_keeps_that_policy_after_restart_though_other_job_is_gone(lab, written, checkpoint_every):
+def test_keeps_the_reference_after_restart_though_its_job_is_gone(lab, written, checkpoint_every):
     adapter = LoRA(rank=4)
     begun_with = taught(written, adapter)
     settings = {

@@ -200,7 +200,7 @@ def test_lists_files_once_for_many_chunks_and_keeps_the_limit(tmp_path):
     uploads = Uploads(blobs, "ada", room=QuotaRoom())
     for name, body in chunks[:20]:
         uploads.add_chunk(name, body, most_bytes=200 * size)
-    assert blobs.listings == 1
+    assert len(blobs.listed) == 1
     with pytest.raises(PayloadTooLargeError):
         for name, body in chunks:
             uploads.add_chunk(name, body, most_bytes=200 * size)
@@ -217,4 +217,4 @@ def test_gives_added_chunk_its_part_of_what_is_left(tmp_path, limit):
     uploads = Uploads(blobs, "ada", room=QuotaRoom(), most_chunks=most_chunks)
     for name, body in chunks:
         uploads.add_chunk(name, body, most_bytes=most)
-    assert blobs.listings == 2
+    assert len(blobs.listed) == 2

@@ -54,7 +54,7 @@ def again(name, number, **fields):
     return CLEAN.model_copy(update={name: [*entries, entries[number].model_copy(update=fields)]})
 
 
-def test_holds_every_check_of_clean_facts():
+def test_passes_every_check_of_clean_facts():
     assert {check.verdict for check in checks_of(CLEAN)} == {"holds"}
 
 

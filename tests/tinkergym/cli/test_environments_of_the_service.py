@@ -23,7 +23,7 @@ def test_lists_and_trains_in_the_services_environments(client):
     assert (job.wait().step, job.spec.rollout) == (1, "server")
 
 
-def test_lists_them_on_the_command_line(service, tg_run):
+def test_lists_the_services_environments_on_the_command_line(service, tg_run):
     assert AFAR in tg_run("envs", "--service").stdout
     listed = json.loads(tg_run("envs", "--service", "--json").stdout)["environments"]
     assert listed[0] == {"id": AFAR, "distribution": "scripted", "version": "0"}

@@ -224,7 +224,7 @@ def test_plays_all_others_in_a_game_of_three():
     assert rewards == {2.0, -1.0}
 
 
-def test_wins_by_an_opponents_illegal_move():
+def test_wins_when_an_opponent_moves_illegally():
     env = against(Scripted("1", "nonsense"), "second")
     env.reset(seed=3)
     observation, reward, over, _, info = env.step("1")

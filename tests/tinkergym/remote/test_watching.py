@@ -40,7 +40,7 @@ def test_shows_progress_of_waiting_on_terminals_error_stream_only(job, monkeypat
 
 
 @pytest.mark.parametrize(("progress", "seen"), [(None, False), (False, False), (True, True)])
-def test_keeps_quiet_elsewhere_unless_asked(job, capsys, progress, seen):
+def test_shows_nothing_outside_terminals_unless_asked(job, capsys, progress, seen):
     job.wait(progress=progress)
     captured = capsys.readouterr()
     assert (captured.out, "step 3/3" in captured.err) == ("", seen)

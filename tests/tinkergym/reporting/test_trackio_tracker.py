@@ -32,7 +32,7 @@ class Run:
         self.ended = exit_code
 
 
-def test_says_last_step_of_trackio_before_it_begins(install):
+def test_says_last_step_of_a_trackio_run_before_it_begins(install):
     runs = []
     storage = types.SimpleNamespace(
         get_max_step_for_run=lambda project, name: None if runs else 4,

@@ -33,7 +33,7 @@ def test_returns_one_environment_or_several_with_weights():
     assert [(each["kwargs"], each["weight"]) for each in several] == [({"size": 3}, 0.7), ({}, 0.3)]
 
 
-def test_makes_each_in_its_own_way():
+def test_makes_each_environment_in_its_own_way():
     mix = describe_mix([(Echo, 0.5, {"size": 3}), (Echo, 0.2, {"size": 4}), (Other, 0.3)])
     made = [mix.make(ref) for ref in job_of(mix).own_environments.values()]
     assert [(type(env.unwrapped), env.unwrapped.size) for env in made] == [(Echo, 3), (Echo, 4), (Other, 1)]

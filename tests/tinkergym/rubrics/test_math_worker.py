@@ -36,7 +36,7 @@ def test_works_in_any_thread_and_leaves_signals_alone():
 def test_blames_no_answer_for_helper_that_cannot_start(monkeypatch, tmp_path):
     broken = tmp_path / "worker.py"
     broken.write_text("raise SystemExit(1)")
-    monkeypatch.setattr(mathematics, "_shared", None)
+    mathematics.close_helpers()
     monkeypatch.setattr(mathematics, "_WORKER", broken)
     with pytest.raises(EnvironmentInfrastructureError):
         math_equal("a", "b")

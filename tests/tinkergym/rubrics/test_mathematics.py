@@ -55,7 +55,7 @@ def test_raises_on_invalid_gold_answer(gold):
 
 
 def test_names_the_extra_without_math_verify(monkeypatch):
-    monkeypatch.setattr(mathematics, "_shared", None)
+    mathematics.close_helpers()
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(InvalidRequestError, match=r"\.\[math\]"):
         math_equal("a", "b")

@@ -11,7 +11,7 @@ def test_accepts_template_by_its_text_or_by_name():
 
 
 @pytest.mark.parametrize("given", ["chatml", "template.jinja", "user: hello"])
-def test_rejects_what_is_neither(given):
+def test_rejects_what_is_neither_template_text_nor_name(given):
     refusal = template_text(given)
     assert isinstance(refusal, Refusal)
     assert (refusal.field, refusal.code) == ("chat_template", "not_a_template")

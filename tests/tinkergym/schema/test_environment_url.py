@@ -25,7 +25,7 @@ def test_gives_an_address_one_spelling(text, canonical):
         *("ws://user@host", "ws://host?q=1", "ws://host#f"),
     ],
 )
-def test_rejects_anything_else(text):
+def test_rejects_anything_but_an_address(text):
     with pytest.raises(InvalidRequestError) as refused:
         parse_environment_url(text)
     assert refused.value.field == "url"

@@ -13,7 +13,7 @@ def test_accepts_versions_that_differ_in_the_last_number(service):
 
 
 @pytest.mark.parametrize("service", ["0.2.0", "1.1.0", "0", ""])
-def test_rejects_others_with_what_to_install(service):
+def test_rejects_other_versions_with_what_to_install(service):
     with pytest.raises(VersionMismatchError) as refused:
         require_same_version("0.1.0", service)
     assert f"pip install 'tinkergym=={service}'" in refused.value.hint

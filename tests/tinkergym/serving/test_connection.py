@@ -8,7 +8,7 @@ from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed
 from websockets.uri import parse_uri
 
-from tinkergym.errors import EnvironmentBusyError
+from tinkergym.errors import ServiceUnreachableError
 from tinkergym.serving.protocol import PATH, VERSION, decode
 from tinkergym.testing.environment_server import TOKEN
 
@@ -52,7 +52,7 @@ def test_hangs_up_on_connection_that_opens_no_session(stranger):
 def test_limits_number_of_connections(serve, connect):
     url = serve(capacity=1)
     envs = [connect(url) for _ in range(18)]
-    with pytest.raises(EnvironmentBusyError):
+    with pytest.raises(ServiceUnreachableError, match="too many connections"):
         connect(url, reconnect_seconds=0.05)
     envs[0].close()
     connect(url, reconnect_seconds=10)

@@ -137,7 +137,7 @@ def test_flattens_text_beside_numbers_reversibly_too(dtype, text):
     assert data_equivalence(unflatten(space, flat), value, exact=True)
 
 
-def test_neither_flattens_nor_unflattens_other_than_texts_of_space():
+def test_flattens_and_unflattens_only_texts_of_the_space():
     with pytest.raises(ValueError, match="not in"):
         flatten(Text(3), "four")
     with pytest.raises(ValueError, match="no Unicode character"):

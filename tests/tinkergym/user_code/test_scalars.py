@@ -34,7 +34,7 @@ def test_reads_number_alike_in_whatever_it_is_kept(value, kind):
 
 
 @given(st.integers(-(2**53), 2**53), st.sampled_from([int, np.int64, np.array, torch.tensor]))
-def test_reads_integer_alike_too(value, kind):
+def test_reads_an_integer_alike_in_any_container(value, kind):
     assert finite_number(kind(value)) == value
 
 
@@ -115,7 +115,7 @@ def test_finds_async_method_of_environment_before_a_job(client, name):
     assert caught.value.field == "environment"
 
 
-def test_awaits_also_in_environment_by_hand():
+def test_awaits_terms_of_a_hand_written_environment_too():
     class Plain(gym.Env):
         async def step(self, action):
             return "", 0.0, True, False, {}

@@ -47,7 +47,7 @@ def test_runs_lean_llama_decoder_with_bits_of_its_own_modules(make_model, archit
     assert torch.equal(logits_of_three_steps(lean), logits_of_three_steps(own))
 
 
-def test_runs_in_bfloat16_too(make_model):
+def test_runs_the_lean_decoder_in_bfloat16(make_model):
     lean = load(make_model("qwen3"), torch.bfloat16)
     assert lean.is_lean
     own = load(make_model("qwen3"), torch.bfloat16, lean=False)
