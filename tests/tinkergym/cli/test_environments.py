@@ -87,10 +87,27 @@ def wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
+_listed = {}
+
+
+@pytest.fixture
+def listed_once(monkeypatch):
+    """List the same packs once for all tests of how they are shown: that starts a process."""
+
+    def once(packs, listed=listing.list_environments):
+        key = tuple(pack.name for pack in packs)
+        if key not in _listed:
+            _listed[key] = list(listed(packs))
+        return _listed[key]
+
+    monkeypatch.setattr(listing, "list_environments", once)
+
+
 def run(*arguments):
     return CliRunner().invoke(app, ["envs", *arguments])
 
 
+@pytest.mark.usefixtures("listed_once")
 def test_lists_cell_spaces_and_splits_below_pack_and_version():
     result = run("listed", "board")
     lines = {line.split()[0]: " ".join(line.split()) for line in result.stdout.splitlines()}
@@ -113,6 +130,7 @@ def test_folds_no_line_in_a_pipe(monkeypatch):
     assert len([line for line in lines if "->" not in line]) <= 2
 
 
+@pytest.mark.usefixtures("listed_once")
 def test_reports_what_is_broken_with_its_reason_beside_the_rest():
     result = run("listed", "unlucky", "greedy", "bandit")
     assert result.exit_code == 0
@@ -125,8 +143,9 @@ def test_reports_what_is_broken_with_its_reason_beside_the_rest():
     assert "Traceback" not in result.output
 
 
+@pytest.mark.usefixtures("listed_once")
 def test_gives_programs_json_and_nothing_else():
-    listed = json.loads(run("--json", "listed", "unlucky", "greedy").stdout)
+    listed = json.loads(run("--json", "listed", "unlucky", "greedy", "bandit").stdout)
     environments = {one["id"]: one for one in listed["environments"]}
     fine = environments["listed/Fine-v0"]
     assert (fine["turns"], fine["data"], fine["splits"]) == ("multi", "dependent", ["train", "test"])

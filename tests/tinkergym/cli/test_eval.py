@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -150,7 +151,7 @@ def test_keeps_what_was_played_on_ctrl_c_and_says_how(tmp_path):
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     while process.poll() is None and (not file.exists() or len(file.read_bytes().splitlines()) < 4):
-        pass
+        threading.Event().wait(0.01)  # The process needs the core.
     process.send_signal(signal.SIGINT)
     said = process.communicate()[0]
     assert process.returncode == 130

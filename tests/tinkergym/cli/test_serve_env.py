@@ -70,19 +70,33 @@ def test_draws_token_shows_it_once_and_asks_two_clients(start):
     other.close()
 
 
+OWN = """
+import tinkergym as tg
+class Echo(tg.SingleTurnEnv):
+    system_prompt = "Say it."
+    def __init__(self, word="hello"): self.word = word
+    def ask(self, options): return self.word
+    def score(self, answer): return float(answer == self.word)
+"""
+
+
 @pytest.mark.service
 @pytest.mark.parametrize(
     ("number", "more"), [(signal.SIGTERM, ()), (signal.SIGINT, ("--processes",))], ids=["TERM", "INT"]
 )
-def test_closes_environments_on_signal_and_ends_server_without_error(start, number, more):
-    process, url, _ = start("--token", "a-token-of-mine", *more)
+def test_serves_own_environment_by_where_it_stands_until_a_signal(start, tmp_path, monkeypatch, number, more):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    process, url, _ = start("--token", "a-token-of-mine", "--kwargs", '{"word": "hi"}', *more, env="own:Echo")
     env = remote(url, "a-token-of-mine")
+    assert env.reset(seed=0)[0] == "hi"
+    assert (env.step("hi")[1], env.metadata["system_prompt"]) == (1.0, "Say it.")
     env.reset(seed=0)
     process.send_signal(number)
     rest, _ = process.communicate(timeout=30)
     assert (process.returncode, rest.splitlines()) == (0, ["stopped"])
     with pytest.raises(EnvironmentGoneError):
-        env.step("a1")
+        env.step("hi")
 
 
 def run(*arguments):
@@ -130,28 +144,6 @@ def test_takes_token_from_option_file_or_variable(tmp_path):
     assert all(token.drawn for token in drawn)
     assert drawn[0].text != drawn[1].text
     assert read_token(file) not in repr(choose_token(None, file))
-
-
-OWN = """
-import tinkergym as tg
-class Echo(tg.SingleTurnEnv):
-    system_prompt = "Say it."
-    def __init__(self, word="hello"): self.word = word
-    def ask(self, options): return self.word
-    def score(self, answer): return float(answer == self.word)
-"""
-
-
-@pytest.mark.service
-@pytest.mark.parametrize("more", [(), ("--processes",)], ids=["threads", "processes"])
-def test_serves_own_environment_by_where_it_stands(start, tmp_path, monkeypatch, more):
-    (tmp_path / "own.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    _, url, _ = start("--token", "a-token-of-mine", "--kwargs", '{"word": "hi"}', *more, env="own:Echo")
-    env = remote(url, "a-token-of-mine")
-    assert env.reset(seed=0)[0] == "hi"
-    assert (env.step("hi")[1], env.metadata["system_prompt"]) == (1.0, "Say it.")
-    env.close()
 
 
 @pytest.mark.parametrize("name", ["own:Ecko", "nowhere:Echo", "ws://127.0.0.1:1"])

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -104,6 +105,7 @@ def test_ends_environments_process_with_a_killed_program(kind, tmp_path):
     deadline = time.monotonic() + PATIENCE_SECONDS
     while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
         assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
     program.stdout.close()
 
 
