@@ -108,7 +108,7 @@ def test_names_one_changed_byte_of_an_event(bundle, tmp_path):
     ],
     ids=["sft", "preference"],
 )
-def test_runs_on_data_are_certified_too(client, tmp_path, kind, answers):
+def test_certifies_runs_on_data_too(client, tmp_path, kind, answers):
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"{n}+1=", **answers(n)}) + "\n" for n in range(8)))
     job = getattr(client, kind)(data, steps=2, batch_size=4)

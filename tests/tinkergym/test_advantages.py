@@ -156,7 +156,7 @@ def test_gives_exactly_zero_for_equal_returns_under_every_comparison(baseline, n
 @pytest.mark.parametrize("baseline", ["group", "leave_one_out", "batch"])
 @pytest.mark.parametrize("normalize", ["none", "std", "batch_std"])
 @pytest.mark.parametrize("returns", [[0.1 + 0.2, 0.3], [0.1 + 0.2 - 0.3, 0.0], [1e9 + 1e-7, 1e9]])
-def test_returns_that_are_equal_up_to_rounding_count_as_equal(returns, baseline, normalize):
+def test_treats_returns_as_equal_up_to_rounding(returns, baseline, normalize):
     assert returns[0] != returns[1]
     result = group_advantages(returns, [0, 0], [True] * 2, baseline=baseline, normalize=normalize)
     assert (result.values.tolist(), result.zero_variance_groups) == ([0.0, 0.0], 1)
@@ -268,7 +268,7 @@ def test_compares_nothing_with_episode_alone_of_its_kind():
     assert (result.included.tolist(), result.broken_groups) == ([True, True, False], 1)
 
 
-def test_returns_to_go_by_hand():
+def test_computes_returns_to_go_as_by_hand():
     assert returns_to_go([1.0, 0.0, 4.0], discount=0.5) == [2.0, 2.0, 4.0]
     assert returns_to_go([], discount=0.5) == []
 

@@ -48,7 +48,7 @@ def test_swaps_pictures_of_other_figures():
     assert same < 6
 
 
-def test_computes_areas():
+def test_computes_the_areas_of_figures():
     assert (Figure("rectangle", 6, 3).area, Figure("triangle", 6, 3).area) == (18, 9)
 
 

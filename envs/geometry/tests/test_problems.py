@@ -118,7 +118,7 @@ def test_fits_pictures_whole_into_a_white_square():
         (r"2 \sqrt{2}", "2", 0.0),
     ],
 )
-def test_answers_are_compared_as_numbers_or_as_mathematics(gold, said, reward, tmp_path, monkeypatch):
+def test_compares_answers_as_numbers_or_as_mathematics(gold, said, reward, tmp_path, monkeypatch):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 

@@ -37,7 +37,7 @@ def test_forgives_older_failures_of_a_part_that_was_healthy_long(tmp_path):
     assert thing.due(300.0)
 
 
-def test_pauses_have_an_upper_end():
+def test_limits_the_pauses():
     assert pause_seconds(50) == 10.0
 
 

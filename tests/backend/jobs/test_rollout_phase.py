@@ -105,7 +105,7 @@ def test_says_why_and_whose_fault_ended_by_failed_episodes(lab, reason, error, s
     assert hint in end.error.hint
 
 
-def test_records_of_rewards_too_large_to_compute_with_are_refused(lab):
+def test_rejects_records_of_rewards_too_large_to_compute_with(lab):
     job_id = lab.start()
     huge = []
     for result in lab.play(lab.lease(job_id)):

@@ -77,7 +77,7 @@ def make_group():
         group.close()
 
 
-def test_answers_come_in_the_order_of_the_ranks(make_group):
+def test_returns_answers_in_the_order_of_the_ranks(make_group):
     group, _ = make_group({"who": "first"}, {"who": "second"})
     assert group.ask_all("who") == ["first", "second"]
     assert group.ask_first("who") == "first"

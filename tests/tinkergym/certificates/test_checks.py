@@ -207,13 +207,13 @@ def test_hides_data_that_was_not_hashed_in_time():
 @pytest.mark.parametrize(
     "steps", [[], [StepFacts(step=1, attempt=1, records=3, records_sha256="")]], ids=["none", "unhashed"]
 )
-def test_records_without_a_hash_are_not_shown(steps):
+def test_shows_no_records_without_a_hash(steps):
     assert pinned(facts_of(SFT, steps=steps)).verdict == "not_shown"
 
 
 @pytest.mark.parametrize("spec", [RL, SFT])
 @pytest.mark.parametrize("data", [{}, {"data": "d" * 64}])
-def test_hashes_that_are_not_those_of_the_job_fail(spec, data):
+def test_fails_on_hashes_that_are_not_the_jobs(spec, data):
     assert pinned(facts_of(spec, data=data)).verdict == "fails"
 
 

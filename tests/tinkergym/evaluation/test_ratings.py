@@ -48,7 +48,7 @@ def test_rates_finitely_a_player_that_won_everything():
     assert 400 < found["a"].rating < 4000
 
 
-def test_draws_make_players_equal():
+def test_rates_players_who_draw_as_equal():
     draws = [PairScore(one=0, other=1, score=0.5) for _ in range(10)]
     assert np.allclose([one.rating for one in rate(["a", "b"], draws).ratings], 0.0)
 

@@ -96,7 +96,7 @@ def test_answers_many_single_submissions_in_fewer_batches(service, sampler):
 
 
 @pytest.mark.parametrize("status", [None, 503])
-def test_answers_that_got_lost_are_asked_for_again(service, sampler, status):
+def test_asks_again_for_answers_that_got_lost(service, sampler, status):
     service.break_next("POST /v1/sample", status=status)
     inbox = SimpleQueue()
     sampler.submit([request("a"), request("b")], inbox.put)

@@ -87,7 +87,7 @@ def test_keeps_turns_of_episode_whose_time_runs_out_between_them():
     assert trajectory.sampled_tokens == sum(turn.end - turn.start for turn in trajectory.turns)
 
 
-def test_answers_that_come_late_or_twice_are_ignored():
+def test_ignores_answers_that_come_late_or_twice():
     late = []
 
     class Slow:

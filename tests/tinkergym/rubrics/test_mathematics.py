@@ -32,7 +32,7 @@ pytest.importorskip("math_verify")
         ("5" * 10_001, "5", False),
     ],
 )
-def test_answers_are_compared_as_mathematics(answer, gold, equal):
+def test_compares_answers_as_mathematics(answer, gold, equal):
     assert math_equal(answer, gold) is equal
 
 

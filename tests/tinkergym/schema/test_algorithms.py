@@ -145,7 +145,7 @@ def test_takes_what_all_share_as_no_algorithm():
 @pytest.mark.parametrize(
     ("name", "value"), [("clip_low", 0.3), ("clip_high", 0.3), ("dual_clip", 3.0), ("dro_beta", 0.5)]
 )
-def test_bounds_of_a_ratio_that_is_always_1_are_refused(name, value):
+def test_rejects_bounds_of_a_ratio_that_is_always_1(name, value):
     """With a correction the ratio is to the policy that the step begins with: one update never leaves it."""
     loss = "dro" if name == "dro_beta" else "ppo"
     once: dict[str, Any] = {"loss": loss, "importance_correction": "truncated", name: value}

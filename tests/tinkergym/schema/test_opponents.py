@@ -32,7 +32,7 @@ def test_rejects_what_names_nobody(make):
         {"anchor_share": 0.5, "current_share": 0.5, "past": "prioritized"},
     ],
 )
-def test_shares_of_a_league_that_would_do_nothing_are_refused(settings):
+def test_rejects_shares_of_a_league_that_would_do_nothing(settings):
     with pytest.raises(InvalidRequestError):
         League(**settings)
 

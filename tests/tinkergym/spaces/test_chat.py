@@ -46,7 +46,7 @@ def test_says_why_other_things_are_not_contained(thing, reason):
         raise AssertionError(Chat().fault(thing))
 
 
-def test_counts_roles_and_lengths_are_inclusive_bounds():
+def test_includes_the_bounds_of_counts_roles_and_lengths():
     space = Chat(2, min_messages=1, roles=["tool", "user"], max_length=3)
     assert [[user("a")] * count in space for count in range(4)] == [False, True, True, False]
     assert [user("abc")] in space
@@ -65,7 +65,7 @@ def test_counts_roles_and_lengths_are_inclusive_bounds():
         {"max_length": -1},
     ],
 )
-def test_bounds_that_no_chat_can_keep_are_refused(arguments):
+def test_rejects_bounds_that_no_chat_can_keep(arguments):
     with pytest.raises(ValueError, match="must"):
         Chat(**arguments)
 
@@ -74,7 +74,7 @@ def test_bounds_that_no_chat_can_keep_are_refused(arguments):
     "space",
     [Chat(), Chat(9, min_messages=7), Chat(1, roles=["tool"]), Chat(0), Chat(max_length=0)],
 )
-def test_samples_are_short_contained_and_repeat_with_the_seed(space):
+def test_draws_short_contained_samples_repeatable_by_seed(space):
     again = copy.deepcopy(space)
     space.seed(3)
     again.seed(3)

@@ -44,7 +44,7 @@ def test_rejects_impossible_lengths(lengths):
         Text(lengths[1], min_length=lengths[0])
 
 
-def test_samples_are_short_contained_json_and_repeat_with_the_seed():
+def test_draws_short_contained_json_samples_repeatable_by_seed():
     space, again = Text(seed=3), Text(seed=3)
     samples = [space.sample() for _ in range(200)]
     assert samples == [again.sample() for _ in range(200)]
@@ -53,7 +53,7 @@ def test_samples_are_short_contained_json_and_repeat_with_the_seed():
     assert any(not sample.isascii() for sample in samples)
 
 
-def test_samples_respect_lengths_beyond_the_usual_ones():
+def test_respects_lengths_beyond_the_usual_ones_in_samples():
     assert len(Text(50, min_length=40, seed=0).sample()) == 40
     assert len(Text(seed=0).sample(mask=(7, None))) == 7
 
@@ -99,7 +99,7 @@ def test_samples_inside_others_from_its_own_texts():
         ({"probability": ["a"]}, "mask="),
     ],
 )
-def test_masks_that_mean_nothing_here_are_refused(arguments, reason):
+def test_rejects_masks_that_mean_nothing_here(arguments, reason):
     with pytest.raises(ValueError, match=reason):
         Text(5).sample(**arguments)
 

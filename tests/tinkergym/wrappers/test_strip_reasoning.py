@@ -59,7 +59,7 @@ def test_accepts_other_marks_of_reasoning():
 @pytest.mark.parametrize(
     ("field", "marks"), [("open", ("", "b")), ("close", ("a", "")), ("close", ("a", "a"))]
 )
-def test_marks_that_mark_nothing_are_refused(field, marks):
+def test_rejects_marks_that_mark_nothing(field, marks):
     with pytest.raises(InvalidRequestError) as caught:
         StripReasoning(Mirror(), *marks)
     assert caught.value.field == field

@@ -104,7 +104,7 @@ def test_gives_info_as_json_without_numpy():
     assert type(info["at"]) is float
 
 
-def test_retries_are_free_and_counted_and_the_last_one_loses():
+def test_allows_free_counted_retries_of_which_the_last_loses():
     env = Verbalize(gym.make("CliffWalking-v1"), on_illegal="retry:2", lose_reward=-7)
     env.reset(seed=0)
     for _ in range(2):

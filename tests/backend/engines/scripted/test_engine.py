@@ -76,7 +76,7 @@ def test_survives_receiver_that_raises(engine):
     assert Asked(engine, [ask([20], max_tokens=2)]).wait(60.0)["r"].token_ids == [21, 22]
 
 
-def test_answers_come_from_another_thread_and_after_closing_as_failures(engine):
+def test_answers_from_another_thread_and_with_failures_after_closing(engine):
     threads, done = [], threading.Event()
 
     def deliver(answers):

@@ -197,7 +197,7 @@ def test_hides_files_of_this_machine():
         assert call(f"import os; os.path.exists({path!r})") == "False"
 
 
-def test_runs_side_by_side_do_not_mix(isolation):
+def test_keeps_simultaneous_runs_apart(isolation):
     answers = {}
 
     def work(number):
