@@ -93,7 +93,7 @@ def test_gives_back_what_is_left_when_a_block_breaks_off():
     assert places.held("ada") == 0
 
 
-def test_an_overdue_place_counts_for_its_owner_only():
+def test_counts_an_overdue_place_for_its_owner_only():
     places = FairPlaces(1, most_of_one=1)
     for number, owner in enumerate(("ada", "ada", "bob")):
         places.add(number, owner)

@@ -31,7 +31,7 @@ def test_passes_a_place_on_to_the_next_owner():
 
 
 @pytest.mark.parametrize("admitted", [False, True])
-def test_a_cancelled_request_keeps_no_place(admitted):
+def test_keeps_no_place_for_a_cancelled_request(admitted):
     async def play():
         turns = Turns(FairPlaces(1, most_of_one=1))
         first = await turns.enter("ada")

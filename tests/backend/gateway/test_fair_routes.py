@@ -90,7 +90,7 @@ def test_refuses_an_overdue_route():
         (TenantStore, "change_settings", ("POST", "/v1/jobs/job-1/update", {"settings": {"steps": 2}})),
     ],
 )
-def test_a_hanging_disk_refuses_requests_and_blocks_no_others(gateway, monkeypatch, owner, method, ask):
+def test_refuses_requests_of_a_hanging_disk_and_blocks_no_others(gateway, monkeypatch, owner, method, ask):
     go_on = threading.Event()
     monkeypatch.setattr(owner, method, lambda *_: go_on.wait(60))
     monkeypatch.setattr(gateway.app.state.route_threads, "_seconds", 0.1)
