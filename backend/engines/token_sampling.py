@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
-from backend.compute.compiled import compiled
+from backend.compute.cpu.compiled import compiled
+from backend.compute.cpu.token_choice import chosen, cut_rows, inverse_cdf
 
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -88,7 +88,7 @@ def choose_tokens(
     if cuts:
         cut = _tensors_of({row: one for row, one in cuts.items() if wanted[row]}, logits)
     numbers = uniforms(seeds, positions).tolist()
-    choose = compiled(_chosen) if logits.device.type == "cpu" else _chosen
+    choose = compiled(chosen) if logits.device.type == "cpu" else chosen
     # Both in one transfer: on a GPU every .tolist() waits for the device.
     pair = choose(logits, scale, greedy, cut, numbers).tolist()
     return [int(token) for token in pair[0]], pair[1]
@@ -128,14 +128,14 @@ def token_logprobs(logits: Tensor, token_ids: Sequence[int]) -> list[float]:
 def draw_tokens(logprobs: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
     """Draw one token per row of `logprobs` ([N, V], normalised) by inverse CDF; [N] int64."""
     numbers = torch.from_numpy(uniforms(seeds, positions)).to(logprobs.device)
-    return _inverse_cdf(logprobs, numbers)
+    return inverse_cdf(logprobs, numbers)
 
 
 def cut_logprobs(logprobs: Tensor, cuts: Mapping[int, Cut]) -> None:
     """Truncate some rows of `logprobs` ([N, V], normalised), and renormalise them."""
     cut = _tensors_of(cuts, logprobs)
     if cut is not None:
-        _cut(logprobs, cut)
+        cut_rows(logprobs, cut)
 
 
 def _tensors_of(cuts: Mapping[int, Cut], of: Tensor) -> tuple[Tensor, Tensor, Tensor, int] | None:
@@ -154,116 +154,6 @@ def _tensors_of(cuts: Mapping[int, Cut], of: Tensor) -> tuple[Tensor, Tensor, Te
         torch.from_numpy(np.array(shares, dtype=np.float64)[:, None]).to(of.device),
         min(max(most), _CANDIDATES),
     )
-
-
-# --- compiled on CPUs, see `backend.compute.compiled` --------------------
-
-
-def _chosen(
-    logits: Tensor,
-    scale: Tensor | None,
-    greedy: Tensor | None,
-    cut: tuple[Tensor, Tensor, Tensor, int] | None,
-    numbers: list[float],
-) -> Tensor:
-    """Return [2, N] float64, tokens and logprobs.
-
-    Args:
-        logits: [N, V], any float dtype.
-        scale: [N], the divisor of each row; None divides none.
-        greedy: Rows that take their most likely token.
-        cut: See `_tensors_of`; None truncates none.
-        numbers: N in [0, 1); a list, which is passed without releasing the GIL.
-    """
-    logits = logits.float()
-    if scale is not None:
-        logits = logits / scale[:, None]
-    logprobs = torch.log_softmax(logits, dim=-1)
-    if cut is not None:
-        _cut(logprobs, cut)
-    drawn = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
-    tokens = _inverse_cdf(logprobs, drawn)
-    if greedy is not None:
-        tokens.index_copy_(0, greedy, logprobs.index_select(0, greedy).argmax(dim=-1))
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-    return torch.stack([tokens.double(), chosen.double()])
-
-
-def _inverse_cdf(logprobs: Tensor, numbers: Tensor) -> Tensor:
-    """Return the token at which the cumulative probability passes each number, in two stages.
-
-    First the block of sqrt(V) tokens, then the token in it. Only the blocks' sums and one block are
-    accumulated in float64: 2 sqrt(V) numbers per row instead of V. The blocks' sums are float32, like the
-    logprobs, which moves up to some 1e-7 of a block's probability to its last token.
-    """
-    rows, size = logprobs.shape[0], logprobs.shape[1]
-    width = int(math.sqrt(size - 1)) + 1
-    blocks = -(-size // width)
-    probabilities = logprobs.exp()
-    if blocks * width > size:
-        probabilities = functional.pad(probabilities, (0, blocks * width - size))
-    probabilities = probabilities.view(rows, blocks, width)
-    cumulated = probabilities.sum(dim=-1).double().cumsum(dim=-1)
-    target = _below(numbers[:, None] * cumulated[:, -1:], cumulated[:, -1:])
-    block = torch.searchsorted(cumulated, target, right=True).clamp_(max=blocks - 1)
-    before = torch.where(block > 0, cumulated.gather(1, (block - 1).clamp_(min=0)), 0.0)
-
-    chosen = probabilities.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0]
-    within = chosen.double().cumsum(dim=-1)
-    # A block's float32 sum may slightly exceed the sum of its tokens.
-    place = torch.searchsorted(within, _below(target - before, within[:, -1:]), right=True)
-    return (block * width + place).clamp_(max=size - 1)[:, 0]
-
-
-def _cut(logprobs: Tensor, cut: tuple[Tensor, Tensor, Tensor, int]) -> None:
-    """Truncate rows of `logprobs` in place.
-
-    Sorting a large vocabulary takes twenty times as long as finding its thousand most likely tokens, which
-    usually suffice. The search returns how many tokens are kept and the probability of the last one, which
-    does not depend on the order of equally likely ones; among tokens with that probability, lower ids are
-    kept, as in a greedy choice.
-    """
-    rows, most, share, candidates = cut
-    size = logprobs.shape[1]
-    asked = logprobs.index_select(0, rows)
-    last, count, enough = _last_left(asked, most, share, candidates)
-    if not bool(enough.all()):
-        others = torch.nonzero(~enough[:, 0])[:, 0]
-        found, counted, _ = _last_left(
-            asked.index_select(0, others), most.index_select(0, others), share.index_select(0, others), size
-        )
-        last.index_copy_(0, others, found)
-        count.index_copy_(0, others, counted)
-    left = asked >= last
-    if bool((left.sum(dim=-1, keepdim=True) > count).any()):
-        above = asked > last
-        ties = asked == last
-        left = above | (ties & (ties.cumsum(dim=-1) <= count - above.sum(dim=-1, keepdim=True)))
-    asked = torch.log_softmax(asked.masked_fill(~left, float("-inf")), dim=-1)
-    logprobs.index_copy_(0, rows, asked)
-
-
-def _last_left(
-    logprobs: Tensor, most: Tensor, share: Tensor, candidates: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Search each row's most likely tokens for the last one kept, by `top_k` and then `top_p`.
-
-    Returns:
-        [M, 1] each: its logprob, how many are kept with it, and whether there were enough candidates.
-    """
-    likeliest = logprobs.topk(candidates, dim=-1)[0]
-    cumulated = likeliest.double().exp().cumsum(dim=-1)
-    all_tokens = most == logprobs.shape[1]
-    wanted = share * torch.where(all_tokens, 1.0, cumulated.gather(1, most.clamp(max=candidates) - 1))
-    enough = (most <= candidates) | (all_tokens & (cumulated[:, -1:] >= wanted))
-    # The first one at which the cumulative probability reaches the wanted value.
-    count = torch.minimum(torch.searchsorted(cumulated, wanted) + 1, most).clamp(max=candidates)
-    return likeliest.gather(1, count - 1), count, enough
-
-
-def _below(numbers: Tensor, end: Tensor) -> Tensor:
-    # There is no token at the end itself or beyond.
-    return torch.minimum(numbers, torch.nextafter(end, torch.zeros_like(end)))
 
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:

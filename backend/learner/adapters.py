@@ -19,7 +19,7 @@ import torch
 from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import nn
 
-from backend.compute.fast_linears import gradient_product, linear
+from backend.compute.cpu.fast_linears import gradient_product, linear
 from backend.learner.adapted_layers import adapted_layers, chosen_layers, vision_layers
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.parts import LoRA
@@ -216,7 +216,7 @@ class AdapterSet:
                 return base(x)  # type: ignore[no-any-return]
             if adapted.merged is None:
                 raise AssertionError("prepare() was not called")
-            # As rows, like `compute.fast_linears`: a layer's output may be modified in place.
+            # As rows, like `compute.cpu.fast_linears`: a layer's output may be modified in place.
             rows = x.reshape(-1, x.shape[-1])
             out: torch.Tensor = _MergedLinear.apply(  # type: ignore[no-untyped-call]
                 rows, adapted.merged, base.bias, adapted.lora_a, adapted.lora_b, adapted.scaling

@@ -24,8 +24,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.catalog.context_length import context_length
 from backend.catalog.recurrence import keeps_a_state
-from backend.compute.fast_linears import speed_up_linears
-from backend.compute.fast_norms import speed_up_norms
+from backend.compute.cpu.fast_linears import speed_up_linears
+from backend.compute.cpu.fast_norms import speed_up_norms
 from backend.compute.seeing import has_mrope
 from backend.compute.whole_model import load_whole
 from backend.learner.activations import kept_bytes, layers_of, recompute

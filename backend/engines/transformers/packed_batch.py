@@ -4,18 +4,19 @@ Everything that all layers of one forward share is worked out here once: positio
 and which sequences attend together.
 """
 
-# Annotations stay what they are, not strings: see `backend.compute.compiled`.
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from backend.compute.same_rounding import QUERIES, filled_keys
+from backend.compute.cpu.bucket_attention import Bucket, BucketShape, buckets_in
+from backend.compute.cpu.same_rounding import QUERIES, filled_keys
 from backend.engines.transformers.slot_cache import SlotCache
 
 Indices = NDArray[np.int64]
@@ -34,55 +35,6 @@ class Span:
     def end(self) -> int:
         """Tokens in the slot afterwards."""
         return self.start + self.tokens
-
-
-class BucketShape(NamedTuple):
-    """The non-tensor part of a bucket, also used by compiled functions."""
-
-    spans: int
-    width: int
-    """New tokens of the longest span; on a CPU rounded up, see `backend.compute.same_rounding`."""
-    reach: int
-    """Keys that are read: those of the longest sequence including new ones; on a CPU rounded up."""
-    fresh: bool
-    """Whether no sequence has a past."""
-    run: int
-    """Where the tokens begin in the packed row if they need no padding or reordering; else -1."""
-    low: int
-    """First slot of the block that is read in place, and the end of the block; 0 and 0 if the spans' slots
-    are copied together instead."""
-    high: int
-    counts: list[int]
-    """Lengths of the bucket's five tensors, in order."""
-
-
-class Bucket(NamedTuple):
-    """Spans that are computed together, padded to the longest."""
-
-    shape: BucketShape
-    starts: Tensor
-    """[spans] tokens already in each slot."""
-    padded: Tensor
-    """[spans * width] packed index of each token, unless they are consecutive; padding repeats the span's
-    last."""
-    real: Tensor
-    """[real tokens] their padded index, if there is padding."""
-    seats: Tensor | None
-    """[spans] position of each span's slot in the block; None if they fill it in order."""
-    slots: Tensor
-    """[spans] slot of each span, if there is no block."""
-
-
-def buckets_in(numbers: Tensor, shapes: list[BucketShape]) -> list[Bucket]:
-    """Return the buckets of these shapes, whose tensors are concatenated in [numbers]."""
-    found: list[Bucket] = []
-    begin = 0
-    for shape in shapes:
-        end = begin + sum(shape.counts)
-        starts, padded, real, seats, slots = torch.split_with_sizes(numbers[begin:end], shape.counts)
-        found.append(Bucket(shape, starts, padded, real, seats if len(seats) > 0 else None, slots))
-        begin = end
-    return found
 
 
 class PackedBatch:

@@ -20,8 +20,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.catalog.models import read_model_facts
 from backend.catalog.recurrence import keeps_a_state
-from backend.compute.fast_linears import all_through_onednn, speed_up_linears
-from backend.compute.fast_norms import speed_up_norms
+from backend.compute.cpu.fast_linears import all_through_onednn, speed_up_linears
+from backend.compute.cpu.fast_norms import speed_up_norms
+from backend.compute.cpu.switch import CPU_KERNELS
 from backend.compute.seeing import has_mrope
 from backend.compute.whole_model import load_whole
 from backend.engines.token_sampling import choose_tokens
@@ -235,6 +236,8 @@ class PackedModel:
 
     def _lean_decoder(self, samples: list[list[int]], expected: Tensor) -> LeanDecoder | None:
         """Return a lean decoder if the model supports it with bitwise equal logits."""
+        if not CPU_KERNELS:
+            return None
         try:
             self._lean = LeanDecoder(self._model, self.policies, onednn=self._onednn)
             with torch.inference_mode():

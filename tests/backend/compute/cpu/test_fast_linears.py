@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from backend.compute.fast_linears import linear, speed_up_linears
+from backend.compute.cpu.fast_linears import linear, speed_up_linears
 
 
 @pytest.mark.parametrize("shape", [(5, 16), (2, 3, 16), (1, 16)])

@@ -6,7 +6,7 @@ from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
 
-from backend.compute.fast_norms import speed_up_norms
+from backend.compute.cpu.fast_norms import speed_up_norms
 
 
 def qwen3(seed=0):

@@ -21,6 +21,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from backend.compute.cpu.switch import CPU_KERNELS
+
 _log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _lock = threading.Lock()
@@ -36,6 +38,8 @@ def compiled(function: _Function) -> _Function:
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    if not CPU_KERNELS:
+        return function
     try:
         if torch._C._jit_can_fuse_on_cpu():
             _log.info(

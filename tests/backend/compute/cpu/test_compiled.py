@@ -1,4 +1,4 @@
-# Annotations stay what they are, not strings: see `backend.compute.compiled`.
+# Annotations stay what they are, not strings: see `backend.compute.cpu.compiled`.
 import inspect
 import logging
 import sys
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend.compute.compiled import compiled
+from backend.compute.cpu.compiled import compiled
 
 
 def doubled(states: Tensor, times: int) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from backend.compute.cpu.switch import CPU_KERNELS
+
 _TOLERANCE = 1e-5
 """Relative to the largest output."""
 
@@ -82,15 +84,17 @@ def _onednn_is_there() -> bool:
     return torch.equal(found, torch.eye(2))
 
 
-_ONEDNN = _onednn_is_there()
+_ONEDNN = CPU_KERNELS and _onednn_is_there()
 # With AVX2 alone MKL takes 0.64 to 0.92 of the time of oneDNN for gradients (an EPYC, 256 to 1,024 features).
+# By instruction set and not by a measurement: where the two are about as fast (0.6 to 1.2 on a Xeon with
+# AVX-512, in two runs), a job could resume in a process that measured the opposite, with other bits.
 _GRADIENTS_THROUGH_ONEDNN = _ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2"
 
 # If torch has no oneDNN, its compiler must not see the name.
 if _ONEDNN:
 
     def product(states: Tensor, weight: Tensor, bias: Tensor | None, onednn: bool) -> Tensor:
-        """Return `linear` in one of the two ways; can be compiled, see `backend.compute.compiled`."""
+        """Return `linear` in one of the two ways; can be compiled, see `backend.compute.cpu.compiled`."""
         if onednn:
             return _through_onednn(states, weight, bias)
         return functional.linear(states, weight, bias)
@@ -98,7 +102,7 @@ if _ONEDNN:
 else:
 
     def product(states: Tensor, weight: Tensor, bias: Tensor | None, onednn: bool) -> Tensor:
-        """Return `linear`; can be compiled, see `backend.compute.compiled`."""
+        """Return `linear`; can be compiled, see `backend.compute.cpu.compiled`."""
         return functional.linear(states, weight, bias)
 
 

@@ -1,7 +1,7 @@
 import torch
 from torch.nn import functional
 
-from backend.compute.grouped_attention import attend
+from backend.compute.cpu.grouped_attention import attend
 
 
 def test_attends_with_shared_keys_as_if_each_had_its_own():
