@@ -190,15 +190,14 @@ def _default(name: str, field: Any) -> str:
 
 def command_line_page() -> str:
     """Return the page of all commands, from the parsers of the command line."""
-    typer = importlib.import_module("typer")
-    root = typer.main.get_command(importlib.import_module("tinkergym.cli.main").app)
+    main = importlib.import_module("tinkergym.cli.main")
     parts = [
         "# Command line\n\n`tinkergym COMMAND --help` shows the same in a terminal. `python -m tinkergym` "
         "runs the same program. Every command takes `--json`: standard output is then JSON and nothing else "
         "([Use it in scripts](../guides/evaluation.md#use-it-in-scripts)).\n",
     ]
-    for name, command in root.commands.items():
-        parts += _command(f"tinkergym {name}", command)
+    for name in main.COMMANDS:
+        parts += _command(f"tinkergym {name}", main.load(name))
     return "\n".join(parts)
 
 

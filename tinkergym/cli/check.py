@@ -10,7 +10,12 @@ from rich.markup import escape
 
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import AsJson, emit
+from tinkergym.cli.named_environment import environment_maker
 from tinkergym.cli.options import EnvironmentId, EnvironmentSettings
+from tinkergym.cli.settings import parse_settings
+from tinkergym.errors import InvalidRequestError
+from tinkergym.testing.checks import CHECKS, GAME_CHECKS, Outcome, checks_for, run_checks
+from tinkergym.testing.checks_subject import Subject
 
 
 def check(
@@ -35,12 +40,6 @@ def check(
 
     Example: tinkergym check board/TicTacToeVs-v0 --env-set opponent=heuristic
     """
-    from tinkergym.cli.named_environment import environment_maker
-    from tinkergym.cli.settings import parse_settings
-    from tinkergym.errors import InvalidRequestError
-    from tinkergym.testing.checks import CHECKS, GAME_CHECKS, Outcome, checks_for, run_checks
-    from tinkergym.testing.checks_subject import Subject
-
     settings = {**_object(kwargs), **parse_settings(env_setting or [])}
     subject = Subject(make=environment_maker(env, settings))
     chosen = None
@@ -87,8 +86,6 @@ def _print(name: str, what: str, outcome: str, message: str, hint: str) -> None:
 
 
 def _object(text: str | None) -> dict[str, object]:
-    from tinkergym.errors import InvalidRequestError
-
     if text is None:
         return {}
     try:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from tinkergym.evaluation.records import Records
+from tinkergym.evaluation.differences import paired_difference
+from tinkergym.evaluation.records import Records, read_records
+from tinkergym.evaluation.scores import Scores
+from tinkergym.evaluation.statistics import finite_ends, interval_text
 
 
 def compare(
@@ -35,10 +36,6 @@ def compare(
 
     Example: tinkergym compare before.jsonl after.jsonl
     """
-    from tinkergym.evaluation.differences import paired_difference
-    from tinkergym.evaluation.records import read_records
-    from tinkergym.evaluation.statistics import finite_ends, interval_text
-
     one, other = read_records(first), read_records(second)
     _refuse_other_environments(one, other)
     pairs, left_out = _paired(one, other, common=common)
@@ -96,8 +93,6 @@ def _environment(records: Records) -> Any:
 
 
 def _paired(one: Records, other: Records, *, common: bool) -> tuple[list[tuple[float, float]], int]:
-    from tinkergym.evaluation.scores import Scores
-
     first, second = (Scores(records.episodes).task_means for records in (one, other))
     shared = sorted(first.keys() & second.keys())
     left_out = len(first.keys() ^ second.keys())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,10 +15,9 @@ from rich.table import Table
 from tinkergym.cli.console import err, out
 from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from tinkergym.registration.listing import ListedEnvironment
-    from tinkergym.registration.packs import Pack
+from tinkergym.registration.listing import ListedEnvironment, list_environments
+from tinkergym.registration.packs import Pack, find_packs
+from tinkergym.remote.client import Client
 
 _PIPE_COLUMNS = 1000
 
@@ -42,8 +41,6 @@ def envs(
     if service:
         _of_service(packs or [], as_json)
         return
-    from tinkergym.registration.listing import list_environments
-    from tinkergym.registration.packs import find_packs
 
     installed = find_packs()
     if unknown := sorted(set(packs or ()) - {name for pack in installed for name in _names(pack)}):
@@ -122,8 +119,6 @@ def _tell_of_failures(listed: Sequence[ListedEnvironment]) -> None:
 
 
 def _of_service(packs: list[str], as_json: bool) -> None:
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         found = client.environments()
     known = sorted({one.distribution for one in found})

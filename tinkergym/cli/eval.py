@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.eval_crossplay import evaluate_crossplay, refuse_without_crossplay
+from tinkergym.cli.eval_policy import PolicySource, open_policy
 from tinkergym.cli.game_options import GameOptions
 from tinkergym.cli.json_output import AsJson, emit
+from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.options import (
     EnvironmentId,
     EnvironmentSettings,
@@ -23,12 +25,19 @@ from tinkergym.cli.options import (
     options_said,
     refuse_options,
 )
-
-if TYPE_CHECKING:
-    from tinkergym.cli.eval_policy import PolicySource
-    from tinkergym.evaluation.records import EpisodeRecord, RecordWriter
-    from tinkergym.evaluation.scores import Scores
-    from tinkergym.rollout.local_environment import Environment
+from tinkergym.cli.settings import given, parse_settings
+from tinkergym.display.episode_progress import episodes_shown
+from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
+from tinkergym.evaluation.baselines import POLICIES
+from tinkergym.evaluation.records import EpisodeRecord, RecordWriter
+from tinkergym.evaluation.sampled_runs import wanted_episodes
+from tinkergym.evaluation.scores import Scores
+from tinkergym.evaluation.statistics import interval_text
+from tinkergym.registration.environments import make
+from tinkergym.rollout.executors import made
+from tinkergym.rollout.local_environment import Environment, describe_for_one, without_token
+from tinkergym.tasks.grid import tasks_of
+from tinkergym.trajectory.trajectory import reason_line
 
 USUAL_TASKS = 32
 BAR_COLUMNS = 30
@@ -153,12 +162,6 @@ def evaluate(
         evaluate_crossplay(env, env_setting or [], of_games, said)
         return
     refuse_without_crossplay(said)
-    from tinkergym.cli.eval_policy import open_policy
-    from tinkergym.cli.named_environment import find_environment
-    from tinkergym.cli.settings import given, parse_settings
-    from tinkergym.evaluation.baselines import POLICIES
-    from tinkergym.evaluation.scores import Scores
-    from tinkergym.rollout.local_environment import describe_for_one, without_token
 
     ks = _numbers(k, at_most=samples)
     described = describe_for_one(find_environment(env), parse_settings(env_setting or []))
@@ -193,9 +196,6 @@ def _recorded(
     source: PolicySource, asked: _Asked, settings: dict[str, Any], out_file: Path | None
 ) -> list[EpisodeRecord]:
     """Play the episodes that the file does not have yet; return all requested ones."""
-    from tinkergym.evaluation.records import RecordWriter
-    from tinkergym.evaluation.sampled_runs import wanted_episodes
-
     keys = {(asked.seed + index, sample) for index in range(asked.tasks) for sample in range(asked.samples)}
     with ExitStack() as stack:
         writer = stack.enter_context(RecordWriter(out_file, settings)) if out_file is not None else None
@@ -216,8 +216,6 @@ def _play(
     played: Iterable[EpisodeRecord], records: list[EpisodeRecord], writer: RecordWriter | None, asked: int
 ) -> None:
     """Add each episode to `records`, and write it at once."""
-    from tinkergym.display.episode_progress import episodes_shown
-
     try:
         with episodes_shown(asked, done=len(records)) as one_more:
             for record in played:
@@ -233,8 +231,6 @@ def _play(
 
 def _refuse_idle(settings: Mapping[str, Any], samples: int) -> None:
     """Refuse options that need sampled answers if answers are greedy."""
-    from tinkergym.errors import InvalidRequestError
-
     if settings.get("temperature") != 0:
         return
     if samples > 1:
@@ -255,17 +251,11 @@ def _how(settings: Mapping[str, Any]) -> str:
 
 def _known(described: Environment, env: str) -> Environment:
     if described.make is None:
-        from tinkergym.registration.environments import make
-
         make(env)  # This raises with close matches.
     return described
 
 
 def _tasks_by_index(environment: Environment, wanted: int | None) -> int:
-    from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
-    from tinkergym.rollout.executors import made
-    from tinkergym.tasks.grid import tasks_of
-
     assert environment.make is not None
     usual = USUAL_TASKS if wanted is None else wanted
     try:
@@ -293,8 +283,6 @@ def _tasks_by_index(environment: Environment, wanted: int | None) -> int:
 
 
 def _numbers(text: str, *, at_most: int) -> list[int]:
-    from tinkergym.errors import InvalidRequestError
-
     try:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
@@ -325,8 +313,6 @@ def _report(
 
 
 def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) -> None:
-    from tinkergym.evaluation.statistics import interval_text
-
     tasks = len({record.seed for record in scores.records})
     out.print(
         f"{escape(what)}, episodes: {len(scores.records)}, tasks: {tasks}", highlight=False, soft_wrap=True
@@ -353,8 +339,6 @@ def _print(scores: Scores, ks: Sequence[int], what: str, out_file: Path | None) 
         bar = "█" * max(1, round(BAR_COLUMNS * count / most))
         out.print(f"    {reason:20} {count:6} {bar}", highlight=False)
     if scores.failed:
-        from tinkergym.trajectory.trajectory import reason_line
-
         first = next(r.trajectory for r in scores.records if not r.trajectory.completed)
         reason = reason_line(first.stop_reason, first.error)
         out.print(

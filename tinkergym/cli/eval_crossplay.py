@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -13,15 +13,16 @@ from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.game_options import GameOptions, drawn, names_in, say_picture
 from tinkergym.cli.json_output import emit
 from tinkergym.cli.options import refuse_options
+from tinkergym.cli.settings import parse_settings
 from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
+from tinkergym.evaluation.crossplay import CrossPlay, crossplay
+from tinkergym.evaluation.matches import Player
+from tinkergym.registration.games import make_playable
+from tinkergym.remote.client import Client
+from tinkergym.remote.game_players import find_player, is_offered, versions_named
 from tinkergym.schema.ids import PolicyRef
-
-if TYPE_CHECKING:
-    from tinkergym.evaluation.crossplay import CrossPlay
-    from tinkergym.evaluation.matches import Player
-    from tinkergym.remote.client import Client
-    from tinkergym.schema.jobs.parts import EnvironmentRef
-
+from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.schema.parsing import environment_ref
 
 _TAKES = {"crossplay", "others", "pairs", "temperature", "png", "seed", "as_json", "env_setting"}
 _NEED_CROSSPLAY = ("png", "others", "pairs")
@@ -41,11 +42,6 @@ def evaluate_crossplay(
     Raises:
         InvalidRequestError: One of them does not apply here, or it is not a game for several players.
     """
-    from tinkergym.cli.settings import parse_settings
-    from tinkergym.evaluation.crossplay import crossplay
-    from tinkergym.registration.games import make_playable
-    from tinkergym.schema.parsing import environment_ref
-
     others = [said[name] for name in said if name not in _TAKES]
     hint = "leave it out; --pairs says how many games"
     refuse_options(others, "cannot be used with --crossplay", hint=hint)
@@ -76,9 +72,6 @@ def _players(
     names: Sequence[str], fill: Sequence[str], game: Any, temperature: float | None, stack: ExitStack
 ) -> tuple[list[Player], list[Player]]:
     """Return the players, and those for seats that two of them leave free."""
-    from tinkergym.evaluation.matches import Player
-    from tinkergym.remote.game_players import find_player, is_offered, versions_named
-
     if len(game.possible_agents) == 2 and fill:
         raise InvalidRequestError(
             "two players take all seats of a game for two", hint="leave it out", field="--others"
@@ -97,9 +90,6 @@ def _players(
 
 
 def _client(game: Any, names: Sequence[str]) -> Client:
-    from tinkergym.remote.client import Client
-    from tinkergym.remote.game_players import is_offered
-
     try:
         return Client()
     except ServiceUnreachableError as error:

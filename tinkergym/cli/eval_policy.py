@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinkergym.cli.named_policy import named_policy
 from tinkergym.cli.options import refuse_options
 from tinkergym.errors import ServiceUnreachableError
 from tinkergym.evaluation.baselines import POLICIES
 from tinkergym.evaluation.evaluate import make_once
+from tinkergym.evaluation.records import EpisodeRecord
 from tinkergym.evaluation.sampled_runs import Wanted, play_with_model, play_with_text
+from tinkergym.remote.client import Client
 from tinkergym.rollout.local_environment import Environment
 from tinkergym.schema.ids import PolicyRef
-
-if TYPE_CHECKING:
-    from tinkergym.evaluation.records import EpisodeRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +62,6 @@ def open_policy(
 def _of_service(
     name: str, environment: Environment, sampling: Mapping[str, Any], stack: ExitStack
 ) -> PolicySource:
-    from tinkergym.remote.client import Client
-
     try:
         client = stack.enter_context(Client())
     except ServiceUnreachableError as error:

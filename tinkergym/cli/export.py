@@ -11,6 +11,8 @@ import typer
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.errors import InvalidRequestError
+from tinkergym.remote.client import Client
+from tinkergym.schema.ids import PolicyRef
 
 
 def export(
@@ -36,9 +38,6 @@ def export(
 
     Example: tinkergym export job-74e0b0387b33b183@40 my-policy --merge
     """
-    from tinkergym.remote.client import Client
-    from tinkergym.schema.ids import PolicyRef
-
     reference = PolicyRef.parse(policy)
     if base and not merge:
         raise InvalidRequestError("--base needs --merge", hint="add --merge", field="base")

@@ -10,8 +10,14 @@ import typer
 from rich.cells import cell_len
 
 from tinkergym.cli.console import out
+from tinkergym.cli.following import follow
 from tinkergym.cli.json_output import AsJson, AsJsonLines, emit
+from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.options import ReportTo
+from tinkergym.cli.settings import parse_settings
+from tinkergym.display.progress import TrainingDisplay, update_words
+from tinkergym.remote.client import Client
+from tinkergym.remote.job import how_to_play_on
 from tinkergym.schema.events import MOST_JOBS_LISTED, JobState
 
 app = typer.Typer(
@@ -38,8 +44,6 @@ def jobs(ctx: typer.Context, limit: Limit = 20, as_json: AsJson = False) -> None
 @app.command("list")
 def list_jobs(limit: Limit = 20, as_json: AsJson = False) -> None:
     """List your jobs, newest first; the same as `tinkergym jobs`."""
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         views = client.jobs(limit=limit)
         # Do not request one more: this may already be the most that the service lists.
@@ -91,9 +95,6 @@ def _print_rows(rows: list[list[str]]) -> None:
 @app.command()
 def show(job_id: JobId, as_json: AsJson = False) -> None:
     """Show a job: its state, the reason, and its complete configuration."""
-    from tinkergym.remote.client import Client
-    from tinkergym.remote.job import how_to_play_on
-
     with Client() as client:
         view = client.job(job_id).view()
     if as_json:
@@ -122,10 +123,6 @@ def attach(
     as_json: AsJsonLines = False,
 ) -> None:
     """Follow a job's progress, and play its episodes if a client plays them."""
-    from tinkergym.cli.following import follow
-    from tinkergym.cli.named_environment import find_environment
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         here = [find_environment(one) for one in env or []]
         job = client.attach(job_id, here or None, report_to=report_to or ())
@@ -135,8 +132,6 @@ def attach(
 @app.command()
 def cancel(job_id: JobId, as_json: AsJson = False) -> None:
     """End a job; its checkpoints are kept."""
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         view = client.job(job_id).cancel()
     if as_json:
@@ -152,8 +147,6 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
 @app.command()
 def pause(job_id: JobId, as_json: AsJson = False) -> None:
     """Pause a job: after its step it saves a checkpoint and gives up its place."""
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         view = client.job(job_id).pause()
     if as_json:
@@ -168,8 +161,6 @@ def pause(job_id: JobId, as_json: AsJson = False) -> None:
 @app.command()
 def resume(job_id: JobId, as_json: AsJson = False) -> None:
     """Continue a paused job where it stopped."""
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         view = client.job(job_id).resume()
     if as_json:
@@ -193,10 +184,6 @@ def update(
 
     Example: tinkergym jobs update job-0123456789abcdef --set learning_rate=0.0005
     """
-    from tinkergym.cli.settings import parse_settings
-    from tinkergym.display.progress import update_words
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         job, settings = client.job(job_id), parse_settings(setting)
         budget = getattr(job.spec, "budget", None)
@@ -222,9 +209,6 @@ def update(
 @app.command()
 def watch(job_id: JobId, as_json: AsJsonLines = False) -> None:
     """Follow a job's progress, without playing its episodes; Ctrl-C leaves it running."""
-    from tinkergym.cli.following import follow
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         follow(client.job(job_id), as_json=as_json)
 
@@ -236,9 +220,6 @@ def logs(
     as_json: AsJsonLines = False,
 ) -> None:
     """Print a job's log: states, steps, evaluations, changes of settings, checkpoints, warnings."""
-    from tinkergym.display.progress import TrainingDisplay
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         job = client.job(job_id)
         events = job.events() if follow else job.log()
@@ -257,8 +238,6 @@ def delete(
     as_json: AsJsonLines = False,
 ) -> None:
     """Delete ended jobs with their checkpoints. This cannot be undone."""
-    from tinkergym.remote.client import Client
-
     what = job_ids[0] if len(job_ids) == 1 else f"{len(job_ids)} jobs"
     if not yes:
         typer.confirm(f"Delete {what} with all checkpoints?", abort=True, err=as_json)
@@ -274,8 +253,6 @@ def delete(
 @app.command()
 def checkpoints(job_id: JobId, as_json: AsJson = False) -> None:
     """List a job's checkpoints."""
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         found = client.job(job_id).checkpoints()
     if as_json:
@@ -309,8 +286,6 @@ def download(
     as_json: AsJson = False,
 ) -> None:
     """Fetch a checkpoint and check every file's SHA-256."""
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         folder = client.job(job_id).download(step, to, agent=agent)
     if as_json:
@@ -329,8 +304,6 @@ def certificate(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's certificate, which a colleague can check: JSON and a page, or a bundle."""
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         written = client.job(job_id).certificate(to, bundle=bundle)
     paths = [path for path in (written.json, written.page, written.bundle) if path is not None]

@@ -8,12 +8,11 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from tinkergym.errors import TinkerGymError
+from tinkergym.errors import TinkerGymError
 
 OPTION = "--json"
 

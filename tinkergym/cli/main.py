@@ -2,33 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from tinkergym import __version__
-from tinkergym.cli import (
-    check,
-    compare,
-    environments,
-    export,
-    jobs,
-    keys,
-    new_env,
-    play,
-    replay,
-    serve,
-    serve_env,
-    status,
-    tokens,
-    train,
-    verify,
-)
-from tinkergym.cli import eval as eval_command
 from tinkergym.cli.console import Commands
 
+COMMANDS = {
+    "serve": ("serve:serve", "Start the service on this machine and keep it running until Ctrl-C."),
+    "train": ("train:train", "Train a policy and show its progress. Ctrl-C leaves the job running."),
+    "sft": (
+        "train:sft",
+        'Fine-tune on conversations: {"messages": [...]} or {"prompt": ..., "completion": ...} per line.',
+    ),
+    "preference": (
+        "train:preference",
+        'Train on preference pairs: {"prompt": ..., "chosen": ..., "rejected": ...} per line.',
+    ),
+    "distill": (
+        "train:distill",
+        "Train a student that plays, token by token, towards a teacher's probabilities.",
+    ),
+    "status": (
+        "status:status",
+        "Show whether the service is complete, and the memory of each loaded model.",
+    ),
+    "export": ("export:export", "Write a trained policy to a folder that transformers and PEFT load."),
+    "verify": (
+        "verify:verify",
+        "Check a run's certificate: the JSON alone, or everything in its bundle.",
+    ),
+    "play": ("play:play", "Play an environment yourself, or let a trained policy play."),
+    "envs": (
+        "environments:envs",
+        "List the environments of installed packs, and the entry points that were refused.",
+    ),
+    "new-env": (
+        "new_env:new_env",
+        "Write a new pack with a working environment and its test into the folder NAME.",
+    ),
+    "check": ("check:check", "Check an environment before you train in it or publish it."),
+    "eval": (
+        "eval:evaluate",
+        "Play episodes and print the mean return with its 95 % interval, pass@k, pass^k, and stop reasons.",
+    ),
+    "compare": (
+        "compare:compare",
+        "Compare two evaluations task by task: B minus A, with a 95 % interval and a p value.",
+    ),
+    "replay": ("replay:replay", "Show stored episodes: prompts, completions, rewards, and stop reasons."),
+    "tokens": (
+        "tokens:tokens",
+        "Check that conversations built turn by turn have the tokens of the model's chat template.",
+    ),
+    "serve-env": ("serve_env:serve_env", "Serve an environment to other machines until Ctrl-C."),
+    "jobs": (
+        "jobs:app",
+        "List jobs, follow them, pause, change, cancel and delete them, fetch their checkpoints.",
+    ),
+    "keys": ("keys:app", "Create, list and revoke API keys of the service on this machine."),
+}
+"""By name: the function or group in `tinkergym.cli`, and the first line of its help."""
+
+
+class _LazyCommands(Commands):
+    """Imports a command when it is run, so that `--help` and the other commands do not wait for it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name else command, rest
+
+
 app = typer.Typer(
-    cls=Commands,
+    cls=_LazyCommands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,6 +87,19 @@ app = typer.Typer(
         "[bold]tinkergym train board/TicTacToeVs-v0 --steps 60[/] trains the small model that comes with it."
     ),
 )
+
+
+def load(name: str) -> Any:
+    """Return a command with its options, or a group of commands."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    found = getattr(import_module(f"tinkergym.cli.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        group = typer.main.get_group(found)
+        group.name = name
+        return group
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
 
 
 def _say_version(asked: bool) -> None:
@@ -57,25 +118,12 @@ def before_the_command(
     """`--version` is the only option before the command, and has been handled by now."""
 
 
-app.command()(serve.serve)
-app.command()(train.train)
-app.command()(train.sft)
-app.command()(train.preference)
-app.command()(train.distill)
-app.add_typer(jobs.app, name="jobs")
-app.command()(status.status)
-app.command()(export.export)
-app.command()(verify.verify)
-app.command()(play.play)
-app.command(name="envs")(environments.envs)
-app.command(name="new-env")(new_env.new_env)
-app.command()(check.check)
-app.command(name="eval")(eval_command.evaluate)
-app.command()(compare.compare)
-app.command()(replay.replay)
-app.command()(tokens.tokens)
-app.command(name="serve-env")(serve_env.serve_env)
-app.add_typer(keys.app, name="keys")
+def _listed() -> None:
+    """Stands for a command that is not imported."""
+
+
+for _name, (_, _summary) in COMMANDS.items():
+    app.command(_name, help=_summary)(_listed)
 
 if __name__ == "__main__":
     app()

@@ -12,7 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tinkergym.agent.turn_ends import find_stop_ids, special_ids
 from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
+from tinkergym.remote import discovery
+from tinkergym.remote.api import Api
+from tinkergym.remote.transport import Connection
 from tinkergym.schema.views import RendererBundle
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -32,9 +36,6 @@ def find_bundle(name: str) -> RendererBundle:
     directory = Path(name).expanduser()
     if directory.is_dir():
         return read_bundle(directory)
-    from tinkergym.remote import discovery
-    from tinkergym.remote.api import Api
-    from tinkergym.remote.transport import Connection
 
     try:
         address = discovery.find()
@@ -99,7 +100,6 @@ def _stop_ids(
     directory: Path, tokenizer: Mapping[str, Any], template: str, special: Mapping[str, str]
 ) -> list[int]:
     # Imported here, because users of this module's other functions do not need templates.
-    from tinkergym.agent.turn_ends import find_stop_ids, special_ids
 
     ids = {entry["content"]: int(entry["id"]) for entry in tokenizer.get("added_tokens", [])}
     named = _json(directory / "generation_config.json").get("eos_token_id")

@@ -12,8 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
+from tinkergym.games.against_opponent import AgainstOpponent
+from tinkergym.games.game_env import GameEnv
 from tinkergym.games.text_game import TextGame
 from tinkergym.registration.arguments import argument_hint
+from tinkergym.registration.environments import make, registered
+from tinkergym.registration.games import make_game
+from tinkergym.registration.known_games import registered_games
 from tinkergym.remote.imported import imported
 from tinkergym.rollout.environment_mix import EnvSources
 from tinkergym.rollout.local_environment import EnvSource, describe
@@ -110,19 +115,14 @@ def environment_maker(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]
     found = find_environment(name)
     if not isinstance(found, str):
         return partial(_make, name, found, kwargs)
-    from tinkergym.registration.environments import make, registered
 
     env_id = found
     if is_environment_url(env_id):
         there = describe(env_id, kwargs)
         assert there.make is not None
         return partial(there.make, there.ref)
-    if env_id not in registered():
-        from tinkergym.registration.games import make_game
-        from tinkergym.registration.known_games import registered_games
-
-        if env_id in registered_games():
-            return lambda: make_game(env_id, **kwargs)
+    if env_id not in registered() and env_id in registered_games():
+        return lambda: make_game(env_id, **kwargs)
     return lambda: make(env_id, **kwargs)
 
 
@@ -137,9 +137,6 @@ def _make(name: str, build: Callable[..., Any], kwargs: Mapping[str, Any]) -> An
             f"{name} cannot be created: {error}", hint=hint, field="environment"
         ) from error
     if isinstance(made, TextGame):
-        from tinkergym.games.against_opponent import AgainstOpponent
-        from tinkergym.games.game_env import GameEnv
-
         return AgainstOpponent(GameEnv(made))
     if not hasattr(made, "step") or not hasattr(made, "reset"):
         raise InvalidEnvironmentError(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinkergym.errors import InvalidRequestError, NotFoundError, PolicyVersionGoneError, UnknownModelError
+from tinkergym.remote.client import Client
+from tinkergym.remote.policy import Policy
 from tinkergym.schema.ids import PolicyRef
-
-if TYPE_CHECKING:
-    from tinkergym.remote.client import Client
-    from tinkergym.remote.policy import Policy
 
 _FIELD = "--policy"
 

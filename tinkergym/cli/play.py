@@ -7,13 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from tinkergym.agent.renderer import Renderer
+from tinkergym.agent.tool_turns import offered_tools
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import AsJsonLines, emit
+from tinkergym.cli.model_files import find_bundle
+from tinkergym.cli.named_environment import find_environment
+from tinkergym.cli.named_policy import named_policy
 from tinkergym.cli.options import (
     EnvironmentId,
     EnvironmentSettings,
@@ -22,15 +27,18 @@ from tinkergym.cli.options import (
     options_said,
     refuse_options,
 )
+from tinkergym.cli.play_seat import Seating, play_seat
+from tinkergym.cli.settings import given, parse_settings
 from tinkergym.errors import InvalidRequestError
-from tinkergym.messages import Message, messages_text, observation_messages, system, user
+from tinkergym.messages import Message, messages_text, observation_messages, opening_messages, system, user
+from tinkergym.registration.environments import make
+from tinkergym.registration.games import is_game
+from tinkergym.remote.client import Client
+from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
+from tinkergym.rollout.local_environment import Environment, describe
+from tinkergym.rollout.table_tools import with_offer
+from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.parts import content_text
-
-if TYPE_CHECKING:
-    from tinkergym.agent.renderer import Renderer
-    from tinkergym.rollout.environment_host import AnyEnv
-    from tinkergym.rollout.local_environment import Environment
-    from tinkergym.schema.seat_tools import SeatTools
 
 MOST_STEPS = 1000
 """An episode is abandoned after this many steps."""
@@ -106,9 +114,7 @@ def play(
     Example: tinkergym play tabletop/LiarsDice-v0 --seat player_0 --player player_1=JOB_ID/player_1@40
     """
     said = options_said(ctx)
-    if seat or player or (watch and _is_game(env)):
-        from tinkergym.cli.play_seat import Seating, play_seat
-
+    if seat or player or (watch and is_game(env)):
         apart = {"top_p", "top_k", "raw", *(["watch"] if seat else [])}
         refuse_options([said[name] for name in said if name in apart], "cannot be used with --seat")
         if not seat and not watch:
@@ -116,9 +122,6 @@ def play(
         seating = Seating(seats=seat or [], players=player or [], policy=policy, temperature=temperature)
         play_seat(env, env_setting or [], seating, seeds=range(seed, seed + episodes), as_json=as_json)
         return
-    from tinkergym.cli.named_environment import find_environment
-    from tinkergym.cli.settings import given, parse_settings
-    from tinkergym.rollout.local_environment import describe
 
     _refuse_without_a_seat(env)
     sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
@@ -157,10 +160,6 @@ def _policy_plays(
     as_json: bool,
 ) -> None:
     """Let a policy play, or play against it if it can take the seat of the environment's opponent."""
-    from tinkergym.cli.named_policy import named_policy
-    from tinkergym.remote.client import Client
-    from tinkergym.rollout.environment_host import system_prompt_of
-
     with Client() as client:
         player = named_policy(client, name, sampling)
         player.environment_prompt = system_prompt_of(made)
@@ -177,27 +176,16 @@ def _policy_plays(
 
 def _made(described: Environment, env: str) -> Any:
     if described.make is None:
-        from tinkergym.registration.environments import make
-
         return make(env)  # This raises with close matches.
     return described.make(described.ref)
 
 
 def _renderer(model: str) -> Renderer:
-    from tinkergym.agent.renderer import Renderer
-    from tinkergym.cli.model_files import find_bundle
-
     return Renderer.from_bundle(find_bundle(model))
 
 
-def _is_game(env: str) -> bool:
-    from tinkergym.registration.games import is_game
-
-    return is_game(env)
-
-
 def _refuse_without_a_seat(env: str) -> None:
-    if _is_game(env):
+    if is_game(env):
         raise InvalidRequestError(
             f"{env} has several seats; choose one",
             hint="add --seat AGENT, or --watch to take none; or play the id with Vs against an opponent",
@@ -275,11 +263,6 @@ class _Table:
 
     def _opening(self, observation: Any) -> tuple[str | None, list[Message]]:
         """Return the first prompt: the chat template's text if requested, else the messages."""
-        from tinkergym.agent.tool_turns import offered_tools
-        from tinkergym.messages import opening_messages
-        from tinkergym.rollout.environment_host import system_prompt_of
-        from tinkergym.rollout.table_tools import with_offer
-
         shown, tools = offered_tools(_messages(observation))
         messages = opening_messages(
             shown,

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.markup import escape
 
+from tinkergym.agent.coordinator import Position, Standing
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import emit
+from tinkergym.cli.settings import parse_settings
 from tinkergym.errors import InvalidRequestError
+from tinkergym.evaluation.matches import Player
 from tinkergym.messages import observation_text
-
-if TYPE_CHECKING:
-    from tinkergym.agent.coordinator import Position, Standing
-    from tinkergym.evaluation.matches import Player
-    from tinkergym.remote.api import Api
-    from tinkergym.remote.client import Client
-    from tinkergym.remote.policy import Policy
-    from tinkergym.rollout.game_table import GameTable
+from tinkergym.registration.games import make_game
+from tinkergym.remote.api import Api
+from tinkergym.remote.client import Client
+from tinkergym.remote.game_players import find_seats, is_offered
+from tinkergym.remote.policy import Policy
+from tinkergym.rollout.environment_host import system_prompt_of
+from tinkergym.rollout.game_table import GameTable
+from tinkergym.rollout.table_players import ScriptedPlayer, offered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +51,6 @@ def play_seat(env: str, settings: Sequence[str], seating: Seating, *, seeds: ran
         seeds: Seeds of the games.
         as_json: Write JSON lines for a program instead of text.
     """
-    from tinkergym.cli.settings import parse_settings
-    from tinkergym.registration.games import make_game
-    from tinkergym.rollout.game_table import GameTable
-
     table = GameTable(make_game(env, **parse_settings(settings)))
     with ExitStack() as stack:
         stack.callback(table.close)
@@ -104,8 +103,6 @@ def _players(table: GameTable, env: str, seating: Seating, stack: ExitStack) -> 
 
 
 def _usual(table: GameTable) -> str:
-    from tinkergym.rollout.table_players import offered
-
     there = offered(table.unwrapped)
     if not there:
         raise InvalidRequestError(
@@ -127,9 +124,6 @@ class _Finder:
         Raises:
             InvalidRequestError: There is no such player, or it was trained for another seat.
         """
-        from tinkergym.evaluation.matches import Player
-        from tinkergym.remote.game_players import find_seats, is_offered
-
         if is_offered(self._table, name):
             return dict.fromkeys(agents, Player(name=name, plays=name))
         found = find_seats(self._api, name, self._table, agents, temperature=self._temperature)
@@ -145,8 +139,6 @@ class _Finder:
 
     @property
     def _api(self) -> Api:
-        from tinkergym.remote.client import Client
-
         if self._client is None:
             self._client = self._stack.enter_context(Client())
         return self._client.api
@@ -167,9 +159,6 @@ class _Others:
 
     def begin(self, seed: int) -> None:
         """Begin a game: every seat has its own conversation."""
-        from tinkergym.rollout.environment_host import system_prompt_of
-        from tinkergym.rollout.table_players import ScriptedPlayer
-
         for number, (agent, player) in enumerate(self._players.items()):
             if isinstance(player.plays, str):
                 script = ScriptedPlayer(self._table.unwrapped, player.plays, seed * 1009 + number)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
+from tinkergym.agent.renderer import Renderer
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJsonLines, emit
+from tinkergym.cli.model_files import find_bundle
 from tinkergym.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from tinkergym.agent.renderer import Renderer
-    from tinkergym.evaluation.records import EpisodeRecord
-    from tinkergym.trajectory.trajectory import Segment, Trajectory
+from tinkergym.evaluation.records import EpisodeRecord, read_records
+from tinkergym.trajectory.trajectory import Segment, Trajectory
 
 STYLES = {"environment": "cyan", "sampled": "bold green", "masked": "yellow"}
 """By kind: text from the environment, sampled and trained tokens, sampled but untrained tokens."""
@@ -51,8 +50,6 @@ def replay(
 
     Example: tinkergym replay run.jsonl --episode 0 --model nano --logprobs
     """
-    from tinkergym.evaluation.records import read_records
-
     records = read_records(file).episodes
     numbered = [
         (number, record)
@@ -65,9 +62,6 @@ def replay(
         )
     renderer = None
     if model is not None:
-        from tinkergym.agent.renderer import Renderer
-        from tinkergym.cli.model_files import find_bundle
-
         renderer = Renderer.from_bundle(find_bundle(model))
     for number, record in numbered:
         if as_json:

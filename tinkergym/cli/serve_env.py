@@ -5,20 +5,21 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJsonLines, emit
+from tinkergym.cli.named_environment import find_environment
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
+from tinkergym.rollout.local_environment import describe
+from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.parsing import parse
+from tinkergym.serving.server import serve
+from tinkergym.serving.settings import ServerSettings
+from tinkergym.serving.tokens import Token, choose_token
 from tinkergym.tools.sandbox.isolation_rule import PythonToolSetting, requiring
-
-if TYPE_CHECKING:
-    from tinkergym.serving.settings import ServerSettings
-    from tinkergym.serving.tokens import Token
-
 
 _TokenText = Annotated[
     str | None,
@@ -71,9 +72,6 @@ def serve_env(
     there.
     """
     _require_serving()
-    from tinkergym.serving.server import serve
-    from tinkergym.serving.settings import ServerSettings
-    from tinkergym.serving.tokens import choose_token
 
     chosen = choose_token(token, token_file)
     settings = parse(
@@ -131,10 +129,6 @@ def _require_serving() -> None:
 
 def _named(environment: str) -> dict[str, str]:
     """Return the id to serve it under, and its location if no pack registers it."""
-    from tinkergym.cli.named_environment import find_environment
-    from tinkergym.rollout.local_environment import describe
-    from tinkergym.schema.environment_url import is_environment_url
-
     if is_environment_url(environment):
         raise InvalidRequestError("is already served", hint="hand its address on", field="ENV")
     found = find_environment(environment)  # This raises with the known names if the id is unknown.

@@ -6,6 +6,7 @@ from rich.markup import escape
 
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, emit
+from tinkergym.remote.client import Client
 
 
 def status(*, as_json: AsJson = False) -> None:
@@ -13,8 +14,6 @@ def status(*, as_json: AsJson = False) -> None:
 
     Memory is only shown to the service's owner.
     """
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         health, url = client.health(), client.url
     if as_json:

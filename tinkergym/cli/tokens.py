@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from tokenizers import Tokenizer
 
+from tinkergym.agent.round_trip import RoundTrip, round_trip
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, emit
-
-if TYPE_CHECKING:
-    from tinkergym.agent.round_trip import RoundTrip
-    from tinkergym.schema.views import RendererBundle
+from tinkergym.cli.model_files import find_bundle
+from tinkergym.schema.views import RendererBundle
 
 _STYLES = {"same": "green", "different": "red", "refused": "yellow"}
 
@@ -37,11 +37,6 @@ def tokens(
 
     Example: tinkergym tokens nano
     """
-    from tokenizers import Tokenizer
-
-    from tinkergym.agent.round_trip import round_trip
-    from tinkergym.cli.model_files import find_bundle
-
     bundle = find_bundle(model)
     found = round_trip(bundle)
     tokenizer: Any = Tokenizer.from_str(bundle.tokenizer_json)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tinkergym.cli.console import out
 from tinkergym.cli.field_options import SettingOption, with_job_options
+from tinkergym.cli.following import follow_or_detach
 from tinkergym.cli.json_output import AsJsonLines, emit
+from tinkergym.cli.named_environment import environments, find_environment
 from tinkergym.cli.options import TRACKERS, EnvironmentId, OneEnvironment
 from tinkergym.cli.settings import parse_settings
+from tinkergym.remote.client import Client
+from tinkergym.remote.job import Job
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.rl import RLSpec
-
-if TYPE_CHECKING:
-    from tinkergym.remote.client import Client
-    from tinkergym.remote.job import Job
 
 Detach = Annotated[bool, typer.Option("--detach", help="Start the job without waiting for it.")]
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
@@ -127,9 +127,6 @@ def train(
 
     tinkergym train --env board/TicTacToeVs-v0:0.7 --env games/NimVs-v0:0.3 --steps 60
     """
-    from tinkergym.cli.named_environment import environments
-    from tinkergym.remote.client import Client
-
     found, names = environments(env, several)
     if not estimate:
         _start(lambda client: client.train(found, **settings), names, detach=detach, as_json=as_json)
@@ -173,7 +170,6 @@ def distill(
 
     Example: tinkergym distill board/TicTacToeVs-v0 --teacher job-0123456789abcdef --steps 20
     """
-    from tinkergym.cli.named_environment import find_environment
 
     def start(client: Client) -> Job:
         return client.distill(find_environment(env), **settings)
@@ -182,8 +178,5 @@ def distill(
 
 
 def _start(start: Callable[[Client], Job], env: Sequence[str] = (), *, detach: bool, as_json: bool) -> None:
-    from tinkergym.cli.following import follow_or_detach
-    from tinkergym.remote.client import Client
-
     with Client() as client:
         follow_or_detach(start(client), env, detach=detach, as_json=as_json, client=client)

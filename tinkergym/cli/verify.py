@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tinkergym.certificates.verification import verify as verified
 from tinkergym.cli.console import out
 from tinkergym.cli.json_output import AsJson, emit
 
@@ -31,8 +32,6 @@ def verify(
     The exit code is 1 if something does not match, a check of the run fails, or --key is given and its owner
     did not sign the certificate. Needs no service.
     """
-    from tinkergym.certificates.verification import verify as verified
-
     found = verified(path, key=key)
     if as_json:
         emit(

@@ -7,12 +7,11 @@ import subprocess
 import sys
 
 import pytest
-import typer
 
 import tinkergym as tg
 from tests.tinkergym.certificates.made_run import signed
 from tinkergym.certificates.sealing import certify
-from tinkergym.cli.main import app
+from tinkergym.cli import main
 from tinkergym.remote.certificates import WrittenCertificate
 from tinkergym.remote.export import Exported
 from tinkergym.remote.job import Job
@@ -31,16 +30,16 @@ class Env(tg.SingleTurnEnv):
 TINKERGYM = [sys.executable, "-m", "tinkergym"]
 
 
-def leaves(command, path=()):
+def leaves(command, *path):
     """Yield (name, command) of what can be typed; a group that does something by itself, too."""
     inner = getattr(command, "commands", {})
-    if path and (not inner or command.invoke_without_command):
+    if not inner or command.invoke_without_command:
         yield " ".join(path), command
     for name, below in inner.items():
-        yield from leaves(below, (*path, name))
+        yield from leaves(below, *path, name)
 
 
-COMMANDS = dict(leaves(typer.main.get_command(app)))
+COMMANDS = dict(leaf for name in main.COMMANDS for leaf in leaves(main.load(name), name))
 ENDLESS = ["--steps", "100000"]  # it is played until the command has ended
 SMALL = ["--steps", "1", "--group-size", "2", "--groups", "1"]
 ONE, LINES = "one document", "a document per line"

@@ -3,6 +3,8 @@ import re
 import pytest
 
 import tinkergym as tg
+from tests.tinkergym.test_import import loaded_after
+from tinkergym.cli import main
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,14 @@ def test_explains_every_command(run, command):
 def test_prints_the_version(run):
     result = run("--version")
     assert (result.exit_code, result.output) == (0, f"tinkergym {tg.__version__}\n")
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_listing_says_what_the_command_says(name):
+    text = main.load(name).help.partition("\n\n")[0]
+    assert " ".join(text.split()) == main.COMMANDS[name][1]
+
+
+def test_listing_commands_imports_none_of_them():
+    own = {name for name in loaded_after("import tinkergym.cli.main") if name.startswith("tinkergym.cli.")}
+    assert own == {f"tinkergym.cli.{name}" for name in ("main", "console", "json_output")}
