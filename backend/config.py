@@ -21,7 +21,7 @@ from backend.store.blobs import Blobs, LocalBlobs
 from backend.store.place import default_url
 from tinkergym.errors import InvalidRequestError
 from tinkergym.images.files import MOST_BYTES, MOST_PIXELS
-from tinkergym.network.chat_endpoint import origin_list
+from tinkergym.network.model_urls import origin_list
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.refusals import Refusal
 from tinkergym.tools.sandbox.isolation_rule import PythonToolSetting

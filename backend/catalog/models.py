@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +19,6 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from backend.catalog.context_length import CONTEXT_KEYS, context_length
-from backend.catalog.hub_errors import why_not
 from backend.catalog.image_rules import image_rules
 from backend.catalog.template_probe import Probe, probe_template
 from backend.catalog.tensor_files import tensors_of_file
@@ -39,7 +37,6 @@ _MOST_JSON_BYTES = 16 << 20
 """Longest configuration or chat template: a longer one is invalid, and would take memory from all users of
 the service."""
 _MOST_TOKENIZER_BYTES = 256 << 20
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -95,7 +92,14 @@ def resolve_model(
     if directory is None:
         if not _may_be_hub_id(target):
             raise _unknown(name, offered, f"{_no_folder(target)}, and it is not a named model or a hub id")
-        directory = _hub_directory(name, target, offered, None if name in offered else most_bytes)
+        from backend.catalog import hub  # A service with local models does not need the hub's client.
+
+        try:
+            directory = hub.downloaded(target, most_bytes=None if name in offered else most_bytes)
+        except hub.NotDownloadedError as error:
+            # `runs/mine` also looks like a hub id.
+            reason = f"{_no_folder(target)}, and {error.reason}"
+            raise _unknown(name, offered, reason, error.advice) from error
     if not (directory / "config.json").is_file():
         place = str(directory.absolute())
         if (directory / "adapter_config.json").is_file():
@@ -283,42 +287,6 @@ def _no_folder(target: str) -> str:
         return "a folder cannot have that name"
     shown = place if len(place) <= _LONGEST_SHOWN else f"{place[:_LONGEST_SHOWN]}..."
     return f"{shown!r} is not a folder on the service's machine"
-
-
-def _hub_directory(name: str, hub_id: str, offered: Mapping[str, str], most_bytes: int | None) -> Path:
-    # Imported here: a service with local models does not need the hub client.
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError):
-        pass
-    try:
-        if most_bytes is not None:
-            _refuse_large_download(hub_id, most_bytes)
-        return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES))
-    except UnknownModelError:
-        raise
-    except Exception as error:  # Includes errors of its HTTP library, which have no common type.
-        reason, advice = why_not(hub_id, error)
-        # `runs/mine` also looks like a hub id.
-        raise _unknown(name, offered, f"{_no_folder(hub_id)}, and {reason}", advice) from error
-
-
-def _refuse_large_download(hub_id: str, most_bytes: int) -> None:
-    from huggingface_hub import HfApi
-
-    files = HfApi().model_info(hub_id, files_metadata=True).siblings or []
-    size = sum(
-        file.size or 0 for file in files if any(fnmatch(file.rfilename, wanted) for wanted in _HUB_FILES)
-    )
-    if size > most_bytes:
-        raise UnknownModelError(
-            f"{hub_id!r} has {size} bytes, but the service only downloads models of at most {most_bytes}",
-            hint="choose a smaller one, or ask the operator to add it to `models` or raise download_bytes",
-            field="model",
-        )
 
 
 def _unknown(name: str, offered: Mapping[str, str], reason: str, advice: str = "") -> UnknownModelError:

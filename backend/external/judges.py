@@ -12,7 +12,7 @@ from typing import Any
 from backend.external.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
 from tinkergym.network import allowed_origins
-from tinkergym.network.chat_endpoint import origin_of
+from tinkergym.network.model_urls import origin_of
 from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE
 from tinkergym.schema.jobs.parts import EnvironmentRef
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from backend.external.tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
 from tinkergym.network import allowed_origins
-from tinkergym.network.chat_endpoint import origin_of
+from tinkergym.network.model_urls import origin_of
 from tinkergym.rollout.external_player import ALLOWED_VARIABLE
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.opponents import External

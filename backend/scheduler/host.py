@@ -25,7 +25,7 @@ from backend.processes.children import MARK_VARIABLE
 from backend.processes.ends import wait_for_end
 from backend.processes.foreign_code import HOST_VARIABLE
 from backend.processes.guardian import guarded
-from backend.scheduler import early_worker
+from backend.scheduler import early_worker, ray_start
 from backend.scheduler.ray_logs import remove_old_logs
 from backend.workers import env_worker_files
 
@@ -82,9 +82,9 @@ def main() -> int:
     # A different one than the supervisor's, because both may be killed together.
     with guarded(mark), _ray_folder(config) as folder:
         early = early_worker.start(config.early_worker_socket) if config.preload else None
+        ray_start.start_ray(folder)
         from backend.scheduler import ray_cluster
 
-        ray_cluster.start_ray(folder)
         # Ray has just installed its own handlers, which end the process immediately.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

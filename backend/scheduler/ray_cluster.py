@@ -1,4 +1,4 @@
-"""Starts Ray on this machine, and runs our processes as its actors; only `ray_ranks` also imports Ray.
+"""Runs our processes as actors of Ray; `ray_start` starts it, and only `ray_ranks` also imports it.
 
 Ray holds no state that matters. Pools and environment workers are detached, named actors, so that a new
 scheduler finds those of the last one; their work is recorded in the store.
@@ -9,21 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import signal
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
-import psutil
+import ray
 
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd
 from backend.errors import RankLostError
-from backend.processes import with_parent
-from backend.scheduler import early_worker, ray_patience
+from backend.scheduler import early_worker
 from backend.scheduler.actor_processes import EnvWorkerProcess, PoolProcess, SchedulerProcess
 from backend.scheduler.process_memory import resident_bytes
 from backend.scheduler.workers import (
@@ -39,125 +35,8 @@ from tinkergym.errors import TinkerGymError
 
 _log = logging.getLogger(__name__)
 
-NAMESPACE = "tinkergym"
 _SCHEDULER = "scheduler"
 _SEPARATOR = "|"
-_OBJECT_STORE_BYTES = 80 * 2**20
-"""We do not use Ray's object store; this is about the minimum that Ray accepts."""
-
-_AGENTS = ("dashboard_agent", "runtime_env_agent")
-"""Ray's names of the Python processes that its raylet starts for itself."""
-
-_LOG_FILE_BYTES = 4 * 2**20
-"""Log size of each Ray process, twice: the current file and the previous one."""
-
-
-def start_ray(temp_dir: Path) -> None:
-    """Start Ray on this machine: on the loopback interface only, and with a token that dies with it.
-
-    Args:
-        temp_dir: Folder for Ray's sockets and logs. Short, because Ray adds 60 bytes for socket paths.
-    """
-    # Ray reads these when it is imported. Without the third it uses the machine's external address, and all
-    # of its processes listen on every interface.
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # An actor that does not request a GPU from Ray would not see any; ours share the device themselves.
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    # Normal priority: with Ray's 15, pools hardly run on a busy machine. Environments have less.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    for name, value in ray_patience.SETTINGS.items():
-        os.environ.setdefault(name, value)
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    # Without these a worker's output is never rotated: an environment that prints would fill the disk.
-    os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(_LOG_FILE_BYTES))
-    os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
-    # No worker starts before Ray's own agent responds, which Ray would only poll once a second.
-    os.environ.setdefault("RAY_agent_manager_retry_interval_ms", "100")
-    # Four times a second, it took a third of what an idle raylet computes.
-    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "1000")
-    # A pool must not wait for an environment worker that Ray starts before it: a pool takes far longer.
-    os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "2")
-    # Output of its workers goes to a file.
-    os.environ["RAY_COLOR_PREFIX"] = "0"
-    import ray
-
-    _leave_out_unused_parts()
-    _wait_for_a_slow_raylet()
-    _tie_agents_to_ray()
-    ray.init(
-        address="local",
-        namespace=NAMESPACE,
-        include_dashboard=False,
-        num_cpus=1,
-        num_gpus=0,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        log_to_driver=True,
-        configure_logging=False,
-        _temp_dir=str(temp_dir),
-    )
-
-
-def _leave_out_unused_parts() -> None:
-    """Keep Ray from starting its dashboard's server and its autoscaler, for which it has no setting.
-
-    We do not use them. `include_dashboard=False` only makes the server serve less: Ray still waits for it,
-    and each takes half a second of a core while the service starts or recovers.
-    """
-    from ray._private.node import Node
-
-    # Another release of Ray may name them differently; then it starts them, and everything else is unchanged.
-    for name in ("start_api_server", "start_monitor"):
-        if hasattr(Node, name):
-            setattr(Node, name, lambda _node, **_options: None)
-
-
-def _wait_for_a_slow_raylet() -> None:
-    """Let Ray wait as long as its raylet lives, instead of 30 seconds, for which it has no setting."""
-    from ray._private import services
-
-    get_node = getattr(services, "get_node", None)
-    if get_node is None:  # Another release of Ray waits as long as it likes.
-        return
-
-    def patient(*arguments: Any, **options: Any) -> Any:
-        return ray_patience.until_known(lambda: get_node(*arguments, **options), _raylet_runs)
-
-    setattr(services, "get_node", patient)  # noqa: B010 - mypy knows the original's type
-
-
-def _raylet_runs() -> bool:
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
-
-
-def _tie_agents_to_ray() -> None:
-    """Let the kernel end Ray's agents with its raylet, for which Ray has no setting.
-
-    The kernel ends everything else of Ray with this process, or Ray does so at once. The agents notice by
-    themselves, but then try for a minute to report it to a GCS that is gone too. Guardians end them earlier,
-    unless these are killed as well.
-    """
-    from ray._private import services
-
-    name = "_build_python_executable_command_memory_profileable"
-    # Another release of Ray may build the command elsewhere; then the agents end late, as described.
-    python_for = getattr(services, name, None)
-    if sys.platform != "linux" or python_for is None:
-        return
-
-    def tied(component: str, *arguments: Any, **options: Any) -> list[str]:
-        command: list[str] = python_for(component, *arguments, **options)
-        return [*command, "-m", with_parent.__name__] if component in _AGENTS else command
-
-    setattr(services, name, tied)
-
-
 _ASK_SECONDS = 0.5
 """How often pools with jobs are asked about their environment workers."""
 _ASK_IDLE_SECONDS = 5.0
@@ -166,16 +45,12 @@ _ASK_IDLE_SECONDS = 5.0
 
 def start_scheduler(config: ServiceConfig) -> Any:
     """Start the scheduler's actor; Ray restarts it whenever it dies."""
-    import ray
-
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=2)(SchedulerProcess)
     return actor.options(name=_SCHEDULER, lifetime="detached").remote(config.model_dump_json(), RayWorkers)
 
 
 def stop_everything(scheduler: Any, *, seconds: float) -> None:
     """Let the scheduler stop, then let the pools return their jobs to the queue, within `seconds`."""
-    import ray
-
     deadline = time.monotonic() + seconds
     with contextlib.suppress(Exception):
         ray.get(scheduler.stop.remote(), timeout=seconds / 2)
@@ -208,8 +83,6 @@ class RayWorkers:
 
     def running(self) -> list[Running]:
         """Return what an earlier scheduler left running, and watch it from now on."""
-        import ray
-
         found: list[Running] = []
         for name in _actor_names():
             kind, _, rest = name.partition(_SEPARATOR)
@@ -234,8 +107,6 @@ class RayWorkers:
 
     def start_pool(self, address: PoolAddress) -> None:
         """Start a pool; `PoolReady` or `PoolEnded` follows."""
-        import ray
-
         name = _SEPARATOR.join(("pool", address.pool_id, address.model))
         python = early_worker.python_in(self._early_worker)
         actor = (
@@ -253,8 +124,6 @@ class RayWorkers:
 
     def start_env_worker(self, address: PoolAddress, worker_id: str) -> None:
         """Start an environment worker that plays for a pool, which need not be ready yet."""
-        import ray
-
         name = _SEPARATOR.join(("env_worker", address.pool_id, worker_id))
         actor = (
             ray.remote(num_cpus=0, max_restarts=0, max_concurrency=4)(EnvWorkerProcess)
@@ -351,8 +220,6 @@ class RayWorkers:
                 self._kill(worker_id, actor)
 
     def _kill(self, process_id: str, actor: Any) -> None:
-        import ray
-
         if actor is not None:
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
@@ -374,8 +241,6 @@ class RayWorkers:
 
     def _kept(self, *, most: int) -> list[Any]:
         """Return up to `most` of the references that have resolved."""
-        import ray
-
         if not self._watched:
             return []
         kept, _ = ray.wait(list(self._watched), num_returns=most, timeout=0)
@@ -384,8 +249,6 @@ class RayWorkers:
 
 def _outcome(promise: Any) -> tuple[Any, BaseException | None]:
     """Return a reference's value, or the error; our own error if our code raised it."""
-    import ray
-
     try:
         return ray.get(promise), None
     except ray.exceptions.RayTaskError as error:
@@ -395,6 +258,4 @@ def _outcome(promise: Any) -> tuple[Any, BaseException | None]:
 
 
 def _actor_names() -> list[str]:
-    import ray
-
     return cast(list[str], ray.util.list_named_actors(all_namespaces=False))

@@ -18,6 +18,8 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from backend.errors import RankLostError
 from backend.learner.rank import RankOptions, serve_rank
 from backend.learner.rank_process import RankProcess
@@ -60,8 +62,6 @@ class RayRank:
 
     def how_it_ended(self) -> str:
         """See `RankProcess`."""
-        import ray
-
         try:
             ray.get(self._served, timeout=_ENDED_SECONDS)
         except ray.exceptions.RayTaskError as error:
@@ -73,8 +73,6 @@ class RayRank:
 
     def kill(self) -> None:
         """See `RankProcess`."""
-        import ray
-
         serving = True
         with contextlib.suppress(Exception):
             serving = not ray.wait([self._served], timeout=0)[0]
@@ -87,8 +85,6 @@ class RayRank:
 
     def join(self, seconds: float) -> None:
         """See `RankProcess`."""
-        import ray
-
         with contextlib.suppress(Exception):
             ray.wait([self._served], timeout=seconds)
         self.kill()  # An actor stays until it is told to end.
@@ -100,8 +96,6 @@ def ray_ranks(options: RankOptions) -> Sequence[RankProcess]:
     Raises:
         RankLostError: Ray could not start one.
     """
-    import ray
-
     key = secrets.token_bytes(32)
     actors = [ray.remote(num_cpus=0, max_restarts=0)(RankActor).remote() for _ in range(options.ranks)]
     pids: list[int] = []

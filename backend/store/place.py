@@ -19,13 +19,12 @@ def database_file(url: str) -> Path:
         ConfigError: It is another database, or one in memory, which the service's processes could not share.
     """
     # Every process reads the settings, and not every one opens the database.
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
+    import sqlalchemy
 
     hint = "use sqlite:////absolute/path/to/tinkergym.sqlite3"
     try:
-        parsed = make_url(url)
-    except ArgumentError as error:
+        parsed = sqlalchemy.make_url(url)
+    except sqlalchemy.exc.ArgumentError as error:
         raise ConfigError(f"{url!r} is not a database URL", hint=hint, field="database_url") from error
     if parsed.get_backend_name() != "sqlite":
         raise ConfigError(

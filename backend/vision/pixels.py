@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from backend.vision.processor import load_processor
 from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import InvalidImageError, InvalidRequestError, UnknownModelError
 from tinkergym.images.files import as_seen, opened
@@ -79,7 +80,6 @@ class ImageReader:
             UnknownModelError: transformers cannot load it.
         """
         # Only here: most services have no image model.
-        from backend.vision.processor import load_processor
 
         self.placeholder = placeholder
         self._source = source

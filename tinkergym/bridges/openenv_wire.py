@@ -26,12 +26,12 @@ from tinkergym.errors import (
     EnvironmentTimeoutError,
     InvalidRequestError,
     InvalidRewardError,
-    MissingExtraError,
     RemoteAnswerError,
     RemoteEnvironmentError,
     ServiceUnreachableError,
     TinkerGymError,
 )
+from tinkergym.extras import import_extra
 from tinkergym.user_code.quoting import quoted
 from tinkergym.user_code.scalars import finite_json_number
 
@@ -195,19 +195,12 @@ class OpenEnvSession:
             ServiceUnreachableError: No server responds, or it does not support WebSockets.
             MissingExtraError: `websockets` is not installed.
         """
-        try:
-            from websockets.exceptions import WebSocketException
-            from websockets.sync.client import connect
-        except ModuleNotFoundError:
-            raise MissingExtraError(
-                "OpenEnv environments need the package websockets",
-                hint="run pip install '.[serving]' in a checkout of tinkergym",
-            ) from None
+        errors = _websockets("exceptions")
         self._address = address
         self._open = ExitStack()
         try:
             self._socket = self._open.enter_context(
-                connect(
+                _websockets("sync.client").connect(
                     address.websocket,
                     # With a socket of ours no redirect is followed, which could lead to any other host.
                     sock=_connect(address, timeout_seconds),
@@ -217,7 +210,7 @@ class OpenEnvSession:
                     proxy=None,
                 )
             )
-        except (OSError, ValueError, WebSocketException) as error:
+        except (OSError, ValueError, errors.WebSocketException) as error:
             raise _unreachable(address, str(error) or type(error).__name__) from None
 
     def ask(self, kind: str, data: dict[str, Any], *, timeout_seconds: float) -> OpenEnvAnswer:
@@ -232,8 +225,6 @@ class OpenEnvSession:
             RemoteAnswerError: The response is invalid. The session is over.
             InvalidRewardError: The reward is not a finite number.
         """
-        from websockets.exceptions import ConnectionClosed
-
         try:
             self._socket.send(json.dumps({"type": kind, "data": data}))
             frame = self._socket.recv(timeout=timeout_seconds)
@@ -243,7 +234,7 @@ class OpenEnvSession:
                 f"{self._address} did not respond to {kind} within {timeout_seconds:g} s",
                 hint="raise step_timeout_seconds if the environment is slow",
             ) from None
-        except (OSError, ConnectionClosed) as error:
+        except (OSError, _websockets("exceptions").ConnectionClosed) as error:
             # A server without a free place reports it and disconnects, perhaps before receiving the request.
             last = None
             with suppress(Exception):
@@ -301,6 +292,11 @@ class OpenEnvSession:
                 f"the environment at {self._address} failed in {kind} ({code}): {text}"
             )
         return error
+
+
+def _websockets(module: str) -> Any:
+    needed = "OpenEnv environments need the package websockets"
+    return import_extra(f"websockets.{module}", needed, extra="serving")
 
 
 def _reward(value: object) -> float:

@@ -27,6 +27,7 @@ from tinkergym.messages import ROLES, Message
 from tinkergym.spaces import Chat, Text
 from tinkergym.tasks.grid import with_tasks
 from tinkergym.tasks.source import Task, TaskSource
+from tinkergym.tools.prompt import describe_schemas
 from tinkergym.tools.syntax import MalformedCall, Syntax, parse_calls
 from tinkergym.user_code.quoting import quoted
 from tinkergym.user_code.scalars import finite_json_number
@@ -283,7 +284,6 @@ def _refuse(environment: str, about: Answer, split: str) -> None:
 def _offered(tools: Sequence[Mapping[str, Any]], syntax: Syntax) -> str:
     if not tools:
         return ""
-    from tinkergym.tools.prompt import describe_schemas
 
     schemas = [
         {

@@ -17,6 +17,18 @@ import uuid
 from contextlib import AsyncExitStack
 from typing import Any
 
+# This process has verifiers and its httpx, but not tinkergym's one door to HTTP.
+import httpx
+from aiohttp import web
+from verifiers.v1.clients import EvalClientConfig, ModelContext
+from verifiers.v1.configs.agent import AgentConfig
+from verifiers.v1.configs.harness import HarnessConfig
+from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.harness import Harness
+from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
+from verifiers.v1.runtimes import ProgramResult
+from verifiers.v1.utils.loaders import env_config_type, load_environment, resolve_env_config
+
 MOST_TASKS = 1000
 """Limit for a taskset without an end."""
 HARNESS = "tinkergym_policy_harness"
@@ -28,9 +40,6 @@ class V1Environment:
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
         """Load it; the arguments are the taskset's settings."""
-        from verifiers.v1.configs.agent import AgentConfig
-        from verifiers.v1.utils.loaders import env_config_type, load_environment, resolve_env_config
-
         install_harness()
         fields = env_config_type(name).model_fields
         roles = [role for role, field in fields.items() if isinstance(field.default, AgentConfig)]
@@ -67,8 +76,6 @@ class V1Environment:
 
     async def play(self, row: Any, ask: Any) -> dict[str, Any]:
         """Play a task and return its result."""
-        from verifiers.v1.clients import EvalClientConfig, ModelContext
-
         if self._ready is None:
             self._ready = asyncio.ensure_future(self._serve())
         episode = uuid.uuid4().hex
@@ -82,7 +89,6 @@ class V1Environment:
 
     async def _serve(self) -> str:
         """Listen for requests to the policy, keep verifiers' own servers open, and return our URL."""
-        from aiohttp import web
 
         async def complete(request: Any) -> Any:
             body = await request.json()
@@ -148,11 +154,6 @@ def install_harness() -> None:
     """Register the harness with verifiers under its id."""
     if HARNESS in sys.modules:
         return
-    from verifiers.v1.configs.harness import HarnessConfig
-    from verifiers.v1.dialects.chat import message_to_wire
-    from verifiers.v1.harness import Harness
-    from verifiers.v1.harnesses.utils.mcp import connect_mcp
-    from verifiers.v1.runtimes import ProgramResult
 
     class PolicyHarnessConfig(HarnessConfig):  # type: ignore[misc]
         """There are no settings."""
@@ -200,10 +201,6 @@ async def chat_loop(
     endpoint: str, secret: str, model: str, messages: list[dict[str, Any]], given: tuple[Any, Any, Any]
 ) -> str:
     """Chat; return verifiers' message if it refused a turn, else nothing."""
-    # This process has verifiers and its httpx, but not tinkergym's one door to HTTP.
-    import httpx
-    from verifiers.v1.harnesses.utils.mcp import call_mcp
-
     tools, dispatch, servers = given
     async with httpx.AsyncClient(timeout=None, headers={"Authorization": f"Bearer {secret}"}) as client:
         while True:

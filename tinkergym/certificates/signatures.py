@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tinkergym.errors import InvalidRequestError, MissingExtraError
+from tinkergym.errors import InvalidRequestError
+from tinkergym.extras import import_extra
 from tinkergym.schema.certificate import KEY_PATTERN, Certificate, signed_bytes
 
 _LONGEST_KEY_FILE = 1000
@@ -42,14 +43,9 @@ def signature_problem(certificate: Certificate, key: str) -> str:
     Raises:
         MissingExtraError: The package cryptography is not installed.
     """
-    try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ImportError as error:
-        raise MissingExtraError(
-            f"checking a signature needs the package cryptography: {error}",
-            hint="pip install '.[signatures]' in a checkout of tinkergym",
-        ) from error
+    needed = "checking a signature needs the package cryptography"
+    keys = import_extra("cryptography.hazmat.primitives.asymmetric.ed25519", needed, extra="signatures")
+    errors = import_extra("cryptography.exceptions", needed, extra="signatures")
     found = certificate.signature
     if found is None:
         return "it is not signed"
@@ -57,8 +53,8 @@ def signature_problem(certificate: Certificate, key: str) -> str:
         return f"it is signed by another key: {found.public_key}"
     try:
         # Not every 32 bytes are a key.
-        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
+        public = keys.Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
         public.verify(bytes.fromhex(found.signature), signed_bytes(certificate.facts))
-    except (InvalidSignature, ValueError):
+    except (errors.InvalidSignature, ValueError):
         return "its facts are not those that the operator signed"
     return ""

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 
 @contextmanager
 def episodes_shown(
@@ -21,10 +24,6 @@ def episodes_shown(
     if not (progress or (progress is None and sys.stderr is not None and sys.stderr.isatty())):
         yield lambda: None
         return
-    # Imported here: most evaluations run in a script or a notebook.
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # Use stderr, so that the script's own output stays clean.
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:

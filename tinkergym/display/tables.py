@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tinkergym.errors import MissingExtraError
+from tinkergym.extras import import_extra
 from tinkergym.schema.events import EpisodeEvent
 
 
@@ -16,13 +15,7 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
     Raises:
         MissingExtraError: pandas is not installed.
     """
-    try:
-        pandas = importlib.import_module("pandas")
-    except ImportError as error:
-        raise MissingExtraError(
-            "to_pandas needs pandas, which is not installed here", hint="pip install pandas"
-        ) from error
-    return pandas.DataFrame(list(rows))
+    return import_extra("pandas", "to_pandas needs pandas").DataFrame(list(rows))
 
 
 def with_metrics(row: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.evaluation.matches import GameEnd, Match, MatchResult, Player, play_matches
+from tinkergym.evaluation.pictures import draw_crossplay
 from tinkergym.evaluation.ratings import PairScore, Ratings, rate
 from tinkergym.evaluation.statistics import clustered_interval, finite_ends, game_bounds
 from tinkergym.registration.games import make_playable
@@ -177,8 +178,6 @@ class CrossPlay:
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        from tinkergym.evaluation.pictures import draw_crossplay
-
         cells = [[self.cell(row, column) for column in self.names] for row in self.names]
         return draw_crossplay(Path(path), self.game, self.names, cells)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tinkergym.errors import MissingExtraError
+from tinkergym.extras import import_extra
 from tinkergym.schema.ids import PolicyRef
 
 _BLUE = "#1f6feb"
@@ -163,13 +163,8 @@ def _scale(anchor: str) -> str:
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "pictures need matplotlib", hint="pip install '.[plot]' in a checkout of tinkergym"
-        ) from error
-    figure = Figure(figsize=(width, height), layout="constrained")
+    matplotlib = import_extra("matplotlib.figure", "pictures need matplotlib", extra="plot")
+    figure = matplotlib.Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.evaluation.pictures import draw_ratings
 from tinkergym.evaluation.statistics import finite_ends, interval_text
 
 ELO = 400 / math.log(10)
@@ -108,8 +109,6 @@ class Ratings:
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        from tinkergym.evaluation.pictures import draw_ratings
-
         return draw_ratings(Path(path), self.ratings, self.over_time(), self.anchor)
 
 

@@ -7,6 +7,7 @@ a killed process, is ignored.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from pydantic import ValidationError
 from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.trajectory.record import Record
 from tinkergym.trajectory.trajectory import Trajectory
+
+if sys.platform != "win32":
+    import fcntl
 
 _SETTINGS = "settings"
 
@@ -158,9 +162,7 @@ class RecordWriter:
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Not on Windows, where opening a file for writing twice fails anyway.
+    if sys.platform == "win32":  # There, opening a file for writing twice fails anyway.
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
-from tinkergym.errors import InvalidImageError, MissingExtraError
+from tinkergym.errors import InvalidImageError
+from tinkergym.extras import import_extra
 from tinkergym.images.containers import broken, essential
 
 MOST_BYTES = 4 << 20
@@ -109,9 +110,7 @@ def as_seen(picture: Any) -> Any:
     """
     pillow = _pillow()
     if _is_turned(picture):
-        from PIL import ImageOps
-
-        picture = ImageOps.exif_transpose(picture)
+        picture = _pillow("PIL.ImageOps").exif_transpose(picture)
     if picture.has_transparency_data:
         page = pillow.new("RGBA", picture.size, "white")
         page.alpha_composite(picture.convert("RGBA"))
@@ -225,12 +224,5 @@ def _smaller(setting: str, *, is_lowered: bool) -> str:
     return f"make it smaller, or ask the operator to raise {setting}" if is_lowered else "make it smaller"
 
 
-def _pillow() -> Any:
-    try:
-        from PIL import Image as pillow  # noqa: N813 - a module
-    except ImportError as error:
-        raise MissingExtraError(
-            "images need Pillow, which is not installed",
-            hint="pip install '.[images]' in a checkout of tinkergym",
-        ) from error
-    return pillow
+def _pillow(module: str = "PIL.Image") -> Any:
+    return import_extra(module, "images need Pillow", extra="images")

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 
-from tinkergym.network.chat_endpoint import origin_of
+from tinkergym.network.model_urls import origin_of
 
 
 def allow_only(variable: str, origins: Sequence[str]) -> None:

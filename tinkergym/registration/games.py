@@ -48,11 +48,9 @@ class _Registered:
         return f"{self.make.__module__}:{self.make.__qualname__}"
 
     def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
-        from tinkergym.games.game_env import GameEnv
-
         game = self.make(**{**self.kwargs, **settings})
         game.opponents = self.opponents
-        return GameEnv(game, on_illegal=on_illegal, render_mode=render_mode)
+        return _as_environment(game, on_illegal, render_mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,6 @@ class _FromPack:
     claim: Claim
 
     def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> AECEnv:
-        from tinkergym.games.game_env import GameEnv
-
         make = load(self.claim)
         chosen = {"on_illegal": on_illegal, "render_mode": render_mode}
         taken = _parameters(make)
@@ -85,7 +81,7 @@ class _FromPack:
             with output_to_stderr():
                 made = make(**settings, **{name: value for name, value in chosen.items() if name in taken})
                 if isinstance(made, TextGame):
-                    return GameEnv(made, on_illegal=on_illegal, render_mode=render_mode)
+                    return _as_environment(made, on_illegal, render_mode)
         except TinkerGymError:
             raise
         # A pack is foreign code; `sys.exit` in it must not end the program either.
@@ -243,6 +239,12 @@ def make_against_opponent(
 
     aec_env = make_game(game, on_illegal=on_illegal, render_mode=render_mode, **settings)
     return AgainstOpponent(aec_env, opponent=opponent, seat=seat, render_mode=render_mode)
+
+
+def _as_environment(game: TextGame, on_illegal: str | None, render_mode: str | None) -> AECEnv:
+    from tinkergym.games.game_env import GameEnv
+
+    return GameEnv(game, on_illegal=on_illegal, render_mode=render_mode)
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, NotFoundError, UnknownModelError
 from tinkergym.evaluation.matches import Player
 from tinkergym.registration.games import is_game
 from tinkergym.remote.api import Api
+from tinkergym.remote.policy import Policy
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.ids import PolicyRef, policy_of
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -99,8 +101,6 @@ def version_player(
     api: Api, view: JobView, version: int, *, agent: str = "", temperature: float | None = None
 ) -> Player:
     """Return a version of a job's policy. A policy for some seats plays only those."""
-    from tinkergym.remote.policy import Policy
-
     policy = Policy.of_job(api, view, version=version, temperature=temperature, agent=agent)
     return Player(
         name=policy_of(view.job_id, agent, version=version),
@@ -196,9 +196,6 @@ def _policy_player(
 
 
 def _model_player(api: Api, model: str, temperature: float | None) -> Player:
-    from tinkergym.agent.renderer import Renderer
-    from tinkergym.remote.policy import Policy
-
     try:
         bundle = api.renderer(model)
     except UnknownModelError as error:

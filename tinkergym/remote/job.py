@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from tinkergym.datasets.stored_episodes import stored_episodes
 from tinkergym.display.html import card, curve
 from tinkergym.display.progress import update_words
 from tinkergym.display.tables import completion_rows, frame, with_metrics
@@ -26,8 +27,16 @@ from tinkergym.errors import (
     TinkerGymError,
     from_wire,
 )
+from tinkergym.evaluation.crossplay import crossplay
+from tinkergym.evaluation.rescore import rescore
+from tinkergym.registration.games import make_playable
 from tinkergym.remote.api import Api
+from tinkergym.remote.certificates import write_certificate
 from tinkergym.remote.events import follow
+from tinkergym.remote.export import export_policy, of_one_policy
+from tinkergym.remote.game_players import find_player, game_of, version_players
+from tinkergym.remote.policy import Policy
+from tinkergym.remote.rescored_job import RescoredJob
 from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.watching import watched
 from tinkergym.reporting.callbacks import Callback
@@ -47,6 +56,7 @@ from tinkergym.schema.events import (
 )
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
+from tinkergym.schema.names import LOCAL
 from tinkergym.schema.parsing import update_request
 from tinkergym.schema.steering import settings_now
 
@@ -369,8 +379,6 @@ class Job:
                 given by its name.
             PolicyVersionGoneError: `version` is neither 0 nor the newest and has no checkpoint.
         """
-        from tinkergym.remote.policy import Policy
-
         agent, version = _agent_and_version(which, agent, version)
         if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
             raise InvalidRequestError(
@@ -421,10 +429,6 @@ class Job:
             InvalidRequestError: The job's environment is not a game, or a player is unknown.
             NotFoundError: A version is not stored.
         """
-        from tinkergym.evaluation.crossplay import crossplay
-        from tinkergym.registration.games import make_playable
-        from tinkergym.remote.game_players import find_player, game_of, version_players
-
         view = self.view()
         reference = game_of(view, game)
         players = version_players(self._api, view, versions=versions, temperature=temperature)
@@ -521,8 +525,6 @@ class Job:
             CheckpointCorruptError: A downloaded file has a wrong hash.
             MissingExtraError: `merge` without torch, transformers and PEFT.
         """
-        from tinkergym.remote.export import export_policy
-
         return export_policy(
             self._api, self.id, Path(path), version=version, merge=merge, base=base, agent=agent
         )
@@ -537,8 +539,6 @@ class Job:
         Raises:
             InvalidRequestError: The job does not play episodes.
         """
-        from tinkergym.datasets.stored_episodes import stored_episodes
-
         played = self.spec.played
         if played is None:
             raise InvalidRequestError(
@@ -569,9 +569,6 @@ class Job:
             InvalidRequestError: The reward depends on state that is not stored, or the job does not play
                 episodes.
         """
-        from tinkergym.evaluation.rescore import rescore
-        from tinkergym.remote.rescored_job import RescoredJob
-
         episodes = self.episodes(first_step=first_step, last_step=last_step)
         played = self.spec.played
         assert played, "`episodes` refuses other jobs"
@@ -593,8 +590,6 @@ class Job:
         Raises:
             InvalidRequestError: `path` cannot be written.
         """
-        from tinkergym.remote.certificates import write_certificate
-
         return write_certificate(self._api, self.id, Path(path), bundle=bundle)
 
     def close(self) -> None:
@@ -609,8 +604,6 @@ class Job:
             reporter.close(ended=self._view.state.final)
 
     def _checkpoint(self, step: int | None, agent: str = "") -> CheckpointView:
-        from tinkergym.remote.export import of_one_policy
-
         found = of_one_policy(self.checkpoints(agent=agent), self.id)
         chosen = [c for c in found if step is None or c.step == step]
         if not chosen:
@@ -719,8 +712,6 @@ def _agent_and_version(which: int | str | None, agent: str, version: int | None)
 
 def how_to_play_on(view: JobView) -> str:
     """Return the command or call that plays the episodes of a waiting job."""
-    from tinkergym.schema.names import LOCAL
-
     spec = view.spec
     if spec.by_calls:
         return f"Client.training_policy({view.job_id!r})"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from rich.console import Console
+
+from tinkergym.display.progress import TrainingDisplay
 from tinkergym.schema.events import Event, StateEvent, WarningEvent
 from tinkergym.schema.jobs.spec import JobSpec
 
@@ -39,10 +43,6 @@ def watched(job: Watched, progress: bool | None, *, warnings: bool) -> Iterator[
         with _in_notebook(job, notebook) as show:
             yield show
     elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
-        from rich.console import Console
-
-        from tinkergym.display.progress import TrainingDisplay
-
         # Use stderr, so that the script's own output stays clean.
         with TrainingDisplay(job.id, job.spec, console=Console(stderr=True, emoji=False)) as display:
             yield (
@@ -60,8 +60,6 @@ def _notebook() -> Any:
     shell = ipython.get_ipython() if ipython is not None else None
     if not hasattr(shell, "kernel"):
         return None
-    import importlib
-
     return importlib.import_module("IPython.display")
 
 

@@ -15,8 +15,10 @@ from rich.table import Table
 
 from tinkergym.display.curves import condense
 from tinkergym.display.progress import BLOCKS
+from tinkergym.errors import MissingExtraError
 from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.evaluation.statistics import interval_text, share_interval
+from tinkergym.extras import import_extra
 from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
 from tinkergym.schema.jobs.spec import JobSpec
@@ -171,13 +173,11 @@ def curve(values: Sequence[float], *, rows: int = CURVE_ROWS, columns: int = CUR
 def save_curve(curves: Mapping[str, Sequence[float]], path: Path, *, title: str) -> str:
     """Write the reward curves, by seat, as PNG; return a sentence with its path, or the missing package."""
     try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return (
-            "no picture of it: matplotlib is not installed (pip install '.[plot]' in a checkout of tinkergym)"
-        )
+        matplotlib = import_extra("matplotlib.figure", "no picture: it needs matplotlib", extra="plot")
+    except MissingExtraError as error:
+        return f"{error.message} ({error.hint})"
     # A figure without pyplot: no window system is needed, and no global state remains.
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = matplotlib.Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for agent, values in curves.items():
         color = None if agent else "tab:green"

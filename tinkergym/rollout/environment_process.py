@@ -38,6 +38,9 @@ from tinkergym.rollout.group_scores import scores_of
 from tinkergym.rubrics.group import score_group_of
 from tinkergym.trajectory.trajectory import StopReason
 
+if sys.platform == "linux":
+    import fcntl
+
 _WHERE_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _KILL_SECONDS = 5.0
@@ -244,8 +247,6 @@ def _die_with_parent() -> None:
     """
     parent = multiprocessing.parent_process()
     if sys.platform == "linux" and parent is not None:
-        import fcntl
-
         pipe = int(parent.sentinel)
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)

@@ -19,7 +19,7 @@ from tinkergym.errors import (
 )
 from tinkergym.games.against_opponent import TextPlayer
 from tinkergym.messages import observation_text
-from tinkergym.network.chat_endpoint import origin_of
+from tinkergym.network.model_urls import origin_of
 from tinkergym.rollout.environment_host import system_prompt_of
 from tinkergym.rollout.external_player import ExternalPlayer, ReadSecret
 from tinkergym.schema.episodes import TablePlayer

@@ -15,6 +15,8 @@ import signal
 import sys
 from typing import Any
 
+from math_verify import parse, verify
+
 _MEMORY_BYTES = 4 << 30
 _RECURSION = 3_000
 _DELIMITED = re.compile(r"\$|\\boxed|\\\(|\\\[|\\begin\{")
@@ -22,8 +24,6 @@ _DELIMITED = re.compile(r"\$|\\boxed|\\\(|\\\[|\\begin\{")
 
 def readings(text: str) -> list[Any]:
     """Return what math-verify parses from a text; without signals, which need a main thread."""
-    from math_verify import parse
-
     text = text.strip()
     if _DELIMITED.search(text):
         return list(parse(text, parsing_timeout=None))
@@ -34,8 +34,6 @@ def readings(text: str) -> list[Any]:
 
 def compare(answer: str, gold: str) -> dict[str, Any]:
     """Compare two texts as mathematics."""
-    from math_verify import verify
-
     expected = readings(gold)
     if not any(not isinstance(reading, str) for reading in expected):
         # Words and letters have no value, so they are compared as text.

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.refusals import Refusal, no_effect
+from tinkergym.schema.setting_errors import explain
 from tinkergym.trajectory.bounded_numbers import BoundedNumbers
 
 MOST_EPISODES = 20_000
@@ -78,8 +79,6 @@ class Choice(UserSettings):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            from tinkergym.schema.setting_errors import explain
-
             explained = explain(error, type(self))
             # The location within a job is not known here, but the given value is.
             explained.field = f"{type(self).__name__}.{explained.field}".rstrip(".")

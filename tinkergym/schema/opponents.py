@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.network.model_urls import check_key, check_url, origin_of
 from tinkergym.schema.ids import POLICY_REF
 from tinkergym.schema.model import Choice, WireModel
 from tinkergym.schema.refusals import Refusal, no_effect
@@ -126,9 +127,6 @@ class External(Choice):
     @field_validator("url")
     @classmethod
     def _it_is_an_address(cls, url: str) -> str:
-        # Not at the top, so the settings do not load HTTP libraries.
-        from tinkergym.network.chat_endpoint import check_url, origin_of
-
         try:
             check_url(url)
             origin_of(url)
@@ -139,8 +137,6 @@ class External(Choice):
     @field_validator("api_key")
     @classmethod
     def _a_header_can_carry_it(cls, api_key: str) -> str:
-        from tinkergym.network.chat_endpoint import check_key
-
         try:
             check_key(api_key)
         except InvalidRequestError as error:

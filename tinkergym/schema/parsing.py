@@ -13,6 +13,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.spec import KINDS, JobSpec
 from tinkergym.schema.names import REMOTE_ID, local_id
 from tinkergym.schema.refusals import Refusal
+from tinkergym.schema.setting_errors import explain, nearest_value
 from tinkergym.schema.updates import UpdateRequest
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -32,8 +33,6 @@ def parse(model: type[Model], settings: Mapping[str, Any], arguments: Sequence[s
     try:
         return model.model_validate(_plain(settings))
     except ValidationError as error:
-        from tinkergym.schema.setting_errors import explain
-
         raise explain(error, model, arguments) from None
 
 
@@ -46,8 +45,6 @@ def parse_json(model: type[Model], body: bytes | bytearray) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        from tinkergym.schema.setting_errors import explain
-
         raise explain(error, model) from None
 
 
@@ -86,8 +83,6 @@ def parse_spec(
     refuse_recorded(chosen or {})
     kind = settings.get("kind", "rl")
     if not isinstance(kind, str) or kind not in KINDS:
-        from tinkergym.schema.setting_errors import nearest_value
-
         reason = f"must be one of {', '.join(map(repr, KINDS))}, got {kind!r:.80}"
         raise Refusal("kind", reason, nearest_value(kind, KINDS), "unknown_kind").error()
     return parse(KINDS[kind], settings, arguments)

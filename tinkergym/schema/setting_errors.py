@@ -1,6 +1,6 @@
 """Pydantic's validation errors as one error of ours: which setting, why, and the nearest valid name.
 
-Imported only when something is invalid. The model is an argument.
+The model is an argument.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from tinkergym.errors import (
     InvalidRequestError,
-    MissingExtraError,
     ServiceUnavailableError,
     TinkerGymError,
 )
+from tinkergym.extras import import_extra
 from tinkergym.schema.environment_url import EnvironmentUrl
 from tinkergym.serving.answers import read_error
 from tinkergym.serving.protocol import PATH, Frame
@@ -55,7 +55,7 @@ class EnvConnection:
             InvalidRequestError: The server is not an environment server.
             MissingExtraError: `websockets` is not installed.
         """
-        client_protocol, parse_uri = _websockets()
+        parse_uri = _websockets("uri").parse_uri
         ends_at = time.monotonic() + timeout_seconds
         self._events: list[Any] = []
         try:
@@ -68,7 +68,7 @@ class EnvConnection:
                 self._socket = ssl.create_default_context().wrap_socket(
                     self._socket, server_hostname=url.host
                 )
-            self._protocol: ClientProtocol = client_protocol(
+            self._protocol: ClientProtocol = _websockets("client").ClientProtocol(
                 parse_uri(str(url) + PATH), max_size=max_message_bytes
             )
             request = self._protocol.connect()
@@ -93,9 +93,7 @@ class EnvConnection:
         Raises:
             ConnectionLostError: The connection ended, or no response arrived in time.
         """
-        from websockets.exceptions import InvalidState
-        from websockets.frames import Opcode
-
+        opcode, invalid_state = _websockets("frames").Opcode, _websockets("exceptions").InvalidState
         ends_at = time.monotonic() + timeout_seconds
         self._socket.settimeout(timeout_seconds)
         try:
@@ -105,16 +103,16 @@ class EnvConnection:
                 self._protocol.send_binary(frame)
             self._flush()
             parts: list[bytes] = []
-            kind = Opcode.TEXT
+            kind = opcode.TEXT
             while True:
                 event = self._next_event(ends_at)
-                if event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-                    kind = kind if event.opcode is Opcode.CONT else event.opcode
+                if event.opcode in (opcode.TEXT, opcode.BINARY, opcode.CONT):
+                    kind = kind if event.opcode is opcode.CONT else event.opcode
                     parts.append(event.data)
                     if event.fin:
                         data = parts[0] if len(parts) == 1 else b"".join(parts)
-                        return bytes(data).decode() if kind is Opcode.TEXT else bytes(data)
-        except (OSError, InvalidState, UnicodeDecodeError) as error:
+                        return bytes(data).decode() if kind is opcode.TEXT else bytes(data)
+        except (OSError, invalid_state, UnicodeDecodeError) as error:
             raise ConnectionLostError(str(error) or type(error).__name__) from None
 
     def say(self, frame: str) -> None:
@@ -183,13 +181,6 @@ def _refused(url: EnvironmentUrl, response: Response) -> TinkerGymError:
     return read_error(wire)
 
 
-def _websockets() -> tuple[Any, Any]:
-    try:
-        from websockets.client import ClientProtocol
-        from websockets.uri import parse_uri
-    except ModuleNotFoundError:
-        raise MissingExtraError(
-            "remote environments need the package websockets",
-            hint="pip install '.[serving]' in a checkout of tinkergym",
-        ) from None
-    return ClientProtocol, parse_uri
+def _websockets(module: str) -> Any:
+    needed = "remote environments need the package websockets"
+    return import_extra(f"websockets.{module}", needed, extra="serving")

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import space_utils as _batching
 from numpy.typing import NDArray
 
 from tinkergym.errors import InvalidValueError, MissingExtraError
+from tinkergym.extras import import_extra
 from tinkergym.images.files import MOST_PIXELS, opened
 
 Pixels = NDArray[np.uint8]
@@ -121,11 +122,4 @@ def _batch_differing(each: Sequence[Image]) -> spaces.Space[Any]:  # type: ignor
 
 
 def _pillow() -> Any:
-    try:
-        from PIL import Image as pillow  # noqa: N813 - a module
-    except ImportError as error:
-        raise MissingExtraError(
-            "PNG files need Pillow, which is not installed",
-            hint="pip install '.[images]' in a checkout of tinkergym",
-        ) from error
-    return pillow
+    return import_extra("PIL.Image", "PNG files need Pillow", extra="images")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.extras import import_extra
 from tinkergym.tasks.fingerprint import rows_fingerprint
 from tinkergym.tasks.shared import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
@@ -105,13 +106,12 @@ class HuggingFaceTasks(TaskSource):
         return self._opened
 
     def _open(self) -> Any:
-        try:
-            import datasets
-        except ImportError as error:
-            raise InvalidRequestError(
-                "Hugging Face datasets need the package datasets",
-                hint="pip install '.[huggingface]' in a checkout of tinkergym",
-            ) from error
+        datasets = import_extra(
+            "datasets",
+            "Hugging Face datasets need the package datasets",
+            extra="huggingface",
+            error=InvalidRequestError,
+        )
         path, split, config, revision = self._arguments
         try:
             if self._path.is_dir():

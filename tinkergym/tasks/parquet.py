@@ -14,6 +14,7 @@ from typing import Any
 
 from tinkergym.bounded_dict import BoundedDict
 from tinkergym.errors import InvalidRequestError
+from tinkergym.extras import import_extra
 from tinkergym.tasks.fingerprint import files_fingerprint
 from tinkergym.tasks.shared import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
@@ -93,14 +94,15 @@ class _Rows:
     """The rows of several files, numbered consecutively."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        except ImportError as error:
-            raise InvalidRequestError(
+        pa, pq = (
+            import_extra(
+                module,
                 "Parquet files need the package pyarrow",
-                hint="pip install '.[parquet]' in a checkout of tinkergym",
-            ) from error
+                extra="parquet",
+                error=InvalidRequestError,
+            )
+            for module in ("pyarrow", "pyarrow.parquet")
+        )
         try:
             # Mapped, so that processes on one machine share the pages.
             opened = [(path, pq.ParquetFile(path, memory_map=True)) for path in files]

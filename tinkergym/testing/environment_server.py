@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tinkergym.serving.making import description_of
+from tinkergym.serving.server import listen, url_of, uvicorn_config
 from tinkergym.serving.settings import ServerSettings
 
 TOKEN = "a-token-for-tests"
@@ -23,8 +24,6 @@ def environment_server(environment_id: str, **settings: Any) -> Iterator[str]:
         settings: Fields of `ServerSettings`.
     """
     import uvicorn
-
-    from tinkergym.serving.server import listen, url_of, uvicorn_config
 
     wanted = ServerSettings(**{"environment_id": environment_id, "port": 0, "token": TOKEN, **settings})
     with listen(wanted.host, wanted.port) as listener:

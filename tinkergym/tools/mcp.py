@@ -22,6 +22,7 @@ from tinkergym.errors import (
     ToolArgumentsError,
     ToolError,
 )
+from tinkergym.extras import import_extra
 from tinkergym.tools.definition import Tool
 
 _MOST_PAGES = 100
@@ -101,12 +102,11 @@ class McpTool(Tool):
 
     def __init__(self, connection: _Connection, listed: Any) -> None:
         """Read the server's description of the tool."""
-        import jsonschema
-
         self.name = listed.name
         self.description = listed.description or listed.title or listed.name
         self.parameters = listed.input_schema
         self._connection = connection
+        jsonschema = _package("jsonschema")
         self._validator = jsonschema.validators.validator_for(self.parameters)(self.parameters)
 
     def call(self, arguments: Mapping[str, Any]) -> str:
@@ -130,13 +130,7 @@ class _Connection:
     """A server, and the thread of its connection."""
 
     def __init__(self, command: list[str], env: dict[str, str], cwd: str | None, seconds: float) -> None:
-        try:
-            import mcp  # noqa: F401 - to say what is missing before a thread starts
-        except ImportError as error:
-            raise InvalidRequestError(
-                "MCP tools need the package mcp",
-                hint='install it: pip install ".[mcp]" in a checkout of tinkergym',
-            ) from error
+        self._mcp = _package("mcp")
         self.listed: list[Any] = []
         self._command, self._env, self._cwd, self._seconds = command, env, cwd, seconds
         self._client: Any = None
@@ -162,9 +156,6 @@ class _Connection:
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Call a tool and return the server's result."""
-        from mcp import MCPError
-        from mcp.types import CONNECTION_CLOSED
-
         if not self._thread.is_alive():
             raise self._gone("it has ended")
         waiting = asyncio.run_coroutine_threadsafe(self._client.call_tool(name, arguments), self._loop)
@@ -173,8 +164,8 @@ class _Connection:
         except concurrent.futures.TimeoutError:
             waiting.cancel()
             raise ToolError(f"{name} did not return within {self._seconds:g} s") from None
-        except MCPError as error:
-            if error.error.code == CONNECTION_CLOSED:
+        except self._mcp.MCPError as error:
+            if error.error.code == self._mcp.types.CONNECTION_CLOSED:
                 raise self._gone(str(error)) from error
             raise ToolError(str(error)) from error
         except (OSError, RuntimeError, concurrent.futures.CancelledError) as error:
@@ -192,13 +183,11 @@ class _Connection:
             self._loop.close()
 
     async def _serve(self) -> None:
-        from mcp import Client, StdioServerParameters, stdio_client
-
-        program, *arguments = self._command
-        server = StdioServerParameters(command=program, args=arguments, env=self._env, cwd=self._cwd)
+        mcp, (program, *arguments) = self._mcp, self._command
+        server = mcp.StdioServerParameters(command=program, args=arguments, env=self._env, cwd=self._cwd)
         async with (
             asyncio.timeout(self._seconds) as limit,
-            Client(stdio_client(server, errlog=self._log)) as client,
+            mcp.Client(mcp.stdio_client(server, errlog=self._log)) as client,
         ):
             cursor = None
             for _ in range(_MOST_PAGES):
@@ -222,6 +211,10 @@ class _Connection:
         self._log.seek(0)
         words = self._log.read()[-_SHOWN_LOG_CHARACTERS:].strip()
         return f"\nit logged:\n{words}" if words else ""
+
+
+def _package(name: str) -> Any:
+    return import_extra(name, "MCP tools need the package mcp", extra="mcp", error=InvalidRequestError)
 
 
 def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading.Thread) -> None:

@@ -10,15 +10,12 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
 _lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops: dict[int, Any] = {}
 """By process: a forked process has its parent's loop, but not its thread."""
 
 
@@ -28,27 +25,14 @@ def settled(value: Value | Awaitable[Value]) -> Value:
         return value
     import asyncio  # asyncio takes longer to import than all of our modules that score without it.
 
-    result: Value = asyncio.run_coroutine_threadsafe(_awaited(value), _loop()).result()
+    with _lock:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="async-scores", daemon=True).start()
+    result: Value = asyncio.run_coroutine_threadsafe(_awaited(value), loop).result()
     return result
 
 
 async def _awaited(value: Awaitable[Value]) -> Value:
     return await value
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    import asyncio
-
-    with _lock:
-        loop = _loops.get(os.getpid())
-        if loop is None:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=_run, args=(loop,), name="async-scores", daemon=True).start()
-        return loop
-
-
-def _run(loop: Any) -> None:
-    import asyncio
-
-    asyncio.set_event_loop(loop)
-    loop.run_forever()

@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import sys
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.user_code.quoting import quoted
+
+if sys.platform != "win32":
+    import fcntl
 
 # EFBIG: the file has reached the size limit of the process.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -140,8 +144,6 @@ def append_line(path: Path, line: str) -> None:
         StorageFullError: The disk is full; the file is unchanged.
         EnvironmentInfrastructureError: The file cannot be written for another reason.
     """
-    import fcntl
-
     try:
         # Unbuffered: the rest of a buffer would be written later, outside the lock.
         with path.open("a+b", buffering=0) as file:

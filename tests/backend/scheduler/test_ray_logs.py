@@ -13,7 +13,7 @@ from backend.scheduler.ray_logs import KEPT_FILES, remove_old_logs
 NOISY = """
 import os, sys
 from pathlib import Path
-from backend.scheduler.ray_cluster import start_ray
+from backend.scheduler.ray_start import start_ray
 start_ray(Path(sys.argv[1]))
 import ray
 

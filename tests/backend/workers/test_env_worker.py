@@ -38,7 +38,7 @@ IN_RAY = """
 import sys
 from pathlib import Path
 from backend.scheduler.actor_processes import EnvWorkerProcess
-from backend.scheduler.ray_cluster import start_ray
+from backend.scheduler.ray_start import start_ray
 from backend.scheduler.workers import PoolAddress
 url, token, config, folder = sys.argv[1:]
 start_ray(Path(folder))

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tinkergym.errors import InvalidRequestError, InvalidRewardError
-from tinkergym.network.chat_endpoint import origin_of
+from tinkergym.network.model_urls import origin_of
 from tinkergym.rubrics import LLMJudge, Rubric
 from tinkergym.rubrics.llm_judge import ALLOWED_VARIABLE
 

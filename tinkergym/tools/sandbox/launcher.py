@@ -7,8 +7,10 @@ tinkergym and, except for ctypes, only small modules, because it starts once per
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import json
+import linecache
 import os
 import resource
 import select
@@ -16,6 +18,7 @@ import signal
 import struct
 import sys
 import time
+import traceback
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -231,10 +234,6 @@ def limit(settings: Settings) -> None:
 
 def run(code: str) -> int:
     """Run the code as `__main__`, show the value of a last expression, and return the exit status."""
-    import ast
-    import linecache
-    import traceback
-
     linecache.cache["<code>"] = (len(code), None, code.splitlines(keepends=True), "<code>")
     names: dict[str, Any] = {"__name__": "__main__"}
     status = 0

@@ -1,4 +1,4 @@
-"""Explain errors of the Hugging Face hub, and what to do about them.
+"""Models of the Hugging Face hub: download them, or explain why not and what to do.
 
 Its client's errors for a missing connection, a missing repository and a rejected token look similar, but need
 different actions.
@@ -6,7 +6,60 @@ different actions.
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import errors
+
+from tinkergym.errors import UnknownModelError
+
+_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _INSTEAD = "use the path of a folder on the service's machine with the downloaded model"
+
+
+class NotDownloadedError(Exception):
+    """A model is not on this machine, and could not be downloaded."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(reason, advice)
+        self.reason, self.advice = reason, advice
+
+
+def downloaded(hub_id: str, *, most_bytes: int | None) -> Path:
+    """Return the folder of a model, downloaded before or now.
+
+    Args:
+        hub_id: As `owner/name`.
+        most_bytes: The largest download; None for any.
+
+    Raises:
+        UnknownModelError: It is larger.
+        NotDownloadedError: The hub does not offer it, or cannot be reached.
+    """
+    try:
+        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=_FILES, local_files_only=True))
+    except (errors.LocalEntryNotFoundError, errors.HFValidationError):
+        pass
+    try:
+        if most_bytes is not None:
+            _refuse_large_download(hub_id, most_bytes)
+        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=_FILES))
+    except UnknownModelError:
+        raise
+    except Exception as error:  # Includes errors of its HTTP library, which have no common type.
+        raise NotDownloadedError(*why_not(hub_id, error)) from error
+
+
+def _refuse_large_download(hub_id: str, most_bytes: int) -> None:
+    files = huggingface_hub.HfApi().model_info(hub_id, files_metadata=True).siblings or []
+    size = sum(file.size or 0 for file in files if any(fnmatch(file.rfilename, wanted) for wanted in _FILES))
+    if size > most_bytes:
+        raise UnknownModelError(
+            f"{hub_id!r} has {size} bytes, but the service only downloads models of at most {most_bytes}",
+            hint="choose a smaller one, or ask the operator to add it to `models` or raise download_bytes",
+            field="model",
+        )
 
 
 def why_not(hub_id: str, error: Exception) -> tuple[str, str]:
@@ -16,9 +69,6 @@ def why_not(hub_id: str, error: Exception) -> tuple[str, str]:
         hub_id: The requested model.
         error: The error raised by `snapshot_download`.
     """
-    # Imported here: a service with local models does not need the hub client.
-    from huggingface_hub import errors
-
     match error:
         case errors.GatedRepoError():
             return (
@@ -51,11 +101,9 @@ def why_not(hub_id: str, error: Exception) -> tuple[str, str]:
 
 
 def _is_unreachable(error: Exception) -> bool:
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
     # Without a connection, the client falls back to its cache and then misses the model there. Its HTTP
     # library, which has changed before, has its own error types for the rest.
-    return isinstance(error, LocalEntryNotFoundError | ConnectionError | TimeoutError) or any(
+    return isinstance(error, errors.LocalEntryNotFoundError | ConnectionError | TimeoutError) or any(
         word in type(error).__name__ for word in ("Connect", "Timeout", "Proxy", "Network")
     )
 

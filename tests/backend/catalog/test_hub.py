@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from huggingface_hub import errors
 
-from backend.catalog.hub_errors import why_not
+from backend.catalog.hub import why_not
 
 
 class ProxyError(Exception):

@@ -1,0 +1,126 @@
+"""Starts Ray on this machine, which reads its settings from the environment when it is imported."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from backend.processes import with_parent
+from backend.scheduler import ray_patience
+
+NAMESPACE = "tinkergym"
+_OBJECT_STORE_BYTES = 80 * 2**20
+"""We do not use Ray's object store; this is about the minimum that Ray accepts."""
+
+_AGENTS = ("dashboard_agent", "runtime_env_agent")
+"""Ray's names of the Python processes that its raylet starts for itself."""
+
+_LOG_FILE_BYTES = 4 * 2**20
+"""Log size of each Ray process, twice: the current file and the previous one."""
+
+
+def start_ray(temp_dir: Path) -> None:
+    """Start Ray on this machine: on the loopback interface only, and with a token that dies with it.
+
+    Args:
+        temp_dir: Folder for Ray's sockets and logs. Short, because Ray adds 60 bytes for socket paths.
+    """
+    # Ray reads these when it is imported. Without the third it uses the machine's external address, and all
+    # of its processes listen on every interface.
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # An actor that does not request a GPU from Ray would not see any; ours share the device themselves.
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    # Normal priority: with Ray's 15, pools hardly run on a busy machine. Environments have less.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in ray_patience.SETTINGS.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    # Without these a worker's output is never rotated: an environment that prints would fill the disk.
+    os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(_LOG_FILE_BYTES))
+    os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
+    # No worker starts before Ray's own agent responds, which Ray would only poll once a second.
+    os.environ.setdefault("RAY_agent_manager_retry_interval_ms", "100")
+    # Four times a second, it took a third of what an idle raylet computes.
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "1000")
+    # A pool must not wait for an environment worker that Ray starts before it: a pool takes far longer.
+    os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "2")
+    # Output of its workers goes to a file.
+    os.environ["RAY_COLOR_PREFIX"] = "0"
+    import ray
+    from ray._private import node, services
+
+    _leave_out_unused_parts(node.Node)
+    _wait_for_a_slow_raylet(services)
+    _tie_agents_to_ray(services)
+    ray.init(
+        address="local",
+        namespace=NAMESPACE,
+        include_dashboard=False,
+        num_cpus=1,
+        num_gpus=0,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        log_to_driver=True,
+        configure_logging=False,
+        _temp_dir=str(temp_dir),
+    )
+
+
+def _leave_out_unused_parts(node: Any) -> None:
+    """Keep Ray from starting its dashboard's server and its autoscaler, for which it has no setting.
+
+    We do not use them. `include_dashboard=False` only makes the server serve less: Ray still waits for it,
+    and each takes half a second of a core while the service starts or recovers.
+    """
+    # Another release of Ray may name them differently; then it starts them, and everything else is unchanged.
+    for name in ("start_api_server", "start_monitor"):
+        if hasattr(node, name):
+            setattr(node, name, lambda _node, **_options: None)
+
+
+def _wait_for_a_slow_raylet(services: Any) -> None:
+    """Let Ray wait as long as its raylet lives, instead of 30 seconds, for which it has no setting."""
+    get_node = getattr(services, "get_node", None)
+    if get_node is None:  # Another release of Ray waits as long as it likes.
+        return
+
+    def patient(*arguments: Any, **options: Any) -> Any:
+        return ray_patience.until_known(lambda: get_node(*arguments, **options), _raylet_runs)
+
+    setattr(services, "get_node", patient)  # noqa: B010 - mypy knows the original's type
+
+
+def _raylet_runs() -> bool:
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
+
+
+def _tie_agents_to_ray(services: Any) -> None:
+    """Let the kernel end Ray's agents with its raylet, for which Ray has no setting.
+
+    The kernel ends everything else of Ray with this process, or Ray does so at once. The agents notice by
+    themselves, but then try for a minute to report it to a GCS that is gone too. Guardians end them earlier,
+    unless these are killed as well.
+    """
+    name = "_build_python_executable_command_memory_profileable"
+    # Another release of Ray may build the command elsewhere; then the agents end late, as described.
+    python_for = getattr(services, name, None)
+    if sys.platform != "linux" or python_for is None:
+        return
+
+    def tied(component: str, *arguments: Any, **options: Any) -> list[str]:
+        command: list[str] = python_for(component, *arguments, **options)
+        return [*command, "-m", with_parent.__name__] if component in _AGENTS else command
+
+    setattr(services, name, tied)
