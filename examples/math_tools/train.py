@@ -7,8 +7,8 @@ import numpy as np
 
 import tinkergym as tg
 from examples.shared.recipe import Recipe
+from tinkergym.tool_calls.call import ToolCall
 from tinkergym.tools import render_calls
-from tinkergym.tools.syntax import ToolCall
 
 ENV = "math/WordProblemsWithTools-v0"
 recipe = Recipe.from_command_line(__file__)

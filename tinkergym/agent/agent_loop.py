@@ -191,7 +191,7 @@ class AgentLoop:
         action = text if self._tools is None else self._tools.action(text)
         self._answer = span, completion, action
         self._state = AgentState.INTERACTING
-        return content_text(action)
+        return content_text(action) if self._tools is None else self._tools.for_environment(action)
 
     def stepped(
         self, observation: object, reward: object, terminated: object, truncated: object, info: object = None

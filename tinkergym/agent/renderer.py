@@ -14,7 +14,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tinkergym.agent.call_grammar import CallGrammar, grammar_of
 from tinkergym.agent.growth import ASKED, Reply, grows
 from tinkergym.agent.image_placeholders import (
     MARK,
@@ -31,6 +30,7 @@ from tinkergym.agent.templates import ChatTemplate
 from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, Role, assistant, plain_text, system, user
 from tinkergym.schema.views import ImageRules, RendererBundle
+from tinkergym.tool_calls.grammar import CallGrammar, grammar_of
 from tinkergym.trajectory.parts import ImageSpan
 
 # Placeholder for an answer to find out what the template writes after one; no template trims or escapes it.

@@ -1,7 +1,7 @@
 """Tool turns: convert between the model's format of calls and what an environment sees.
 
-An environment gets every call in one syntax (`hermes`), and answers with messages of the role `tool`. It does
-not depend on the model's template.
+An environment gets every call in one form, and answers with messages of the role `tool`. It does not
+depend on the model's template.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tinkergym.agent.call_grammar import BadCall, CallGrammar
 from tinkergym.agent.renderer import Renderer
 from tinkergym.messages import Message, messages_text, plain_text
-from tinkergym.trajectory.parts import Content, Part, TextPart, ToolCallPart, ToolResultPart
+from tinkergym.tool_calls.call import CallText, MalformedCall, ToolCall
+from tinkergym.tool_calls.grammar import CallGrammar
+from tinkergym.trajectory.parts import Content, Part, TextPart, ToolCallPart, ToolResultPart, content_text
 
 
 def offered_tools(messages: Sequence[Message]) -> tuple[list[Message], list[dict[str, Any]]]:
@@ -57,22 +58,26 @@ class ToolTurns:
         self._answered: list[ToolCallPart | None] = []
         """The calls of the newest answer in order; None for one that could not be parsed."""
         self._content = ""
+        self._calls: list[ToolCall] = []
+        """The calls of the newest answer, if all could be parsed."""
 
     def action(self, text: str) -> Content:
         """Return an answer's text and calls, in parts if it makes calls.
 
-        The environment gets its `content_text`.
+        The environment gets it from `for_environment`.
 
         Args:
             text: The policy's text, without the tokens that end it.
         """
         read = self._grammar.read(text)
         self._content, self._answered = read.content, []
+        calls = [call for call in read.calls if isinstance(call, ToolCall)]
+        self._calls = calls if len(calls) == len(read.calls) else []
         if not read.calls:
             return text
         parts: list[Part] = [TextPart(text=read.content)] if read.content else []
         for call in read.calls:
-            if isinstance(call, BadCall):
+            if isinstance(call, MalformedCall):
                 # The environment reports it to the policy, because it cannot parse it either.
                 parts.append(TextPart(text=f"<tool_call>\n{call.text}\n</tool_call>"))
                 self._answered.append(None)
@@ -86,6 +91,11 @@ class ToolTurns:
             parts.append(part)
             self._answered.append(part)
         return parts
+
+    def for_environment(self, action: Content) -> str:
+        """Return the newest answer as an environment gets it: a text, with its calls."""
+        text = content_text(action)
+        return CallText(text, self._calls) if self._calls else text
 
     def spoken(self, seen: str) -> Message:
         """Return the newest answer for later prompts.

@@ -27,8 +27,9 @@ from tinkergym.messages import ROLES, Message
 from tinkergym.spaces import Chat, Text
 from tinkergym.tasks.grid import with_tasks
 from tinkergym.tasks.source import Task, TaskSource
+from tinkergym.tool_calls.call import MalformedCall
+from tinkergym.tool_calls.syntax import Syntax, parse_calls
 from tinkergym.tools.prompt import describe_schemas
-from tinkergym.tools.syntax import MalformedCall, Syntax, parse_calls
 from tinkergym.user_code.quoting import quoted
 from tinkergym.user_code.scalars import finite_json_number
 

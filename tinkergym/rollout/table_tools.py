@@ -17,11 +17,11 @@ from tinkergym.errors import InvalidToolError
 from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.seat_tools import SeatTools
+from tinkergym.tool_calls.syntax import render_result
 from tinkergym.tools.collection import by_name, named_tools
 from tinkergym.tools.definition import Tool, named
 from tinkergym.tools.prompt import describe_tools
 from tinkergym.tools.runner import ToolRunner
-from tinkergym.tools.syntax import render_result
 
 SANDBOX = "tinkergym.tools:PythonTool"
 

@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tinkergym.tool_calls.syntax import parse_calls, render_calls
     from tinkergym.tools.definition import Tool, tool
     from tinkergym.tools.prompt import describe_tools
     from tinkergym.tools.python import PythonTool, python_tool
-    from tinkergym.tools.syntax import parse_calls, render_calls
 
 __all__ = ["PythonTool", "Tool", "describe_tools", "parse_calls", "python_tool", "render_calls", "tool"]
 
@@ -17,9 +17,9 @@ _HOMES = {
     "PythonTool": "tinkergym.tools.python",
     "Tool": "tinkergym.tools.definition",
     "describe_tools": "tinkergym.tools.prompt",
-    "parse_calls": "tinkergym.tools.syntax",
+    "parse_calls": "tinkergym.tool_calls.syntax",
     "python_tool": "tinkergym.tools.python",
-    "render_calls": "tinkergym.tools.syntax",
+    "render_calls": "tinkergym.tool_calls.syntax",
     "tool": "tinkergym.tools.definition",
 }
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.tool_calls.call import ToolCall
+from tinkergym.tool_calls.syntax import Syntax, render_calls
 from tinkergym.tools.definition import Tool
-from tinkergym.tools.syntax import Syntax, ToolCall, render_calls
 
 _HOW = {
     "hermes": "To call one, write a JSON object with its name and arguments between <tool_call> tags:",

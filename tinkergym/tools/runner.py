@@ -18,8 +18,9 @@ from tinkergym.errors import (
     ToolArgumentsError,
     ToolError,
 )
+from tinkergym.tool_calls.call import MalformedCall, ToolCall
+from tinkergym.tool_calls.syntax import Syntax, parse_calls, typed_arguments
 from tinkergym.tools.definition import Tool
-from tinkergym.tools.syntax import MalformedCall, Syntax, ToolCall, parse_calls, typed_arguments
 
 _COUNTS = ("tool_calls", "tool_errors", "malformed_tool_calls", "refused_tool_calls")
 

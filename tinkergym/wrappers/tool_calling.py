@@ -11,11 +11,11 @@ from gymnasium.utils import RecordConstructorArgs
 from tinkergym.errors import EpisodeProtocolError, InvalidEnvironmentError, InvalidRequestError
 from tinkergym.messages import Message, observation_messages
 from tinkergym.spaces import Chat
+from tinkergym.tool_calls.syntax import Syntax, render_result
 from tinkergym.tools.collection import ToolSource, by_name, methods_of, named_tools, recorded
 from tinkergym.tools.definition import Tool
 from tinkergym.tools.prompt import describe_tools
 from tinkergym.tools.runner import ToolRunner, no_calls
-from tinkergym.tools.syntax import Syntax, render_result
 from tinkergym.trajectory.parts import ImagePart
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]

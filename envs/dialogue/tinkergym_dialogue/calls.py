@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from tinkergym.games.illegal import read_legal
+from tinkergym.tool_calls.call import MalformedCall, ToolCall
+from tinkergym.tool_calls.syntax import Syntax, render_result
 from tinkergym.tools import describe_tools, parse_calls, render_calls
-from tinkergym.tools.syntax import MalformedCall, Syntax, ToolCall, render_result
 from tinkergym_dialogue.shop import Shop
 
 Calls = Literal["words", "hermes", "xml", "json"]

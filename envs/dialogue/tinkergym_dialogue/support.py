@@ -16,8 +16,9 @@ from tinkergym.errors import (
 )
 from tinkergym.games.text_game import TextGame
 from tinkergym.messages import is_unicode
+from tinkergym.tool_calls.call import MalformedCall, ToolCall
+from tinkergym.tool_calls.syntax import typed_arguments
 from tinkergym.tools import Tool
-from tinkergym.tools.syntax import MalformedCall, ToolCall, typed_arguments
 from tinkergym_dialogue import calls as writing
 from tinkergym_dialogue.calls import CALLS, Calls
 from tinkergym_dialogue.case import Case

@@ -11,8 +11,8 @@ from tinkergym_geometry.records import fitted, problem_of
 import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
 from tinkergym.testing import EnvContract
+from tinkergym.tool_calls.call import ToolCall
 from tinkergym.tools import render_calls
-from tinkergym.tools.syntax import ToolCall
 
 NAME = "geometry/Problems-v0"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from tinkergym.tools.syntax import Syntax
+from tinkergym.tool_calls.syntax import Syntax
 from tinkergym.wrappers.tool_calling import ToolCalling
 from tinkergym_geometry.figures import SIDE
 from tinkergym_geometry.problems import DRAWN, ProblemsEnv

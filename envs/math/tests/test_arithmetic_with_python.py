@@ -7,8 +7,8 @@ from gymnasium.utils.env_checker import check_env
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.registration.environments import make
+from tinkergym.tool_calls.call import ToolCall
 from tinkergym.tools import render_calls
-from tinkergym.tools.syntax import ToolCall
 
 NAME = "math/ArithmeticWithPython-v0"
 

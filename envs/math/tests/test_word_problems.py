@@ -6,8 +6,8 @@ from tinkergym_math.word_problems import problem_of
 from tinkergym.errors import InvalidRequestError
 from tinkergym.registration.environments import make
 from tinkergym.testing import EnvContract
+from tinkergym.tool_calls.call import ToolCall
 from tinkergym.tools import render_calls
-from tinkergym.tools.syntax import ToolCall
 
 NAME = "math/WordProblems-v0"
 GSM8K = {"question": "Two dozen eggs?", "answer": "2*12=<<2*12=24>>24 eggs.\n#### 1,024"}

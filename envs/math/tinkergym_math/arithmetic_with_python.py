@@ -8,7 +8,7 @@ import gymnasium as gym
 
 from tinkergym.core import SingleTurnEnv
 from tinkergym.errors import InvalidRequestError
-from tinkergym.tools.syntax import Syntax
+from tinkergym.tool_calls.syntax import Syntax
 from tinkergym.wrappers.tool_calling import ToolCalling
 
 MOST_DIGITS = 100

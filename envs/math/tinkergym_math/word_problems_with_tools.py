@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.tools.syntax import Syntax
+from tinkergym.tool_calls.syntax import Syntax
 from tinkergym.wrappers.tool_calling import ToolCalling
 from tinkergym_math.word_problems import Layout, WordProblemsEnv
 

@@ -15,6 +15,7 @@ from tinkergym.messages import system, user
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.sampling import Completion
 from tinkergym.testing import byte_bundle
+from tinkergym.tool_calls.call import CallText
 from tinkergym.trajectory.parts import ToolCallPart, ToolResultPart
 from tinkergym.trajectory.trajectory import StopReason
 
@@ -108,6 +109,7 @@ def test_writes_every_prompt_with_calls_and_results_as_template_does(name, bundl
     for number in range(3):
         action = talk.says({"tool_calls": [called(number, number)]})
         assert '<tool_call>\n{"name": "add", "arguments": {"a": ' in action
+        assert [one.name for one in action.calls] == ["add"]
         # What the environment leaves out is filled in.
         talk.shows(
             {"role": "tool", "content": f"it is {number}"}, expected=[result(f"it is {number}", number)]
@@ -134,6 +136,7 @@ def test_answers_unreadable_call_in_a_form_that_template_takes():
     talk = Talk(byte_bundle(chat_template=STRICT))
     action = talk.samples("<call>add {oh}</call>")
     assert action == "<tool_call>\nadd {oh}\n</tool_call>"
+    assert not isinstance(action, CallText)
     talk.shows({"role": "tool", "content": "error: unreadable"})
     assert talk.prompt.endswith("user\nerror: unreadable<|im_end|>\n<|im_start|>assistant\n")
     # With another that was read, it is told with that one's result.

@@ -12,9 +12,9 @@ from tinkergym.errors import (
     ToolArgumentsError,
     ToolError,
 )
+from tinkergym.tool_calls.call import ToolCall
 from tinkergym.tools import render_calls
 from tinkergym.tools.mcp import mcp_tools
-from tinkergym.tools.syntax import ToolCall
 from tinkergym.wrappers import ToolCalling
 
 pytest.importorskip("mcp")

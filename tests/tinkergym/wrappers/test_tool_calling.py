@@ -24,8 +24,8 @@ from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.serving.values import pack, unpack
 from tinkergym.spaces import Chat, Image, Text
 from tinkergym.testing import ScriptedSampler, byte_bundle
+from tinkergym.tool_calls.call import ToolCall
 from tinkergym.tools import Tool, render_calls
-from tinkergym.tools.syntax import ToolCall
 from tinkergym.trajectory.parts import ImagePart
 from tinkergym.trajectory.trajectory import StopReason
 from tinkergym.wrappers import ToolCalling

@@ -1,17 +1,12 @@
 import json
+import pickle
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinkergym.tools.syntax import (
-    MOST_CALLS,
-    MalformedCall,
-    ToolCall,
-    parse_calls,
-    render_calls,
-    typed_arguments,
-)
+from tinkergym.tool_calls.call import MOST_CALLS, CallText, MalformedCall, ToolCall
+from tinkergym.tool_calls.syntax import parse_calls, render_calls, typed_arguments
 
 SYNTAXES = ["hermes", "xml", "json"]
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
@@ -178,3 +173,10 @@ def test_keeps_lines_of_a_value_in_xml():
     value = "\n\nif a < b:\n    c()\n\n"
     text = f"<tool_call>\n<function=run>\n<parameter=code>{value}</parameter>\n</function>\n</tool_call>"
     assert parse_calls(text, "xml") == [ToolCall("run", {"code": "\nif a < b:\n    c()\n"})]
+
+
+def test_takes_calls_that_were_parsed_before():
+    call = ToolCall("add", {"a": "</think>"}, "call00000")
+    text = pickle.loads(pickle.dumps(CallText("no call is written here", [call])))
+    assert (text, parse_calls(text, "native")) == ("no call is written here", [call])
+    assert parse_calls(text, "hermes") == parse_calls(str(text), "native") == []

@@ -3,7 +3,7 @@
 No template describes how to parse its calls, so a few example calls are rendered and split. A grammar is only
 used if it parses all calls with which the template was tested.
 
-Pure functions that never raise on any text: an attempted call that cannot be parsed is a `BadCall`.
+Pure functions that never raise on any text: an attempted call that cannot be parsed is a `MalformedCall`.
 """
 
 from __future__ import annotations
@@ -12,40 +12,32 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from tinkergym.errors import TemplateError
-
-MOST_CALLS = 64
-"""Maximum calls parsed from one answer."""
+from tinkergym.tool_calls.call import (
+    BARE_CALL,
+    MOST_CALLS,
+    THINKING,
+    THOUGHT,
+    MalformedCall,
+    ToolCall,
+    UnreadableError,
+    call_of,
+    checked,
+    decode,
+    skip,
+)
 
 _NAME, _KEY, _VALUE = "tgName7f3a", "tgKey7f3a", "tgValue7f3a"
 _OTHER_KEY, _OTHER_VALUE = "tgOther7f3a", "tgMore7f3a"
-_THOUGHT = "</think>"
 _TRIED: tuple[Mapping[str, Any], ...] = (
     {_KEY: _VALUE},
     {},
     {"text": 'two "quoted"\nlines {', "n": 3, "list": [1, {"a": "b"}], "yes": True},
 )
 _MOST_NAME_CHARACTERS = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadCall:
-    """A tool call."""
-
-    name: str
-    arguments: dict[str, Any]
-    """JSON values; if the template writes values separately, texts may represent numbers."""
-    id: str = ""
-    """As written by the policy; most templates write none."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadCall:
-    """An attempted call that cannot be parsed."""
-
-    text: str
+_NAME_OF_PAIRS = re.compile(r"\s*([^<>\s]{1,256})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,7 @@ class ReadAnswer:
 
     content: str
     """The text before the first call; the whole answer without calls."""
-    calls: tuple[ReadCall | BadCall, ...] = ()
+    calls: tuple[ToolCall | MalformedCall, ...] = ()
 
 
 Render = Callable[[Sequence[Mapping[str, Any]]], str]
@@ -86,19 +78,19 @@ class CallGrammar:
         Args:
             text: The answer's text, without the tokens that end it.
         """
-        thought = text.rfind(_THOUGHT)
-        if thought < 0 and text.lstrip().startswith("<think>"):
+        thought = text.rfind(THOUGHT)
+        if thought < 0 and text.lstrip().startswith(THINKING):
             return ReadAnswer(text)
-        begin = 0 if thought < 0 else thought + len(_THOUGHT)
+        begin = 0 if thought < 0 else thought + len(THOUGHT)
         start = self._start(text, begin)
         if start < 0:
             return ReadAnswer(text)
         most = 1 if self.single else MOST_CALLS
-        calls: list[ReadCall | BadCall] = []
+        calls: list[ToolCall | MalformedCall] = []
         for call, end in self._calls(text, start):
             calls.append(call)
             if len(calls) == most and self._start(text, end) >= 0:
-                calls.append(BadCall(text[end:]))
+                calls.append(MalformedCall(f"more than {most} calls in one answer", text[end:]))
             if len(calls) >= most:
                 break
         return ReadAnswer(text[:start], tuple(calls))
@@ -108,20 +100,20 @@ class CallGrammar:
             return text.find(self.opening, position)
         rest = text[position:]
         bare = rest.lstrip()
-        # An answer such as {1, 2} must not be treated as a call.
-        called = re.match(r'(?:\[\s*)?\{\s*"(?:name|function|type|arguments|parameters)"\s*:', bare)
+        called = re.match(BARE_CALL, bare)
         return position + len(rest) - len(bare) if called else -1
 
-    def _calls(self, text: str, position: int) -> Iterator[tuple[ReadCall | BadCall, int]]:
+    def _calls(self, text: str, position: int) -> Iterator[tuple[ToolCall | MalformedCall, int]]:
         while position >= 0:
             inside = position + len(self.opening)
             try:
                 calls, end = self._READERS[self.kind](self, text, inside)
                 end = self._closed(text, end)
-            except _UnreadableError:
+            except UnreadableError as error:
                 close = text.find(self.closing, inside) if self.closing else -1
                 end = len(text) if close < 0 else close + len(self.closing)
-                yield BadCall(text[inside : close if close >= 0 else len(text)]), end
+                written = text[inside : close if close >= 0 else len(text)]
+                yield MalformedCall(error.problem, written), end
             else:
                 for call in calls:
                     yield call, end
@@ -136,45 +128,45 @@ class CallGrammar:
         if begun.startswith(self.closing):
             return end + len(rest) - len(begun) + len(self.closing)
         if begun and not self.closing.startswith(begun):
-            raise _UnreadableError
+            raise UnreadableError(f"the call is followed by {begun[:40]!r}, not {self.closing}")
         return len(text)
 
     # --- the three kinds ---
 
-    def _object(self, text: str, position: int) -> tuple[list[ReadCall], int]:
-        value, end = _json(text, position)
-        return [_call_of(one) for one in (value if isinstance(value, list) else [value])], end
+    def _object(self, text: str, position: int) -> tuple[list[ToolCall], int]:
+        value, end = decode(text, position)
+        return [_short(call_of(one)) for one in (value if isinstance(value, list) else [value])], end
 
-    def _named(self, text: str, position: int) -> tuple[list[ReadCall], int]:
+    def _named(self, text: str, position: int) -> tuple[list[ToolCall], int]:
         brace = text.find("{", position)
         head = text[position:brace] if brace >= 0 else ""
         name, found, rest = head.partition(self.between) if self.between else (head, "-", "")
         if not found or rest.strip():
-            raise _UnreadableError
-        arguments, end = _json(text, brace)
-        return [_checked(name.strip(), arguments)], end
+            raise UnreadableError("the name is not followed by its arguments")
+        arguments, end = decode(text, brace)
+        return [_short(checked(name.strip(), arguments))], end
 
-    def _pairs(self, text: str, position: int) -> tuple[list[ReadCall], int]:
+    def _pairs(self, text: str, position: int) -> tuple[list[ToolCall], int]:
         head = _NAME_OF_PAIRS.match(text, position)
         if head is None:
-            raise _UnreadableError
+            raise UnreadableError("there is no name")
         position = head.end()
         if self.between:
             position = _past(text, self.between, position)
         arguments: dict[str, Any] = {}
-        while text.startswith(self.key_opening, _skip(text, position)):
-            start = _skip(text, position) + len(self.key_opening)
+        while text.startswith(self.key_opening, skip(text, position)):
+            start = skip(text, position) + len(self.key_opening)
             middle = text.find(self.value_opening, start)
             end = text.find(self.value_closing, middle + len(self.value_opening)) if middle >= 0 else -1
             if end < 0:
-                raise _UnreadableError
+                raise UnreadableError("a value does not end")
             value = text[middle + len(self.value_opening) : end]
             if self.lines:
                 # The line breaks next to the marks belong to the template, all others to the value.
                 value = value.removeprefix("\n").removesuffix("\n")
             arguments[text[start:middle].strip()] = value
             position = end + len(self.value_closing)
-        return [_checked(head[1], arguments)], position
+        return [_short(checked(head[1], arguments))], position
 
     _READERS = {"object": _object, "named": _named, "pairs": _pairs}  # noqa: RUF012 - never changed
 
@@ -200,7 +192,7 @@ def grammar_of(render: Render) -> CallGrammar:
         )
     try:
         both = grammar.read(render([_written(_TRIED[0]), _written(_TRIED[1])]))
-        several = len(both.calls) == 2 and not any(isinstance(one, BadCall) for one in both.calls)
+        several = len(both.calls) == 2 and not any(isinstance(one, MalformedCall) for one in both.calls)
     except TemplateError:
         several = False
     return replace(grammar, single=not several)
@@ -217,9 +209,9 @@ def _infer_object(text: str, render: Render) -> CallGrammar | None:
     place = text.find(_NAME)
     for brace in [found.start() for found in re.finditer(r"[\[{]", text[: max(place, 0)])]:
         try:
-            value, end = _json(text, brace)
-            calls = [_call_of(one) for one in (value if isinstance(value, list) else [value])]
-        except _UnreadableError:
+            value, end = decode(text, brace)
+            calls = [_short(call_of(one)) for one in (value if isinstance(value, list) else [value])]
+        except UnreadableError:
             continue
         if [one.name for one in calls] == [_NAME]:
             return CallGrammar(kind="object", opening=text[:brace].strip(), closing=text[end:].strip())
@@ -233,8 +225,8 @@ def _infer_named(text: str, render: Render) -> CallGrammar | None:
     if not found or brace < 0 or not before.strip():
         return None
     try:
-        arguments, end = _json(after, brace)
-    except _UnreadableError:
+        arguments, end = decode(after, brace)
+    except UnreadableError:
         return None
     if arguments != _TRIED[0]:
         return None
@@ -286,17 +278,17 @@ def _reads_back(grammar: CallGrammar, render: Render) -> bool:
             read = grammar.read(render([_written(arguments, "a_tool")])).calls
         except TemplateError:
             return False
-        if len(read) != 1 or isinstance(read[0], BadCall) or read[0].name != "a_tool":
+        if len(read) != 1 or isinstance(read[0], MalformedCall) or read[0].name != "a_tool":
             return False
         found = read[0].arguments
         if grammar.kind == "pairs":
-            found = {name: _as_json(value, arguments.get(name)) for name, value in found.items()}
+            found = {name: _asdecode(value, arguments.get(name)) for name, value in found.items()}
         if found != dict(arguments):
             return False
     return True
 
 
-def _as_json(value: str, expected: Any) -> Any:
+def _asdecode(value: str, expected: Any) -> Any:
     """Return a text as the JSON value it represents, unless a text is expected; some write Python's True."""
     if isinstance(expected, str):
         return value
@@ -306,60 +298,14 @@ def _as_json(value: str, expected: Any) -> Any:
         return {"True": True, "False": False, "None": None}.get(value, value)
 
 
-# --- JSON, as models write it ---
-
-
-class _UnreadableError(Exception):
-    """There is no call here."""
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-# Not strict: models write line breaks into strings unescaped, especially in code.
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant)
-_NAME_OF_PAIRS = re.compile(r"\s*([^<>\s]{1,256})")
-
-
-def _json(text: str, position: int) -> tuple[Any, int]:
-    try:
-        return _DECODER.raw_decode(text, _skip(text, position))
-    except (ValueError, RecursionError):
-        raise _UnreadableError from None
-
-
-def _skip(text: str, position: int) -> int:
-    while position < len(text) and text[position].isspace():
-        position += 1
-    return position
-
-
 def _past(text: str, mark: str, position: int) -> int:
-    position = _skip(text, position)
+    position = skip(text, position)
     if not text.startswith(mark, position):
-        raise _UnreadableError
+        raise UnreadableError(f"{mark} is missing")
     return position + len(mark)
 
 
-def _call_of(value: Any) -> ReadCall:
-    if isinstance(value, dict) and isinstance(value.get("function"), dict):
-        value = {"id": value.get("id", ""), **value["function"]}
-    if not isinstance(value, dict):
-        raise _UnreadableError
-    return _checked(value.get("name"), value.get("arguments", value.get("parameters", {})), value.get("id"))
-
-
-def _checked(name: Any, arguments: Any, call_id: Any = "") -> ReadCall:
-    if isinstance(arguments, str):
-        arguments, _ = _json(arguments, 0)
-    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME_CHARACTERS:
-        raise _UnreadableError
-    if not isinstance(arguments, dict):
-        raise _UnreadableError
-    try:
-        json.dumps([name, arguments], ensure_ascii=False).encode()
-    except (UnicodeEncodeError, RecursionError):
-        raise _UnreadableError from None
-    named = isinstance(call_id, str) and re.fullmatch(r"[\w-]{1,64}", call_id)
-    return ReadCall(name=name, arguments=arguments, id=call_id if named else "")
+def _short(call: ToolCall) -> ToolCall:
+    if len(call.name) > _MOST_NAME_CHARACTERS:
+        raise UnreadableError("the name is too long")
+    return call

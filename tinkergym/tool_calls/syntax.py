@@ -10,46 +10,34 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from dataclasses import replace
+from typing import Any, Literal
 
 from tinkergym.messages import is_unicode
+from tinkergym.tool_calls.call import (
+    BARE_CALL,
+    MOST_CALLS,
+    THINKING,
+    THOUGHT,
+    CallText,
+    MalformedCall,
+    ToolCall,
+    UnreadableError,
+    call_of,
+    decode,
+)
 
 Syntax = Literal["hermes", "xml", "json", "native"]
-"""`native`: the format of the model's own chat template. The player parses these calls and passes them on in
-the syntax `hermes`."""
-
-MOST_CALLS = 64
-"""The most calls read from one answer; the rest is reported as one malformed call."""
+"""`native`: the format of the model's own chat template. The player parses these calls and passes them on as
+`CallText`."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_THINKING, _THOUGHT = "<think>", "</think>"
 _FUNCTION = re.compile(r"\s*<function=([^<>\s]{1,128})>")
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]{1,128})>")
 _PARAMETER_END = "</parameter>"
 _FUNCTION_END = re.compile(r"\s*</function>")
-# Keys of a call: an answer such as {1, 2} must not be taken for one.
-_BARE = re.compile(
-    r'^[ \t]*(?=(?:\[\s*)?\{\s*"(?:name|arguments|parameters|type|function)"\s*:)', re.MULTILINE
-)
-_PROBLEM_CHARACTERS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A parsed call. Whether there is such a tool is not known here."""
-
-    name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    """JSON values; in the `xml` syntax, or a similar `native` one, text to be parsed by the tool's schema."""
-
-
-@dataclass(frozen=True, slots=True)
-class MalformedCall:
-    """Text that was meant as a call but cannot be parsed."""
-
-    problem: str
-    """The problem, in words for the model."""
+_BARE = re.compile(rf"^[ \t]*(?={BARE_CALL})", re.MULTILINE)
+_SHOWN_CHARACTERS = 200
 
 
 def parse_calls(text: str, syntax: Syntax) -> list[ToolCall | MalformedCall]:
@@ -61,10 +49,12 @@ def parse_calls(text: str, syntax: Syntax) -> list[ToolCall | MalformedCall]:
         text: Any text.
         syntax: The syntax that the model was told to use.
     """
-    before, thought, after = text.partition(_THOUGHT)
+    if syntax == "native" and isinstance(text, CallText):
+        return list(text.calls)
+    before, thought, after = text.partition(THOUGHT)
     if thought:
         text = after
-    elif before.lstrip().startswith(_THINKING):
+    elif before.lstrip().startswith(THINKING):
         return []
     calls: list[ToolCall | MalformedCall] = []
     for call in _PARSERS[syntax](text):
@@ -102,66 +92,12 @@ def typed_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any])
     return {name: _typed(value, properties.get(name, {})) for name, value in arguments.items()}
 
 
-# --- JSON, as models write it ---
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not valid JSON")
-
-
-# Not strict: models write line breaks into strings, most often in code.
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant)
-
-
-class _UnreadableError(Exception):
-    """There is no JSON value here."""
-
-    def __init__(self, problem: str, read_to: int | None) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.read_to = read_to
-        """How far the text was read; None if unknown, and then the rest is not read either."""
-
-
-def _decode(text: str, position: int) -> tuple[Any, int]:
-    """Return the JSON value at a position and where it ends."""
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
+def _called(value: Any) -> ToolCall | MalformedCall:
     try:
-        value, end = _DECODER.raw_decode(text, position)
-    except json.JSONDecodeError as error:
-        around = text[max(position, error.pos - 20) : error.pos + 20]
-        problem = f"the JSON is invalid at {around!r}: {error.msg}" if around else "there is no JSON"
-        raise _UnreadableError(problem, error.pos) from None
-    except RecursionError:
-        raise _UnreadableError("the JSON is nested too deeply", None) from None
-    except ValueError as error:  # A very long number, or NaN.
-        raise _UnreadableError(f"the JSON is invalid: {error}"[:_PROBLEM_CHARACTERS], None) from None
-    return value, end
-
-
-def _call_of(value: Any) -> ToolCall | MalformedCall:
-    """Parse a decoded object as a call."""
-    if isinstance(value, dict) and isinstance(value.get("function"), dict):
-        value = value["function"]
-    if not isinstance(value, dict):
-        return MalformedCall('a call must be an object: {"name": ..., "arguments": {...}}')
-    name = value.get("name")
-    if not isinstance(name, str) or not name:
-        return MalformedCall('the call has no text "name"')
-    arguments = value.get("arguments", value.get("parameters", {}))
-    if isinstance(arguments, str):
-        try:
-            arguments, _ = _decode(arguments, 0)
-        except _UnreadableError as error:
-            return MalformedCall(f'"arguments": {error.problem}')
-    if not isinstance(arguments, dict):
-        return MalformedCall('"arguments" is not an object')
-    try:
-        json.dumps([name, arguments], ensure_ascii=False).encode()
-    except (UnicodeEncodeError, RecursionError):
-        return MalformedCall("the call is not valid Unicode text")
-    return ToolCall(name, arguments)
+        # Ids are of no use here: results are told apart by their order.
+        return replace(call_of(value), id="")
+    except UnreadableError as error:
+        return MalformedCall(error.problem)
 
 
 # --- the three syntaxes ---
@@ -172,20 +108,20 @@ def _hermes(text: str) -> Iterator[ToolCall | MalformedCall]:
     while (start := text.find(_OPEN, position)) >= 0:
         start += len(_OPEN)
         try:
-            value, end = _decode(text, start)
-        except _UnreadableError as error:
+            value, end = decode(text, start)
+        except UnreadableError as error:
             yield MalformedCall(error.problem)
             if error.read_to is None:
                 return
             end = error.read_to
         else:
             closing = text.find(_CLOSE, end)
-            between = text[end : closing if closing >= 0 else end + _PROBLEM_CHARACTERS]
+            between = text[end : closing if closing >= 0 else end + _SHOWN_CHARACTERS]
             if between.strip():
                 yield MalformedCall(f"the JSON object is followed by {between.strip()[:40]!r}, not {_CLOSE}")
             else:
                 # An answer may end with the stop token instead of the closing tag.
-                yield _call_of(value)
+                yield _called(value)
         closing = text.find(_CLOSE, end)
         if closing < 0:
             return
@@ -232,14 +168,14 @@ def _bare(text: str) -> Iterator[ToolCall | MalformedCall]:
     position = 0
     while (found := _BARE.search(text, position)) is not None:
         try:
-            value, position = _decode(text, found.end())
-        except _UnreadableError as error:
+            value, position = decode(text, found.end())
+        except UnreadableError as error:
             yield MalformedCall(error.problem)
             if error.read_to is None:
                 return
             position = max(error.read_to, found.end() + 1)
         else:
-            yield from map(_call_of, value if isinstance(value, list) else [value])
+            yield from map(_called, value if isinstance(value, list) else [value])
 
 
 def _write_json(call: ToolCall) -> str:
@@ -266,8 +202,8 @@ def _typed(value: Any, schema: Mapping[str, Any]) -> Any:
     if not isinstance(value, str) or _takes_text(schema):
         return value
     try:
-        decoded, end = _decode(value, 0)
-    except _UnreadableError:
+        decoded, end = decode(value, 0)
+    except UnreadableError:
         return value
     return decoded if not value[end:].strip() else value
 

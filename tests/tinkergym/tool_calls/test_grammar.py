@@ -7,9 +7,10 @@ import json
 import pytest
 
 from benchmarks.template_families import shipped_template, template_bundle
-from tinkergym.agent.call_grammar import BadCall, ReadCall, grammar_of
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import TemplateError
+from tinkergym.tool_calls.call import MalformedCall, ToolCall
+from tinkergym.tool_calls.grammar import grammar_of
 
 TOOL = {
     "type": "function",
@@ -113,7 +114,7 @@ def test_keeps_text_before_calls_as_content_and_calls_in_order(write):
 
 def test_keeps_id_that_the_policy_wrote():
     (read,) = grammar_of(several(listed)).read(listed(call("a", "abcdef123"))).calls
-    assert read == ReadCall(name="a", arguments={}, id="abcdef123")
+    assert read == ToolCall("a", {}, "abcdef123")
 
 
 @pytest.mark.parametrize(
@@ -129,13 +130,13 @@ def test_keeps_id_that_the_policy_wrote():
 )
 def test_counts_unreadable_call_as_a_call_all_the_same(text):
     (read,) = grammar_of(several(hermes)).read(text).calls
-    assert isinstance(read, BadCall)
+    assert isinstance(read, MalformedCall)
 
 
 def test_accepts_stop_token_in_place_of_a_calls_closing():
     grammar = grammar_of(several(hermes))
     (read,) = grammar.read('<tool_call>\n{"name": "a", "arguments": {}}\n</tool').calls
-    assert read == ReadCall(name="a", arguments={})
+    assert read == ToolCall("a", {})
 
 
 def test_does_not_call_what_is_only_thought():
@@ -152,14 +153,14 @@ def test_leaves_others_unread_where_template_writes_one_call():
     assert grammar.single
     first, rest = grammar.read(llama(call("a")) + "\n" + llama(call("b"))).calls
     assert first.name == "a"
-    assert isinstance(rest, BadCall)
+    assert isinstance(rest, MalformedCall)
 
 
 def test_bounds_many_calls():
     grammar = grammar_of(several(hermes))
     read = grammar.read(hermes(call("a")) * 70).calls
     assert len(read) == 65
-    assert isinstance(read[-1], BadCall)
+    assert isinstance(read[-1], MalformedCall)
 
 
 def test_rejects_unknown_form_with_what_to_do():

@@ -1,0 +1,1 @@
+"""Calls of tools in text: what a call is, and the formats in which models write it."""
