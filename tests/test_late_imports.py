@@ -13,6 +13,7 @@ DOORS = {
     ("tinkergym/bridges/verifiers_worker.py", "verifiers.types"),
     ("tinkergym/bridges/verifiers_worker.py", "verifiers.v1.utils.loaders"),
     ("tinkergym/games/parallel.py", "pettingzoo.utils.conversions"),
+    ("tinkergym/network/chat_endpoint.py", "httpx"),
     ("tinkergym/registration/games.py", "tinkergym.games.against_opponent"),  # pettingzoo
     ("tinkergym/registration/games.py", "tinkergym.games.game_env"),  # pettingzoo
     ("tinkergym/testing/checks_game.py", "pettingzoo.test"),

@@ -100,23 +100,6 @@ packs.find_packs()
 
 _ROOMS = frozenset({"algorithms", "errors", "losses", "opponents", "spaces", "tasks", "wrappers"})
 
-_MOVED = {
-    "algorithms": ("DrGRPO", "PPO", "RLOO", "ReinforcePlusPlus"),
-    "errors": ("IllegalMoveError",),
-    "losses": ("DPO", "Hinge", "IPO", "ORPO", "SimPO"),
-    "opponents": ("SharedWith",),
-    "registration": ("find_packs", "registered"),
-    "tasks": (
-        "GeneratorTasks",
-        "HuggingFaceTasks",
-        "JsonlTasks",
-        "ParquetTasks",
-        "SequenceTasks",
-        "TaskSource",
-    ),
-}
-"""Names that used to be at the top level, by the module that has them now."""
-
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
@@ -131,9 +114,6 @@ def __getattr__(name: str) -> Any:
 
 def _known_otherwise(name: str) -> str:
     """Say which name was meant."""
-    for module, names in _MOVED.items():
-        if name in names:
-            return f"; it is now tinkergym.{module}.{name}"
     if name in ("attach", "distill", "policy", "preference", "sft", "train"):
         return f"; it is a method of a client: tinkergym.Client().{name}(...)"
     folded = {public.lower(): public for public in __all__}

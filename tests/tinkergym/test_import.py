@@ -58,28 +58,5 @@ def test_suggests_which_name_was_meant_by_misspelt_one(name, meant):
         getattr(tg, name)
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "algorithms.PPO",
-        "losses.DPO",
-        "opponents.SharedWith",
-        "tasks.JsonlTasks",
-        "errors.IllegalMoveError",
-        "registration.registered",
-    ],
-)
-def test_says_where_a_name_that_moved_is_now(place):
-    module, _, name = place.partition(".")
-    with pytest.raises(AttributeError, match=re.escape(f"tinkergym.{place}")):
-        getattr(tg, name)
-    assert getattr(getattr(tg, module), name) is not None
-
-
 def test_has_few_names_at_the_top():
     assert len(tg.__all__) <= 30
-
-
-def test_says_where_a_name_that_left_its_group_is_now():
-    with pytest.raises(AttributeError, match=re.escape("tinkergym.losses.SimPO")):
-        _ = tg.algorithms.SimPO

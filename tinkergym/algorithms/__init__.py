@@ -37,5 +37,4 @@ def __getattr__(name: str) -> Any:
     # The imports above are for editors: a file in this folder needs none.
     if found := next((one for one in BUILT_IN.values() if one.__name__ == name), None):
         return found
-    moved = "; it is now tinkergym.losses." + name if name in ("DPO", "Hinge", "IPO", "ORPO", "SimPO") else ""
-    raise AttributeError(f"module 'tinkergym.algorithms' has no attribute {name!r}{moved}")
+    raise AttributeError(f"module 'tinkergym.algorithms' has no attribute {name!r}")

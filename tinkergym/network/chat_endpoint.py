@@ -5,23 +5,23 @@ It is used for judges and for players, and depends on neither. Keys are sent but
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
+import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinkergym.errors import InvalidRequestError, NoCompletionError
 from tinkergym.network.model_urls import check_key, check_url, origin_of
+
+if TYPE_CHECKING:
+    import httpx
 
 MOST_TIMEOUT_SECONDS = 600.0
 """An environment's own time limit ends the wait for an answer, but not the waiting thread."""
 _MOST_ATTEMPTS, _MOST_PAUSE_SECONDS = 10, 60.0
 _MOST_BYTES = 2**20
-_PIECE = 2**16
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -102,10 +102,15 @@ class ChatEndpoint:
         return said
 
     def _post(self, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(f"{self.url}/chat/completions", data=body, headers=headers)
+        import httpx  # Most environments ask no model.
+
+        # Without the environment's proxies, so that the checked address is the one that is used. A redirect
+        # would bypass an operator's list and forward the key.
+        options: dict[str, Any] = {
+            "trust_env": False,
+            "follow_redirects": False,
+            "verify": ssl.create_default_context(),
+        }
         ends_at, cause = time.monotonic() + self._total, ""
         for attempt in range(self._attempts):
             pause = self._pause * 2 ** (attempt - 1) if attempt else 0.0
@@ -113,35 +118,29 @@ class ChatEndpoint:
                 break
             time.sleep(pause)
             try:
-                return self._sent(request, min(ends_at, time.monotonic() + self._timeout))
-            except urllib.error.HTTPError as error:
-                cause = f"it answered with status {error.code}"
-                error.close()
-                if error.code not in _RETRIED:
+                with httpx.Client(**options) as client:
+                    return self._sent(client, body, min(ends_at, time.monotonic() + self._timeout))
+            except httpx.HTTPStatusError as error:
+                cause = f"it answered with status {error.response.status_code}"
+                if error.response.status_code not in _RETRIED:
                     break
-            except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
-                cause = str(getattr(error, "reason", error)) or type(error).__name__
+            except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+                cause = str(error) or type(error).__name__
         raise NoCompletionError(cause or "there was no time to ask")
 
-    def _sent(self, request: urllib.request.Request, ends_at: float) -> bytes:
+    def _sent(self, client: httpx.Client, body: bytes, ends_at: float) -> bytes:
         """Send a request and read the whole response; a slow sender does not get more time."""
-        answer = bytearray()
-        with _OPENER.open(request, timeout=max(0.001, ends_at - time.monotonic())) as response:
-            while piece := response.read1(_PIECE):
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        seconds = max(0.001, ends_at - time.monotonic())
+        url, answer = f"{self.url}/chat/completions", bytearray()
+        with client.stream("POST", url, content=body, headers=headers, timeout=seconds) as response:
+            response.raise_for_status()
+            for piece in response.iter_raw():
                 answer += piece
                 if len(answer) > _MOST_BYTES:
                     raise NoCompletionError(f"it answered over {_MOST_BYTES} bytes")
                 if time.monotonic() >= ends_at:
                     raise TimeoutError("timed out")
         return bytes(answer)
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would bypass an operator's list and forward the key."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-# Without the environment's proxies, so that the checked address is the one that is used.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
