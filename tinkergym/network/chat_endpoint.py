@@ -109,7 +109,7 @@ class ChatEndpoint:
         options: dict[str, Any] = {
             "trust_env": False,
             "follow_redirects": False,
-            "verify": ssl.create_default_context(),
+            "verify": self.url.startswith("https:") and ssl.create_default_context(),
         }
         ends_at, cause = time.monotonic() + self._total, ""
         for attempt in range(self._attempts):
