@@ -17,6 +17,7 @@ from tinkergym.spaces.chat import Chat
 from tinkergym.spaces.image import Image
 from tinkergym.spaces.numbers import DTYPES, from_lists
 from tinkergym.spaces.text import Text
+from tinkergym.spaces.visitor import KINDS
 from tinkergym.user_code.quoting import quoted
 
 _MOST_DEPTH = 32
@@ -43,9 +44,9 @@ class _Reader:
         """Return the space of the document at `where` in the whole."""
         fields = _Fields(document, where)
         kind = fields.take("space", str)
-        read = getattr(self, f"_{kind}", None) if kind in _KINDS else None
+        read = getattr(self, f"_{kind}", None) if kind in KINDS.values() else None
         if read is None:
-            raise fields.wrong(f"there is no space {quoted(kind)!a}; there are {', '.join(_KINDS)}")
+            raise fields.wrong(f"there is no space {quoted(kind)!a}; there are {', '.join(KINDS.values())}")
         if depth > _MOST_DEPTH:
             raise fields.wrong(f"spaces are nested more than {_MOST_DEPTH} deep")
         try:
@@ -133,12 +134,6 @@ class _Reader:
         self._bytes_left -= prod(shape) * dtype.itemsize
         if self._bytes_left < 0:
             raise fields.wrong(f"the arrays of these spaces would take more than {_MOST_BYTES} bytes")
-
-
-_KINDS = [
-    *("text", "characters", "chat", "image", "box", "discrete", "multi_discrete", "multi_binary"),
-    *("dict", "tuple", "sequence", "one_of"),
-]
 
 
 class _Fields:

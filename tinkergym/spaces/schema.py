@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,8 @@ from gymnasium import spaces
 
 from tinkergym.messages import MOST_NAME_CHARACTERS
 from tinkergym.spaces.chat import Chat
-from tinkergym.spaces.documents import unsupported
 from tinkergym.spaces.image import Image
-from tinkergym.spaces.numbers import DTYPES
-from tinkergym.spaces.text import Text
+from tinkergym.spaces.visitor import SpaceVisitor, dtype_name
 
 Schema = dict[str, Any]
 
@@ -25,112 +22,77 @@ def json_schema(space: spaces.Space[Any]) -> Schema:
     Raises:
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
     """
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_schema(space)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_Schemas().visit(space)}
 
 
-def _schema(space: spaces.Space[Any]) -> Schema:
-    write = _WRITERS.get(type(space))
-    if write is None:
-        raise unsupported(space)
-    return write(space)
+class _Schemas(SpaceVisitor[Schema]):
+    def text(self, space: spaces.Text) -> Schema:
+        schema = {"type": "string", "minLength": space.min_length, "maxLength": space.max_length}
+        if type(space) is spaces.Text:
+            schema["pattern"] = f"^[{''.join(map(re.escape, space.character_list))}]*$"
+        return schema
 
+    def chat(self, space: Chat) -> Schema:
+        name = {"type": "string", "minLength": 1, "maxLength": MOST_NAME_CHARACTERS}
+        function = {"type": "object", "properties": {"name": {"type": "string", "minLength": 1}}}
+        one = {"type": "object", "properties": {"function": {**function, "required": ["name"]}}}
+        functions = {"type": "array", "items": {**one, "required": ["function"]}}
+        message = {
+            "type": "object",
+            "properties": {
+                "role": {"enum": list(space.roles)},
+                "content": self.text(space.content),
+                "name": name,
+                "tool_call_id": name,
+                "tool_calls": functions,
+                "tools": functions,
+            },
+            "required": ["role", "content"],
+            "additionalProperties": False,
+        }
+        return {
+            "type": "array",
+            "items": message,
+            "minItems": space.min_messages,
+            "maxItems": space.max_messages,
+        }
 
-def _text(space: spaces.Text) -> Schema:
-    schema = {"type": "string", "minLength": space.min_length, "maxLength": space.max_length}
-    if type(space) is spaces.Text:
-        schema["pattern"] = f"^[{''.join(map(re.escape, space.character_list))}]*$"
-    return schema
+    def image(self, space: Image) -> Schema:
+        del space
+        return {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
 
+    def box(self, space: spaces.Box) -> Schema:
+        dtype_name(space)
+        return _array(space.low, space.high)
 
-def _chat(space: Chat) -> Schema:
-    name = {"type": "string", "minLength": 1, "maxLength": MOST_NAME_CHARACTERS}
-    function = {"type": "object", "properties": {"name": {"type": "string", "minLength": 1}}}
-    one = {"type": "object", "properties": {"function": {**function, "required": ["name"]}}}
-    functions = {"type": "array", "items": {**one, "required": ["function"]}}
-    message = {
-        "type": "object",
-        "properties": {
-            "role": {"enum": list(space.roles)},
-            "content": _text(space.content),
-            "name": name,
-            "tool_call_id": name,
-            "tool_calls": functions,
-            "tools": functions,
-        },
-        "required": ["role", "content"],
-        "additionalProperties": False,
-    }
-    return {
-        "type": "array",
-        "items": message,
-        "minItems": space.min_messages,
-        "maxItems": space.max_messages,
-    }
+    def discrete(self, space: spaces.Discrete) -> Schema:
+        start = int(space.start)
+        return {"type": "integer", "minimum": start, "maximum": start + int(space.n) - 1}
 
+    def multi_discrete(self, space: spaces.MultiDiscrete) -> Schema:
+        return _array(space.start, space.start + (space.nvec - 1))
 
-def _image(space: Image) -> Schema:
-    del space
-    return {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
+    def multi_binary(self, space: spaces.MultiBinary) -> Schema:
+        return _array(np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8))
 
+    def dict(self, space: spaces.Dict) -> Schema:
+        return {
+            "type": "object",
+            "properties": {key: self.visit(inner) for key, inner in space.spaces.items()},
+            "required": list(space.spaces),
+            "additionalProperties": False,
+        }
 
-def _box(space: spaces.Box) -> Schema:
-    if space.dtype not in DTYPES:
-        raise unsupported(space)
-    return _array(space.low, space.high)
+    def tuple(self, space: spaces.Tuple[Any]) -> Schema:
+        return _fixed([self.visit(inner) for inner in space.spaces])
 
+    def sequence(self, space: spaces.Sequence) -> Schema:
+        return {"type": "array", "items": self.visit(space.feature_space)}
 
-def _discrete(space: spaces.Discrete) -> Schema:
-    start = int(space.start)
-    return {"type": "integer", "minimum": start, "maximum": start + int(space.n) - 1}
+    def one_of(self, space: spaces.OneOf[Any]) -> Schema:
+        return {"oneOf": [_fixed([{"const": i}, self.visit(inner)]) for i, inner in enumerate(space.spaces)]}
 
-
-def _multi_discrete(space: spaces.MultiDiscrete) -> Schema:
-    return _array(space.start, space.start + (space.nvec - 1))
-
-
-def _multi_binary(space: spaces.MultiBinary) -> Schema:
-    return _array(np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8))
-
-
-def _dict(space: spaces.Dict) -> Schema:
-    if not all(isinstance(key, str) for key in space.spaces):
-        raise unsupported(space)
-    return {
-        "type": "object",
-        "properties": {key: _schema(inner) for key, inner in space.spaces.items()},
-        "required": list(space.spaces),
-        "additionalProperties": False,
-    }
-
-
-def _tuple(space: spaces.Tuple[Any]) -> Schema:
-    return _fixed([_schema(inner) for inner in space.spaces])
-
-
-def _sequence(space: spaces.Sequence) -> Schema:
-    if space.stack:
-        raise unsupported(space)
-    return {"type": "array", "items": _schema(space.feature_space)}
-
-
-def _one_of(space: spaces.OneOf[Any]) -> Schema:
-    return {"oneOf": [_fixed([{"const": i}, _schema(inner)]) for i, inner in enumerate(space.spaces)]}
-
-
-_WRITERS: dict[type, Callable[[Any], Schema]] = {
-    Text: _text,
-    spaces.Text: _text,
-    Chat: _chat,
-    Image: _image,
-    spaces.Box: _box,
-    spaces.Discrete: _discrete,
-    spaces.MultiDiscrete: _multi_discrete,
-    spaces.MultiBinary: _multi_binary,
-    spaces.Dict: _dict,
-    spaces.Tuple: _tuple,
-    spaces.Sequence: _sequence,
-    spaces.OneOf: _one_of,
-}
+    characters = text
 
 
 def _array(low: Any, high: Any) -> Schema:

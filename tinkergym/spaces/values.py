@@ -15,10 +15,10 @@ from gymnasium import spaces
 
 from tinkergym.errors import InvalidValueError, TinkerGymError
 from tinkergym.spaces.chat import Chat
-from tinkergym.spaces.documents import unsupported
 from tinkergym.spaces.image import Image, Pixels
 from tinkergym.spaces.numbers import DTYPES, from_lists, to_lists
 from tinkergym.spaces.text import Text
+from tinkergym.spaces.visitor import unsupported
 from tinkergym.user_code.quoting import quoted
 
 
