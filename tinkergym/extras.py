@@ -22,8 +22,10 @@ def import_extra(
     Raises:
         MissingExtraError: It is not installed, or cannot be imported.
     """
+    package = module.partition(".")[0]
     try:
+        importlib.import_module(package)
         return importlib.import_module(module)
     except ImportError as cause:
-        what = f"'.[{extra}]' in a checkout of tinkergym" if extra else module.partition(".")[0]
+        what = f"'.[{extra}]' in a checkout of tinkergym" if extra else package
         raise error(f"{needed}: {cause}", hint=f"pip install {what}") from cause
