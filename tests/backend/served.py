@@ -13,6 +13,8 @@ import httpx
 import psutil
 import pytest
 
+from backend.config import load_config
+
 SCHEDULER = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -83,6 +85,26 @@ class Served:
         while not (self.pids_file.exists() and self.pids_file.read_text().endswith("\n")):
             assert self.process.poll() is None
 
+    def end_by(self, number):
+        """Stop it by a signal, and see that nothing of it stays."""
+        self.scheduler_is_up()
+        below = self.descendants()
+        assert len(below) >= 4  # gateway, scheduler and its child, guardian
+        sockets = load_config(None, [f"data_dir={self.data_dir}"]).run_dir
+        assert sockets.exists()
+        self.process.send_signal(number)
+        assert self.process.wait(timeout=60.0) == 0
+        assert still_alive(below) == []
+        assert not sockets.exists()
+        assert "unfinished jobs continue" in self.process.stdout.read()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(timeout=60.0)
+        self.process.stdout.close()
+
 
 @pytest.fixture
 def serving(tmp_path):
@@ -94,11 +116,7 @@ def serving(tmp_path):
 
     yield start
     for served in started:
-        if served.process.poll() is None:
-            served.process.send_signal(signal.SIGINT)
-            served.process.send_signal(signal.SIGTERM)
-            served.process.wait(timeout=60.0)
-        served.process.stdout.close()
+        served.close()
 
 
 def still_alive(processes):

@@ -17,62 +17,64 @@ import pytest
 from backend.app.main import main
 from backend.store.place import default_url
 from backend.store.store import Store
+from tests.backend.served import Served
 
 pytestmark = pytest.mark.service
 
 
-def test_says_where_it_is_and_answers_before_everything_is_ready(serving):
-    served = serving()
-    assert served.url in served.greeting
-    assert str(served.data_dir / "local.json") in served.greeting
-    assert "still starting: scheduler, pool:nano" in served.greeting
-    assert (served.data_dir / "local.json").stat().st_mode & 0o777 == 0o600
-    assert served.get("/v1/health").json()["waiting_for"] == ["scheduler", "pool:nano"]
-    assert served.get("/v1/jobs").json() == {"jobs": []}
-    assert httpx.get(served.url + "/v1/jobs", trust_env=False).status_code == 401
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A service with half an image from before, and an offered model whose folder is missing."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "data").mkdir(mode=0o700)
+    half_an_image(folder / "data", "before")
+    served = Served(folder, settings=[f"models.gone={folder / 'gone'}", "models.hub=some/model"])
+    yield served
+    served.close()
 
 
-def test_names_offered_model_without_folder_at_the_start(serving, tmp_path):
-    served = serving(settings=[f"models.gone={tmp_path / 'gone'}", "models.hub=some/model"])
-    warned = [line for line in served.before_greeting if "cannot be used" in line]
-    assert len(warned) == 1
-    assert f"the model 'gone' cannot be used: {str(tmp_path / 'gone')!r} is not a folder" in warned[0]
+def half_an_image(data_dir, name):
+    """Write what a pool worker has written before an image is whole."""
+    images = data_dir / "images" / "tenant"
+    images.mkdir(parents=True, exist_ok=True)
+    (images / f".draft-1-{name}").write_bytes(b"half")
+    return images / f".draft-1-{name}"
 
 
-def test_restarts_killed_gateway_on_same_port_while_requests_wait(serving):
-    served = serving()
-    for _ in range(2):
-        killed = served.gateway()
-        killed.kill()
-        psutil.wait_procs([killed], timeout=60.0)
-        # Sent while nobody is there: the port stays open, so this waits instead of failing.
-        assert served.get("/v1/jobs").json() == {"jobs": []}
-    assert "gateway ended (SIGKILL)" in served.process.stdout.readline()
+def test_says_where_it_is_and_answers_before_everything_is_ready(shared):
+    assert shared.url in shared.greeting
+    assert str(shared.data_dir / "local.json") in shared.greeting
+    assert "still starting: scheduler, pool:nano" in shared.greeting
+    assert (shared.data_dir / "local.json").stat().st_mode & 0o777 == 0o600
+    assert shared.get("/v1/health").json()["waiting_for"] == ["scheduler", "pool:nano"]
+    assert shared.get("/v1/jobs").json() == {"jobs": []}
+    assert httpx.get(shared.url + "/v1/jobs", trust_env=False).status_code == 401
 
 
-def test_deletes_unfinished_images_when_service_starts_but_not_its_gateway(serving, tmp_path):
-    (tmp_path / "data").mkdir(mode=0o700)
-    images = tmp_path / "data" / "images" / "tenant"
-    images.mkdir(parents=True)
-    draft = images / ".draft-1-ab"
-    draft.write_bytes(b"half")
-    served = serving()
-    assert not draft.exists()
-    draft.write_bytes(b"half")  # as a pool worker does
-    killed = served.gateway()
+def test_names_offered_model_without_folder_at_the_start(shared):
+    (warned,) = [line for line in shared.before_greeting if "cannot be used" in line]
+    gone = str(shared.data_dir.parent / "gone")
+    assert f"the model 'gone' cannot be used: {gone!r} is not a folder" in warned
+
+
+def test_restarts_killed_gateway_on_same_port_while_requests_wait(shared):
+    assert not (shared.data_dir / "images" / "tenant" / ".draft-1-before").exists()
+    draft = half_an_image(shared.data_dir, "now")
+    killed = shared.gateway()
     killed.kill()
     psutil.wait_procs([killed], timeout=60.0)
-    assert served.get("/v1/jobs").status_code == 200
-    assert draft.exists()
+    # Sent while nobody is there: the port stays open, so this waits instead of failing.
+    assert shared.get("/v1/jobs").json() == {"jobs": []}
+    assert "gateway ended (SIGKILL)" in shared.process.stdout.readline()
+    assert draft.exists()  # other than at the start of the service
 
 
-def test_restarts_a_gateway_that_hangs(serving):
-    served = serving()
-    hung = served.gateway()
+def test_restarts_a_gateway_that_hangs(shared):
+    hung = shared.gateway()
     hung.suspend()
-    assert "gateway ended (it stopped responding" in served.process.stdout.readline()
-    assert served.get("/v1/jobs").json() == {"jobs": []}
-    assert served.gateway() != hung
+    assert "gateway ended (it stopped responding" in shared.process.stdout.readline()
+    assert shared.get("/v1/jobs").json() == {"jobs": []}
+    assert shared.gateway() != hung
 
 
 def test_restarts_a_scheduler_that_cannot_stay_and_leaves_nothing_between(serving):
@@ -91,8 +93,7 @@ def test_keeps_key_and_jobs_over_restart_and_awaits_new_scheduler(serving):
     store.service().touch_part("scheduler", now=time.time())
     store.close()
     assert "scheduler" not in served.get("/v1/health").json()["waiting_for"]
-    served.process.send_signal(signal.SIGTERM)
-    served.process.wait(timeout=20)
+    served.end_by(signal.SIGTERM)
     again = serving()
     assert again.local["api_key"] == served.local["api_key"]
     assert again.get("/v1/jobs").status_code == 200
@@ -110,11 +111,10 @@ def refusal(capfd, *settings, code=1):
     return err
 
 
-def test_rejects_second_service_on_one_data_folder(serving, capfd):
-    served = serving()
-    text = refusal(capfd, f"data_dir={served.data_dir}", "port=0")
-    assert f"process {served.process.pid}" in text
-    assert served.get("/v1/health").status_code == 200
+def test_rejects_second_service_on_one_data_folder(shared, capfd):
+    text = refusal(capfd, f"data_dir={shared.data_dir}", "port=0")
+    assert f"process {shared.process.pid}" in text
+    assert shared.get("/v1/health").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,6 @@ def test_rejects_an_engine_that_is_not_installed_before_any_job(tmp_path, monkey
     assert not (tmp_path / "data").exists()
 
 
-def test_frees_the_data_folder_after_a_refusal(tmp_path, capfd, serving):
-    refusal(capfd, f"data_dir={tmp_path / 'data'}", "host=192.0.2.1")
-    assert serving().get("/v1/health").status_code == 200
+def test_frees_the_data_folder_after_a_refusal(tmp_path, capfd):
+    for _ in range(2):
+        assert "cannot listen" in refusal(capfd, f"data_dir={tmp_path / 'data'}", "host=192.0.2.1")

@@ -59,10 +59,18 @@ def test_asks_policy_that_a_seat_shares():
     assert {seat.system_prompt for seat in request.seats.values()} == {"Win."}
 
 
-def test_trains_every_policy_from_its_own_seat_and_keeps_it(lab):
+def test_trains_every_policy_from_its_own_seat_and_keeps_it(lab, monkeypatch):
+    calls, compute = [], Learner.forward_backward_many
+
+    def counted(self, parts):
+        calls.append(len(parts))
+        return compute(self, parts)
+
+    monkeypatch.setattr(Learner, "forward_backward_many", counted)
     job_id = lab.start(**GAME, steps=2, checkpoint_every=1)
     lab.play_on(job_id)
     assert lab.state(job_id) is JobState.COMPLETED
+    assert calls == [2, 2]  # the policies of a step in one call
     assert checkpoints(lab, job_id) == {FIRST: [1, 2], SECOND: [1, 2]}
     last = hashes(lab, job_id, 2)
     assert None not in last
@@ -130,20 +138,6 @@ def test_rests_the_seats_of_a_job_on_two_base_models(lab):
         job.join(60)
     with pytest.raises(NotFoundError):
         lab.transport(job_id).renderer("nano-instruct")
-
-
-def test_trains_policies_of_a_job_in_one_call_of_learner(lab, monkeypatch):
-    calls, compute = [], Learner.forward_backward_many
-
-    def counted(self, parts):
-        calls.append(len(parts))
-        return compute(self, parts)
-
-    monkeypatch.setattr(Learner, "forward_backward_many", counted)
-    job_id = lab.start(**GAME, steps=2)
-    lab.play_on(job_id)
-    assert lab.state(job_id) is JobState.COMPLETED
-    assert calls == [2, 2]
 
 
 def test_applies_change_to_one_policy_alone_and_survives_a_kill(lab):

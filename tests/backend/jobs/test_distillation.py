@@ -31,7 +31,9 @@ def distill(lab, teacher, **settings):
     return job_id
 
 
-@pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
+@pytest.mark.parametrize(
+    "adapter", [LoRA(rank=8), pytest.param(FullParameters(), marks=pytest.mark.full("as an adapter"))]
+)
 def test_learns_to_say_what_the_teacher_finds_likely(lab, written, adapter):
     teacher = written.run("sft", SAYS, steps=15, batch_size=1, learning_rate=1e-2)
     rate = 3e-3 if adapter.kind == "lora" else 3e-4

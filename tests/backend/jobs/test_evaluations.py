@@ -344,19 +344,19 @@ def test_counts_game_that_other_seat_ended_before_its_first_turn(lab):
 def test_keeps_a_best_version_for_each_policy_of_a_job(lab):
     agents = {"x": Train(), "o": Train()}
     evaluate = [
-        EvaluateEvery(1, episodes=6, agent=agent, name=f"of {agent}", against=Scripted("random"))
+        EvaluateEvery(1, episodes=2, agent=agent, name=f"of {agent}", against=Scripted("random"))
         for agent in agents
     ]
     job_id = lab.start(
-        **GAME, agents=agents, steps=3, algorithm=FAST, keep_checkpoints=1, evaluate=evaluate, best_by="of o"
+        **GAME, agents=agents, steps=2, algorithm=FAST, keep_checkpoints=1, evaluate=evaluate, best_by="of o"
     )
     lab.play_on(job_id)
     for agent in agents:
         own = [one for one in evaluations(lab, job_id) if one.agent == agent]
-        assert [one.name for one in own] == [f"of {agent}"] * 4
+        assert [one.name for one in own] == [f"of {agent}"] * 3
         best = max(own, key=lambda one: (one.mean, -one.step))
         assert lab.tenant.find_policy(PolicyRef.parse(f"{job_id}/{agent}@best")).best_version == best.step
-        assert {view.step for view in lab.tenant.checkpoints(job_id, agent)} >= {3, best.step} - {0}
+        assert {view.step for view in lab.tenant.checkpoints(job_id, agent)} >= {2, best.step} - {0}
 
 
 def play_paying(lab, job_id, pay, until=lambda requests: False):

@@ -13,16 +13,6 @@ CANARY = [
 ]
 
 
-@pytest.mark.parametrize("adapter", [LoRA(rank=8), FullParameters()])
-def test_samples_afterwards_what_was_written(lab, written, adapter):
-    rate = 1e-2 if adapter.kind == "lora" else 2e-3
-    job_id = written.run("sft", CANARY, steps=40, batch_size=4, learning_rate=rate, adapter=adapter)
-    steps = lab.events(job_id, "step")
-    assert [step.step for step in steps] == list(range(1, 41))
-    assert steps[-1].loss < 0.1 < 1 < steps[0].loss
-    assert [written.answer(job_id, row["prompt"]) for row in CANARY] == [r["completion"] for r in CANARY]
-
-
 ROWS = [{"prompt": f"{a} and {b}?", "completion": f"{a + b}, I think"} for a in range(4) for b in range(4)]
 PAIRS = [{"prompt": f"{a}?", "chosen": f"it is {a}", "rejected": f"no, {a + 1}"} for a in range(8)]
 
@@ -36,14 +26,15 @@ def lost_after(lab, job_id, step):
     assert lab.service.job(job_id).attempt == 2
 
 
-@pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
-@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+@pytest.mark.parametrize(
+    ("kind", "rows", "adapter"), [("sft", ROWS, FullParameters()), ("preference", PAIRS, LoRA(rank=4))]
+)
 def test_ends_with_same_bits_after_losing_its_worker(lab, written, kind, rows, adapter):
-    settings = {"steps": 12, "batch_size": 3, "checkpoint_every": 5, "adapter": adapter, "held_out": 0.2}
+    settings = {"steps": 5, "batch_size": 3, "checkpoint_every": 2, "adapter": adapter, "held_out": 0.2}
     smooth = written.run(kind, rows, **settings)
     broken = written.start(kind, rows, **settings)
-    lost_after(lab, broken, 6)
-    assert lab.weights(broken, 12) == lab.weights(smooth, 12)
+    lost_after(lab, broken, 3)
+    assert lab.weights(broken, 5) == lab.weights(smooth, 5)
     losses = [
         {step.step: (step.loss, step.metrics.get("eval/loss")) for step in lab.events(job_id, "step")}
         for job_id in (smooth, broken)
@@ -51,8 +42,7 @@ def test_ends_with_same_bits_after_losing_its_worker(lab, written, kind, rows, a
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize("version", [0, 4])
-@pytest.mark.parametrize(("kind", "rows"), [("sft", ROWS), ("preference", PAIRS)])
+@pytest.mark.parametrize(("kind", "rows", "version"), [("sft", ROWS, 4), ("preference", PAIRS, 0)])
 def test_detects_by_few_tokens_weights_missing_from_the_engine(
     lab, written, publishes_wrongly, kind, rows, version
 ):
@@ -85,9 +75,9 @@ def test_reports_loss_spike_as_metric_and_warning(lab, written, kind, rows, monk
 def test_runs_jobs_of_different_kinds_on_one_pool_undisturbed(lab, written):
     def start(kind):
         if kind == "rl":
-            return lab.start(deterministic=True, steps=4)
+            return lab.start(deterministic=True, steps=2)
         rows = ROWS if kind == "sft" else PAIRS
-        return written.start(kind, rows, steps=10, batch_size=4, adapter=LoRA(rank=4 if kind == "sft" else 8))
+        return written.start(kind, rows, steps=4, batch_size=4, adapter=LoRA(rank=4 if kind == "sft" else 8))
 
     def finish(job_id):
         if lab.service.job(job_id).spec.kind == "rl":
@@ -132,10 +122,14 @@ def test_measures_held_out_conversations_as_those_of_a_step(lab, written, monkey
 
 
 @pytest.mark.parametrize("adapter", [LoRA(rank=4), FullParameters()])
-def test_continues_with_what_another_job_learned(lab, written, adapter):
+def test_samples_and_continues_with_what_was_written(lab, written, adapter):
     rate = 1e-2 if adapter.kind == "lora" else 2e-3
     common = {"batch_size": 4, "learning_rate": rate, "adapter": adapter}
     first = written.run("sft", CANARY, steps=40, **common)
+    steps = lab.events(first, "step")
+    assert [step.step for step in steps] == list(range(1, 41))
+    assert steps[-1].loss < 0.1 < 1 < steps[0].loss
+    assert [written.answer(first, row["prompt"]) for row in CANARY] == [r["completion"] for r in CANARY]
     second = written.run("sft", CANARY, steps=1, initial_policy=f"{first}@40", **common)
     assert lab.events(second, "step")[0].loss < 0.2
     assert [checkpoint.step for checkpoint in lab.events(second, "checkpoint")] == [0, 1]

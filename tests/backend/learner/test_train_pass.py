@@ -49,10 +49,23 @@ CONFIGS = {name: algorithm_loss(algorithm, CONSTANT) for name, algorithm in ALGO
 EVERY = pytest.mark.parametrize("name", CONFIGS)
 
 
-@pytest.fixture
-def ready(learner, batch):
+@pytest.fixture(scope="module")
+def trained(model_dir, make_batch):
     """A trained policy, and a batch with reference logprobs and sampling logprobs near its own."""
-    return prepared(learner, batch)
+    return prepared(Learner(model_dir), make_batch(seed=0))
+
+
+@pytest.fixture(scope="module")
+def in_small_parts(model_dir, make_batch):
+    return prepared(Learner(model_dir, micro_batch_tokens=7), make_batch(seed=0))
+
+
+@pytest.fixture
+def ready(trained):
+    """Tests ask for gradients, and leave the policy as it is."""
+    learner, _ = trained
+    learner.forget_gradient("p")
+    return trained
 
 
 def prepared(learner, batch):
@@ -163,10 +176,10 @@ def test_weighs_later_updates_by_policy_that_the_step_began_with(ready, name, tm
 
 
 @EVERY
-def test_keeps_gradient_across_micro_batches_head_slices_and_halves(model_dir, batch, name, monkeypatch):
-    learner, sequences = prepared(Learner(model_dir), batch)
+def test_keeps_gradient_across_micro_batches_head_slices_and_halves(ready, in_small_parts, name, monkeypatch):
+    learner, sequences = ready
     whole, result = gradient(learner, sequences, CONFIGS[name])
-    small, sequences = prepared(Learner(model_dir, micro_batch_tokens=7), batch)
+    small, sequences = in_small_parts
     monkeypatch.setattr(train_pass, "_HEAD_ROWS", 2)
     monkeypatch.setattr(train_pass, "_HEAD_ELEMENTS", 1)
     cut, of_cut = gradient(small, sequences, CONFIGS[name])

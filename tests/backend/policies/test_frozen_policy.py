@@ -14,7 +14,7 @@ from tinkergym.schema.jobs.parts import FullParameters, LoRA
 SAYS = [{"prompt": "say something", "completion": "hello"}]
 IN_LOSS = {"kl_coefficient": 0.1, "kl_in": "loss", "kl_estimator": "k3"}
 IN_REWARD = {"kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"}
-PAIRS = GRPO(group_size=4, groups_per_step=4, learning_rate=1e-2, **IN_LOSS)
+PAIRS = GRPO(group_size=2, groups_per_step=4, learning_rate=1e-2, **IN_LOSS)
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_counts_from_the_policy_the_job_began_with(lab, written, loaded, adapter
 @pytest.mark.parametrize(
     "algorithm",
     [
-        GRPO(group_size=4, groups_per_step=4, learning_rate=1e-2, **IN_REWARD),
-        PPO(groups_per_step=16, learning_rate=1e-2, **IN_LOSS),
+        GRPO(group_size=2, groups_per_step=4, learning_rate=1e-2, **IN_REWARD),
+        PPO(groups_per_step=8, learning_rate=1e-2, **IN_LOSS),
     ],
     ids=["reward", "ppo"],
 )

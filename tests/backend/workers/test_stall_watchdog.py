@@ -113,7 +113,7 @@ def workers(lab, tmp_path):
     ("kind", "seconds", "stop_reason"),
     [
         ("Exits", 60.0, "environment_error"),
-        ("Segfaults", 60.0, "environment_error"),
+        pytest.param("Segfaults", 60.0, "environment_error", marks=pytest.mark.full("ends as `Exits`")),
         ("HoldsTheInterpreter", 4.0, "environment_timeout"),
     ],
 )
