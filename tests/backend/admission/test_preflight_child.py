@@ -1,13 +1,18 @@
+from types import ModuleType
+
 import psutil
 import pytest
 
 from backend.admission.preflight import Preflight
+from backend.admission.preflight_child import examine
 from backend.config import CONFIG_VARIABLE, GatewayLimits
-from tests.backend.admission.packs import Catalog, spec
+from tests.backend.admission.packs import PACK, Catalog, spec
 from tinkergym.errors import (
     InvalidEnvironmentError,
     PromptTooLongError,
 )
+from tinkergym.schema.jobs.parts import EnvironmentRef
+from tinkergym.testing import byte_bundle
 
 pytestmark = pytest.mark.service
 
@@ -15,6 +20,15 @@ pytestmark = pytest.mark.service
 @pytest.fixture
 def preflight():
     return Preflight(Catalog(), GatewayLimits(job_check_seconds=20))
+
+
+@pytest.fixture
+def odd(register_environment):
+    """The pack's environment in this process."""
+    module = ModuleType("odd_here")
+    exec(PACK, module.__dict__)
+    register_environment("test/Odd-v0", module.Odd)
+    return "test/Odd-v0"
 
 
 def test_keeps_prints_of_an_environment_away_from_others(pack, preflight):
@@ -25,8 +39,20 @@ def test_keeps_prints_of_an_environment_away_from_others(pack, preflight):
     ("kwargs", "text"),
     [
         ({"how": "raises"}, "the reason of the user"),
-        ({"how": "raises_when_made"}, "no licence found"),
         ({"how": "dies"}, "last words"),
+        ({"how": "image"}, "an image under 'screen'"),
+    ],
+)
+def test_rejects_environment_that_cannot_start_in_its_own_words(pack, preflight, kwargs, text):
+    with pytest.raises(InvalidEnvironmentError, match=text) as caught:
+        preflight.check(spec(**kwargs))
+    assert caught.value.field == "environment"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "text"),
+    [
+        ({"how": "raises_when_made"}, "no licence found"),
         ({"how": "numbers"}, "must be a str.*TrainRemotely"),
         ({"how": "image"}, "an image under 'screen'"),
         ({"how": "shown"}, "supports only text"),
@@ -36,9 +62,9 @@ def test_keeps_prints_of_an_environment_away_from_others(pack, preflight):
         ({"nonsense": 1}, "nonsense"),
     ],
 )
-def test_rejects_environment_that_cannot_start_in_its_own_words(pack, preflight, kwargs, text):
+def test_rejects_first_observation_that_no_policy_could_read(odd, kwargs, text):
     with pytest.raises(InvalidEnvironmentError, match=text) as caught:
-        preflight.check(spec(**kwargs))
+        examine(EnvironmentRef(id=odd, kwargs=kwargs), byte_bundle(context_length=200), None)
     assert caught.value.field == "environment"
 
 
