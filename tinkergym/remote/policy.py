@@ -327,12 +327,13 @@ class Policy:
         reason, error = self._loop.stop_reason, self._loop.trajectory().error
         self.reset()
         if reason is StopReason.ENVIRONMENT_ERROR:
-            raise EpisodeProtocolError(f"act() cannot read the observation: {error}")
+            raise EpisodeProtocolError(f"act() cannot read the observation: {error}", field="observation")
         if first:
             raise PromptTooLongError(f"the first observation is too long: {error}", field="observation")
         raise EpisodeProtocolError(
             f"the conversation has reached its {reason}{f': {error}' if error else ''}",
             hint="if a new episode has begun, call policy.reset() before its first act()",
+            code="conversation_full",
         )
 
     def _toolbox(self, settings: SeatTools) -> SeatToolbox:

@@ -74,7 +74,9 @@ class FunctionTool(Tool):
         self.name = name or function.__name__
         if not _NAME.fullmatch(self.name):
             raise InvalidToolError(
-                f"{self.name!r} is not a valid tool name", hint="use letters, digits and _ and pass name=..."
+                f"{self.name!r} is not a valid tool name",
+                hint="use letters, digits and _ and pass name=...",
+                field="name",
             )
         self.function = function
         self._is_method = next(iter(inspect.signature(function).parameters), "") == "self"
@@ -83,6 +85,7 @@ class FunctionTool(Tool):
                 f"{self.name} is a method of an environment and cannot have its own time limit",
                 hint="it could continue to change the environment; set limits.step_timeout_seconds of the "
                 "job",
+                field="timeout_seconds",
             )
         self._signature = Signature(function, name=self.name, is_method=self._is_method)
         self.description, self.parameters = self._signature.description, self._signature.parameters
@@ -127,7 +130,9 @@ class FunctionTool(Tool):
     def call(self, arguments: Mapping[str, Any]) -> str:
         """Check the arguments, call the function, and return its result as text."""
         if self.unbound:
-            raise InvalidToolError(f"{self.name} is a method; use it through an instance")
+            raise InvalidToolError(
+                f"{self.name} is a method; use it through an instance", code="unbound_method"
+            )
         return as_text(self(**self._signature.bind(arguments)))
 
 

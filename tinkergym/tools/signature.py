@@ -41,9 +41,13 @@ class Signature:
         for number, parameter in enumerate(parameters):
             where = f"{name}({parameter.name})"
             if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
-                raise InvalidToolError(f"{where} has no fixed name", hint="give each argument a name")
+                raise InvalidToolError(
+                    f"{where} has no fixed name", hint="give each argument a name", code="no_name"
+                )
             if parameter.name not in hints:
-                raise InvalidToolError(f"{where} has no annotation", hint=f"annotate it with {_ALLOWED}")
+                raise InvalidToolError(
+                    f"{where} has no annotation", hint=f"annotate it with {_ALLOWED}", code="no_annotation"
+                )
             _check(hints[parameter.name], where)
             default = ... if parameter.default is parameter.empty else parameter.default
             info = Field(default, alias=parameter.name, description=described.pop(parameter.name, None))
@@ -53,6 +57,7 @@ class Signature:
             raise InvalidToolError(
                 f"the docstring of {name} describes {', '.join(described)}, which is not an argument",
                 hint="use the names of the signature in the section Args",
+                code="unknown_argument",
             )
         config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
         try:
@@ -64,10 +69,13 @@ class Signature:
             wrong = [e for e in error.errors() if e["type"] != "missing"]
             if wrong:
                 raise InvalidToolError(
-                    f"a default of {name} does not match its annotation: {wrong[0]['msg']}"
+                    f"a default of {name} does not match its annotation: {wrong[0]['msg']}",
+                    code="wrong_default",
                 ) from None
         except (PydanticUserError, PydanticSerializationError, RecursionError) as error:
-            raise InvalidToolError(f"{name} cannot be described as JSON schema: {error}") from error
+            raise InvalidToolError(
+                f"{name} cannot be described as JSON schema: {error}", code="no_schema"
+            ) from error
         self.names = tuple(parameter.name for parameter in parameters)
         self._fields = {f"argument_{number}": name for number, name in enumerate(self.names)}
 
@@ -107,6 +115,7 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         raise InvalidToolError(
             f"the annotations of {name} cannot be read: {error}",
             hint="use types that are defined in the function's module",
+            code="unreadable_annotation",
         ) from error
 
 
@@ -128,6 +137,7 @@ def _check(annotation: Any, where: str) -> None:
     raise InvalidToolError(
         f"{where} is annotated with {inspect.formatannotation(annotation)}, which cannot be filled from JSON",
         hint=f"use {_ALLOWED}",
+        code="not_json",
     )
 
 
@@ -152,7 +162,9 @@ def _read_docstring(text: str, name: str) -> tuple[str, dict[str, str]]:
                 arguments[entry] += f" {line.strip()}"
     joined = "\n".join(description).strip()
     if not joined:
-        raise InvalidToolError(f"{name} has no docstring", hint="say in it what the tool does and returns")
+        raise InvalidToolError(
+            f"{name} has no docstring", hint="say in it what the tool does and returns", code="no_docstring"
+        )
     return joined, {key: value.strip() for key, value in arguments.items()}
 
 
@@ -168,7 +180,9 @@ def _simplified(schema: dict[str, Any]) -> dict[str, Any]:
         if "$ref" in node:
             target = node["$ref"].rpartition("/")[2]
             if target in inside:
-                raise InvalidToolError(f"the model {target} contains itself", hint="use a dict instead")
+                raise InvalidToolError(
+                    f"the model {target} contains itself", hint="use a dict instead", code="recursive"
+                )
             rest = {key: value for key, value in node.items() if key != "$ref"}
             return simplify({**definitions[target], **rest}, (*inside, target))
         kept = {key: value for key, value in node.items() if key != "title" or isinstance(value, dict)}

@@ -243,7 +243,7 @@ def test_says_in_one_sentence_what_to_do_without_data(house, monkeypatch, tmp_pa
         monkeypatch.setenv("ALFWORLD_DATA", named)
         with pytest.raises(InvalidRequestError) as error:
             house()
-        assert "alfworld-download" in error.value.hint
+        assert error.value.field == "environment"
 
 
 def test_names_missing_package_and_what_to_do_in_one_sentence(house, monkeypatch):

@@ -32,6 +32,6 @@ def test_rejects_numbers_that_no_tensor_has(tmp_path, length, shape, reason):
     header = json.dumps({"w": {"dtype": "X1", "shape": shape, "data_offsets": [0, 0]}}).encode()
     file = tmp_path / "model.safetensors"
     file.write_bytes(struct.pack("<Q", length or len(header)) + header)
-    with pytest.raises(UnknownModelError) as caught:
+    with pytest.raises(UnknownModelError, match=reason) as caught:
         tensors_of_file(file)
     assert caught.value.field == "model"

@@ -119,7 +119,7 @@ def test_bounds_a_seat_by_the_model_that_played_it():
     ],
 )
 def test_rejects_self_contradicting_record_and_says_where(segments, turns, words):
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(InvalidRequestError, match=words) as caught:
         require_sound(record(segments, turns), LIMITS)
     assert caught.value.field == "results.trajectories"
 

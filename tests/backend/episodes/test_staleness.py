@@ -218,18 +218,18 @@ def test_detects_engine_with_other_weights_without_its_tokens(lab, learner, publ
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    ("settings", "code"),
     [
-        ({"max_staleness": 1, "deterministic": True}, "deterministic"),
-        ({"max_staleness": 1, "algorithm": {"loss": "reinforce"}}, "importance_correction"),
-        ({"max_staleness": 9}, "less than or equal to 8"),
-        ({"max_staleness": -1}, "greater than or equal to 0"),
+        ({"max_staleness": 1, "deterministic": True}, "stale_in_lockstep"),
+        ({"max_staleness": 1, "algorithm": {"loss": "reinforce"}}, "stale_without_correction"),
+        ({"max_staleness": 9}, "less_than_equal"),
+        ({"max_staleness": -1}, "greater_than_equal"),
     ],
 )
-def test_rejects_impossible_staleness_by_name(settings, text):
+def test_rejects_impossible_staleness_by_name(settings, code):
     with pytest.raises(InvalidRequestError) as caught:
         parse_spec({"environment": {"id": "x"}, "steps": 1, **settings})
-    assert caught.value.field == "max_staleness"
+    assert (caught.value.field, caught.value.code) == ("max_staleness", code)
 
 
 def test_allows_reinforce_where_its_tokens_are_corrected():

@@ -108,7 +108,7 @@ def test_raises_what_all_ranks_refuse_and_keeps_the_group_whole(make_group):
 )
 def test_ends_group_with_reason_of_a_rank_others_wait_for(make_group, answer, words):
     group, ranks = make_group({"step": ...}, {"step": answer}, patience_seconds=0.1)
-    with pytest.raises(RankLostError):
+    with pytest.raises(RankLostError, match=words):
         group.ask_all("step")
     assert group.broken
     assert all(rank.killed.is_set() for rank in ranks)

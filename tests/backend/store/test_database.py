@@ -26,7 +26,7 @@ from tinkergym.errors import InternalServiceError, ServiceUnavailableError, Stor
     ],
 )
 def test_rejects_database_that_cannot_serve_in_one_sentence(url, text):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=text) as caught:
         Store.open(url)
     assert caught.value.field == "database_url"
 

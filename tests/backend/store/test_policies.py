@@ -36,7 +36,7 @@ def test_answers_for_another_tenants_policy_as_for_missing_one(store, ada, job):
         store.tenant("bob").get_policy(policy_id)
     with pytest.raises(NotFoundError) as missing:
         store.tenant("bob").get_policy("policy-0")
-    assert str(theirs.value).replace(policy_id, "policy-0") == str(missing.value)
+    assert str(theirs.value.to_wire()).replace(policy_id, "policy-0") == str(missing.value.to_wire())
 
 
 def test_deletes_policy_and_checkpoints_with_the_job(store, ada, job):

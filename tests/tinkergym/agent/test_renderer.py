@@ -118,7 +118,7 @@ def test_joins_prompt_to_first_message_without_a_system_role():
     ],
 )
 def test_rejects_unusable_template_immediately(template, reason):
-    with pytest.raises(TemplateError):
+    with pytest.raises(TemplateError, match=reason):
         Renderer.from_bundle(byte_bundle(chat_template=template))
 
 

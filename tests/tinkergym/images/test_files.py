@@ -74,7 +74,7 @@ def test_rejects_what_is_no_image(value):
 )
 def test_rejects_pillow_image_for_what_its_file_would_be(data, fault):
     # Pillow opens a file without decoding it, so it breaks only now.
-    with pytest.raises(InvalidImageError):
+    with pytest.raises(InvalidImageError, match=fault):
         image_file(Image.open(io.BytesIO(data)))
 
 

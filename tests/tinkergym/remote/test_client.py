@@ -138,7 +138,7 @@ def test_rejects_environment_that_cannot_travel_with_a_job(service, client, env_
     [(Echo(), "pass the class"), (3, "cannot train in 3"), (lambda: 3, "not a gymnasium.Env")],
 )
 def test_rejects_non_environment_with_what_to_hand_over(service, client, source, message):
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(InvalidRequestError, match=message) as caught:
         client.train(source, steps=1)
     assert caught.value.field == "environment"
     assert "POST /v1/jobs" not in service.calls

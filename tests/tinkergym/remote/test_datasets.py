@@ -48,7 +48,7 @@ def test_blames_a_share_that_leaves_nothing(client, service):
 def test_names_as_such_the_data_to_measure_with(client, file, tmp_path, content, said):
     if content is not None:
         (tmp_path / "eval.jsonl").write_text(content)
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidDataError, match=said) as caught:
         client.sft(file, eval_data=tmp_path / "eval.jsonl")
     assert caught.value.field == "eval_data"
 

@@ -86,7 +86,7 @@ def test_answers_conversations(policy):
     assert policy.act(observation) == "4"
     assert policy.act(Dialogue().step("4")[0]) == "7"
     policy.reset()
-    with pytest.raises(EpisodeProtocolError):
+    with pytest.raises(EpisodeProtocolError, check=lambda error: error.field == "observation"):
         policy.act({"text": "look", "screen": np.zeros((2, 2, 3), np.uint8)})
 
 
@@ -221,7 +221,7 @@ def test_says_where_to_reset_a_full_conversation(start_service, connect):
     start_service(context_length=120)
     policy = connect().policy("nano")
     policy.act("word " * 10)
-    with pytest.raises(EpisodeProtocolError):
+    with pytest.raises(EpisodeProtocolError, check=lambda error: error.code == "conversation_full"):
         policy.act("word " * 20)
     assert policy.act("word " * 10) == "ok"
 

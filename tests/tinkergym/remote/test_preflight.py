@@ -79,7 +79,7 @@ class Deaf(tg.TextEnv):
 
 @pytest.mark.parametrize(("env", "missing"), [(Unjudged, r"score\(answer\)"), (Deaf, r"reply\(action\)")])
 def test_rejects_class_that_cannot_judge_answers_before_job_starts(client, service, env, missing):
-    with pytest.raises(InvalidEnvironmentError) as caught:
+    with pytest.raises(InvalidEnvironmentError, match=missing) as caught:
         client.train(env, steps=1)
     assert caught.value.field == "environment"
     assert service.jobs.newest_first() == []

@@ -18,5 +18,5 @@ def test_draws_value_by_spaces_own_generator_and_its_weight():
     [([], None), (None, None), ([7], None), ([1, 2], [0, 0]), ([1, 2], [-1, 2]), ([1], [float("inf")])],
 )
 def test_rejects_what_cannot_be_drawn_from(values, weights):
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError, check=lambda error: error.args):
         choose(Discrete(5), values, weights)

@@ -106,7 +106,7 @@ def saved(picture, form="PNG"):
     ],
 )
 def test_rejects_file_that_is_no_picture_of_the_space(data, reason):
-    with pytest.raises(InvalidValueError):
+    with pytest.raises(InvalidValueError, match=reason):
         Image(3, 3).from_png(data)
 
 

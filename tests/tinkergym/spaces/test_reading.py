@@ -55,7 +55,7 @@ def test_reads_value_of_space_or_raises_typed_error(space, data):
     ],
 )
 def test_rejects_value_outside_its_space_and_says_where(space, value, where):
-    with pytest.raises(InvalidValueError):
+    with pytest.raises(InvalidValueError, match=where):
         to_json(space, value)
 
 

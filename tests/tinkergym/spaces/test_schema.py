@@ -62,7 +62,7 @@ TEXT = {"space": "text", "min_length": 0, "max_length": 5}
     ],
 )
 def test_rejects_document_without_a_space_and_says_what_is_wrong(document, reason):
-    with pytest.raises(InvalidSpaceError):
+    with pytest.raises(InvalidSpaceError, match=reason):
         space_from_json(document)
 
 

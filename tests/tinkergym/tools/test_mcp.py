@@ -110,7 +110,7 @@ def test_ends_server_when_environment_that_named_its_tools_closes():
     ],
 )
 def test_says_why_a_server_does_not_start(command, said):
-    with pytest.raises(EnvironmentInfrastructureError):
+    with pytest.raises(EnvironmentInfrastructureError, match=said):
         mcp_tools(command, timeout_seconds=20)
 
 

@@ -33,26 +33,27 @@ def test_takes_schema_from_the_annotations_and_the_docstring():
 
 
 @pytest.mark.parametrize(
-    "annotation",
+    ("annotation", "code"),
     [
-        Any,
-        object,
-        bytes,
-        tuple[int, int],
-        set[int],
-        int | str,
-        dict[int, str],
-        list[bytes],
-        Tree,
-        Literal[b"x"],
-        Annotated[int, "a number"],
-        "NoSuchName",
-        list["bytes"],
+        (Any, "not_json"),
+        (object, "not_json"),
+        (bytes, "not_json"),
+        (tuple[int, int], "not_json"),
+        (set[int], "not_json"),
+        (int | str, "not_json"),
+        (dict[int, str], "not_json"),
+        (list[bytes], "not_json"),
+        (Tree, "recursive"),
+        (Literal[b"x"], "not_json"),
+        (Annotated[int, "a number"], "not_json"),
+        ("NoSuchName", "unreadable_annotation"),
+        (list["bytes"], "not_json"),
     ],
 )
-def test_rejects_annotations_that_a_model_cannot_fill_immediately(annotation):
-    with pytest.raises(InvalidToolError):
+def test_rejects_annotations_that_a_model_cannot_fill_immediately(annotation, code):
+    with pytest.raises(InvalidToolError) as refused:
         tg.tool(annotated(annotation))
+    assert refused.value.code == code
 
 
 def without_annotation(value):
@@ -80,15 +81,16 @@ def with_a_stray_description(value: int):
 
 
 @pytest.mark.parametrize(
-    ("function", "hint"),
+    ("function", "code"),
     [
-        (without_annotation, "annotate it"),
-        (without_docstring, "what the tool does"),
-        (with_any_number, "a name"),
-        (with_a_wrong_default, "default"),
-        (with_a_stray_description, "valeu"),
+        (without_annotation, "no_annotation"),
+        (without_docstring, "no_docstring"),
+        (with_any_number, "no_name"),
+        (with_a_wrong_default, "wrong_default"),
+        (with_a_stray_description, "unknown_argument"),
     ],
 )
-def test_rejects_function_that_cannot_be_described_and_says_why(function, hint):
-    with pytest.raises(InvalidToolError):
+def test_rejects_function_that_cannot_be_described_and_says_why(function, code):
+    with pytest.raises(InvalidToolError) as refused:
         tg.tool(function)
+    assert refused.value.code == code
