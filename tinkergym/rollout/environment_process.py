@@ -34,7 +34,7 @@ from tinkergym.rollout.environment_host import (
     stop_reason_of,
     traceback_of,
 )
-from tinkergym.rollout.group_scores import scores_of
+from tinkergym.rollout.scoring import scores_of
 from tinkergym.rubrics.group import score_group_of
 from tinkergym.trajectory.trajectory import StopReason
 

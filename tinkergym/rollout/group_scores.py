@@ -12,7 +12,8 @@ from typing import Any
 
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.errors import InvalidEnvironmentError
-from tinkergym.rollout.environment_host import AnyEnv, traceback_of
+from tinkergym.rollout.environment_host import AnyEnv
+from tinkergym.rollout.scoring import NoScore, scores_of
 from tinkergym.rubrics.group import GroupMember, score_group_of
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.trajectory.parts import content_text
@@ -23,8 +24,7 @@ from tinkergym.trajectory.trajectory import (
     StopReason,
     Trajectory,
 )
-from tinkergym.user_code.awaiting import settled
-from tinkergym.user_code.quoting import quoted, type_in_words
+from tinkergym.user_code.quoting import quoted
 from tinkergym.user_code.scalars import finite_number
 
 
@@ -86,32 +86,6 @@ class WaitingGroup:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class NoScore:
-    """Why a member has no score."""
-
-    error: str
-
-
-def scores_of(env: AnyEnv, members: Sequence[GroupMember]) -> list[Any]:
-    """Call an environment that scores groups.
-
-    Returns:
-        Its score for each member; for one without a score, a `NoScore`.
-
-    Raises:
-        ValueError: It did not return one score per member.
-    """
-    score_group = score_group_of(env)
-    assert score_group is not None
-    scores = settled(score_group(members))
-    if not isinstance(scores, Sequence) or isinstance(scores, str) or len(scores) != len(members):
-        found = len(scores) if isinstance(scores, Sequence) else type_in_words(scores)
-        raise ValueError(f"score_group must return {len(members)} scores, one per member, not {found}")
-    # An exception may contain objects that cannot be sent to a process.
-    return [_told(one) if isinstance(one, BaseException) else one for one in scores]
-
-
 def refuse_group_rewards(env: AnyEnv, why: str) -> None:
     """Raise an error for an environment that scores groups, if groups are not played.
 
@@ -139,10 +113,6 @@ def _member(trajectory: Trajectory) -> GroupMember:
         metrics=metrics,
         terminated=trajectory.terminated,
     )
-
-
-def _told(error: BaseException) -> NoScore:
-    return NoScore(str(error) if error.__traceback__ is None else traceback_of(error))
 
 
 def _paid(trajectory: Trajectory, score: Any) -> Trajectory:
