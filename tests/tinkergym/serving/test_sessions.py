@@ -47,12 +47,14 @@ def reasons(url, executor, *, limits):
     return Counter(result.trajectory.stop_reason for result in results)
 
 
-@pytest.mark.parametrize("executor", [ThreadExecutor, ProcessExecutor])
-@pytest.mark.parametrize("reason", list(LIMITS))
+@pytest.mark.parametrize(
+    ("reason", "executor"),
+    [*((reason, ThreadExecutor) for reason in LIMITS), (StopReason.TURN_LIMIT, ProcessExecutor)],
+)
 def test_gives_place_of_ended_episode_to_another_environment(serve, executor, reason):
     # All environments are kept for further episodes, so each would keep its place, too.
     url = serve(capacity=1)
-    assert reasons(url, executor(3), limits=LIMITS[reason]) == {reason: 6}
+    assert reasons(url, executor(2), limits=LIMITS[reason]) == {reason: 6}
 
 
 def test_frees_vanished_clients_place_after_its_lease(serve, connect, relays):
