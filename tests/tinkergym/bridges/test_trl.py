@@ -3,17 +3,21 @@
 import inspect
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("trl", reason="pip install '.[bridges]' in a checkout of tinkergym")
 
 import backend
 import tinkergym as tg
 from tinkergym.bridges.trl import environment_factory, training_rows
 from tinkergym.errors import EpisodeProtocolError, InvalidRequestError
 from tinkergym.registration.environments import make
+
+# Not `importorskip`: its import takes a second, which processes that run other tests need not wait for.
+pytestmark = pytest.mark.skipif(
+    not find_spec("trl"), reason="pip install '.[bridges]' in a checkout of tinkergym"
+)
 
 NANO = Path(backend.__file__).parent / "models" / "nano"
 BOARD = "board/TicTacToeVs-v0"

@@ -1,6 +1,7 @@
 import os
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tinkergym.tools import render_calls
 from tinkergym.tools.mcp import mcp_tools
 from tinkergym.wrappers import ToolCalling
 
-pytest.importorskip("mcp")
+pytestmark = pytest.mark.skipif(not find_spec("mcp"), reason="needs the package mcp")
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
 
