@@ -24,11 +24,11 @@ def test_prints_the_version(run):
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
-def test_listing_says_what_the_command_says(name):
+def test_says_in_the_listing_what_the_command_says(name):
     text = main.load(name).help.partition("\n\n")[0]
     assert " ".join(text.split()) == main.COMMANDS[name][1]
 
 
-def test_listing_commands_imports_none_of_them():
+def test_imports_no_command_to_list_them():
     own = {name for name in loaded_after("import tinkergym.cli.main") if name.startswith("tinkergym.cli.")}
     assert own == {f"tinkergym.cli.{name}" for name in ("main", "console", "json_output")}
