@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pydantic import JsonValue
 
+from backend.episodes.played import Played, trained_seats
 from backend.jobs.learn_phase import Learned
-from backend.policies.parity import Prompt
+from backend.policies.parity import Prompt, prompt_of
 from backend.policies.publishing import TakenWeights
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.facts import Fact
-from tinkergym.schema.ids import AgentMetric
+from tinkergym.schema.ids import AgentMetric, policy_of
 
 Taken = Mapping[str, TakenWeights]
 """By agent; the agent of a single policy is empty."""
@@ -124,3 +125,16 @@ def together(learned: Mapping[str, Learned]) -> Learned:
 def sha256_of(taken: Taken) -> dict[str, str]:
     """Return the hashes of weights, by agent; waits for them."""
     return {agent: one.sha256 for agent, one in taken.items()}
+
+
+def prompts_of(job_id: str, played: Played, agents: Iterable[str]) -> dict[str, list[Prompt]]:
+    """Return the prompts of the first turns in a step's episodes, by agent."""
+    return {
+        agent: [
+            prompt_of(segment.token_ids, segment.loss_mask, segment.images)
+            for seat in trained_seats(played, policy_of(job_id, agent))
+            for segment in seat.trajectory.segments
+            if any(segment.loss_mask)
+        ]
+        for agent in agents
+    }

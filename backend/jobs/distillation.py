@@ -9,8 +9,8 @@ import numpy as np
 from backend.episodes.played import Played, trained_seats
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned
-from backend.jobs.played_job import Strategy
 from backend.jobs.run_facts import Source
+from backend.jobs.strategy import Strategy
 from backend.jobs.turn_rewards import counts
 from backend.jobs.update import update
 from backend.learner.sequences import FloatArray, TrainSequence

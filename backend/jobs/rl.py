@@ -11,7 +11,7 @@ from backend.jobs.completions import waste_warnings
 from backend.jobs.dynamic_sampling import follow, learned_from
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned, learn, learn_together
-from backend.jobs.played_job import Strategy
+from backend.jobs.strategy import Strategy
 from backend.jobs.train_batch import outcomes_of
 from backend.jobs.zero_variance import policy_collapsed
 from tinkergym.schema.events import StepEvent, WarningEvent

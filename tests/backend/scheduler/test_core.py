@@ -494,6 +494,18 @@ def test_takes_over_what_runs_and_starts_nothing_twice(world):
     assert world.workers.started == [(pool_id, job_id)]
 
 
+def test_places_a_job_again_when_its_pool_died_before_taking_it(world):
+    job_id = world.submit()
+    dead = world.pool()
+    world.scheduler.tick()
+    assert world.workers.started == [(dead, job_id)]
+    world.workers.news.append(PoolEnded(pool_id=dead))
+    world.scheduler.tick()
+    another = world.pool()
+    world.scheduler.tick()
+    assert world.workers.started == [(dead, job_id), (another, job_id)]
+
+
 def test_queues_jobs_of_vanished_pools_under_a_new_scheduler(world):
     job_id = world.submit()
     world.acquire(job_id, world.pool())
