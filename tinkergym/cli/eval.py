@@ -14,18 +14,18 @@ from rich.markup import escape
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.eval_crossplay import evaluate_crossplay, refuse_without_crossplay
 from tinkergym.cli.eval_policy import PolicySource, open_policy
+from tinkergym.cli.field_options import SettingOption, with_decoding_options
 from tinkergym.cli.game_options import GameOptions
 from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.options import (
+    CUT,
     EnvironmentId,
     EnvironmentSettings,
-    TopK,
-    TopP,
     options_said,
     refuse_options,
 )
-from tinkergym.cli.settings import given, parse_settings
+from tinkergym.cli.settings import parse_settings
 from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.evaluation.baselines import POLICIES
@@ -72,14 +72,6 @@ _ByIndex = Annotated[
         "--by-index", help="Take tasks 0, 1, 2, ... of the dataset instead of drawing them by seed."
     ),
 ]
-_Temperature = Annotated[
-    float | None,
-    typer.Option(help="Sampling temperature of a model; 0 takes the likeliest token. (default: 0)", min=0),
-]
-_TurnTokens = Annotated[
-    int | None,
-    typer.Option(help="The longest completion of a model. (default: the job's own; 64 for a model)", min=1),
-]
 _MostTurns = Annotated[
     int, typer.Option(help="The most turns of an episode of random, legal or gold.", min=1)
 ]
@@ -114,6 +106,17 @@ _OutFile = Annotated[
 ]
 
 
+@with_decoding_options(
+    (
+        SettingOption(
+            "temperature", "Sampling temperature of a model; 0 takes the likeliest token. (default: 0)"
+        ),
+        SettingOption(
+            "max_turn_tokens", "The longest completion of a model. (default: the job's own; 64 for a model)"
+        ),
+        *CUT,
+    )
+)
 def evaluate(
     env: EnvironmentId,
     *,
@@ -125,10 +128,7 @@ def evaluate(
     success: _Success = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the first task.", min=0)] = 0,
     by_index: _ByIndex = False,
-    temperature: _Temperature = None,
-    max_turn_tokens: _TurnTokens = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
+    decoding: dict[str, Any],
     most_turns: _MostTurns = 200,
     out_file: _OutFile = None,
     crossplay: _Crossplay = None,
@@ -156,7 +156,7 @@ def evaluate(
             pairs=pairs,
             png=png,
             seed=seed,
-            temperature=temperature,
+            temperature=decoding.get("temperature"),
             as_json=as_json,
         )
         evaluate_crossplay(env, env_setting or [], of_games, said)
@@ -167,11 +167,10 @@ def evaluate(
     described = describe_for_one(find_environment(env), parse_settings(env_setting or []))
     tasks = _tasks_by_index(_known(described, env), tasks) if by_index else tasks or USUAL_TASKS
     with ExitStack() as stack:
-        sampling = given(temperature=temperature, max_turn_tokens=max_turn_tokens, top_p=top_p, top_k=top_k)
         # An environment that is not known here is played by the service, if the policy belongs to it.
         if policy in POLICIES:
             described = _known(described, env)
-        source = open_policy(policy, described, sampling, most_turns, stack)
+        source = open_policy(policy, described, decoding, most_turns, stack)
         _refuse_idle(source.settings, samples)
         asked = _Asked(seed=seed, tasks=tasks, samples=samples, by_index=by_index)
         settings: dict[str, Any] = {"environment": without_token(described.ref).model_dump(mode="json")}

@@ -37,8 +37,8 @@ def open_policy(
     Args:
         name: The policy's name.
         environment: The environment that it plays.
-        sampling: The sampling options from `given`. By default the temperature is 0, as in `policy.evaluate`,
-            and the longest completion is the job's.
+        sampling: The decoding options that were given. By default the temperature is 0, as in
+            `policy.evaluate`, and the longest completion is the job's.
         most_turns: The most turns of an episode of a policy without a model.
         stack: Closes what this function opens.
 

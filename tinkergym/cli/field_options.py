@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tinkergym.cli.settings import job_settings
+from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.decoding import Decoding
 
 _SET = inspect.Parameter(
     "pairs",
@@ -121,17 +123,61 @@ def with_job_options(
         options: The options, in order.
     """
 
+    def settings(given: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+        return job_settings(spec, [argument], given, said.pop("pairs") or [])
+
+    return _replacing("settings", settings, spec, options, [_SET])
+
+
+def with_decoding_options(
+    options: Sequence[SettingOption],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of `Decoding` in place of its parameter `decoding`: those that were given.
+
+    An option that is out of range is refused by its name.
+    """
+
+    def decoding(given: dict[str, Any], _: dict[str, Any]) -> dict[str, Any]:
+        try:
+            Decoding().with_options(**given)
+        except InvalidRequestError as error:
+            error.field = f"--{error.field.replace('_', '-')}"
+            raise
+        return given
+
+    return _replacing("decoding", decoding, Decoding, options, [])
+
+
+def _replacing(
+    name: str,
+    read: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
+    spec: type[BaseModel],
+    options: Sequence[SettingOption],
+    more: Sequence[inspect.Parameter],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that puts options in place of a command's parameter.
+
+    Args:
+        name: Of the parameter.
+        read: Given the settings of the options and what else the command line says, returns its value. It
+            takes out what it uses.
+        spec: The settings.
+        options: The options, in order.
+        more: Parameters after them.
+    """
+
     def decorated(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(**said: Any) -> None:
             values = {one.setting: one.value(said.pop(one.parameter_name)) for one in options}
-            given = {name: value for name, value in values.items() if value is not None}
-            function(settings=job_settings(spec, [argument], given, said.pop("pairs") or []), **said)
+            given = {setting: value for setting, value in values.items() if value is not None}
+            found = read(given, said)
+            function(**{name: found}, **said)
 
-        generated = [*(option.parameter(spec) for option in options), _SET]
+        generated = [*(option.parameter(spec) for option in options), *more]
         parameters: list[inspect.Parameter] = []
         for one in inspect.signature(function, eval_str=True).parameters.values():
-            parameters += generated if one.name == "settings" else [one]
+            parameters += generated if one.name == name else [one]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
         command.__annotations__ = {one.name: one.annotation for one in parameters}
         return command

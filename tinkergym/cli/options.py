@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tinkergym.cli.field_options import help_of
+from tinkergym.cli.field_options import SettingOption
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.decoding import Decoding
 
 EnvironmentId = Annotated[
     str,
@@ -32,8 +31,7 @@ EnvironmentSettings = Annotated[
 ]
 TRACKERS = "Report every step to a tracker: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable."
 ReportTo = Annotated[list[str] | None, typer.Option("--report-to", metavar="TRACKER", help=TRACKERS)]
-TopP = Annotated[float | None, typer.Option(help=help_of(Decoding, "top_p"))]
-TopK = Annotated[int | None, typer.Option(help=help_of(Decoding, "top_k"))]
+CUT = (SettingOption("top_p"), SettingOption("top_k"))
 
 
 def options_said(ctx: typer.Context) -> dict[str, str]:

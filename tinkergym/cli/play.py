@@ -15,20 +15,20 @@ from rich.markup import escape
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.tool_turns import offered_tools
 from tinkergym.cli.console import INTERRUPTED, err, out
+from tinkergym.cli.field_options import SettingOption, with_decoding_options
 from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.cli.model_files import find_bundle
 from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.named_policy import named_policy
 from tinkergym.cli.options import (
+    CUT,
     EnvironmentId,
     EnvironmentSettings,
-    TopK,
-    TopP,
     options_said,
     refuse_options,
 )
 from tinkergym.cli.play_seat import Seating, play_seat
-from tinkergym.cli.settings import given, parse_settings
+from tinkergym.cli.settings import parse_settings
 from tinkergym.errors import InvalidRequestError
 from tinkergym.messages import Message, messages_text, observation_messages, opening_messages, system, user
 from tinkergym.registration.environments import make
@@ -73,9 +73,6 @@ _Watch = Annotated[
     bool,
     typer.Option("--watch", help="Only watch, even if you could play against the policy or take a seat."),
 ]
-_Temperature = Annotated[
-    float | None, typer.Option(help="Sampling temperature of the policy. (default: as in training)", min=0)
-]
 _Raw = Annotated[
     str | None,
     typer.Option(
@@ -86,6 +83,12 @@ _Raw = Annotated[
 ]
 
 
+@with_decoding_options(
+    (
+        SettingOption("temperature", "Sampling temperature of the policy. (default: as in training)"),
+        *CUT,
+    )
+)
 def play(
     env: EnvironmentId,
     *,
@@ -96,9 +99,7 @@ def play(
     watch: _Watch = False,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the first episode; later ones count up.", min=0)] = 0,
-    temperature: _Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
+    decoding: dict[str, Any],
     raw: _Raw = None,
     env_setting: EnvironmentSettings = None,
     as_json: AsJsonLines = False,
@@ -119,15 +120,16 @@ def play(
         refuse_options([said[name] for name in said if name in apart], "cannot be used with --seat")
         if not seat and not watch:
             _refuse_without_a_seat(env)
-        seating = Seating(seats=seat or [], players=player or [], policy=policy, temperature=temperature)
+        seating = Seating(
+            seats=seat or [], players=player or [], policy=policy, temperature=decoding.get("temperature")
+        )
         play_seat(env, env_setting or [], seating, seeds=range(seed, seed + episodes), as_json=as_json)
         return
 
     _refuse_without_a_seat(env)
-    sampling = given(temperature=temperature, top_p=top_p, top_k=top_k)
     if policy is None:
         refuse_options(
-            [said[name] for name in said if name in {"watch", *sampling}],
+            [said[name] for name in said if name in {"watch", *decoding}],
             "needs --policy; without it you play yourself",
             hint="leave it out, or name a job with --policy JOB_ID",
         )
@@ -140,7 +142,7 @@ def play(
         if policy is None:
             _episodes(table_of(_ask_for_action, prompt=None), seeds, as_json=as_json)
             return
-        _policy_plays(policy, {"seed": seed, **sampling}, made, table_of, seeds, watch=watch, as_json=as_json)
+        _policy_plays(policy, {"seed": seed, **decoding}, made, table_of, seeds, watch=watch, as_json=as_json)
     except (KeyboardInterrupt, EOFError) as left:
         (err if as_json else out).print("\nleft the game")
         if isinstance(left, KeyboardInterrupt):
@@ -151,7 +153,7 @@ def play(
 
 def _policy_plays(
     name: str,
-    sampling: dict[str, Any],
+    decoding: dict[str, Any],
     made: Any,
     table_of: Callable[..., Any],
     seeds: range,
@@ -161,7 +163,7 @@ def _policy_plays(
 ) -> None:
     """Let a policy play, or play against it if it can take the seat of the environment's opponent."""
     with Client() as client:
-        player = named_policy(client, name, sampling)
+        player = named_policy(client, name, decoding)
         player.environment_prompt = system_prompt_of(made)
         seated = not watch and _take_opponents_seat(made, as_json=as_json)
         table = table_of(

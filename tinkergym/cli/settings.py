@@ -73,11 +73,6 @@ def job_settings(
     return settings
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """Leave out what was not given, so that the schema's defaults apply."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def _put(settings: dict[str, Any], key: str, value: Any) -> None:
     """Set a setting by its dotted name; a section is merged with what is there."""
     *sections, name = key.split(".")

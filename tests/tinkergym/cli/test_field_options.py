@@ -1,8 +1,11 @@
 """Options that are generated from the fields of a spec."""
 
+from typing import Any
+
 import pytest
 
-from tinkergym.cli.field_options import SettingOption, help_of
+from tinkergym.cli.field_options import SettingOption, help_of, with_decoding_options
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.rl import RLSpec
 
@@ -43,3 +46,14 @@ def test_takes_the_type_of_a_setting_in_its_default_variant(setting, kind):
 def test_sets_value_by_a_flag_only_if_given():
     option = SettingOption("adapter.kind", name="full", kind=bool, flag="full")
     assert (option.value(True), option.value(False)) == ("full", None)
+
+
+def test_refuses_decoding_option_out_of_range_by_its_name():
+    @with_decoding_options([SettingOption("max_turn_tokens")])
+    def command(*, decoding: dict[str, Any]) -> None:
+        assert decoding == {"max_turn_tokens": 5}
+
+    command(max_turn_tokens=5)
+    with pytest.raises(InvalidRequestError) as caught:
+        command(max_turn_tokens=0)
+    assert caught.value.field == "--max-turn-tokens"
