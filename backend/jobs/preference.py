@@ -18,7 +18,6 @@ from backend.jobs.reference import ReferenceLogprobs
 from backend.learner.preference_loss import (
     ComparedAnswers,
     FloatArray,
-    needs_reference,
     preference_loss,
     sums,
 )
@@ -44,7 +43,7 @@ class PreferenceJob(WrittenDataJob[PreferenceSpec]):
 
     def _prepare(self) -> None:
         context, spec = self._context, self._context.spec
-        if not needs_reference(spec.loss):
+        if not spec.loss.needs_reference:
             return
         self._reference = ReferenceLogprobs(context)
         trained = {

@@ -21,6 +21,7 @@ from tinkergym.remote.job import Job
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.rl import RLSpec
+from tinkergym.schema.preference_losses import PREFERENCE_LOSSES
 
 Detach = Annotated[bool, typer.Option("--detach", help="Start the job without waiting for it.")]
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A .jsonl file, one JSON object per line.")]
@@ -150,7 +151,7 @@ def sft(
 @with_job_options(
     PreferenceSpec,
     "data",
-    (SettingOption("loss.name", "dpo, ipo, hinge, simpo or orpo.", name="loss"), *_DATASET),
+    (SettingOption("loss.name", f"{', '.join(PREFERENCE_LOSSES)}.", name="loss"), *_DATASET),
 )
 def preference(
     data: Data, *, settings: dict[str, Any], detach: Detach = False, as_json: AsJsonLines = False

@@ -169,7 +169,7 @@ class TrainingDisplay:
         elif spec.by_calls:
             what, steps = spec.kind, "trained by its client"
         else:
-            records = f"records per step: {getattr(spec, 'batch_size', '?')}"
+            records = f"records per step: {spec.records_per_step}"
             what, steps = spec.kind, f"steps: {spec.steps} · {records}"
         return f"{name}[bold]{what}[/] · {escape(spec.model)} · {trained} · {steps} · {escape(self._job_id)}"
 

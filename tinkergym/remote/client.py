@@ -48,7 +48,7 @@ from tinkergym.rollout.local_environment import (
 from tinkergym.schema.algorithms import PolicyGradient
 from tinkergym.schema.decoding import Decoding, SeededOptions
 from tinkergym.schema.ids import PolicyRef
-from tinkergym.schema.jobs.dataset import PreferenceLoss, PreferenceSpec, SFTSpec
+from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.distillation import DistillationSpec
 from tinkergym.schema.jobs.parts import Adapter, LoRA
 from tinkergym.schema.jobs.played_spec import PlayedSpec
@@ -57,6 +57,7 @@ from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import REMOTE_ID
 from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.preference_losses import PreferenceLoss
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.version import __version__

@@ -165,7 +165,7 @@ def _measurements(spec: DatasetSpec) -> int:
 def estimate_from_earlier(spec: JobSpec, earlier: Iterable[JobView]) -> Estimate | None:
     """Estimate a job from the newest earlier job of its kind and size; None if there is none."""
     for view in earlier:
-        if view.step >= _LEAST_STEPS and view.used_seconds > 0 and _size(view.spec) == _size(spec):
+        if view.step >= _LEAST_STEPS and view.used_seconds > 0 and view.spec.step_work == spec.step_work:
             return Estimate(
                 steps=spec.steps,
                 tokens=round(view.used_tokens / view.step * spec.steps),
@@ -204,20 +204,3 @@ def _left_out(spec: JobSpec, steps: Sequence[StepEvent]) -> str:
     """Return what an estimate does not cover: a job on a dataset plays nothing to measure evaluations by."""
     unknown = spec.evaluations and not any(one.episodes for one in steps)
     return ", without the evaluations" if unknown else ""
-
-
-def _size(spec: JobSpec) -> tuple[object, ...]:
-    """Return what steps of two jobs must have in common to take about the same time."""
-    where: tuple[object, ...] = ()
-    if played := spec.played:
-        where = (played.played_in, played.rollout, played.deterministic, played.sampling, played.limits)
-    per_step = played.groups.episodes if played else getattr(spec, "batch_size", None)
-    data = getattr(spec, "data", None)
-    algorithm = getattr(spec, "algorithm", None)
-    updates = getattr(algorithm or spec, "updates_per_step", 1)
-    compared = (getattr(algorithm, "kl_coefficient", 0.0) > 0, getattr(spec, "kl_metric_every", 0))
-    return (
-        *(spec.kind, spec.model, spec.adapter, per_step, data),
-        *(type(algorithm), updates, getattr(algorithm, "minibatches", 1), *compared, spec.seats),
-        *where,
-    )

@@ -11,8 +11,8 @@ from backend.config import PACKAGED_MODELS
 from backend.jobs.dataset_loop import WrittenDataJob
 from backend.learner.learner import Learner
 from tinkergym.schema.events import JobState
-from tinkergym.schema.jobs.dataset import DPO, IPO, ORPO, Hinge, SimPO
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
+from tinkergym.schema.preference_losses import DPO, IPO, ORPO, Hinge, SimPO
 
 PAIRS = [
     {"prompt": f"{word}?", "chosen": chosen, "rejected": rejected}

@@ -1,26 +1,32 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
-from backend.learner.preference_loss import (
-    ComparedAnswers,
-    dpo_loss,
-    hinge_loss,
-    ipo_loss,
-    orpo_loss,
-    preference_loss,
-    simpo_loss,
+from backend.learner.preference_loss import ComparedAnswers, preference_loss
+from tinkergym.schema.preference_losses import (
+    DPO,
+    IPO,
+    ORPO,
+    PREFERENCE_LOSSES,
+    ComparedLogprobs,
+    Hinge,
+    SimPO,
 )
-from tinkergym.schema.jobs.dataset import DPO, IPO, ORPO, Hinge, PreferenceLoss, SimPO
 
 
 def f64(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
+
+
+def by_means(loss, chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
+    """The losses of completions of one token."""
+    one = f64(1.0)
+    pairs = ComparedLogprobs(chosen=chosen, rejected=rejected, chosen_tokens=one, rejected_tokens=one)
+    return loss.pair_losses(pairs).losses
 
 
 def log_sigmoid(x: float) -> float:
@@ -41,40 +47,42 @@ ANSWERS = ComparedAnswers(
 def test_matches_golden_vector_dpo():
     # Equation 7 of arXiv:2305.18290, term by term.
     expected = [-log_sigmoid(0.1 * margin) for margin in (1.5, -0.5, -0.25)]
-    assert dpo_loss(f64(1.5, -0.5, -0.25), beta=0.1).tolist() == pytest.approx(expected, abs=1e-12)
-    assert dpo_loss(f64(0.0), beta=0.1).item() == pytest.approx(math.log(2), abs=1e-12)
+    assert DPO(beta=0.1).of_margins(f64(1.5, -0.5, -0.25)).tolist() == pytest.approx(expected, abs=1e-12)
+    assert DPO(beta=0.1).of_margins(f64(0.0)).item() == pytest.approx(math.log(2), abs=1e-12)
 
 
 def test_matches_golden_vector_conservative_dpo():
     # Equation 3 of Mitchell's note: the two directions, weighed 0.9 and 0.1.
     expected = -0.9 * log_sigmoid(0.15) - 0.1 * log_sigmoid(-0.15)
-    found = dpo_loss(f64(1.5), beta=0.1, label_smoothing=0.1)
+    found = DPO(beta=0.1, label_smoothing=0.1).of_margins(f64(1.5))
     assert found.item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_matches_golden_vector_ipo():
     # Equation 17 of arXiv:2310.12036: (h - 1 / (2 tau)) squared, here with 1 / (2 tau) = 5.
-    assert ipo_loss(f64(1.5, 5.0, 6.0), beta=0.1).tolist() == pytest.approx([12.25, 0.0, 1.0], abs=1e-12)
+    found = IPO(beta=0.1).of_margins(f64(1.5, 5.0, 6.0))
+    assert found.tolist() == pytest.approx([12.25, 0.0, 1.0], abs=1e-12)
 
 
 def test_matches_golden_vector_hinge():
-    assert hinge_loss(f64(1.5, 20.0, -4.0), beta=0.1).tolist() == pytest.approx([0.85, 0.0, 1.4], abs=1e-12)
+    found = Hinge(beta=0.1).of_margins(f64(1.5, 20.0, -4.0))
+    assert found.tolist() == pytest.approx([0.85, 0.0, 1.4], abs=1e-12)
 
 
 def test_matches_golden_vector_simpo():
     # Equation 6 of arXiv:2405.14734.
-    found = simpo_loss(f64(-2.0), f64(-1.6), beta=2.0, gamma=1.0)
+    found = by_means(SimPO(beta=2.0, gamma=1.0), f64(-2.0), f64(-1.6))
     assert found.item() == pytest.approx(-log_sigmoid(2.0 * -0.4 - 1.0), abs=1e-12)
 
 
 def test_matches_golden_vector_orpo():
     # Equations 6 and 7 of arXiv:2403.07691; probabilities 1/2 and 1/4 have odds 1 and 1/3.
-    found = orpo_loss(f64(math.log(0.5)), f64(math.log(0.25)), odds_weight=0.1)
+    found = by_means(ORPO(odds_weight=0.1), f64(math.log(0.5)), f64(math.log(0.25)))
     assert found.item() == pytest.approx(math.log(2) - 0.1 * log_sigmoid(math.log(3)), abs=1e-12)
 
 
 def test_stays_finite_in_orpo_for_a_certain_answer():
-    assert torch.isfinite(orpo_loss(f64(0.0), f64(-1.0), odds_weight=0.1)).all()
+    assert torch.isfinite(by_means(ORPO(odds_weight=0.1), f64(0.0), f64(-1.0))).all()
 
 
 def test_averages_pairs_and_counts_chosen_wins():
@@ -108,7 +116,7 @@ def test_matches_golden_losses_by_mean_logprobs_for_unequal_completions():
     np.testing.assert_allclose(simpo.rejected_weights, -slopes / np.array([5, 2, 1]) / 3, atol=1e-12)
 
 
-EVERY = [kind() for kind in get_args(get_args(PreferenceLoss)[0])]
+EVERY = [kind() for kind in PREFERENCE_LOSSES.values()]
 
 
 # Of the second hinge the first pair is beyond, where it is flat.

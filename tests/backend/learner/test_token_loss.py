@@ -11,8 +11,8 @@ from backend.learner.sequences import BatchTotals
 from backend.learner.token_loss import likelihood_loss
 from tinkergym.errors import ConflictError, InvalidRequestError
 from tinkergym.policy_losses import LossTokens
-from tinkergym.schema.jobs.dataset import DPO, ORPO, SimPO
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
+from tinkergym.schema.preference_losses import DPO, ORPO, SimPO
 
 AGGREGATIONS = pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
 

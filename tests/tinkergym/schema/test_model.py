@@ -6,9 +6,9 @@ from pydantic import field_validator
 import tinkergym as tg
 from tinkergym.algorithms import PPO, RLOO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.jobs.dataset import DPO
 from tinkergym.schema.jobs.parts import FullParameters, Limits, LoRA, Sampling
 from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.preference_losses import DPO
 
 GOOD = {"environment": {"id": "board/TicTacToeVs-v0"}, "steps": 3}
 

@@ -38,6 +38,11 @@ class DefaultAnswers:
         return {}
 
     @property
+    def records_per_step(self) -> int:
+        """The records of datasets that a step trains on."""
+        return 0
+
+    @property
     def has_value_head(self) -> bool:
         """Whether a value head is trained with the policy."""
         return False

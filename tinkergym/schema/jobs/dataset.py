@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -10,8 +10,8 @@ from tinkergym.schema.data import Sha256
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.rules.evaluation_rules import EVALUATED
 from tinkergym.schema.jobs.rules.training_rules import DATASET
-from tinkergym.schema.model import Choice
 from tinkergym.schema.optimizer import Optimized
+from tinkergym.schema.preference_losses import DPO, PreferenceLoss
 from tinkergym.schema.refusals import Refusal
 
 
@@ -47,6 +47,16 @@ class DatasetSpec(EvaluatedSpec, Optimized):
         """The uploaded datasets that it uses, by setting."""
         return {"data": self.data} | ({} if self.eval_data is None else {"eval_data": self.eval_data})
 
+    @property
+    def records_per_step(self) -> int:
+        """As `batch_size`."""
+        return self.batch_size
+
+    @property
+    def step_work(self) -> tuple[object, ...]:
+        """Also how many records of which dataset."""
+        return *super().step_work, self.batch_size, self.data
+
     def held_out_records(self, records: int) -> int:
         """Return how many of `records` are held out for evaluation."""
         return max(1, round(self.held_out * records)) if self.held_out else 0
@@ -68,54 +78,6 @@ class SFTSpec(DatasetSpec):
     kind: Literal["sft"] = "sft"
     aggregation: Literal["token", "sequence"] = "token"
     """Mean over all trained tokens of the step, or over records of their token means."""
-
-
-class _Preference(Choice):
-    """A loss on pairs of completions."""
-
-
-class DPO(_Preference):
-    """Direct preference optimization (arXiv:2305.18290): a logistic loss on the margin over a reference."""
-
-    name: Literal["dpo"] = "dpo"
-    beta: float = Field(0.1, gt=0)
-    """Scales the margin, in 1 / nats; small values allow the policy to move further from the reference."""
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
-    """The fraction of pairs that are assumed to be swapped (conservative DPO)."""
-
-
-class IPO(_Preference):
-    """Identity preference optimization (arXiv:2310.12036): the target margin is 1 / (2 beta)."""
-
-    name: Literal["ipo"] = "ipo"
-    beta: float = Field(0.1, gt=0)
-
-
-class Hinge(_Preference):
-    """A hinge on the margin over a reference (SLiC-HF, arXiv:2305.10425, as in arXiv:2309.06657)."""
-
-    name: Literal["hinge"] = "hinge"
-    beta: float = Field(0.1, gt=0)
-
-
-class SimPO(_Preference):
-    """Simple preference optimization (arXiv:2405.14734): mean logprobs and a target margin, no reference."""
-
-    name: Literal["simpo"] = "simpo"
-    beta: float = Field(2.0, gt=0)
-    gamma: float = Field(1.0, ge=0)
-    """The target margin, in units of beta times nats per token."""
-
-
-class ORPO(_Preference):
-    """Odds ratio preference optimization (arXiv:2403.07691): also raises the chosen likelihood."""
-
-    name: Literal["orpo"] = "orpo"
-    odds_weight: float = Field(0.1, gt=0)
-    """Weight of the odds ratio's loss (lambda in the paper)."""
-
-
-PreferenceLoss = Annotated[DPO | IPO | Hinge | SimPO | ORPO, Field(discriminator="name")]
 
 
 class PreferenceSpec(DatasetSpec):

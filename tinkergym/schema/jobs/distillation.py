@@ -38,6 +38,11 @@ class DistillationSpec(PlayedSpec, Optimized):
         """The episodes of a train step, each with a start of its own."""
         return Groups(self.episodes_per_step, fields=("episodes_per_step", ""))
 
+    @property
+    def step_work(self) -> tuple[object, ...]:
+        """Also how often each episode is trained on."""
+        return *super().step_work, self.updates_per_step
+
     def models(self) -> dict[str, str]:
         """Return the base models that it names, by setting."""
         return super().models() | ({} if PolicyRef.is_meant(self.teacher) else {"teacher": self.teacher})

@@ -159,6 +159,12 @@ class PlayedSpec(EvaluatedSpec):
 
         return {"": self} | {agent: own for agent, own in of_seats.items() if shown(own) != shown(self)}
 
+    @property
+    def step_work(self) -> tuple[object, ...]:
+        """Also what is played, and where."""
+        where = (self.played_in, self.rollout, self.deterministic, self.sampling, self.limits)
+        return *super().step_work, self.groups.episodes, self.seats, *where
+
     def require_room(self, prompt_tokens: int, context_length: int) -> None:
         """Check that a first prompt leaves room for the longest completion in the model's context.
 

@@ -245,6 +245,14 @@ class RLSpec(PlayedSpec):
         return Groups(algorithm.groups_per_step, algorithm.group_size, algorithm.replacement_rounds)
 
     @property
+    def step_work(self) -> tuple[object, ...]:
+        """Also what is computed of each episode."""
+        algorithm = self.algorithm
+        updates = (algorithm.updates_per_step, algorithm.minibatches)
+        compared = (algorithm.kl_coefficient > 0, self.kl_metric_every)
+        return *super().step_work, type(algorithm), *updates, *compared
+
+    @property
     def has_value_head(self) -> bool:
         """Whether the algorithm trains a value head with the policy."""
         return self.algorithm.head_learning_rate is not None

@@ -108,6 +108,11 @@ class TrainingSpec(DefaultAnswers, UserSettings):
         """The hashes of its data: of its datasets, or of its environments' tasks."""
         return self.datasets
 
+    @property
+    def step_work(self) -> tuple[object, ...]:
+        """What steps of two jobs must have in common to take about the same time."""
+        return type(self), self.model, self.adapter
+
     def models(self) -> dict[str, str]:
         """Return the base models that it names, by setting; without those of single agents."""
         return {"model": self.model}
