@@ -42,7 +42,7 @@ def test_draws_for_watched_policy_as_told(run, service):
     run("play", BOARD, "--policy", "job-1", "--watch", "--top-p", "0.9", "--top-k", "5")
     assert {(r.top_p, r.top_k) for batch in service.sampled for r in batch} == {(0.9, 5)}
     wrong = run("play", BOARD, "--policy", "job-1", "--watch", "--top-k", "-1")
-    assert (wrong.exit_code, "top_k" in wrong.output) == (2, True)
+    assert (wrong.exit_code, "--top-k" in wrong.output) == (2, True)
 
 
 def test_plays_model_before_there_is_any_job(run, service):
