@@ -5,6 +5,7 @@ An error that crosses the wire keeps its type: `to_wire` and `from_wire` are inv
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 
@@ -15,7 +16,7 @@ class TinkerGymError(Exception):
         message: What happened and where.
         hint: What to do next; may be empty.
         field: The dotted name of the invalid setting, if there is one.
-        code: Which of the errors of its type this is, for programs; may be empty.
+        code: Which of the errors of its type this is, for programs; by default its type, such as `not_found`.
     """
 
     http_status: ClassVar[int] = 500
@@ -25,7 +26,7 @@ class TinkerGymError(Exception):
         self.message = message
         self.hint = hint
         self.field = field
-        self.code = code
+        self.code = code or _code_of(type(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return from_wire, (self.to_wire(), type(self))
@@ -43,6 +44,10 @@ class TinkerGymError(Exception):
             "field": self.field,
             "code": self.code,
         }
+
+
+def _code_of(kind: type[TinkerGymError]) -> str:
+    return re.sub(r"\B(?=[A-Z])", "_", kind.__name__.removesuffix("Error")).lower()
 
 
 class InvalidRequestError(TinkerGymError):

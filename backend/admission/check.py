@@ -142,4 +142,5 @@ def description_too_large(limits: GatewayLimits) -> PayloadTooLargeError:
     return PayloadTooLargeError(
         f"the job's description is larger than {limits.job_bytes} bytes",
         hint="pass the name of a dataset in environment.kwargs instead of its data",
+        field="body",
     )

@@ -19,6 +19,7 @@ from tinkergym.errors import (
     ServiceUnavailableError,
     TinkerGymError,
 )
+from tinkergym.schema.refusals import Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
 async def _invalid(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return error_response(InvalidRequestError(str(first["msg"]), field=str(first["loc"][-1])))
+    refusal = Refusal(str(first["loc"][-1]), str(first["msg"]), "see /v1/openapi.json", str(first["type"]))
+    return error_response(refusal.error())
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

@@ -18,6 +18,7 @@ from backend.store.store import TenantStore
 from tinkergym import __version__
 from tinkergym.errors import AuthenticationError, InvalidRequestError, PayloadTooLargeError
 from tinkergym.schema.parsing import parse_json
+from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.versions import VERSION_HEADER, require_same_version
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -133,6 +134,7 @@ def refuse_many_values(request: Request, body: bytearray, bytes_per_value: int =
             raise PayloadTooLargeError(
                 f"the request's body contains about {found} {what}, more than the limit of {most}",
                 hint="send less at once, or ask the operator to raise limits.body_bytes",
+                field="body",
             )
 
 
@@ -145,10 +147,14 @@ def json_object(body: bytearray) -> dict[str, Any]:
     try:
         value = from_json(body)
     except ValueError as error:
-        raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
+        raise _no_object(f"is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InvalidRequestError(f"the body must be a JSON object, not {type(value).__name__}")
+        raise _no_object(f"must be a JSON object, not {type(value).__name__}")
     return value
+
+
+def _no_object(reason: str) -> InvalidRequestError:
+    return Refusal("body", reason, "send an object as in /v1/openapi.json", "not_json").error()
 
 
 async def aside(request: Request, read: Callable[[], Value], body: bytearray) -> Value:

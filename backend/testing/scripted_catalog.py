@@ -72,5 +72,7 @@ class ScriptedCheck:
     def _require(self, environment_id: str) -> None:
         if environment_id not in self._environments:
             raise UnknownEnvironmentError(
-                f"there is no environment {environment_id!r}", field="environment.id"
+                f"there is no environment {environment_id!r}",
+                hint=f"there are: {', '.join(self._environments)}",
+                field="environment.id",
             )

@@ -65,7 +65,7 @@ class Comparing(PolicyGradient):
             raise Refusal("group_size", reason, f"raise group_size{also}", "no_siblings").in_validator()
         if self.group_size * self.groups_per_step < 2:
             reason = "* groups_per_step must be at least 2: a single episode has no baseline"
-            raise Refusal("group_size", reason, code="no_baseline").in_validator()
+            raise Refusal("group_size", reason, "raise one of them", "no_baseline").in_validator()
         return self
 
     @model_validator(mode="after")

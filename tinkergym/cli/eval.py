@@ -20,6 +20,7 @@ from tinkergym.cli.json_output import AsJson, emit
 from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.options import (
     CUT,
+    LARGEST_SEED,
     EnvironmentId,
     EnvironmentSettings,
     options_said,
@@ -126,7 +127,7 @@ def evaluate(
     tasks: _Tasks = None,
     k: _PassAtK = "1",
     success: _Success = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the first task.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first task.", min=0, max=LARGEST_SEED)] = 0,
     by_index: _ByIndex = False,
     decoding: dict[str, Any],
     most_turns: _MostTurns = 200,

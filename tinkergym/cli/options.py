@@ -31,6 +31,8 @@ EnvironmentSettings = Annotated[
 ]
 TRACKERS = "Report every step to a tracker: csv, jsonl, mlflow, tensorboard, trackio or wandb; repeatable."
 ReportTo = Annotated[list[str] | None, typer.Option("--report-to", metavar="TRACKER", help=TRACKERS)]
+LARGEST_SEED = 2**62
+"""Of the first episode, from which the others count up."""
 CUT = (SettingOption("top_p"), SettingOption("top_k"))
 
 

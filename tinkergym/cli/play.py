@@ -22,6 +22,7 @@ from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.named_policy import named_policy
 from tinkergym.cli.options import (
     CUT,
+    LARGEST_SEED,
     EnvironmentId,
     EnvironmentSettings,
     options_said,
@@ -73,6 +74,9 @@ _Watch = Annotated[
     bool,
     typer.Option("--watch", help="Only watch, even if you could play against the policy or take a seat."),
 ]
+_Seed = Annotated[
+    int, typer.Option(help="Seed of the first episode; later ones count up.", min=0, max=LARGEST_SEED)
+]
 _Raw = Annotated[
     str | None,
     typer.Option(
@@ -98,7 +102,7 @@ def play(
     player: _Players = None,
     watch: _Watch = False,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the first episode; later ones count up.", min=0)] = 0,
+    seed: _Seed = 0,
     decoding: dict[str, Any],
     raw: _Raw = None,
     env_setting: EnvironmentSettings = None,

@@ -15,6 +15,9 @@ VARIANTS = {"algorithm": "name", "adapter": "kind", "loss": "name"}
 `algorithm.name=rloo`."""
 
 
+_MOST_NESTED = 50
+
+
 def parse_settings(pairs: Iterable[str], variants: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Parse `key=value` pairs; dots lead into sections: `algorithm.group_size=4`.
 
@@ -26,13 +29,15 @@ def parse_settings(pairs: Iterable[str], variants: Mapping[str, str] | None = No
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        value = _value(text)
+        value = _value(text, pair)
         if key in (variants or {}) and not isinstance(value, dict):
             key = f"{key}.{(variants or {})[key]}"
         if not equals or not all(key.split(".")):
             raise InvalidRequestError(
-                f"{pair!r} is not a valid setting", hint="write it as key=value", field="--set"
+                f"{pair!r:.80} is not a valid setting", hint="write it as key=value", field="--set"
             )
+        if key.count(".") >= _MOST_NESTED:
+            raise _nested(pair)
         _put(settings, key, value)
     return settings
 
@@ -67,7 +72,7 @@ def job_settings(
         _put(settings, name, value)
     for section, inner in VARIANTS.items():
         chosen = settings.get(section)
-        if isinstance(chosen, dict) and inner not in chosen:
+        if section in spec.model_fields and isinstance(chosen, dict) and inner not in chosen:
             usual = spec.model_fields[section].get_default(call_default_factory=True)
             chosen[inner] = getattr(usual, inner)
     return settings
@@ -105,8 +110,28 @@ def _dotted(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     return names
 
 
-def _value(text: str) -> Any:
+def _value(text: str, pair: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        _bound(value)
     except ValueError:
         return text
+    except RecursionError:
+        raise _nested(pair) from None
+    return value
+
+
+def _bound(value: Any, left: int = _MOST_NESTED) -> None:
+    """Raise `RecursionError` for a value that is nested too deeply."""
+    if not left:
+        raise RecursionError
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _bound(inner, left - 1)
+
+
+def _nested(pair: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{pair:.80} ... is nested more than {_MOST_NESTED} levels deep",
+        hint="use fewer levels",
+        field="--set",
+    )

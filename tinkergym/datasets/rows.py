@@ -65,7 +65,8 @@ def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
                 if line.strip():
                     yield _with_its_images(_parsed(f"line {number}", line), path.parent)
     except OSError as error:
-        raise InvalidDataError(f"{path} cannot be read: {error.strerror or error}", field=field) from None
+        reason = f"{path} cannot be read: {error.strerror or error}"
+        raise InvalidDataError(reason, hint="name a readable .jsonl file", field=field) from None
 
 
 def no_constant(name: str) -> None:

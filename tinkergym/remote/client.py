@@ -56,7 +56,7 @@ from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.names import REMOTE_ID
-from tinkergym.schema.parsing import parse_spec
+from tinkergym.schema.parsing import parse_spec, refuse_recorded
 from tinkergym.schema.preference_losses import PreferenceLoss
 from tinkergym.schema.refusals import Refusal
 from tinkergym.schema.sampling import Completion, SampleRequest
@@ -359,7 +359,8 @@ class Client:
             "distillation": probing.distill,
         }
         if kind not in methods:
-            raise InvalidRequestError(f"must be one of {', '.join(methods)}, got {kind!r:.80}", field="kind")
+            hint = f"choose one of {', '.join(methods)}"
+            raise InvalidRequestError(f"{kind!r:.80} is not a kind of job", hint=hint, field="kind")
         settings.pop("report_to", None)
         with methods[kind](*arguments, **settings) as probe:
             assert probing.wanted is not None
@@ -392,6 +393,7 @@ class Client:
         Raises:
             InvalidRequestError: A setting is invalid; nothing was started.
         """
+        refuse_recorded(settings)
         chosen = {"kind": "policy", "model": model, "adapter": LoRA() if adapter is None else adapter}
         spec = parse_spec(chosen | {"initial_policy": initial_policy} | with_template_read(settings))
         renderer = self._renderer(
@@ -605,7 +607,7 @@ class Client:
     ) -> Job:
         for name in ("environment", "environments"):
             if name in settings:
-                raise InvalidRequestError("it is already the first argument", field=name)
+                raise InvalidRequestError("is already the first argument", hint="leave it out", field=name)
         environment = describe_mix(env, env_kwargs)
         here_or_there = "client" if environment.only_here else "server"
         spec = parse_spec(

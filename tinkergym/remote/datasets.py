@@ -18,7 +18,7 @@ from tinkergym.remote.template_file import with_template_read
 from tinkergym.schema.data import DataKind, DataView
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec
 from tinkergym.schema.jobs.parts import LoRA
-from tinkergym.schema.parsing import parse
+from tinkergym.schema.parsing import parse, refuse_recorded
 from tinkergym.schema.refusals import Refusal
 
 _log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ def written_job(
         InvalidDataError: A row cannot be trained on; nothing was sent.
         InvalidRequestError: A setting is invalid.
     """
+    refuse_recorded(settings)
     _refuse(steps, epochs, on_overlong, answers)
     ignore = [ignore] if isinstance(ignore, str) else list(ignore)
     given = {key: value for key, value in with_template_read(settings).items() if value is not None}
@@ -124,7 +125,9 @@ def _refuse(steps: int | None, epochs: float | None, on_overlong: str, answers: 
         raise InvalidRequestError("cannot be combined with steps", hint="give one of them", field="epochs")
     is_number = isinstance(epochs, int | float) and not isinstance(epochs, bool)
     if epochs is not None and not (is_number and 0 < epochs < math.inf):
-        raise InvalidRequestError(f"must be a number above 0, not {epochs!r}", field="epochs")
+        raise InvalidRequestError(
+            f"must be a number above 0, not {epochs!r}", hint="1 is once over the data", field="epochs"
+        )
     for field, value, choices in (
         ("on_overlong", on_overlong, ("refuse", "drop")),
         ("answers", answers, ("all", "last")),

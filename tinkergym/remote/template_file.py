@@ -32,7 +32,8 @@ def read_template(given: str | Path) -> str:
     try:
         written = given.read_text(encoding="utf-8") if isinstance(given, Path) else given
     except (OSError, ValueError) as error:
-        raise InvalidRequestError(f"cannot be used: {error}", field="chat_template") from error
+        hint = "name a readable text file, or pass the template itself as text"
+        raise InvalidRequestError(f"cannot be used: {error}", hint=hint, field="chat_template") from error
     text = template_text(written)
     if isinstance(text, Refusal):
         raise text.error()

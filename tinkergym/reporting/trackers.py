@@ -42,7 +42,8 @@ def _callback(one: str | Callback) -> Callback:
     if isinstance(one, str):
         if one not in TRACKERS:
             raise InvalidRequestError(
-                f"there is no tracker {one!r:.80}; there are: {', '.join(sorted(TRACKERS))}",
+                f"there is no tracker {one!r:.80}",
+                hint=f"there are: {', '.join(sorted(TRACKERS))}",
                 field="report_to",
             )
         return TRACKERS[one]()

@@ -53,7 +53,7 @@ class UserSettings(WireModel):
             for name in _numbers_of(cls):
                 if isinstance(value := settings.get(name), bool | str):
                     reason = f"must be a number, not {value!r:.80}"
-                    raise Refusal(name, reason, code="not_a_number").in_validator()
+                    raise Refusal(name, reason, "write it as a number", "not_a_number").in_validator()
         return settings
 
 

@@ -30,8 +30,10 @@ def parse(model: type[Model], settings: Mapping[str, Any], arguments: Sequence[s
     Raises:
         InvalidRequestError: with the dotted name of the setting in `field`.
     """
+    plain = _plain(settings)
+    _refuse_half_characters(plain)
     try:
-        return model.model_validate(_plain(settings))
+        return model.model_validate(plain)
     except ValidationError as error:
         raise explain(error, model, arguments) from None
 
@@ -45,7 +47,9 @@ def parse_json(model: type[Model], body: bytes | bytearray) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise explain(error, model) from None
+        explained = explain(error, model)
+        explained.field = explained.field or "body"
+        raise explained from None
 
 
 _RECORDED = {
@@ -57,11 +61,14 @@ _RECORDED = {
 
 
 def refuse_recorded(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that are read from the environment and cannot be chosen.
+    """Refuse settings that cannot be chosen: the kind, and those that are read from the environment.
 
     Raises:
         InvalidRequestError: One of them is set.
     """
+    if "kind" in settings:
+        hint = "call train, sft, preference, distill or create_policy"
+        raise Refusal("kind", "is that of the client's method", hint, "recorded").error()
     for name, hint in _RECORDED.items():
         if name in settings:
             raise Refusal(name, "is read from the environment and cannot be set", hint, "recorded").error()
@@ -84,7 +91,9 @@ def parse_spec(
     kind = settings.get("kind", "rl")
     if not isinstance(kind, str) or kind not in KINDS:
         reason = f"must be one of {', '.join(map(repr, KINDS))}, got {kind!r:.80}"
-        raise Refusal("kind", reason, nearest_value(kind, KINDS), "unknown_kind").error()
+        raise Refusal(
+            "kind", reason, nearest_value(kind, KINDS) or "leave it out for an RL job", "unknown_kind"
+        ).error()
     return parse(KINDS[kind], settings, arguments)
 
 
@@ -129,3 +138,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return value
+
+
+def _refuse_half_characters(value: Any, path: str = "") -> None:
+    """Refuse text that cannot be written as UTF-8, which pydantic accepts but JSON cannot hold."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_half_characters(key, path)
+            _refuse_half_characters(item, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_half_characters(item, path)
+    elif isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            reason = f"is not valid text: its character {error.start} is half of a surrogate pair"
+            field = path.lstrip(".").encode(errors="replace").decode()
+            raise Refusal(field, reason, "remove it", "string_unicode").error() from None

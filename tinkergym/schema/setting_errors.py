@@ -104,7 +104,9 @@ def explain(
     count = error.error_count()
     if count > MOST_EXPLAINED:
         return InvalidRequestError(
-            f"{count} settings are invalid, too many to explain", hint="compare them with /v1/openapi.json"
+            f"{count} settings are invalid, too many to explain",
+            hint="compare them with /v1/openapi.json",
+            field="settings",
         )
     # A missing setting is often present under a wrong name, so it comes last.
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] == "missing")
@@ -134,7 +136,7 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
         case "extra_forbidden":
             message, hint = "unknown setting", _nearest(path, models, model, arguments)
         case "missing":
-            message = detail["msg"]
+            message, hint = detail["msg"], "add it"
         case "string_pattern_mismatch" if WHOSE_POLICY in context["pattern"]:
             message, hint = f"{_SHORT.repr(got)} is not a valid policy reference", HOW_TO_WRITE_POLICIES
         case "greater_than_equal" if path[-1:] == ["temperature"] and context["ge"] > 0:
@@ -160,7 +162,17 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], arguments: Sequence
         case _ if isinstance(refusal := context.get("refusal"), Refusal):
             message, hint = refusal.reason, refusal.hint
             path += [refusal.field] * bool(refusal.field)
-    return Refusal(".".join(path), message, hint, code=detail["type"]).error()
+    return Refusal(".".join(path), message, hint or _usual(path, models), code=detail["type"]).error()
+
+
+def _usual(path: Sequence[str], models: Iterable[type[BaseModel]]) -> str:
+    """Suggest to leave a setting out, if it has a default."""
+    known = [field for m in models if path and (field := m.model_fields.get(path[-1])) is not None]
+    if not known or known[0].is_required():
+        return "correct it"
+    default = known[0].get_default()
+    simple = isinstance(default, bool | int | float | str) and default != ""
+    return f"correct it, or leave it out for the default{f', {default!r}' if simple else ''}"
 
 
 def models_in(model: type[BaseModel], field: str) -> list[type[BaseModel]]:

@@ -49,3 +49,22 @@ def test_reaches_by_set_a_section_without_options(run, service):
     settings = ["--set", "algorithm.name=rloo", "--set", "algorithm.groups_per_step=2"]
     assert run("train", BOARD, "--steps", "1", *settings).exit_code == 0
     assert service.jobs.newest_first()[0].spec.algorithm.name == "rloo"
+
+
+@pytest.mark.parametrize(
+    ("command", "pair", "field"),
+    [
+        ("sft", "algorithm.group_size=1", "algorithm"),
+        ("train", "loss.beta=1", "loss"),
+        ("train", "kind=sft", "kind"),
+        ("train", ".".join("a" * 2000) + "=1", "--set"),
+        ("train", "steps=" + "[" * 5000, "--set"),
+        ("train", 'system_prompt="\\ud800"', "system_prompt"),
+    ],
+)
+def test_refuses_hostile_settings_by_name(run, service, tmp_path, command, pair, field):
+    data = tmp_path / "chats.jsonl"
+    data.write_text('{"prompt": "a", "completion": "b"}\n', encoding="utf-8")
+    result = run(command, BOARD if command == "train" else str(data), "--steps", "2", "--set", pair)
+    assert result.exit_code == 2
+    assert result.output.startswith(f"error: {field}")

@@ -43,6 +43,7 @@ PLAYED = RuleTable(
             lambda job: job.environments and job.rollout == "script",
             "environments",
             "must be empty if a script plays, because the script chooses what it plays",
+            "leave it out",
         ),
         Rule(
             "executor_without_processes",
@@ -147,6 +148,7 @@ RL = RuleTable(
             ),
             "evaluate",
             "has `agent` or `against`, which only take effect with agents",
+            "leave them out, or set agents",
         ),
     ),
 )

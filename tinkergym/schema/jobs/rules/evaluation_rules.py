@@ -49,6 +49,7 @@ EVALUATED = RuleTable(
             _without_environment,
             "evaluate",
             "must name an environment, because this job plays none itself",
+            "set environment in each entry",
         ),
         Rule(
             "evaluation_of_another_script",
@@ -56,6 +57,7 @@ EVALUATED = RuleTable(
             "evaluate",
             "must name the job's own environment or one of the service, because the workers that play this "
             "job have no other",
+            "name one of those, or leave environment out",
         ),
         Rule(
             "evaluations_on_both_sides",
@@ -69,6 +71,7 @@ EVALUATED = RuleTable(
             lambda job: any(is_remote(one.environment) for one in job.evaluate),
             "evaluate",
             "must name an environment of the service, not an address",
+            "install its pack with the service, or evaluate it yourself with job.policy().evaluate(...)",
         ),
         Rule(
             "evaluation_at_another_server",

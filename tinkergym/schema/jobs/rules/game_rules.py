@@ -46,6 +46,7 @@ GAME = RuleTable(
             lambda job: job.agents and not job.trained_agents,
             "agents",
             "has no seat with Train, so no policy would be trained",
+            "give at least one seat tg.Train()",
         ),
         Rule(
             "no_such_policy",
@@ -98,6 +99,7 @@ GAME = RuleTable(
             ),
             "evaluate",
             "cannot name another environment if the agents of a game are trained",
+            "leave environment out, or evaluate it yourself with job.policy().evaluate(...)",
         ),
         Rule(
             "external_in_lockstep",

@@ -91,6 +91,7 @@ POLICIES = RuleTable(
             lambda it: it.own.algorithm.minibatches > it.job.algorithm.groups_per_step,
             f"{_OF}minibatches",
             "must not exceed the job's groups_per_step={it.job.algorithm.groups_per_step}",
+            "lower it, or raise algorithm.groups_per_step",
         ),
         Rule(
             "no_siblings",
