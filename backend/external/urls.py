@@ -14,10 +14,10 @@ from typing import Literal
 from pydantic import Field
 
 from tinkergym.errors import InvalidRequestError, TinkerGymError
-from tinkergym.schema.environment_url import EnvironmentUrl, is_environment_url, parse_environment_url
+from tinkergym.schema.environment_url import EnvironmentUrl, parse_environment_url
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.model import WireModel
-from tinkergym.schema.names import REMOTE_ID
+from tinkergym.schema.names import REMOTE_ID, is_environment_url
 from tinkergym.schema.parsing import parse
 
 Resolve = Callable[[str, int], Sequence[str]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.settings_walk import WALKS, classes_asked, counts, walked
+from scripts.settings_walk import WALKS, classes_asked, walked
 
 
 @pytest.mark.parametrize(
@@ -10,15 +10,20 @@ from scripts.settings_walk import WALKS, classes_asked, counts, walked
     [("from client.train to the loop", (25, 10, 4)), ("inside Admission.check", (15, 8, 3))],
 )
 def test_takes_settings_through_few_files(title, most):
-    walk = walked(WALKS[title])
-    assert all(count <= limit for count, limit in zip(counts(walk), most, strict=True)), walk
+    found = walked(WALKS[title])
+    assert all(len(names) <= limit for names, limit in zip(found, most, strict=True)), found
 
 
-def test_follows_checks_of_admission():
-    files = walked(WALKS["from client.train to the loop"]).files
-    assert {"backend/admission/bounds.py", "backend/admission/preflight.py", "backend/jobs/kinds.py"} <= {
-        *files
+def test_follows_settings_through_tables_threads_and_store():
+    files, _, _ = walked(WALKS["from client.train to the loop"])
+    through = {
+        "admission.bounds",
+        "admission.preflight",
+        "gateway.fair_threads",
+        "store.tenant",
+        "jobs.kinds",
     }
+    assert {f"backend.{name}" for name in through} <= {*files}
 
 
 def test_asks_for_class_of_a_spec_in_few_places():

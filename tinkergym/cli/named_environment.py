@@ -22,7 +22,7 @@ from tinkergym.registration.known_games import registered_games
 from tinkergym.remote.imported import imported
 from tinkergym.rollout.environment_mix import EnvSources
 from tinkergym.rollout.local_environment import EnvSource, describe
-from tinkergym.schema.environment_url import is_environment_url
+from tinkergym.schema.names import is_environment_url
 from tinkergym.user_code.quoting import raised
 
 

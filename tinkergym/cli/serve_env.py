@@ -14,7 +14,7 @@ from tinkergym.cli.json_output import AsJsonLines, emit
 from tinkergym.cli.named_environment import find_environment
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.rollout.local_environment import describe
-from tinkergym.schema.environment_url import is_environment_url
+from tinkergym.schema.names import is_environment_url
 from tinkergym.schema.parsing import parse
 from tinkergym.serving.server import serve
 from tinkergym.serving.settings import ServerSettings

@@ -19,10 +19,9 @@ from tinkergym.errors import MissingExtraError
 from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.evaluation.statistics import interval_text, share_interval
 from tinkergym.extras import import_extra
-from tinkergym.schema.environment_url import is_environment_url
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
 from tinkergym.schema.jobs.spec import JobSpec
-from tinkergym.schema.names import LOCAL
+from tinkergym.schema.names import LOCAL, is_environment_url
 
 CURVE_ROWS = 8
 CURVE_COLUMNS = 60

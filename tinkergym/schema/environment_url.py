@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.schema.names import is_environment_url
 
 _DEFAULT_PORTS = {"ws": 80, "wss": 443}
 
@@ -30,11 +31,6 @@ class EnvironmentUrl:
 
     def __str__(self) -> str:
         return self.origin + self.path
-
-
-def is_environment_url(text: str) -> bool:
-    """Whether an environment was given by address instead of by id."""
-    return text.lower().startswith(("ws://", "wss://"))
 
 
 def parse_environment_url(text: object) -> EnvironmentUrl:

@@ -14,6 +14,11 @@ LOCAL: Final = "local/"
 TOKEN_VARIABLE: Final = "TINKERGYM_ENV_TOKEN"
 
 
+def is_environment_url(text: str) -> bool:
+    """Whether an environment was given by address instead of by id."""
+    return text.lower().startswith(("ws://", "wss://"))
+
+
 def is_remote(environment: str) -> bool:
     """Whether an id or an address means an environment of a server."""
     return environment == REMOTE_ID or "://" in environment

@@ -1,7 +1,8 @@
 import pytest
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.schema.environment_url import is_environment_url, parse_environment_url
+from tinkergym.schema.environment_url import parse_environment_url
+from tinkergym.schema.names import is_environment_url
 
 
 @pytest.mark.parametrize(
