@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import httpx
 import pytest
@@ -24,7 +23,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.admission.facts import Checked
-from backend.catalog.models import ModelFacts
 from backend.config import GatewayLimits, ServiceConfig
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
@@ -33,6 +31,7 @@ from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.server import protocol
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
+from backend.testing.scripted_catalog import ScriptedCatalog
 from backend.worker_url import unix_url
 from tinkergym.errors import UnknownModelError
 from tinkergym.schema.views import ModelView, RendererBundle
@@ -47,8 +46,11 @@ SIZES = {
 """Of models: context and vocabulary. All but the last are in the operator's list."""
 
 
-class ScriptedCatalog:
+class SizedCatalog(ScriptedCatalog):
     """One model, `nano`, and unlisted ones of its family that differ in size."""
+
+    def __init__(self):
+        super().__init__(lambda: self.renderer("nano"), lambda model: None)
 
     def listed(self):
         return [ModelView(name="nano", context_length=1024)]
@@ -57,15 +59,8 @@ class ScriptedCatalog:
         return model.rstrip("/")
 
     def facts(self, model):
-        context_length, vocabulary_size = SIZES[self.renderer(model).model]
-        return ModelFacts(
-            directory=Path(),
-            architecture="NanoForCausalLM",
-            context_length=context_length,
-            vocabulary_size=vocabulary_size,
-            parameters=1000,
-            has_experts=False,
-        )
+        _, vocabulary_size = SIZES[self.renderer(model).model]
+        return replace(super().facts(model), vocabulary_size=vocabulary_size)
 
     def renderer(self, model, chat_template=""):
         if model not in SIZES:
@@ -81,7 +76,7 @@ class ScriptedCatalog:
 
 
 @dataclass
-class ScriptedCheck:
+class HangingCheck:
     """Accepts every job, unless told what to raise."""
 
     refusal: Exception | None = None
@@ -104,7 +99,7 @@ class ScriptedCheck:
 
 
 @dataclass
-class ScriptedPool:
+class PoolEndpoint:
     """A pool's endpoint on a Unix socket; remembers what it was asked."""
 
     token: str = "pool-secret"
@@ -261,7 +256,7 @@ class Gateway:
     url: str
     store: Store
     config: ServiceConfig
-    check: ScriptedCheck
+    check: HangingCheck
     app: Callable
     loop: asyncio.AbstractEventLoop
     over_sockets: bool = False
@@ -301,11 +296,11 @@ def running_gateway(tmp_path_factory):
         data_dir=data_dir, limits=limits, lease_seconds=30, models=listed, host_names=["gym.example"]
     )
     store = Store.open(config.store_url)
-    check = ScriptedCheck()
+    check = HangingCheck()
     parts = GatewayParts(
         config=config,
         store=store,
-        catalog=ScriptedCatalog(),
+        catalog=SizedCatalog(),
         job_check=check,
         proxy=PoolProxy(),
         tail=EventTail(store, poll_seconds=0.02),
@@ -370,7 +365,7 @@ def start_pool(gateway, tmp_path):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen()
-        pool = ScriptedPool(token)
+        pool = PoolEndpoint(token)
         pool.gate.set()
         running.append((pool_id, Running(pool.app(), listener, lifespan="off")))
         gateway.store.service().register_pool(pool_id, model, unix_url(path), token, time.time())

@@ -8,7 +8,7 @@ from backend.admission.origins import origins_are_definite
 from backend.config import ServiceConfig
 from backend.store.store import Store
 from tests.backend.admission.packs import facts
-from tests.backend.gateway_lab import ScriptedCatalog
+from tests.backend.gateway_lab import SizedCatalog
 from tinkergym.errors import NotFoundError
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -33,7 +33,7 @@ def game(**settings):
 
 def test_recognizes_a_seats_model_by_any_name_of_the_jobs(store):
     job = game(model="nano/", agents={"x": Train(model="nano/"), "o": Train()})
-    found = origins_are_definite(job, facts(ServiceConfig(), ScriptedCatalog(), store.tenant("ada")))
+    found = origins_are_definite(job, facts(ServiceConfig(), SizedCatalog(), store.tenant("ada")))
     assert found.model == "nano"
     assert RLSpec.model_validate(found.model_dump()) == found
 
@@ -57,7 +57,7 @@ def test_answers_for_another_tenants_job_as_for_a_missing_one(store, where):
     for job_id in (theirs, "job-0"):
         with pytest.raises(NotFoundError) as caught:
             job = game(**settings_that_name(job_id)[where])
-            origins_are_definite(job, facts(ServiceConfig(), ScriptedCatalog(), store.tenant("ada")))
+            origins_are_definite(job, facts(ServiceConfig(), SizedCatalog(), store.tenant("ada")))
         assert caught.value.field == where.partition(",")[0]
         said.append(str(caught.value).replace(job_id, "it"))
     assert said[0] == said[1]
