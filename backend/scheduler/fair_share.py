@@ -1,31 +1,20 @@
-"""Which queued jobs start next. Pure: independent of storage and processes."""
+"""Which queued jobs start next. Pure: reads no storage, knows no processes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingJob:
-    """What the choice depends on."""
-
-    job_id: str
-    tenant_id: str
-    model: str
-    created_at: float
-    other_models: tuple[str, ...] = ()
-    """Other base models that it needs loaded; they use memory but no slot."""
+from backend.store.store import QueuedJob
 
 
 def next_jobs(
-    waiting: Sequence[WaitingJob],
+    waiting: Sequence[QueuedJob],
     *,
     free_slots: Mapping[str, int],
     running_by_tenant: Mapping[str, int],
     tenant_slots: Mapping[tuple[str, str], int] | None = None,
-) -> list[WaitingJob]:
+) -> list[QueuedJob]:
     """Choose jobs for the free slots: the tenant that runs least comes first, then the oldest job.
 
     A job whose model has no free slot lets others pass (backfill): slots of different models do not compete.
@@ -43,7 +32,7 @@ def next_jobs(
     share = Counter(dict(running_by_tenant))
     own = dict(tenant_slots or {})
     left = sorted(waiting, key=lambda job: job.created_at)
-    chosen: list[WaitingJob] = []
+    chosen: list[QueuedJob] = []
     while True:
         startable = [
             job for job in left if free[job.model] > 0 and own.get((job.tenant_id, job.model), 1) > 0

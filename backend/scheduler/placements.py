@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.config import ServiceConfig
-from backend.scheduler.fair_share import WaitingJob, next_jobs
+from backend.scheduler.fair_share import next_jobs
 from backend.scheduler.pool_starts import PoolStarts
 from backend.scheduler.pools import Pools
 from backend.scheduler.queue_reasons import QueueSight
@@ -57,14 +57,14 @@ class Placements:
                 free[job.model] -= 1
                 by_tenant[job.tenant_id] += 1
         own = self._tenant_slots(queued, held)
-        waiting = [_waiting(job) for job in queued if job.job_id not in self._placed]
+        waiting = [job for job in queued if job.job_id not in self._placed]
         self._no_room_beside = {}
-        for chosen in next_jobs(waiting, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
-            if chosen.other_models and not self._pools.make_room(chosen.other_models, now):
-                self._no_room_beside[chosen.job_id] = self._pools.why_no_room(*chosen.other_models)
+        for job in next_jobs(waiting, free_slots=free, running_by_tenant=by_tenant, tenant_slots=own):
+            if job.other_models and not self._pools.make_room(job.other_models, now):
+                self._no_room_beside[job.job_id] = self._pools.why_no_room(*job.other_models)
                 continue
-            self._placed[chosen.job_id] = _Placement(ready[chosen.model], now)
-            self._workers.start_job(ready[chosen.model], chosen.job_id)
+            self._placed[job.job_id] = _Placement(ready[job.model], now)
+            self._workers.start_job(ready[job.model], job.job_id)
 
     def explain(self, queued: Sequence[QueuedJob], held: Sequence[HeldJob], starts: PoolStarts) -> None:
         """Set the queued jobs' reasons. Written only if they changed."""
@@ -107,13 +107,3 @@ class Placements:
         running = Counter((job.tenant_id, models.get(job.worker_id, "")) for job in held)
         running.update((job.tenant_id, job.model) for job in queued if job.job_id in self._placed)
         return {key: most - running[key] for key in {(job.tenant_id, job.model) for job in queued}}
-
-
-def _waiting(job: QueuedJob) -> WaitingJob:
-    return WaitingJob(
-        job_id=job.job_id,
-        tenant_id=job.tenant_id,
-        model=job.model,
-        created_at=job.created_at,
-        other_models=job.other_models,
-    )

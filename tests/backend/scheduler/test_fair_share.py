@@ -5,17 +5,18 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.scheduler.fair_share import WaitingJob, next_jobs
+from backend.scheduler.fair_share import next_jobs
+from backend.store.store import QueuedJob
 
 
-def waiting(*jobs: tuple[str, str, str]) -> list[WaitingJob]:
+def waiting(*jobs: tuple[str, str, str]) -> list[QueuedJob]:
     return [
-        WaitingJob(job_id=job_id, tenant_id=tenant, model=model, created_at=float(age))
+        QueuedJob(reason="", job_id=job_id, tenant_id=tenant, model=model, created_at=float(age))
         for age, (job_id, tenant, model) in enumerate(jobs)
     ]
 
 
-def chosen(jobs: list[WaitingJob], free: dict[str, int], running: dict[str, int] | None = None) -> list[str]:
+def chosen(jobs: list[QueuedJob], free: dict[str, int], running: dict[str, int] | None = None) -> list[str]:
     return [job.job_id for job in next_jobs(jobs, free_slots=free, running_by_tenant=running or {})]
 
 
