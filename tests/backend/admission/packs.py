@@ -23,7 +23,7 @@ import tinkergym as tg
 
 class Odd(gym.Env):
     action_space = observation_space = gym.spaces.Text(100)
-    metadata = {"system_prompt": "s" * 10}
+    metadata = {"system_prompt": "s" * 10, "render_modes": []}
 
     def __init__(self, how="well", length=5):
         self.how, self.length = how, length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,9 +105,17 @@ def _sampled_logprobs(model: GPT2LMHeadModel, sequence: TrainSequence) -> torch.
     return torch.stack([table[place - 1, sequence.token_ids[place]] for place in places])
 
 
-@pytest.fixture
-def learner(model_dir: Path) -> Learner:
+@pytest.fixture(scope="session")
+def shared_learner(model_dir: Path) -> Learner:
     return Learner(model_dir)
+
+
+@pytest.fixture
+def learner(shared_learner: Learner) -> Iterator[Learner]:
+    """A learner without policies."""
+    yield shared_learner
+    for policy_id in shared_learner.policy_ids:
+        shared_learner.drop(policy_id)
 
 
 @pytest.fixture(scope="session")
