@@ -36,8 +36,8 @@ def distill(lab, teacher, **settings):
 )
 def test_learns_to_say_what_the_teacher_finds_likely(lab, written, adapter):
     teacher = written.run("sft", SAYS, steps=15, batch_size=1, learning_rate=1e-2)
-    rate = 3e-3 if adapter.kind == "lora" else 3e-4
-    settings = {"steps": 16, "episodes_per_step": 32, "learning_rate": rate, "adapter": adapter}
+    rate = 1e-2 if adapter.kind == "lora" else 1e-3
+    settings = {"steps": 8, "episodes_per_step": 16, "learning_rate": rate, "adapter": adapter}
     student = distill(lab, f"{teacher}@15", **settings)
     lab.play_on(student)
     assert lab.state(student) is JobState.COMPLETED, lab.events(student, "state")[-1]

@@ -17,7 +17,7 @@ from tinkergym.schema.policy_calls import ForwardBackward, Logprobs, OptimStep
 ROWS = [{"prompt": f"{a} and {b}?", "completion": f"{a + b}, I think"} for a in range(4) for b in range(4)]
 PAIRS = [{"prompt": f"{a}?", "chosen": f"it is {a}", "rejected": f"no, {a + 1}"} for a in range(8)]
 
-SEEDED = {"steps": 4, "seed": 7, "deterministic": True}
+SEEDED = {"steps": 3, "seed": 7, "deterministic": True}
 
 
 def paused(lab, job_id):
@@ -44,7 +44,7 @@ def recorded(lab, job_id, step):
 def smooth(lab):
     job_id = lab.start(**SEEDED)
     lab.play_on(job_id)
-    return lab.weights(job_id, 4)
+    return lab.weights(job_id, 3)
 
 
 def test_resumes_elsewhere_with_same_bits_after_pause_within_a_step(lab, smooth):
@@ -63,7 +63,7 @@ def test_resumes_elsewhere_with_same_bits_after_pause_within_a_step(lab, smooth)
     assert lab.state(job_id) is JobState.PAUSED
     resumed(lab, job_id)
     lab.play_on(job_id)
-    assert lab.weights(job_id, 4) == smooth
+    assert lab.weights(job_id, 3) == smooth
 
 
 def test_finishes_step_first_when_paused_while_learning(lab, learner):
@@ -162,8 +162,7 @@ def test_keeps_changed_setting_the_same_for_killed_and_resumed_job(lab, smooth):
         recorded(lab, job_id, 1)
         lab.tenant.change_settings(job_id, {"learning_rate": 5e-3, "entropy_coefficient": 0.05})
         lab.play_step(job_id)
-        lab.play_step(job_id)
-        recorded(lab, job_id, 3)
+        recorded(lab, job_id, 2)
         if is_killed:
             lab.replace_pool()
             lab.pool.start_job(job_id)
@@ -174,8 +173,8 @@ def test_keeps_changed_setting_the_same_for_killed_and_resumed_job(lab, smooth):
             {"learning_rate", "entropy_coefficient"},
         )
         rates = {step.step: step.metrics["learning_rate"] for step in lab.events(job_id, "step")}
-        assert rates == {1: 1e-3, 2: 5e-3, 3: 5e-3, 4: 5e-3}
-        learned.append(lab.weights(job_id, 4))
+        assert rates == {1: 1e-3, 2: 5e-3, 3: 5e-3}
+        learned.append(lab.weights(job_id, 3))
     assert learned[0] == learned[1] != smooth
 
 
