@@ -26,6 +26,8 @@ NOT_IDS = {
     "backend/gateway/host_check.py": 1,
     "tinkergym/testing/fake_connection.py": 1,
     "tinkergym/tools/signature.py": 1,
+    # Where a command is: `module:function`.
+    "tinkergym/cli/main.py": 1,
     # A setting with a number or a name: `retry:2`, `only:black`.
     "tinkergym/schema/jobs/played_spec.py": 1,
     "tinkergym/schema/jobs/rl.py": 1,
