@@ -69,10 +69,6 @@ class Host(Protocol):
         """Run `function(env)` and report; the first call creates the environment."""
         ...
 
-    def waited_seconds(self) -> float:
-        """Return how long the last call waited, or has been waiting, for those of other environments."""
-        ...
-
     def end_episode(self) -> None:
         """Let the environment release what it holds for one episode, because the loop ended the episode."""
         ...
@@ -177,10 +173,6 @@ class EnvironmentHost(BaseHost):
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` in the host's thread."""
         self._calls.put((call_id, function))
-
-    def waited_seconds(self) -> float:
-        """Return 0: the thread belongs to this environment only."""
-        return 0.0
 
     def close(self) -> None:
         """Close the environment after the queued calls, and end the thread."""

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, TinkerGymError
 from tinkergym.rollout.environment_host import AnyEnv, BaseHost, EnvironmentHost, Host, TakeReports
 from tinkergym.rollout.environment_process import ProcessHost
-from tinkergym.rollout.shared_thread import SharedHost, SharedThread
 from tinkergym.schema.jobs.parts import EnvironmentRef
 
 MakeEnv = Callable[[EnvironmentRef], AnyEnv]
@@ -51,23 +50,14 @@ class Executor(Protocol):
         """The most environments at once, with those that wait for their next episode."""
         ...
 
-    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
+    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> Host:
         """Return a host for one environment, which its first call creates.
 
         Args:
             make: Creates the environment.
             report: Receives the result of each call; may be called from any thread.
             name: A name for messages about hanging environments.
-            quick: Whether such environments have been fast so far.
         """
-        ...
-
-    def keeps(self, host: Host, *, quick: bool) -> bool:
-        """Return whether an environment of that pace is well where it is, or better made anew."""
-        ...
-
-    def look_after(self) -> None:
-        """Make sure that nothing waits for long behind a hanging call. Call this regularly."""
         ...
 
 
@@ -75,29 +65,15 @@ class ThreadExecutor:
     """Each environment in its own thread: a hanging one is abandoned, and the program continues.
 
     The default. Environments share one interpreter, so those that compute a lot slow each other down.
-    Environments that prove to be fast are created again in a shared thread; see `shared_thread`.
     """
 
     def __init__(self, capacity: int = 2**20) -> None:
         """Set the capacity; by default unlimited."""
         self.capacity = self.most_alive = _positive(capacity)
-        self._shared = SharedThread()
 
-    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
-        """Start a thread, or add to the one that fast environments share."""
-        if quick:
-            return self._shared.open(make, report, name=name)
+    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> Host:
+        """Start a thread."""
         return EnvironmentHost(make, report, name=name)
-
-    def keeps(self, host: Host, *, quick: bool) -> bool:
-        """Return whether it shares a thread if and only if it is fast, and that is where it was created."""
-        if isinstance(host, SharedHost):
-            return quick and not host.displaced
-        return not quick
-
-    def look_after(self) -> None:
-        """Move environments that share a thread to another one if a call takes long."""
-        self._shared.look_after()
 
 
 class ProcessExecutor:
@@ -119,18 +95,9 @@ class ProcessExecutor:
         self.capacity = four_per_core if capacity is None else _positive(capacity)
         self.most_alive = 2 * four_per_core if capacity is None else self.capacity
 
-    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
+    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> Host:
         """Prepare a process; the first call starts it."""
-        del quick
         return ProcessHost(make, report, name=name)
-
-    def keeps(self, host: Host, *, quick: bool) -> bool:
-        """Return True: a process is not replaced."""
-        del host, quick
-        return True
-
-    def look_after(self) -> None:
-        """Do nothing: no environment waits for another."""
 
 
 class InlineExecutor:
@@ -144,18 +111,9 @@ class InlineExecutor:
         """Set the capacity; by default unlimited."""
         self.capacity = self.most_alive = _positive(capacity)
 
-    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str, quick: bool) -> Host:
+    def open(self, make: Callable[[], AnyEnv], report: TakeReports, *, name: str) -> Host:
         """Return a host without a thread."""
-        del quick
         return InlineHost(make, report, name=name)
-
-    def keeps(self, host: Host, *, quick: bool) -> bool:
-        """Return True: there is only one place."""
-        del host, quick
-        return True
-
-    def look_after(self) -> None:
-        """Do nothing: no environment waits for another."""
 
 
 class InlineHost(BaseHost):
@@ -167,10 +125,6 @@ class InlineHost(BaseHost):
     def call(self, call_id: int, function: Callable[[AnyEnv], Any]) -> None:
         """Run `function(env)` and report."""
         self.report((self._run(call_id, function),))
-
-    def waited_seconds(self) -> float:
-        """Return 0: calls run at once."""
-        return 0.0
 
     def close(self) -> None:
         """Close the environment."""

@@ -7,7 +7,6 @@ sampling requests are sent in batches.
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from tinkergym.rollout.environment_host import AnyEnv, Host, Report
 from tinkergym.rollout.executors import Executor, MakeEnv, executor_called
 from tinkergym.rollout.game_table import PLAYERS, TOOLS
 from tinkergym.rollout.group_scores import WaitingGroup
-from tinkergym.rollout.hanging_calls import is_overdue, late_text, overdue_text
+from tinkergym.rollout.hanging_calls import late_text, overdue_text
 from tinkergym.rollout.host_pool import HostPool
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView
@@ -268,7 +267,6 @@ class EpisodePlayer:
         if episode is None:
             return
         call, episode.call = episode.call, ""
-        episode.hosts.took(episode.host, call, report.seconds)
         limit = episode.plan.limits.step_timeout_seconds
         if report.seconds > limit:
             # Not every executor can interrupt a call, and a report may arrive before the deadline is checked.
@@ -334,11 +332,8 @@ class EpisodePlayer:
         if now < self._next_tick:
             return
         self._next_tick = now + _TICK_SECONDS
-        for hosts in self._hosts.values():
-            hosts.look_after()
         for episode in list(self._episodes.values()):
-            if episode.call and is_overdue(episode.host, episode.call_ends_at, now):
-                episode.hosts.took(episode.host, episode.call, math.inf)
+            if episode.call and now >= episode.call_ends_at:
                 limit = episode.plan.limits.step_timeout_seconds
                 text = overdue_text(episode.host, episode.call, limit)
                 episode.loop.fail(StopReason.ENVIRONMENT_TIMEOUT, text)
@@ -349,7 +344,7 @@ class EpisodePlayer:
                 )
                 self._finish(episode)
         for call_id, scoring in list(self._scoring.items()):
-            if is_overdue(scoring.host, scoring.ends_at, now):
+            if now >= scoring.ends_at:
                 del self._scoring[call_id]
                 scoring.hosts.discard(scoring.host, hangs=True)
                 text = "score_group did not return within limits.step_timeout_seconds per episode"

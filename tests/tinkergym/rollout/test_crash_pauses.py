@@ -27,7 +27,7 @@ class DyingHost(ProcessHost):
 
 
 class DyingProcesses(ProcessExecutor):
-    def open(self, make, report, *, name, quick):
+    def open(self, make, report, *, name):
         return DyingHost(make, report, name=name)
 
 

@@ -30,20 +30,9 @@ PATIENCE_SECONDS = 120.0
 """How long a call may take that is not meant to be cut: starting a process counts as one."""
 
 
-class SharedThreadExecutor(ThreadExecutor):
-    """Takes every environment for a quick one from the beginning."""
-
-    def open(self, make, report, *, name, quick):
-        return super().open(make, report, name=name, quick=True)
-
-    def keeps(self, host, *, quick):
-        return super().keeps(host, quick=True)
-
-
 EXECUTORS = {
     "inline": InlineExecutor,
     "thread": ThreadExecutor,
-    "shared thread": SharedThreadExecutor,
     "process": lambda: ProcessExecutor(2),
 }
 
@@ -117,15 +106,7 @@ def test_names_what_goes_wrong_without_harming_other_episodes(executor):
 
 @pytest.mark.usefixtures("end_hangs")
 @pytest.mark.parametrize(
-    ("executor", "kind"),
-    [
-        *(
-            (executor, kind)
-            for executor in ("thread", "shared thread")
-            for kind in ("HangsInReset", "HangsInStep")
-        ),
-        ("process", "HangsInStep"),
-    ],
+    ("executor", "kind"), [("thread", "HangsInReset"), ("thread", "HangsInStep"), ("process", "HangsInStep")]
 )
 def test_frees_place_of_hanging_environment_that_is_left_or_killed(executor, kind):
     # Room for one: the episodes behind the one that hangs can only be played if it loses its place. The
@@ -184,9 +165,9 @@ def test_never_more_environments_than_there_is_room_for(executor):
     place = KINDS[executor](2)
     open_one = place.open
 
-    def counted(make, report, *, name, quick):
+    def counted(make, report, *, name):
         made.append(name)
-        return open_one(make, report, name=name, quick=quick)
+        return open_one(make, report, name=name)
 
     place.open = counted
     waiting = iter(plans("Sound", range(12)))
@@ -211,9 +192,7 @@ def test_places_each_episode_by_its_plan_without_callers_executor(monkeypatch):
         monkeypatch.setattr(
             kind,
             "open",
-            lambda self, *arguments, name, quick: (
-                opened.append(type(self)) or InlineHost(*arguments, name=name)
-            ),
+            lambda self, *arguments, name: opened.append(type(self)) or InlineHost(*arguments, name=name),
         )
     played([*plans("Sound", [0]), *plans("NeverEnds", [0], executor="process")], None)
     assert opened == [ThreadExecutor, ProcessExecutor]

@@ -1,5 +1,4 @@
 import itertools
-import math
 import sqlite3
 import threading
 from dataclasses import replace
@@ -9,7 +8,6 @@ import pytest
 from tests.tinkergym.rollout.walks import RENDERER, YES, Walk, plans, played
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.rollout.executors import ThreadExecutor
-from tinkergym.rollout.host_pool import Pace
 from tinkergym.rollout.play import play
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.trajectory.trajectory import StopReason
@@ -153,39 +151,3 @@ def test_takes_requests_as_places_become_free():
     )
     assert len(list(itertools.islice(results, 10))) == 10
     results.close()
-
-
-def pace_of(*calls):
-    pace = Pace()
-    for call, seconds in calls:
-        pace.took(call, seconds)
-    return pace
-
-
-QUICK = [("reset", 0.0001), *[("step", 0.0001)] * 63]
-
-
-@pytest.mark.parametrize(
-    ("calls", "quick"),
-    [
-        (QUICK[:63], False),  # nothing is known yet
-        (QUICK, True),
-        ([("make", 0.0001)] * 65, False),
-        ([("step", 0.0001)] * 65, False),
-        ([("make", 3.0), *QUICK], True),  # the first ones import
-        ([("reset", 0.0009), *[("step", 0.0009)] * 63], True),
-        ([("reset", 0.0012), *[("step", 0.0001)] * 63], False),
-        ([("reset", 0.0001), *[("step", 0.0012)] * 63], False),
-        ([*QUICK, ("step", 0.2), *QUICK], True),  # a hiccup
-        ([*QUICK, ("reset", 0.2), *QUICK], True),
-        ([*QUICK, ("make", 0.01), ("make", 0.2)], True),
-        ([*QUICK, ("step", 0.3)], False),  # the others had to be moved
-        ([*QUICK, *[("step", 0.1)] * 20], False),
-        ([*QUICK, ("make", 0.1)], False),
-        ([*QUICK, ("step", math.inf)], False),
-        ([("step", math.inf), *QUICK], False),
-        ([*QUICK, ("step", 0.3), *QUICK], False),  # once is enough
-    ],
-)
-def test_calls_quick_what_answered_quickly_and_still_does(calls, quick):
-    assert pace_of(*calls).quick is quick
