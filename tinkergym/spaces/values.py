@@ -16,9 +16,8 @@ from gymnasium import spaces
 from tinkergym.errors import InvalidValueError, TinkerGymError
 from tinkergym.spaces.chat import Chat
 from tinkergym.spaces.image import Image, Pixels
-from tinkergym.spaces.numbers import DTYPES, from_lists, to_lists
-from tinkergym.spaces.text import Text
-from tinkergym.spaces.visitor import unsupported
+from tinkergym.spaces.numbers import from_lists, to_lists
+from tinkergym.spaces.visitor import KINDS, SpaceVisitor, dtype_name
 from tinkergym.user_code.quoting import quoted
 
 
@@ -30,7 +29,7 @@ def to_json(space: spaces.Space[Any], value: Any) -> Any:
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
-    return _write(space, value, "")
+    return _Writer().visit(space, value, "")
 
 
 def from_json(space: spaces.Space[Any], document: Any) -> Any:
@@ -41,113 +40,95 @@ def from_json(space: spaces.Space[Any], document: Any) -> Any:
         UnsupportedSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
-    return _read(space, document, "")
+    return _Reader().visit(space, document, "")
 
 
-# --- writing ---
+class _Writer(SpaceVisitor[Any]):
+    """`visit(space, value, where)` writes the value at `where` in the whole."""
 
-
-def _write(space: spaces.Space[Any], value: Any, where: str) -> Any:
-    if type(space) is spaces.Dict:
-        keys = list(space.spaces)
+    def dict(self, space: spaces.Dict, value: Any, where: str) -> Any:
         if not isinstance(value, dict) or value.keys() != space.spaces.keys():
+            keys = list(space.spaces)
             raise _wrong(where, f"expected a dict with the keys {keys}, found {quoted(value)!a}")
-        if not all(isinstance(key, str) for key in space.spaces):
-            raise unsupported(space)
-        return {key: _write(inner, value[key], f"{where}[{key!r}]") for key, inner in space.spaces.items()}
-    if type(space) is spaces.Tuple:
+        return {
+            key: self.visit(inner, value[key], f"{where}[{key!r}]") for key, inner in space.spaces.items()
+        }
+
+    def tuple(self, space: spaces.Tuple[Any], value: Any, where: str) -> Any:
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
             raise _wrong(where, f"expected a tuple of {len(space.spaces)}, found {quoted(value)!a}")
-        return [
-            _write(inner, part, f"{where}[{index}]")
-            for index, (inner, part) in enumerate(zip(space.spaces, value, strict=True))
-        ]
-    if type(space) is spaces.Sequence and not space.stack:
+        pairs = enumerate(zip(space.spaces, value, strict=True))
+        return [self.visit(inner, part, f"{where}[{index}]") for index, (inner, part) in pairs]
+
+    def sequence(self, space: spaces.Sequence, value: Any, where: str) -> Any:
         if not isinstance(value, tuple | list):
             raise _wrong(where, f"expected a tuple, found {quoted(value)!a}")
-        return [_write(space.feature_space, part, f"{where}[{index}]") for index, part in enumerate(value)]
-    if type(space) is spaces.OneOf:
+        return [self.visit(space.feature_space, part, f"{where}[{i}]") for i, part in enumerate(value)]
+
+    def one_of(self, space: spaces.OneOf[Any], value: Any, where: str) -> Any:
         index, inner = _chosen(space, value, where)
-        return [index, _write(inner, value[1], f"{where}[1]")]
-    write = _WRITERS.get(type(space))
-    if write is None:
-        raise unsupported(space)
-    return write(space, _inside(space, value, where))
+        return [index, self.visit(inner, value[1], f"{where}[1]")]
+
+    def box(self, space: Any, value: Any, where: str) -> Any:
+        value = _inside(space, value, where)
+        dtype_name(space)
+        return to_lists(np.asarray(value, dtype=space.dtype))
+
+    multi_discrete = multi_binary = box
+
+    def text(self, space: Any, value: Any, where: str) -> str:
+        return str(_inside(space, value, where))
+
+    characters = text
+
+    def chat(self, space: Chat, value: Any, where: str) -> Any:
+        return space.to_jsonable([_inside(space, value, where)])[0]
+
+    def discrete(self, space: Any, value: Any, where: str) -> int:
+        return int(_inside(space, value, where))
+
+    def image(self, space: Image, value: Any, where: str) -> str:
+        return base64.b64encode(space.to_png(_inside(space, value, where))).decode()
 
 
-def _write_array(space: Any, value: Any) -> Any:
-    if space.dtype not in DTYPES:
-        raise unsupported(space)
-    return to_lists(np.asarray(value, dtype=space.dtype))
+class _Reader(SpaceVisitor[Any]):
+    """`visit(space, document, where)` reads the value at `where` in the whole."""
 
-
-def _write_text(space: Any, value: Any) -> str:
-    del space
-    return str(value)
-
-
-def _write_chat(space: Chat, value: Any) -> Any:
-    return space.to_jsonable([value])[0]
-
-
-def _write_discrete(space: Any, value: Any) -> int:
-    del space
-    return int(value)
-
-
-def _write_image(space: Image, value: Pixels) -> str:
-    return base64.b64encode(space.to_png(value)).decode()
-
-
-_WRITERS: dict[type, Callable[[Any, Any], Any]] = {
-    Text: _write_text,
-    spaces.Text: _write_text,
-    Chat: _write_chat,
-    Image: _write_image,
-    spaces.Discrete: _write_discrete,
-    spaces.Box: _write_array,
-    spaces.MultiDiscrete: _write_array,
-    spaces.MultiBinary: _write_array,
-}
-
-
-# --- reading ---
-
-
-def _read(space: spaces.Space[Any], document: Any, where: str) -> Any:
-    if type(space) is spaces.Dict:
-        keys = list(space.spaces)
+    def dict(self, space: spaces.Dict, document: Any, where: str) -> Any:
         if not isinstance(document, dict) or document.keys() != space.spaces.keys():
+            keys = list(space.spaces)
             raise _wrong(where, f"expected an object with the keys {keys}, found {quoted(document)!a}")
-        return {key: _read(inner, document[key], f"{where}[{key!r}]") for key, inner in space.spaces.items()}
-    if type(space) is spaces.Tuple:
+        inner = space.spaces.items()
+        return {key: self.visit(part, document[key], f"{where}[{key!r}]") for key, part in inner}
+
+    def tuple(self, space: spaces.Tuple[Any], document: Any, where: str) -> Any:
         if not isinstance(document, list) or len(document) != len(space.spaces):
             raise _wrong(where, f"expected an array of {len(space.spaces)}, found {quoted(document)!a}")
-        return tuple(
-            _read(inner, part, f"{where}[{index}]")
-            for index, (inner, part) in enumerate(zip(space.spaces, document, strict=True))
-        )
-    if type(space) is spaces.Sequence and not space.stack:
+        pairs = enumerate(zip(space.spaces, document, strict=True))
+        return tuple(self.visit(inner, part, f"{where}[{index}]") for index, (inner, part) in pairs)
+
+    def sequence(self, space: spaces.Sequence, document: Any, where: str) -> Any:
         if not isinstance(document, list):
             raise _wrong(where, f"expected an array, found {quoted(document)!a}")
         parts = enumerate(document)
-        return tuple(_read(space.feature_space, part, f"{where}[{index}]") for index, part in parts)
-    if type(space) is spaces.OneOf:
+        return tuple(self.visit(space.feature_space, part, f"{where}[{index}]") for index, part in parts)
+
+    def one_of(self, space: spaces.OneOf[Any], document: Any, where: str) -> Any:
         index, inner = _chosen(space, document, where)
-        return np.int64(index), _read(inner, document[1], f"{where}[1]")
-    read = _READERS.get(type(space))
-    if read is None:
-        raise unsupported(space)
-    try:
-        value = read(space, document)
-    except (ValueError, InvalidValueError) as error:
-        raise _wrong(where, error.message if isinstance(error, TinkerGymError) else str(error)) from error
-    return _inside(space, value, where)
+        return np.int64(index), self.visit(inner, document[1], f"{where}[1]")
+
+    def _leaf(self, space: Any, document: Any, where: str) -> Any:
+        try:
+            value = _LEAVES[KINDS[type(space)]](space, document)
+        except (ValueError, InvalidValueError) as error:
+            raise _wrong(where, error.message if isinstance(error, TinkerGymError) else str(error)) from error
+        return _inside(space, value, where)
+
+    box = multi_discrete = multi_binary = text = characters = chat = discrete = image = _leaf
 
 
 def _read_array(space: Any, document: Any) -> Any:
-    if space.dtype not in DTYPES:
-        raise unsupported(space)
+    dtype_name(space)
     return from_lists(document, space.shape, space.dtype)
 
 
@@ -176,15 +157,12 @@ def _read_image(space: Image, document: Any) -> Pixels:
     return space.from_png(data)
 
 
-_READERS: dict[type, Callable[[Any, Any], Any]] = {
-    Text: _read_text,
-    spaces.Text: _read_text,
-    Chat: _read_chat,
-    Image: _read_image,
-    spaces.Discrete: _read_discrete,
-    spaces.Box: _read_array,
-    spaces.MultiDiscrete: _read_array,
-    spaces.MultiBinary: _read_array,
+_LEAVES: dict[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("box", "multi_discrete", "multi_binary"), _read_array),
+    **dict.fromkeys(("text", "characters"), _read_text),
+    "chat": _read_chat,
+    "discrete": _read_discrete,
+    "image": _read_image,
 }
 
 
