@@ -11,7 +11,7 @@ from backend.catalog.limited_reads import Reads
 from backend.catalog.models import ModelFacts, load_renderer_bundle, read_model_facts, resolve_model
 from backend.config import ServiceConfig
 from backend.store.store import TenantStore
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import TemplateError, TinkerGymError, UnknownModelError
 from tinkergym.schema.views import ModelView, RendererBundle
 

@@ -23,7 +23,7 @@ from backend.config import GatewayLimits
 from backend.processes.bounded_pipes import communicate
 from backend.processes.foreign_code import environment_for_packs
 from backend.processes.waiting_time import waited_seconds
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import (
     InvalidEnvironmentError,
     InvalidRequestError,

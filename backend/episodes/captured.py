@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from backend.engines.protocol import Deliver
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.trajectory.digests import NO_DIGEST, completion_digest

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from backend.episodes.episode_board import EpisodeBoard
 from backend.learner.sequences import TokenLimits
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import EnvironmentCrashedError, TinkerGymError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import JobState

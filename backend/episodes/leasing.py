@@ -8,7 +8,7 @@ from backend.episodes.env_worker_end import WorkerEnd
 from backend.episodes.job_board import JobBoard
 from backend.episodes.open_boards import OpenBoards
 from backend.episodes.server_workers import ServerWorkers
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.episodes import EpisodeRequest, LeaseReply, LeaseRequest
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import EpisodeId

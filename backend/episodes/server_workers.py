@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 
 _DEAD_REMEMBERED = 1000
 """The number of remembered dead workers. A call waits for seconds, during which fewer die."""

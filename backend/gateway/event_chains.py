@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.schema.certificate import EventsFacts
 from tinkergym.schema.events import Event
 from tinkergym.trajectory.digests import EMPTY_CHAIN, chained

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from backend.vision.processor import load_processor
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import InvalidImageError, InvalidRequestError, UnknownModelError
 from tinkergym.images.files import as_seen, opened
 from tinkergym.trajectory.parts import ImageSpan

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backend.vision.pixels import ImageReader, ReadImage
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import InvalidRequestError
 
 BASE = "base"

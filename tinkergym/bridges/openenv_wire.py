@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tinkergym.basics.extras import import_extra
 from tinkergym.errors import (
     EnvironmentBusyError,
     EnvironmentGoneError,
@@ -31,7 +32,6 @@ from tinkergym.errors import (
     ServiceUnreachableError,
     TinkerGymError,
 )
-from tinkergym.extras import import_extra
 from tinkergym.user_code.quoting import quoted
 from tinkergym.user_code.scalars import finite_json_number
 

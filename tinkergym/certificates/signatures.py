@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tinkergym.basics.extras import import_extra
 from tinkergym.errors import InvalidRequestError
-from tinkergym.extras import import_extra
 from tinkergym.schema.certificate import KEY_PATTERN, Certificate, signed_bytes
 
 _LONGEST_KEY_FILE = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tinkergym.extras import import_extra
+from tinkergym.basics.extras import import_extra
 from tinkergym.schema.events import EpisodeEvent
 
 

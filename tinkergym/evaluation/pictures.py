@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tinkergym.extras import import_extra
+from tinkergym.basics.extras import import_extra
 from tinkergym.schema.ids import PolicyRef
 
 _BLUE = "#1f6feb"

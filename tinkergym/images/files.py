@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
+from tinkergym.basics.extras import import_extra
 from tinkergym.errors import InvalidImageError
-from tinkergym.extras import import_extra
 from tinkergym.images.containers import broken, essential
 
 MOST_BYTES = 4 << 20

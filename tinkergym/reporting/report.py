@@ -13,12 +13,12 @@ from typing import Protocol
 from rich.console import Console
 from rich.table import Table
 
+from tinkergym.basics.extras import import_extra
 from tinkergym.display.curves import condense
 from tinkergym.display.progress import BLOCKS
 from tinkergym.errors import MissingExtraError
 from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.evaluation.statistics import interval_text, share_interval
-from tinkergym.extras import import_extra
 from tinkergym.schema.events import CheckpointView, Event, StepEvent
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.names import LOCAL, is_environment_url

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeVar
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import PayloadTooLargeError, ServiceUnavailableError, TinkerGymError
 from tinkergym.rollout.call_register import CallRegister
 from tinkergym.rollout.executors import Executor, MakeEnv

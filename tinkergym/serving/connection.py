@@ -13,12 +13,12 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from tinkergym.basics.extras import import_extra
 from tinkergym.errors import (
     InvalidRequestError,
     ServiceUnavailableError,
     TinkerGymError,
 )
-from tinkergym.extras import import_extra
 from tinkergym.schema.environment_url import EnvironmentUrl
 from tinkergym.serving.answers import read_error
 from tinkergym.serving.protocol import PATH, Frame

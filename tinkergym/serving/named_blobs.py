@@ -10,7 +10,7 @@ import hashlib
 import threading
 from collections.abc import Mapping
 
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.serving.protocol import Frame, join_frame, split_frame
 from tinkergym.serving.values import Blob
 

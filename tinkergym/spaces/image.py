@@ -11,8 +11,8 @@ from gymnasium import spaces
 from gymnasium.vector.utils import space_utils as _batching
 from numpy.typing import NDArray
 
+from tinkergym.basics.extras import import_extra
 from tinkergym.errors import InvalidValueError, MissingExtraError
-from tinkergym.extras import import_extra
 from tinkergym.images.files import MOST_PIXELS, opened
 
 Pixels = NDArray[np.uint8]

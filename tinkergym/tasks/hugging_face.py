@@ -9,8 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from tinkergym.basics.extras import import_extra
 from tinkergym.errors import InvalidRequestError
-from tinkergym.extras import import_extra
 from tinkergym.tasks.fingerprint import rows_fingerprint
 from tinkergym.tasks.shared import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split

@@ -12,9 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
+from tinkergym.basics.extras import import_extra
 from tinkergym.errors import InvalidRequestError
-from tinkergym.extras import import_extra
 from tinkergym.tasks.fingerprint import files_fingerprint
 from tinkergym.tasks.shared import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split

@@ -16,13 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from tinkergym.basics.extras import import_extra
 from tinkergym.errors import (
     EnvironmentInfrastructureError,
     InvalidRequestError,
     ToolArgumentsError,
     ToolError,
 )
-from tinkergym.extras import import_extra
 from tinkergym.tools.definition import Tool
 
 _MOST_PAGES = 100

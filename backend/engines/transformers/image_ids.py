@@ -21,7 +21,7 @@ from backend.engines.transformers.packed_batch import Indices
 from backend.vision.pixels import ImageReader
 from backend.vision.positions import mrope_positions
 from backend.vision.tower import BASE, ImageTower, KeptFeatures, kept_or_computed
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.sampling import SampleRequest
 

@@ -14,7 +14,7 @@ from typing import Any
 from vllm.inputs.engine import mm_input
 from vllm.multimodal.inputs import MultiModalKwargsItems
 
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.images.files import as_seen, opened
 
 Message = dict[str, Any]

@@ -1,4 +1,4 @@
-from tinkergym.bounded_dict import BoundedDict
+from tinkergym.basics.bounded_dict import BoundedDict
 
 
 def test_drops_entries_used_longest_ago():
