@@ -494,7 +494,7 @@ def test_takes_over_what_runs_and_starts_nothing_twice(world):
     assert world.workers.started == [(pool_id, job_id)]
 
 
-def test_places_a_job_again_when_its_pool_died_before_taking_it(world):
+def test_places_a_job_again_whose_pool_died_before_taking_it(world):
     job_id = world.submit()
     dead = world.pool()
     world.scheduler.tick()
