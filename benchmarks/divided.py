@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from backend.learner.data_parallel import DataParallelLearner
+from backend.learner.parallel.data_parallel import DataParallelLearner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
 from benchmarks.common import Figure, write_result

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from backend.learner.divided import is_divided, laid_out_as, on_cpu
+from backend.learner.parallel.divided import is_divided, laid_out_as, on_cpu
 from tinkergym.errors import MissingExtraError
 from tinkergym.schema.optimizer import AdamW
 

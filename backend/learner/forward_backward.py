@@ -22,7 +22,6 @@ from backend.learner.sequences import (
     TrainSequence,
     check_sequences,
 )
-from backend.learner.spikes import LEAST_LOSS
 from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult, TrainPass
 from backend.learner.training_states import TrainingState, TrainingStates
@@ -87,10 +86,8 @@ def forward_backward(
         for work in begun.values():
             work.state.forget_gradient()
         raise
-    for policy_id, work in begun.items():
+    for work in begun.values():
         work.state.pending = True
-        result = results[policy_id]
-        result.metrics.update(work.state.losses.look(result.loss, name="loss_spike", least=LEAST_LOSS))
     return results
 
 

@@ -148,9 +148,8 @@ class Learner:
 
     def forward_backward_many(self, parts: Mapping[str, PolicyBatch]) -> dict[str, ForwardBackwardResult]:
         """Add to the gradients of several policies; see `forward_backward`."""
-        return forward_backward(
-            parts, states=self._policies, limits=self.limits, runner=self._runner, turns=self._turns
-        )
+        found = self._gradients(parts)
+        return {policy_id: self._policies[policy_id].watched(result) for policy_id, result in found.items()}
 
     def has_gradient(self, policy_id: str) -> bool:
         """Return whether there is an accumulated gradient."""
@@ -223,10 +222,8 @@ class Learner:
         An adapter can also be read by `peft.PeftModel.from_pretrained`, a full model by transformers.
 
         The parent of `directory` may only contain checkpoints of one policy; see `Progress` for the others.
-
-        Raises:
-            ConflictError: There is an accumulated gradient, which would be lost.
-            StorageFullError: The disk is full; no partial files remain.
+        Raises ConflictError if there is an accumulated gradient, which would be lost, and StorageFullError if
+        the disk is full; no partial files remain.
         """
         state = self._policies.without_gradient(policy_id)
         progress = Progress(step=step, policy_version=policy_version, extra=extra or {})
@@ -279,6 +276,11 @@ class Learner:
     def rest(self) -> None:
         """Free the memory left by earlier calls; the next one allocates it again."""
         self._turns.rest()
+
+    def _gradients(self, parts: Mapping[str, PolicyBatch]) -> dict[str, ForwardBackwardResult]:
+        return forward_backward(
+            parts, states=self._policies, limits=self.limits, runner=self._runner, turns=self._turns
+        )
 
     def _add(
         self,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from backend.learner.adamw import stepper
-from backend.learner.divided import whole
+from backend.learner.parallel.divided import whole
 from tinkergym.errors import ConflictError, NonFiniteGradientError
 from tinkergym.schema.optimizer import AdamW
 

@@ -14,7 +14,7 @@ from torch import nn
 from backend.compute.weights import AdapterWeights, FullWeights, PolicyWeights, weights_sha256
 from backend.learner.adapters import AdapterSet
 from backend.learner.causal_lm import CausalLM
-from backend.learner.divided import is_divided, on_cpu
+from backend.learner.parallel.divided import is_divided, on_cpu
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 

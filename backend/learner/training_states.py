@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from backend.learner.optimiser import OptimStepResult, PolicyOptimiser
 from backend.learner.policies import FullPolicy, LoraPolicy
-from backend.learner.spikes import SpikeWatch
+from backend.learner.spikes import LEAST_LOSS, SpikeWatch
+from backend.learner.train_pass import ForwardBackwardResult
 from backend.learner.value_head import ValueHead
 from tinkergym.errors import ConflictError, NotFoundError
 from tinkergym.schema.optimizer import OptimizerStep
@@ -32,6 +33,11 @@ class TrainingState:
         """Discard the accumulated gradient."""
         self.optimiser.clear()
         self.pending = False
+
+    def watched(self, result: ForwardBackwardResult) -> ForwardBackwardResult:
+        """Return the result of a batch with a metric for a loss that is a spike."""
+        result.metrics.update(self.losses.look(result.loss, name="loss_spike", least=LEAST_LOSS))
+        return result
 
     def step(self, settings: OptimizerStep) -> OptimStepResult:
         """Apply the accumulated gradient and clear it; see `PolicyOptimiser.step`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
+from backend.learner.parallel.data_parallel import DataParallelLearner
 
 AnyLearner = Learner | DataParallelLearner
 """The learner as jobs see it, in either form."""

@@ -15,7 +15,6 @@ from pydantic import JsonValue
 
 from backend.compute.weights import hash_aside
 from backend.learner.forward_backward import PolicyBatch
-from backend.learner.learner import Learner
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.sequences import BatchTotals, FloatArray, TokenLimits, TrainSequence
 from backend.learner.token_loss import TokenLoss
@@ -299,7 +298,7 @@ def forward_backward_together(parts: Mapping[str, PolicyPart]) -> dict[str, Forw
         by_learner.setdefault(id(part.policy._learner), []).append(key)
     for keys in by_learner.values():
         learner = parts[keys[0]].policy._learner
-        if len(keys) == 1 or not isinstance(learner, Learner):
+        if len(keys) == 1:
             found = {
                 key: parts[key].policy.forward_backward(parts[key].sequences, parts[key].loss) for key in keys
             }

@@ -21,8 +21,9 @@ from typing import Any
 import ray
 
 from backend.errors import RankLostError
-from backend.learner.rank import RankOptions, serve_rank
-from backend.learner.rank_process import RankProcess
+from backend.learner.parallel.rank import RankOptions
+from backend.learner.parallel.rank_process import RankProcess
+from backend.learner.parallel.rank_server import serve_rank
 from backend.processes.children import die_with_parent
 
 _log = logging.getLogger(__name__)

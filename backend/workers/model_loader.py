@@ -13,9 +13,9 @@ from backend.compute.device_lock import DeviceLock, send_helpers_home
 from backend.config import ServiceConfig
 from backend.engines.protocol import SamplingEngine
 from backend.learner.checkpoints import Checkpoint
-from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
-from backend.learner.rank_process import StartRanks
+from backend.learner.parallel.data_parallel import DataParallelLearner
+from backend.learner.parallel.rank_process import StartRanks
 from backend.policies.directory import PolicyDirectory, StoredPolicy
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner, PoolLearner

@@ -21,7 +21,7 @@ from backend.config import ServiceConfig
 from backend.episodes.boards import Boards, EnvWorkerReport
 from backend.episodes.captured import CapturedTokens
 from backend.episodes.env_worker_end import WorkerEnd
-from backend.learner.rank_process import StartRanks, child_ranks
+from backend.learner.parallel.rank_process import StartRanks, child_ranks
 from backend.policies.call_bell import CallBell
 from backend.store.store import Store
 from backend.workers.endpoint import PoolEndpoint

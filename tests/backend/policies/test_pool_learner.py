@@ -1,6 +1,6 @@
 import pytest
 
-from backend.learner.data_parallel import DataParallelLearner
+from backend.learner.parallel.data_parallel import DataParallelLearner
 from backend.policies.pool_learner import PoolLearner
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Protocol
 
-from backend.learner.rank import RankOptions, serve_rank
+from backend.learner.parallel.rank import RankOptions
+from backend.learner.parallel.rank_server import serve_rank
 
 
 class RankProcess(Protocol):

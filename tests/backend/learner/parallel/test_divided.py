@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import weights_sha256
-from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
+from backend.learner.parallel.data_parallel import DataParallelLearner
 from backend.learner.token_loss import algorithm_loss, policy_loss
 from tinkergym.algorithms import PPO
 from tinkergym.errors import (

@@ -13,7 +13,7 @@ import torch
 
 from backend.compute.weights import weights_sha256
 from backend.errors import RankLostError
-from backend.learner.data_parallel import DataParallelLearner
+from backend.learner.parallel.data_parallel import DataParallelLearner
 from backend.learner.sequences import BatchTotals
 from backend.learner.token_loss import algorithm_loss, likelihood_loss, policy_loss
 from tinkergym.algorithms import PPO
@@ -309,27 +309,6 @@ def test_leaves_every_rank_as_it_was_on_a_rejected_gradient(both, batch):
         with pytest.raises(NonFiniteGradientError):
             group.optim_step(name, learning_rate=1e-2)
         assert weights_sha256(group.weights(name)) == before
-
-
-class OfTwoMinds:
-    """Two ranks of which one refuses the gradient that the other has applied."""
-
-    def calling(self):
-        return contextlib.nullcontext()
-
-    def ask_all(self, name, *arguments, **settings):
-        if name == "optim_step":
-            raise NonFiniteGradientError("the gradient is nan")
-        return [4, 5]
-
-    def give_up(self, what):
-        return RankLostError(what)
-
-
-def test_treats_partial_refusal_of_a_gradient_as_no_refusal(group, monkeypatch):
-    monkeypatch.setattr(group, "_group", OfTwoMinds())
-    with pytest.raises(RankLostError):
-        group.optim_step("lora", learning_rate=1e-2)
 
 
 def test_forgets_pending_gradient_on_every_rank(both, batch, tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from backend.learner.data_parallel import DataParallelLearner
 from backend.learner.learner import Learner
+from backend.learner.parallel.data_parallel import DataParallelLearner
 from backend.learner.token_loss import policy_loss
 from tests.backend.learner.test_images import sequence
 from tests.backend.vlm import NANO_VL, Pictures

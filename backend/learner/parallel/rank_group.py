@@ -1,4 +1,4 @@
-"""The processes of a data-parallel group, and their messages: one call at a time, to some or all.
+"""The processes of a data-parallel group: one call at a time, which the first rank passes on to the others.
 
 A rank that dies, hangs, fails unexpectedly or sends an unreadable reply ends the group with a specific error:
 the others would wait for it in the middle of a sum.
@@ -13,21 +13,18 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
 from backend.errors import RankLostError
-from backend.learner.rank_process import RankProcess
+from backend.learner.parallel.rank_process import RankProcess
 from tinkergym.errors import InternalServiceError, TinkerGymError
 
 _CLOSING_SECONDS = 5.0
 _CAUSE_SECONDS = 1.0
 """After a rank's death the others fail in their common operation, or the pipe ends, within this time."""
-
-Call = tuple[str, Sequence[Any], Mapping[str, Any]]
-"""A method of `Rank` and its arguments."""
 
 
 class RankGroup:
@@ -42,14 +39,13 @@ class RankGroup:
         """
         self._silence_seconds, self._patience_seconds = silence_seconds, patience_seconds
         self._ranks: Sequence[RankProcess] = ()
-        self._senders: list[ThreadPoolExecutor] = []
+        self._sender: ThreadPoolExecutor | None = None
         self._receivers: list[threading.Thread] = []
         self._inbox: queue.SimpleQueue[tuple[int, bytes | None]] = queue.SimpleQueue()
         """Messages by rank; None when its pipe has ended."""
         self._lost: RankLostError | None = None
-        # A thread may hold it several times: cleaning up after a failed call is part of the call.
-        self._lock = threading.RLock()
-        self._depth = self._call = 0
+        self._lock = threading.Lock()
+        self._call = 0
         self._busy_seconds = 0.0
 
     def take(self, ranks: Sequence[RankProcess]) -> None:
@@ -60,19 +56,16 @@ class RankGroup:
             TinkerGymError: The error for which a rank could not be created.
         """
         self._ranks = ranks
-        # In threads: a rank that hangs in the middle of a message must not block reading from the others.
-        self._senders = [ThreadPoolExecutor(1, f"to-rank-{number}") for number in range(len(ranks))]
+        # In a thread: a rank that hangs in the middle of a message must not block reading from the others.
+        self._sender = ThreadPoolExecutor(1, "to-rank-0")
         self._receivers = [
             threading.Thread(target=self._receive, args=(number, rank.pipe), daemon=True)
             for number, rank in enumerate(ranks)
         ]
         for receiver in self._receivers:
             receiver.start()
-        with self.calling():
-            self._answers(range(len(ranks)), "loading the model")
-
-    def __len__(self) -> int:
-        return len(self._ranks)
+        with self._calling():
+            self._answers("loading the model")
 
     @property
     def process_ids(self) -> list[int]:
@@ -90,51 +83,33 @@ class RankGroup:
         return self._lost is not None
 
     @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
-        """Reserve the ranks for several calls that belong together."""
+    def _calling(self) -> Iterator[None]:
         with self._lock:
-            self._depth += 1
             begin = time.perf_counter()
             try:
                 yield
             finally:
-                self._depth -= 1
-                if self._depth == 0:
-                    self._busy_seconds += time.perf_counter() - begin
+                self._busy_seconds += time.perf_counter() - begin
 
-    def ask_first(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of rank 0."""
-        return self.ask({0: (name, args, kwargs)})[0]
-
-    def ask_all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a method of every rank; return the results in order."""
-        return self.ask(dict.fromkeys(range(max(1, len(self))), (name, args, kwargs)))
-
-    def ask(self, calls: Mapping[int, Call]) -> list[Any]:
-        """Call some ranks, by number, and return their results in the order of the calls.
+    def ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of every rank; return the first rank's result.
 
         Raises:
             RankLostError: A rank died, stopped responding or failed; every later call raises it too.
             InternalServiceError: The group is closed.
             TinkerGymError: The error of the first rank that refuses.
         """
-        with self.calling():
+        with self._calling():
             if self._lost is not None:
                 raise self._lost
-            if not self._ranks:
+            if self._sender is None:
                 raise InternalServiceError(
                     "the data-parallel group is closed", hint="start another", code="closed"
                 )
             self._call += 1
-            messages = {number: pickle.dumps((self._call, *call)) for number, call in calls.items()}
-            for number, message in messages.items():
-                self._senders[number].submit(_send, self._ranks[number].pipe, message)
-            return self._answers(list(calls), next(iter(calls.values()))[0])
-
-    def give_up(self, what: str) -> RankLostError:
-        """End all ranks because they contradict each other; return the error to raise."""
-        with self._lock:
-            return self._break(what)
+            message = pickle.dumps((self._call, name, args, kwargs))
+            self._sender.submit(_send, self._ranks[0].pipe, message)
+            return self._answers(name)
 
     def close(self) -> None:
         """Stop the ranks, after their current call unless that takes long."""
@@ -148,18 +123,19 @@ class RankGroup:
             deadline = time.monotonic() + (0.0 if self._lost else _CLOSING_SECONDS)
             for rank in self._ranks:
                 rank.join(max(0.0, deadline - time.monotonic()))
-            for sender in self._senders:
-                sender.shutdown()
+            if self._sender is not None:
+                self._sender.shutdown()
             for receiver in self._receivers:
                 receiver.join()
             for rank in self._ranks:
                 rank.pipe.close()
-            self._ranks, self._senders, self._receivers = (), [], []
+            self._ranks, self._sender, self._receivers = (), None, []
         finally:
             self._lock.release()
 
-    def _answers(self, numbers: Sequence[int], doing: str) -> list[Any]:
-        """Wait for one reply of each of these ranks, in order; raise the first rank's error."""
+    def _answers(self, doing: str) -> Any:
+        """Wait for one reply of each rank; return the first rank's value, or raise the first error."""
+        numbers = range(len(self._ranks))
         answers: dict[int, tuple[bool, Any]] = {}
         began = time.monotonic()
         deadline = began + self._silence_seconds
@@ -193,7 +169,7 @@ class RankGroup:
             worked, value = answers[number]
             if not worked:
                 raise value
-        return [answers[number][1] for number in numbers]
+        return answers[0][1]
 
     def _first_cause(self, number: int, how: str) -> str:
         """Find the dead rank, if any: another's failure in a collective operation is only a consequence."""

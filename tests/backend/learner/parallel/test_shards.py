@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.learner.parallel.shards import shards
 from backend.learner.sequences import TrainSequence
-from backend.learner.shards import shards
 
 
 def sequence(ids, sampled):
