@@ -25,7 +25,7 @@ def with_definite_opponents(tenant: TenantStore, spec: Job) -> Job:
         NotFoundError: Such a policy is not this tenant's, or that version is not stored.
         InvalidRequestError: It is on another base model than the job, or a replayed job played other games.
     """
-    played = spec.played
+    played: PlayedSpec | None = spec.played
     if played is None:
         return spec
     for agent, seat in played.seats.items():

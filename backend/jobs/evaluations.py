@@ -25,6 +25,7 @@ from tinkergym.schema.events import EvaluationEvent, WarningEvent
 from tinkergym.schema.ids import EpisodeId, JobRef, policy_of
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import Limits
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.opponents import Base
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.trajectory.trajectory import ONLY_AGENT, Trajectory
@@ -46,7 +47,7 @@ class Evaluations:
     def __init__(self, context: JobContext[EvaluatedSpec]) -> None:
         self._context = context
         self._wanted = context.spec.evaluations
-        self._played = context.spec.played
+        self._played: PlayedSpec | None = context.spec.played
         """How the job's own episodes are played; these are played the same way."""
         self._by_client = context.spec.played_by == "client" and self._played is None
         self._job = JobRef(context.job_id, "evaluate")
@@ -290,7 +291,7 @@ class Evaluations:
         *,
         tools: SeatTools | None = None,
     ) -> SeatPlan:
-        played = spec.played
+        played: PlayedSpec | None = spec.played
         return SeatPlan(
             policy=policy,
             policy_version=step,

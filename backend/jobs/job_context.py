@@ -19,6 +19,7 @@ from backend.policies.call_bell import CallBell
 from backend.policies.trained_policy import TrainedPolicy
 from backend.store.blobs import Blobs
 from backend.store.store import JobLease, ServiceStore
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 from tinkergym.trajectory.outcomes import Memory
 
@@ -94,12 +95,13 @@ class JobContext(Generic[SpecT_co]):
     @property
     def parity_threshold(self) -> float:
         """The allowed mean difference between learner's and engine's logprobs, in nats."""
-        asked = self.spec.played.parity_threshold if self.spec.played else None
+        played: PlayedSpec | None = self.spec.played
+        asked = played.parity_threshold if played else None
         return _PARITY_THRESHOLDS[self.dtype] if asked is None else asked
 
     @property
     def in_lockstep(self) -> bool:
         """Whether a step's episodes are sampled in common batches, and so played by one worker together."""
         # A script plays one episode after the other, so there is nothing to synchronize.
-        spec = self.spec.played
+        spec: PlayedSpec | None = self.spec.played
         return spec is not None and spec.deterministic and spec.rollout != "script"

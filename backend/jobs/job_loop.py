@@ -26,6 +26,7 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.schema.events import ErrorView, JobState, WarningEvent
+from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.steering import settings_at
 
@@ -160,7 +161,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
 
     def _keep_episodes(self, step: int) -> None:
         """Write the episodes up to a step into files, before they are deleted from the database."""
-        spec = self._context.spec.played
+        spec: PlayedSpec | None = self._context.spec.played
         if spec is None or spec.keep_episodes == 0:
             return
         kept = KeptEpisodes(self._context.files.below(EPISODES_FOLDER))

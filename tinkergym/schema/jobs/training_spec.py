@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -21,9 +21,6 @@ from tinkergym.schema.jobs.rules.rule_table import RuleTable, refusal_of
 from tinkergym.schema.model import UserSettings
 from tinkergym.schema.optimizer import AdamW
 from tinkergym.schema.refusals import Refusal
-
-if TYPE_CHECKING:
-    from tinkergym.schema.jobs.played_spec import PlayedSpec
 
 
 class TrainingSpec(DefaultAnswers, UserSettings):
@@ -90,7 +87,7 @@ class TrainingSpec(DefaultAnswers, UserSettings):
         return self
 
     @property
-    def played(self) -> PlayedSpec | None:
+    def played(self) -> Any:  # A `PlayedSpec`, whose module stands on this one.
         """These settings if the job learns from episodes that its policy plays, else None."""
         return None
 
