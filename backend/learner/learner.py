@@ -126,8 +126,7 @@ class Learner:
     ) -> None:
         """Add an untrained policy, which initially equals the base model; see `PolicyFactory.make`.
 
-        Raises:
-            ConflictError: A policy with this name exists.
+        Raises ConflictError if a policy with this name exists.
         """
         self._add(policy_id, adapter, seed=seed, value_head=value_head, optimizer=optimizer)
 
@@ -269,7 +268,7 @@ class Learner:
 
     def replace(self, policy_id: str, other_id: str) -> None:
         """Drop a policy and give its name to another; if one of the two does not exist, change nothing."""
-        self._policies[other_id]
+        _ = self._policies[other_id]
         self.drop(policy_id)
         self._policies[policy_id] = self._policies.pop(other_id)
 
