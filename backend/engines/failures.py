@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tinkergym.errors import PolicyVersionGoneError, ServiceUnavailableError, TinkerGymError
+from tinkergym.errors import (
+    PolicyVersionGoneError,
+    ServiceUnavailableError,
+    TinkerGymError,
+    UnsupportedPartError,
+)
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.sampling import SampleFailure, SampleRequest
 
@@ -24,3 +29,14 @@ def sender_gone(request: SampleRequest | None) -> ServiceUnavailableError:
     """Return the error for a request whose sender is gone; None is a batch of requests."""
     name = "these requests" if request is None else repr(request.request_id)
     return ServiceUnavailableError(f"the sender of {name} is gone", hint="ask again")
+
+
+def images_refused(request: SampleRequest) -> UnsupportedPartError | None:
+    """Return the error for a request with images; None if it has none."""
+    if not request.images:
+        return None
+    return UnsupportedPartError(
+        "the prompt contains an 'image' part, but this model supports only text",
+        hint="leave images out of the prompt",
+        field="images",
+    )

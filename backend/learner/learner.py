@@ -158,10 +158,6 @@ class Learner:
         """Discard the accumulated gradient, if any."""
         self._policies[policy_id].forget_gradient()
 
-    def optimizer_steps(self, policy_id: str) -> int:
-        """Return how many optimiser steps the policy has taken."""
-        return self._policies[policy_id].optimiser.steps
-
     def gradient(self, policy_id: str) -> dict[str, torch.Tensor]:
         """Return the accumulated gradient by parameter; the tensors are not copies.
 

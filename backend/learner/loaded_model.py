@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from backend.catalog.models import image_rules_of
 from backend.learner.activations import (
     MOST_PADDED_TOKENS,
     MOST_TOKENS,
@@ -20,8 +21,8 @@ from backend.learner.activations import (
 )
 from backend.learner.adapters import AdapterSet
 from backend.learner.causal_lm import CausalLM
-from backend.learner.image_sight import let_see
 from backend.vision.shared import SharedImages
+from backend.vision.tower import ImageTower
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class LoadedModel:
             UnknownModelError: It cannot be loaded.
         """
         lm = CausalLM.load(path, device=device, dtype=dtype)
-        let_see(lm, Path(path), images)
+        _let_see(lm, Path(path), images)
         batching = _fitting(lm, dtype, micro_batch_tokens, learners=learners)
         if batching.recompute:
             lm.recompute_layers()
@@ -89,7 +90,7 @@ class LoadedModel:
     def separate(self, directory: str, dtype: torch.dtype) -> CausalLM:
         """Load a separate model of the same kind, which sees and recomputes as this one does."""
         own = CausalLM.load(directory, device=self.lm.device, dtype=dtype)
-        let_see(own, Path(self.path), self.images)
+        _let_see(own, Path(self.path), self.images)
         if self.batching.recompute:
             own.recompute_layers()
         return own
@@ -118,3 +119,22 @@ def _fitting(lm: CausalLM, dtype: torch.dtype, tokens: int | None, *, learners: 
         ", with layers computed twice" if found.recompute else "",
     )
     return found
+
+
+def _let_see(lm: CausalLM, directory: Path, images: SharedImages | None) -> None:
+    """Enable images for a model that supports them.
+
+    Args:
+        lm: The model.
+        directory: Directory of the base model, with its processor.
+        images: Source of the image files, with the shared caches.
+
+    Raises:
+        UnknownModelError: Its processor cannot be used.
+    """
+    if images is None or not directory.is_dir():
+        return
+    rules = image_rules_of(directory)
+    if rules is not None:
+        tower = ImageTower(lm.model, images.reader(directory, rules.placeholder))
+        lm.see(tower, rules, images.base_features(directory, lm.device, lm.model.dtype))

@@ -19,18 +19,16 @@ import torch
 from backend.catalog.models import ModelFacts, read_model_facts
 from backend.compute.device_lock import DeviceLock, KeptCore
 from backend.compute.weights import PolicyWeights, weights_sha256
-from backend.engines.counters import Counters
-from backend.engines.failures import failure, sender_gone, version_gone
+from backend.engines.failures import failure, images_refused, sender_gone, version_gone
 from backend.engines.protocol import Deliver
 from backend.engines.stop_strings import stops_of, stops_refused
 from backend.engines.structured import structure_refused
-from backend.engines.text_only import images_refused
 from backend.engines.transformers.loaded_policies import LoadedPolicy
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.separate_batches import SeparateBatches
 from backend.engines.transformers.slot_scheduler import SlotScheduler
-from backend.engines.transformers.slot_table import SlotLimits
+from backend.engines.transformers.slot_table import Counters, SlotLimits
 from backend.errors import SERVICE_LOG
 from backend.vision.pixels import ImageSource
 from backend.vision.shared import SharedImages, shared

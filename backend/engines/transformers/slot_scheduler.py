@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from backend.compute.device_lock import computing_with
-from backend.engines.counters import Counters
 from backend.engines.failures import sender_gone, version_gone
 from backend.engines.forward_shares import ForwardShares, cost
 from backend.engines.token_sampling import choose_tokens, likeliest_tokens, token_logprobs
@@ -28,7 +27,7 @@ from backend.engines.transformers.loaded_policies import AdapterSegment, LoadedP
 from backend.engines.transformers.packed_batch import Span
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_state import RequestState
-from backend.engines.transformers.slot_table import PromptKey, Slot, SlotLimits, SlotTable
+from backend.engines.transformers.slot_table import Counters, PromptKey, Slot, SlotLimits, SlotTable
 from backend.errors import SERVICE_LOG
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.schema.sampling import SampleFailure

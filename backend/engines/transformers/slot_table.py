@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from backend.engines.counters import Counters
 from backend.engines.transformers.loaded_policies import LoadedPolicy
 from backend.engines.transformers.slot_cache import SlotCache
 from tinkergym.schema.ids import SeatRef
@@ -19,6 +18,25 @@ _LENGTH_STEP = 64
 
 PromptKey = tuple[LoadedPolicy, str, tuple[int, ...]]
 """Policy, owner and tokens: response times would reveal that a shared prompt is cached."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an engine has done since its start; they survive its schedulers and slot tables."""
+
+    iterations: int = 0
+    prefilled_tokens: int = 0
+    """Computed prompt tokens."""
+    copied_tokens: int = 0
+    """Prompt tokens copied from another request with the same prompt."""
+    reused_tokens: int = 0
+    """Prompt tokens found in the slot of the request's session."""
+    sampled_tokens: int = 0
+    evictions: int = 0
+    """Cached sequences evicted while they could still have been reused."""
+    failed_forwards: int = 0
+    preemptions: int = 0
+    """Requests preempted for lack of memory and computed again."""
 
 
 @dataclass(eq=False, slots=True)

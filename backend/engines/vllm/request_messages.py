@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from backend.catalog.models import ModelFacts
 from backend.config import VLLM_LEAST_TEMPERATURE
-from backend.engines.failures import failure, version_gone
+from backend.engines.failures import failure, images_refused, version_gone
 from backend.engines.stop_strings import stops_refused
 from backend.engines.structured import structure_impossible, structure_unusable
-from backend.engines.text_only import images_refused
 from backend.engines.vllm.image_files import HandedImages
 from backend.engines.vllm.process import Message
 from backend.engines.vllm.settings import has_tokenizer

@@ -22,7 +22,7 @@ from backend.vision.pixels import ImageSource
 from tinkergym.errors import InvalidRequestError
 
 
-class DataParallelLearner:
+class DataParallelLearner(RankGroup):
     """Ranks on one machine that train like one `Learner`, whose methods and properties they have.
 
     Thread-safe: calls for several policies wait for each other, because each call uses all ranks. Every call
@@ -51,7 +51,7 @@ class DataParallelLearner:
             ranks: Number of processes.
             device: See `RankOptions`.
             dtype: As for `Learner`.
-            micro_batch_tokens: For each rank, as for `Learner`.
+            micro_batch_tokens: As for `Learner`, on each rank.
             threads_per_rank: torch threads; a total above the machine's cores slows down every rank.
             silence_seconds: A rank that takes longer for a call counts as lost.
             divide_from: Full-parameter policies with at least this many parameters are divided over the
@@ -65,9 +65,8 @@ class DataParallelLearner:
             RankLostError: A rank ended before it was ready.
         """
         if ranks < 1:
-            raise InvalidRequestError(
-                f"ranks must be at least 1, not {ranks}", hint="pass 1 or more", field="ranks"
-            )
+            raise InvalidRequestError(f"{ranks} ranks", hint="pass ranks=1 or more", field="ranks")
+        super().__init__(silence_seconds=silence_seconds)
         self._meeting = tempfile.TemporaryDirectory(prefix="ranks-", dir=folder)
         options = RankOptions(
             ranks=ranks,
@@ -81,12 +80,11 @@ class DataParallelLearner:
             divide_from=divide_from,
             images=images,
         )
-        self._group = RankGroup(silence_seconds=silence_seconds)
         try:
-            self._group.take(start_ranks(options))
+            self.take(start_ranks(options))
             # Asked for often, also while the ranks are busy.
-            self.limits: TokenLimits = self._group.ask("limits")
-            self.model_fingerprint: str = self._group.ask("model_fingerprint")
+            self.limits: TokenLimits = self.ask("limits")
+            self.model_fingerprint: str = self.ask("model_fingerprint")
         except BaseException:
             self.close()
             raise
@@ -96,7 +94,7 @@ class DataParallelLearner:
         if name.startswith("_"):
             raise AttributeError(name)
         found = getattr(Rank, name)
-        return self._group.ask(name) if isinstance(found, property) else partial(self._group.ask, name)
+        return self.ask(name) if isinstance(found, property) else partial(self.ask, name)
 
     def __enter__(self) -> Self:
         return self
@@ -104,22 +102,7 @@ class DataParallelLearner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def process_ids(self) -> list[int]:
-        """Process ids of the ranks, in order."""
-        return self._group.process_ids
-
-    @property
-    def busy_seconds(self) -> float:
-        """Seconds in which the ranks worked on a call; grows monotonically."""
-        return self._group.busy_seconds
-
-    @property
-    def broken(self) -> bool:
-        """Whether a rank was lost; every call then raises RankLostError."""
-        return self._group.broken
-
     def close(self) -> None:
         """Stop the ranks, after their current call unless that takes long."""
-        self._group.close()
+        super().close()
         self._meeting.cleanup()

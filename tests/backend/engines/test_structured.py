@@ -1,7 +1,7 @@
 import pytest
 
+from backend.engines.failures import images_refused
 from backend.engines.structured import structure_impossible, structure_refused
-from backend.engines.text_only import images_refused
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.schema.structured import Regex
 

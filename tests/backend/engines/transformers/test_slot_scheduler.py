@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from backend.config import PACKAGED_MODELS
-from backend.engines.counters import Counters
 from backend.engines.transformers.packed_model import PackedModel
 from backend.engines.transformers.request_state import RequestState
 from backend.engines.transformers.slot_scheduler import SlotScheduler
-from backend.engines.transformers.slot_table import SlotLimits
+from backend.engines.transformers.slot_table import Counters, SlotLimits
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 
 LONG = [3 + 7 * index % 800 for index in range(90)]

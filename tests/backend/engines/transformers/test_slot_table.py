@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from backend.engines.counters import Counters
 from backend.engines.transformers.loaded_policies import LoadedPolicy
-from backend.engines.transformers.slot_table import SlotLimits, SlotTable
+from backend.engines.transformers.slot_table import Counters, SlotLimits, SlotTable
 
 PROMPT = list(range(20))
 

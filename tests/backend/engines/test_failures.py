@@ -1,4 +1,4 @@
-from backend.engines.text_only import images_refused
+from backend.engines.failures import images_refused
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.parts import ImageSpan
 
