@@ -20,7 +20,7 @@ from backend.external.urls import normal_origins
 from backend.store.blobs import Blobs, LocalBlobs
 from backend.store.place import default_url
 from tinkergym.errors import InvalidRequestError
-from tinkergym.images.files import MOST_BYTES, MOST_PIXELS
+from tinkergym.images.stored_images import MOST_BYTES, MOST_PIXELS
 from tinkergym.network.model_urls import origin_list
 from tinkergym.schema.parsing import parse
 from tinkergym.schema.refusals import Refusal

@@ -13,11 +13,7 @@ class LeaseLostError(ConflictError):
 
 
 class ConfigError(TinkerGymError):
-    """The operator's settings are invalid; the service does not start."""
-
-
-class StartError(TinkerGymError):
-    """The service cannot start on this machine: port in use, folder not writable, already running."""
+    """The operator's settings are invalid, or this machine cannot do what they say."""
 
 
 class RequestTimeoutError(TinkerGymError):

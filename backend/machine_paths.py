@@ -12,7 +12,7 @@ from backend.config import ServiceConfig
 from backend.store.place import database_file
 from tinkergym.errors import TinkerGymError
 from tinkergym.trajectory.trajectory import Trajectory
-from tinkergym.user_code.tracebacks import with_relative_paths
+from tinkergym.user_code.quoting import with_relative_paths
 
 
 class MachinePaths:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from backend.errors import StartError
+from backend.errors import ConfigError
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def make_private(folder: Path) -> Path:
     Under a shared parent, such as the system's temporary folder, another user may have created it first.
 
     Raises:
-        StartError: It is a link, or belongs to or can be entered by other users.
+        ConfigError: It is a link, or belongs to or can be entered by other users.
         OSError: It cannot be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -42,7 +42,7 @@ def make_private(folder: Path) -> Path:
             fault, code = f"can be entered by other users (mode {stat.S_IMODE(found.st_mode):o})", "open"
         else:
             return folder
-        raise StartError(
+        raise ConfigError(
             f"{folder} {fault}", hint="remove it, or choose another data_dir", field="data_dir", code=code
         ) from None
     return folder
@@ -57,7 +57,7 @@ def close_to_others(folder: Path, own: Collection[str]) -> None:
             else.
 
     Raises:
-        StartError: It belongs to something else; the hint has the command that closes it.
+        ConfigError: It belongs to something else; the hint has the command that closes it.
         OSError: It cannot be closed.
     """
     mode = stat.S_IMODE(folder.stat().st_mode)
@@ -65,7 +65,7 @@ def close_to_others(folder: Path, own: Collection[str]) -> None:
         return
     names = {path.name for path in folder.iterdir()}
     if names and not names & set(own):
-        raise StartError(
+        raise ConfigError(
             f"the data folder {folder} contains other files, and other users can enter it (mode {mode:o})",
             hint=f"choose another data_dir, or run `chmod go-rwx {shlex.quote(str(folder))}`",
             field="data_dir",
@@ -80,21 +80,21 @@ def refuse_changes_by_others(folder: Path) -> None:
     rename what they own.
 
     Raises:
-        StartError: Another user can; the hint has the command that fixes it.
+        ConfigError: Another user can; the hint has the command that fixes it.
         OSError: It cannot be read.
     """
     folder, trusted = folder.resolve(), {os.getuid(), 0, *_unmapped_owner()}
     for place in (folder, *folder.parents):
         found = place.stat()
         if found.st_uid not in trusted:
-            raise StartError(
+            raise ConfigError(
                 f"the data folder {folder} is not safe: {place} belongs to another user (id {found.st_uid})",
                 hint=f"run `chown {os.getuid()} {shlex.quote(str(place))}`, or choose another data_dir",
                 field="data_dir",
             )
         shared = place != folder and found.st_mode & stat.S_ISVTX
         if found.st_mode & _others(found, its_parent=place != folder) and not shared:
-            raise StartError(
+            raise ConfigError(
                 f"the data folder {folder} is not safe: other users can write to {place} "
                 f"(mode {stat.S_IMODE(found.st_mode):o})",
                 hint=f"run `chmod go-w {shlex.quote(str(place))}`, or choose another data_dir",

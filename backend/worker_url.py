@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from backend.errors import StartError
+from backend.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
 _BACKLOG = 256
@@ -49,14 +49,14 @@ def socket_path(url: str) -> Path | None:
     """Return the path of a Unix socket's URL, None for another kind of URL.
 
     Raises:
-        StartError: It is not a worker's URL.
+        ConfigError: It is not a worker's URL.
     """
     parts = urlsplit(url)
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return Path(parts.path)
     if parts.scheme == "http" and parts.hostname and parts.port and parts.path in ("", "/"):
         return None
-    raise StartError(
+    raise ConfigError(
         f"{url!r} is not the URL of a worker", hint="use unix:///path/to/socket or http://HOST:PORT"
     )
 
@@ -65,17 +65,17 @@ def listen(url: str) -> socket.socket:
     """Return a socket that listens there. A Unix socket left behind by a killed worker is replaced.
 
     Raises:
-        StartError: It is not a worker's URL, or the port is taken.
+        ConfigError: It is not a worker's URL, or the port is taken.
     """
     path = socket_path(url)
     if path is None:
         # Whoever made the URL keeps the port by a socket of its own. Two workers of one user could share it.
         if is_answered(url):
-            raise StartError(f"a worker cannot listen on {url}: something answers there already")
+            raise ConfigError(f"a worker cannot listen on {url}: something answers there already")
         try:
             return socket.create_server(_host_and_port(url), backlog=_BACKLOG, reuse_port=True)
         except OSError as error:
-            raise StartError(f"a worker cannot listen on {url}: {error.strerror or error}") from error
+            raise ConfigError(f"a worker cannot listen on {url}: {error.strerror or error}") from error
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

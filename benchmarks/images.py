@@ -26,13 +26,13 @@ from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
 from backend.vision.pixels import ImageReader
-from backend.vision.shared import SharedImages
+from backend.vision.shared_caches import SharedImages
 from backend.vision.tower import ImageTower
 from benchmarks.common import Figure, service, write_result
 from tinkergym.agent.agent_loop import AgentLoop
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
-from tinkergym.images.files import alive
+from tinkergym.images.stored_images import alive
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import Adapter

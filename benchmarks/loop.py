@@ -18,7 +18,7 @@ from tinkergym.core import TextEnv
 from tinkergym.messages import observation_messages
 from tinkergym.registration.environments import make_environment, registered
 from tinkergym.rollout.executors import Executor, InlineExecutor, ThreadExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Reasoning
 from tinkergym.schema.sampling import Completion, SampleRequest

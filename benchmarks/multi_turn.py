@@ -24,7 +24,7 @@ from backend.catalog.models import load_renderer_bundle
 from backend.compute.device_lock import send_helpers_home
 from backend.compute.weights import PolicyWeights
 from backend.engines.transformers.engine import TransformersEngine
-from backend.jobs.dataset import train_sequence, written
+from backend.jobs.dataset_records import train_sequence, written
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import likelihood_loss
@@ -34,7 +34,7 @@ from benchmarks.common import Figure, paired_ratio, write_result
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Deliver
-from tinkergym.datasets.tokens import conversation_tokens
+from tinkergym.datasets.marked_tokens import conversation_tokens
 from tinkergym.errors import from_wire
 from tinkergym.games.against_opponent import AgainstOpponent
 from tinkergym.messages import Message

@@ -20,7 +20,7 @@ from benchmarks.common import Figure, Service, service, write_result
 GOAL_SECONDS = {"gateway": 3.0, "scheduler host": 10.0, "Ray GCS": 10.0, "raylet": 10.0}
 _MARKS = {
     "gateway": "backend.gateway",
-    "scheduler host": "backend.scheduler.host",
+    "scheduler host": "backend.scheduler.scheduler_host",
     "Ray GCS": "gcs_server",
     "raylet": "raylet",
 }

@@ -6,7 +6,7 @@ import time
 
 from benchmarks.common import Figure, write_result
 from tinkergym.registration.games import make_game
-from tinkergym.registration.known_games import registered_games
+from tinkergym.registration.packs import registered_games
 from tinkergym.testing.game_accounts import play_accounted
 
 GAMES = 1000

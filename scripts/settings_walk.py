@@ -24,7 +24,7 @@ WALKS = {
         "backend.gateway.routes_jobs:create_job",  # Over HTTP.
         "backend.workers.pool_jobs:PoolJobs._loop",  # Through the store.
     ),
-    "inside Admission.check": ("backend.admission.check:Admission.check",),
+    "inside Admission.check": ("backend.admission.admission:Admission.check",),
 }
 KEPT = re.compile(r"Spec|Any\b|Environment(Mix|Ref)|JobLease|Mapping|dict|Self|\b(Model|Value|T)\b")
 """Return types that may be the settings, or hold them."""

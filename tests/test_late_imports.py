@@ -22,11 +22,11 @@ DOORS = {
     ("tinkergym/wrappers/train_remotely.py", "tinkergym.wrappers.train_game"),  # pettingzoo
     ("backend/catalog/models.py", "backend.catalog"),  # huggingface_hub
     ("backend/engines/vllm/host.py", "backend.engines.vllm.host_images"),  # vLLM's processors of images
-    ("backend/scheduler/actor_processes.py", "backend.scheduler.core"),  # the store
+    ("backend/scheduler/actor_processes.py", "backend.scheduler.scheduler"),  # the store
     ("backend/scheduler/actor_processes.py", "backend.scheduler.ray_ranks"),  # torch
     ("backend/scheduler/actor_processes.py", "backend.store.store"),  # SQLAlchemy
     ("backend/scheduler/actor_processes.py", "backend.workers.pool_worker"),  # torch
-    ("backend/scheduler/host.py", "backend.scheduler"),  # Ray
+    ("backend/scheduler/scheduler_host.py", "backend.scheduler"),  # Ray
     ("backend/scheduler/ray_start.py", "ray"),
     ("backend/scheduler/ray_start.py", "ray._private"),
     ("backend/store/place.py", "sqlalchemy"),

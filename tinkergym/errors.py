@@ -1,5 +1,26 @@
 """Every error that tinkergym raises. Each has a type to catch and a text that says what to do next.
 
+    TinkerGymError
+    ├── InvalidRequestError: refused before anything started
+    │   ├── UnknownModelError, UnknownEnvironmentError, PromptTooLongError, TemplateError, InvalidToolError
+    │   ├── InvalidSpaceError, InvalidValueError
+    │   └── InvalidEnvironmentError
+    │       └── UnsupportedPartError, InvalidImageError
+    ├── AuthenticationError, NotFoundError, PayloadTooLargeError, MisdirectedRequestError
+    ├── VersionMismatchError
+    ├── ConflictError: the state does not allow it
+    │   └── PolicyVersionGoneError
+    ├── ServiceUnavailableError: try again
+    │   └── ServiceUnreachableError, TooManyRequestsError, EnvironmentBusyError
+    ├── JobFailedError: how a job ended
+    │   └── JobCancelledError, ParityError, TooManyFailedEpisodesError
+    ├── StorageFullError, CheckpointCorruptError, NonFiniteLossError, InternalServiceError, MissingExtraError
+    ├── RemoteEnvironmentError: an environment on a server raised
+    │   └── RemoteAnswerError
+    ├── EnvironmentTimeoutError, EnvironmentGoneError, EnvironmentInfrastructureError
+    ├── InvalidRewardError, EpisodeProtocolError, IllegalMoveError, OpponentFailedError, NoCompletionError
+    └── ToolError, ToolArgumentsError: shown to the model
+
 An error that crosses the wire keeps its type: `to_wire` and `from_wire` are inverse for every class here.
 """
 
@@ -72,35 +93,16 @@ class UnsupportedPartError(InvalidEnvironmentError, ValueError):
     """A message or a record has a part, such as an image, that the model does not support."""
 
 
-class ImageObservationError(UnsupportedPartError):
-    """The environment shows an image, and the model supports only text."""
-
-    def __init__(self, message: str, *, hint: str = "", field: str = "", code: str = "") -> None:
-        hint = hint or (
-            "choose a vision-language model such as nano-vl, or describe it in words under 'text' and leave "
-            "the image out of the observation"
-        )
-        super().__init__(message, hint=hint, field=field, code=code)
-
-
 class InvalidImageError(InvalidEnvironmentError, ValueError):
     """An image is broken, animated or too large, or the value is not an image."""
 
 
-class UnsupportedSpaceError(InvalidRequestError):
-    """A space does not support this: it cannot be flattened, or converted to JSON."""
-
-
 class InvalidSpaceError(InvalidRequestError):
-    """A JSON document does not describe a space."""
+    """A space cannot be flattened or written as JSON, or a JSON document does not describe one."""
 
 
 class InvalidValueError(InvalidRequestError):
     """A value does not belong to its space."""
-
-
-class InvalidDataError(InvalidRequestError):
-    """A dataset cannot be trained on. The message names the line, the field and the reason."""
 
 
 class PromptTooLongError(InvalidRequestError):
@@ -151,10 +153,6 @@ class ServiceUnreachableError(ServiceUnavailableError):
     """No service responds at the URL."""
 
 
-class ClientClosedError(TinkerGymError):
-    """This process closed its connection to the service, so retrying cannot help."""
-
-
 class StorageFullError(TinkerGymError):
     """The service's disk is full."""
 
@@ -165,12 +163,8 @@ class CheckpointCorruptError(TinkerGymError):
     """A checkpoint's files differ from what was written."""
 
 
-class NonFiniteGradientError(TinkerGymError):
-    """A gradient was NaN or infinite and was not applied."""
-
-
-class NonFiniteLossError(NonFiniteGradientError):
-    """A loss was NaN or infinite; its gradient was not applied."""
+class NonFiniteLossError(TinkerGymError):
+    """A loss or a gradient was NaN or infinite; nothing was applied."""
 
 
 class PolicyVersionGoneError(ConflictError):
@@ -190,11 +184,7 @@ class ParityError(JobFailedError):
 
 
 class TooManyFailedEpisodesError(JobFailedError):
-    """More of a step's episodes failed than `max_failed_fraction` allows."""
-
-
-class EnvironmentCrashedError(JobFailedError):
-    """The environment repeatedly crashed the process that played it."""
+    """Too many of a step's episodes failed, or the environment repeatedly crashed its process."""
 
 
 class InvalidRewardError(TinkerGymError):
@@ -210,11 +200,7 @@ class OpponentFailedError(TinkerGymError):
 
 
 class InvalidToolError(InvalidRequestError):
-    """A function cannot be used as a tool: its annotations, its docstring or its name are wrong."""
-
-
-class PythonToolRefusedError(InvalidToolError):
-    """A service does not run Python that policies write: its operator or its machine does not allow it."""
+    """A function cannot be used as a tool, or the operator or the machine does not allow `PythonTool`."""
 
 
 class ToolArgumentsError(TinkerGymError):
@@ -270,18 +256,8 @@ class EnvironmentBusyError(ServiceUnavailableError):
         return (*super().__reduce__(), {"retry_after_seconds": self.retry_after_seconds})
 
 
-class StepIndexError(ConflictError):
-    """A call to an environment on a server has an unexpected sequence number."""
-
-
-class ProtocolVersionError(TinkerGymError):
-    """Client and environment server use different versions of their protocol."""
-
-    http_status = 426
-
-
 class VersionMismatchError(TinkerGymError):
-    """Client and service have versions that may be incompatible."""
+    """Client and service, or client and environment server, have versions that may be incompatible."""
 
     http_status = 426
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 
 from backend.admission.facts import Facts
-from backend.admission.models import require_offered
-from backend.catalog.memory_needs import expected_bytes
+from backend.admission.offered_models import require_offered
+from backend.catalog.tensor_files import expected_bytes
 from backend.compute.layer_names import names, no_such_layer
 from backend.config import VLLM_LEAST_TEMPERATURE
-from tinkergym.errors import PythonToolRefusedError
+from tinkergym.errors import InvalidToolError
 from tinkergym.registration.packs import pack_modules
 from tinkergym.rollout.table_tools import SANDBOX
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
@@ -54,7 +54,7 @@ def tools_are_installed(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
     """Refuse tools that would make the service import or run code that its operator did not choose.
 
     Raises:
-        PythonToolRefusedError: It is the sandbox, and this service or its machine does not allow it.
+        InvalidToolError: It is the sandbox, and this service or its machine does not allow it.
     """
     del facts
     packs = pack_modules() - {"tinkergym"}
@@ -79,7 +79,7 @@ def tools_are_installed(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
 def _require_isolation(field: str) -> None:
     try:
         isolation_for(None)
-    except PythonToolRefusedError as error:
+    except InvalidToolError as error:
         error.field = field
         raise
 

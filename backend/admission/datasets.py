@@ -6,7 +6,7 @@ from backend.admission.facts import Facts
 from backend.admission.request_bounds import refuse_many_images
 from backend.store.images import Images
 from backend.store.uploads import Uploads
-from tinkergym.errors import InvalidDataError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.jobs.dataset import DatasetSpec
 from tinkergym.schema.jobs.spec import JobSpec
 from tinkergym.schema.refusals import Refusal
@@ -17,8 +17,8 @@ def datasets_fit(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
 
     Raises:
         NotFoundError: It was never uploaded by this tenant.
-        InvalidDataError: It is of another kind, or longer than the model's context.
-        InvalidRequestError: A sequence has too many images.
+        InvalidRequestError: It is of another kind, or longer than the model's context, or has too many
+            images.
     """
     if not isinstance(spec, DatasetSpec):
         return spec
@@ -28,9 +28,9 @@ def datasets_fit(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
     for field, data_id in spec.datasets.items():
         view = uploads.view(data_id)
         if view.kind != kind:
-            raise InvalidDataError(f"is data for {view.kind!r}, but the job is {kind!r}", field=field)
+            raise InvalidRequestError(f"is data for {view.kind!r}, but the job is {kind!r}", field=field)
         if view.longest > bundle.context_length:
-            raise InvalidDataError(
+            raise InvalidRequestError(
                 f"its longest record has {view.longest} tokens, but the context of {spec.model!r} "
                 f"{bundle.context_length}",
                 hint="shorten or drop such records, or choose a model with a longer context",
@@ -39,7 +39,7 @@ def datasets_fit(spec: JobSpec, facts: Facts) -> JobSpec | Refusal:
         images, most = uploads.images(data_id)
         if images:
             if bundle.images is None:
-                raise InvalidDataError(
+                raise InvalidRequestError(
                     f"it contains {len(images)} images, but {spec.model!r} supports only text",
                     hint="choose a vision-language model such as nano-vl",
                     field=field,

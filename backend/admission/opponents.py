@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from backend.external import judges
-from backend.external.tokens import without_token
+from backend.external.environment_tokens import without_token
 from backend.external.urls import is_remote
 from backend.store.store import TenantStore
 from tinkergym.errors import InvalidRequestError, NotFoundError

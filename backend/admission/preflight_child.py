@@ -10,16 +10,16 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from backend.processes.one_question import one_question
+from backend.processes.children import one_question
 from tinkergym.agent.image_placeholders import hashes_of
 from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.tool_turns import offered_tools, require_calls_readable
 from tinkergym.core import refuse_unfinished
 from tinkergym.errors import (
-    ImageObservationError,
     InvalidEnvironmentError,
     InvalidImageError,
     TinkerGymError,
+    UnsupportedPartError,
 )
 from tinkergym.messages import NOT_IN_WORDS, messages_to_answer, opening_messages
 from tinkergym.registration.environments import make_environment, pack_of
@@ -83,12 +83,10 @@ def examine(
         try:
             tokens, images = _first_prompt(renderer, observation, system_prompt, environment_prompt)
             longest, most_images = max(longest, tokens), max(most_images, images)
-        except InvalidImageError as error:
-            raise InvalidImageError(
+        except (InvalidImageError, UnsupportedPartError) as error:
+            raise type(error)(
                 f"{reference.id}: {error.message}", hint=error.hint, field="environment"
             ) from error
-        except ImageObservationError as error:
-            raise ImageObservationError(f"{reference.id}: {error.message}", field="environment") from error
         except (TypeError, ValueError) as error:
             raise InvalidEnvironmentError(
                 f"the observation of {reference.id} cannot be rendered for a language model: {error}",

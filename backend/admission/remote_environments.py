@@ -7,7 +7,7 @@ from typing import TypeVar
 from backend.admission.facts import Facts
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
-from backend.external.tokens import EnvTokens, without_token
+from backend.external.environment_tokens import EnvTokens, without_token
 from backend.external.urls import as_remote, is_remote, pinned
 from tinkergym.schema.jobs.evaluated_spec import EvaluatedSpec
 from tinkergym.schema.jobs.parts import EnvironmentRef

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backend.app.temporary_folders import owned, remove_leftovers
 from backend.config import LONGEST_RUN_DIR, ServiceConfig
-from backend.errors import StartError
+from backend.errors import ConfigError
 from backend.private_folder import close_to_others, private_files, refuse_changes_by_others
 from backend.store.place import database_file, default_url
 from tinkergym.errors import StorageFullError
@@ -28,7 +28,7 @@ def claimed(config: ServiceConfig) -> Iterator[None]:
     Until then this process and its children create files that only this user can read.
 
     Raises:
-        StartError: It cannot be written, another service runs on it, or other users can change it or reach
+        ConfigError: It cannot be written, another service runs on it, or other users can change it or reach
             the folder for sockets.
         StorageFullError: Its disk has less than `min_free_bytes` left.
     """
@@ -57,7 +57,7 @@ def _held(lock: Path, what: Path, setting: str) -> Iterator[None]:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise StartError(
+        raise ConfigError(
             f"{lock} cannot be written: {error.strerror or error}",
             hint=f"choose another {setting}",
             field=setting,
@@ -67,7 +67,7 @@ def _held(lock: Path, what: Path, setting: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.read(descriptor, 100).decode("ascii", "replace").strip() or "unknown"
-            raise StartError(
+            raise ConfigError(
                 f"another `tinkergym serve` (process {holder}) already runs on {what}",
                 hint=f"use it, stop it, or choose another {setting}",
                 field=setting,
@@ -85,12 +85,12 @@ def write_local_file(config: ServiceConfig, url: str, api_key: str) -> None:
     """Write the service's address for clients on this machine; readable by its owner only.
 
     Raises:
-        StartError: It cannot be written.
+        ConfigError: It cannot be written.
     """
     try:
         _write_local_file(config, url, api_key)
     except OSError as error:
-        raise StartError(
+        raise ConfigError(
             f"{config.local_file} cannot be written: {error.strerror or error}",
             hint="free some space, or move away what is in its place",
             field="data_dir",
@@ -129,7 +129,7 @@ def _refuse_long_temporary_folder(run_dir: Path) -> None:
     length = len(os.fsencode(temporary))
     most = LONGEST_RUN_DIR - len(os.fsencode(run_dir)) + length
     if length > most:
-        raise StartError(
+        raise ConfigError(
             f"the path of the temporary folder, {temporary}, has {length} bytes, but Ray's sockets below "
             f"it allow only {most}",
             hint="set TMPDIR to a folder with a shorter path: TMPDIR=/tmp tinkergym serve",
@@ -147,7 +147,7 @@ def _make(config: ServiceConfig) -> None:
         with tempfile.TemporaryFile(dir=config.data_dir):
             pass
     except OSError as error:
-        raise StartError(
+        raise ConfigError(
             f"{error.filename or config.data_dir} cannot be written: {error.strerror or error}",
             hint="choose another data_dir, or set TINKERGYM_HOME",
             field="data_dir",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from backend.config import ServiceConfig
-from backend.errors import StartError
+from backend.errors import ConfigError
 
 _COMMAND = (sys.executable, "-m", "backend.workers.device_choice")
 _SECONDS = 60.0
@@ -21,7 +21,7 @@ def require_gpus(config: ServiceConfig, command: Sequence[str] | None = None) ->
     A check that does not finish refuses nothing: workers check again.
 
     Raises:
-        StartError: There is no such GPU.
+        ConfigError: There is no such GPU.
     """
     if not config.device.startswith("cuda"):
         return
@@ -33,4 +33,4 @@ def require_gpus(config: ServiceConfig, command: Sequence[str] | None = None) ->
             check=False,
         )
         if refused := json.loads(done.stdout or b"{}").get("refused"):
-            raise StartError(refused["message"], hint=refused["hint"], field=refused["field"])
+            raise ConfigError(refused["message"], hint=refused["hint"], field=refused["field"])

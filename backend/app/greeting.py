@@ -1,14 +1,33 @@
-"""The messages for the operator while the service starts."""
+"""The supervisor's messages to the operator, as sentences and as JSON, and those while the service starts."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from backend.app.notice import Notice
 from backend.app.probe import health_of
 from tinkergym import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An event of the service; printed, it is its sentence."""
+
+    event: str
+    """The kind of event for programs, stable when sentences are rewritten."""
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form for programs."""
+        return {"event": self.event, "message": self.message, **self.details}
+
 
 _REFUSALS_SECONDS = 1.0
 """Interval between checks for parts that do not start."""

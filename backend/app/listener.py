@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from backend.config import ServiceConfig
-from backend.errors import StartError
+from backend.errors import ConfigError
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -18,20 +18,20 @@ def listening(config: ServiceConfig) -> Iterator[socket.socket]:
     """Hold the port until the block ends.
 
     Raises:
-        StartError: It is not available.
+        ConfigError: It is not available.
     """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         listener = socket.create_server((config.host, config.port), family=family, backlog=1024)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise StartError(
+            raise ConfigError(
                 f"port {config.port} on {config.host} is in use by another program",
                 hint="stop it, or choose another port with --port 8266 (0 takes any free one)",
                 field="port",
             ) from None
         reason = error.strerror or error
-        raise StartError(
+        raise ConfigError(
             f"cannot listen on {config.host}, port {config.port}: {reason}",
             hint="use an address of this machine and a port above 1023",
             field="host" if error.errno != errno.EACCES else "port",

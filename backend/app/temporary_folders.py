@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from backend.errors import StartError
+from backend.errors import ConfigError
 from backend.private_folder import make_private
 from tinkergym.tools.sandbox.python_run import FOLDER_PREFIX
 
@@ -27,13 +27,13 @@ def owned(folder: Path) -> Iterator[None]:
     """Create a private folder, locked until the block ends and then removed.
 
     Raises:
-        StartError: It cannot be created, or other users can reach it.
+        ConfigError: It cannot be created, or other users can reach it.
     """
     try:
         make_private(folder)
         lock = (folder / _LOCK).open("w")
     except OSError as error:
-        raise StartError(
+        raise ConfigError(
             f"{error.filename or folder} cannot be written: {error.strerror or error}",
             hint="choose another data_dir, or set TINKERGYM_HOME",
             field="data_dir",

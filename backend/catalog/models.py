@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from backend.catalog.context_length import CONTEXT_KEYS, context_length
+from backend.catalog.architecture import CONTEXT_KEYS, context_length
 from backend.catalog.image_rules import image_rules
 from backend.catalog.template_probe import Probe, probe_template
 from backend.catalog.tensor_files import tensors_of_file

@@ -1,15 +1,16 @@
 """The safetensors files of a model directory, from their headers; does not import torch.
 
 Weights are read with plain reads, never mapped: truncating a file while it is read must not crash the
-process.
+process. The files also say how much memory a pool of the model will need.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -184,3 +185,22 @@ def _cut_off(path: Path, missing: int) -> UnknownModelError:
 
 def _broken(what: str) -> UnknownModelError:
     return UnknownModelError(what, hint=_INSTEAD, field="model")
+
+
+_POOL_BYTES = 10**9
+"""Memory of a pool and its environment workers, excluding the weights."""
+
+
+def expected_bytes(model: str, models: Mapping[str, str]) -> int:
+    """Return the memory that a model's pool needs; unknown for models from the hub before their download.
+
+    Args:
+        model: A name, a folder or a hub id.
+        models: Folder of the named models.
+    """
+    weights = 0
+    # A folder that was removed or changed is reported by the pool; other models are waiting.
+    with suppress(OSError, RuntimeError, ValueError):
+        folder = Path(models.get(model, model)).expanduser()
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return _POOL_BYTES + weights

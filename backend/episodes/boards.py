@@ -114,7 +114,7 @@ class Boards:
 
         Raises:
             StorageFullError: A result could not be stored.
-            EnvironmentCrashedError: Too many workers died in the step.
+            TooManyFailedEpisodesError: Too many workers died in the step.
         """
         deadline = self._open.clock() + seconds
         with self._changed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from backend.episodes.episode_board import EpisodeBoard
 from backend.learner.sequences import TokenLimits
 from tinkergym.basics.bounded_dict import BoundedDict
-from tinkergym.errors import EnvironmentCrashedError, TinkerGymError
+from tinkergym.errors import TinkerGymError, TooManyFailedEpisodesError
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import JobRef
@@ -84,7 +84,7 @@ class JobBoard:
         self.isolate()
         self.worker_deaths += 1
         if self.worker_deaths >= MOST_WORKER_DEATHS:
-            self.error = EnvironmentCrashedError(
+            self.error = TooManyFailedEpisodesError(
                 f"{self.worker_deaths} environment workers died while they played step {self.board.step}",
                 hint="the environment seems to crash or fill the memory of its process; use "
                 "rollout='client' to play it in your own process and see how",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from backend.episodes.played import Played
 from backend.store.blobs import BlobMissingError, Blobs
 from tinkergym.errors import NotFoundError
-from tinkergym.trajectory.parts import content_text
+from tinkergym.trajectory.content_parts import content_text
 
 _FOLDER = "actions"
 

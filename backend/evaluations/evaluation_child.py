@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from backend.machine_paths import MachinePaths
-from backend.processes.one_question import one_question
+from backend.processes.children import one_question
 from tinkergym.errors import InternalServiceError, TinkerGymError
 from tinkergym.evaluation.evaluate import PolicyEpisode, make_once, play_policy
 from tinkergym.registration.environments import make_environment

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from backend.external.tokens import EnvTokens
+from backend.external.environment_tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
 from tinkergym.network import allowed_origins
 from tinkergym.network.model_urls import origin_of

@@ -7,17 +7,17 @@ import socket
 import sys
 import time
 
-from backend.admission.models import FileCatalog
+from backend.admission.offered_models import FileCatalog
 from backend.admission.preflight import Preflight
 from backend.catalog.limited_reads import LimitedReads
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
-from backend.gateway.parts import GatewayParts
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.server import serve_on
-from backend.processes.children import spare_the_collector
+from backend.gateway.wiring import GatewayParts
+from backend.processes.children import freeze_startup_objects
 from backend.store.job_folders import JobFolders
 from backend.store.store import Store
 from backend.store.uploads import remove_unfinished
@@ -53,7 +53,7 @@ def main() -> None:
     logging.info("certificates are signed by %s", parts.operator_key.public)
     listener = socket.socket(fileno=int(sys.argv[1]))
     app = create_app(parts)
-    spare_the_collector()
+    freeze_startup_objects()
     serve_on(listener, app, config.limits)
     reads.close()
 

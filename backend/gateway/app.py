@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from backend.evaluations.playing import Evaluations
 from backend.gateway import (
-    answers,
+    error_responses,
     routes_data,
     routes_episodes,
     routes_evaluations,
@@ -23,11 +23,11 @@ from backend.gateway import (
     routes_sample,
     routes_service,
 )
+from backend.gateway.dependencies import document
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.host_check import HostCheck
-from backend.gateway.openapi_document import document
-from backend.gateway.parts import GatewayParts
 from backend.gateway.request_limits import RequestLimits
+from backend.gateway.wiring import GatewayParts
 
 _JOB_CHECK_THREADS = 8
 """Submissions that are checked, or wait for their check, at once; further ones queue. A tenant has half."""
@@ -107,7 +107,7 @@ def create_app(parts: GatewayParts) -> FastAPI:
         routes_service,
     ):
         app.include_router(module.router)
-    answers.install(app)
+    error_responses.install(app)
     app.add_middleware(HostCheck, names=[parts.config.host, *parts.config.host_names])
     app.add_middleware(RequestLimits, limits=parts.config.limits)
     return app

@@ -1,19 +1,21 @@
-"""What nearly every route depends on: the authenticated tenant and the request's body."""
+"""What nearly every route depends on: the authenticated tenant, and the request's body."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Path, Query, Request, Security
+from fastapi import Depends, FastAPI, Path, Query, Request, Security
+from fastapi.openapi.utils import get_openapi
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from pydantic_core import from_json
 from starlette.datastructures import Headers
 
 from backend.gateway.fair_routes import read_now
 from backend.gateway.fair_threads import FairThreads
-from backend.gateway.parts import parts_of
+from backend.gateway.wiring import parts_of
 from backend.store.store import TenantStore
 from tinkergym import __version__
 from tinkergym.errors import AuthenticationError, InvalidRequestError, PayloadTooLargeError
@@ -163,3 +165,24 @@ async def aside(request: Request, read: Callable[[], Value], body: bytearray) ->
         return read()
     threads: FairThreads = request.app.state.large_bodies
     return await threads.run(request.state.tenant_id, read)
+
+
+_REF = "#/components/schemas/{model}"
+_BODIES: list[type[BaseModel]] = []
+
+
+def describes(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the OpenAPI description of a body that `body_of` reads."""
+    _BODIES.append(model)
+    schema = {"$ref": _REF.format(model=model.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the document; it is made by the first request for it."""
+    if app.openapi_schema is None:
+        made = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=_REF)
+        made["components"]["schemas"] = bodies["$defs"] | made["components"]["schemas"]
+        app.openapi_schema = made
+    return app.openapi_schema

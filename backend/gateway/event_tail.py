@@ -44,7 +44,7 @@ class EventTail:
         news.set()
         self._waiting[job_id].add(news)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look())
+            self._task = asyncio.create_task(self._poll())
         try:
             yield news
         finally:
@@ -73,7 +73,7 @@ class EventTail:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         # Starts before the newest event, so that one written between the watch and this line is not missed.
         position = 0
         first = True

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from backend.gateway.answers import error_response
+from backend.gateway.error_responses import error_response
 from tinkergym.errors import MisdirectedRequestError
 
 

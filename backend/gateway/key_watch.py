@@ -37,7 +37,7 @@ class KeyWatch:
         """Call `end` if the key is revoked before the block ends."""
         self._open[key].add(end)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look())
+            self._task = asyncio.create_task(self._poll())
         try:
             yield
         finally:
@@ -52,7 +52,7 @@ class KeyWatch:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while self._open:
             await asyncio.sleep(KEY_CHECK_SECONDS)
             for key, ends in list(self._open.items()):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backend.admission.models import may_name
-from backend.gateway.parts import GatewayParts
+from backend.admission.offered_models import may_name
+from backend.gateway.wiring import GatewayParts
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import (
     NotFoundError,

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from backend.config import GatewayLimits
 from backend.errors import RequestTimeoutError
 from backend.fairness.fair_places import FairPlaces, Hold
-from backend.gateway.answers import error_response
 from backend.gateway.dependencies import key_in
+from backend.gateway.error_responses import error_response
 from tinkergym.errors import (
     PayloadTooLargeError,
     ServiceUnavailableError,

@@ -14,11 +14,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
-from backend.gateway.dependencies import Body, Tenant, aside, body_of, refuse_many_values
+from backend.gateway.dependencies import Body, Tenant, aside, body_of, describes, refuse_many_values
 from backend.gateway.fair_routes import FairRoute, in_turn
-from backend.gateway.openapi_document import describes
-from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
+from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, InvalidRequestError, ServiceUnavailableError
 from tinkergym.schema.episodes import LeaseReply, LeaseRequest, SubmitReply, SubmitRequest

@@ -11,10 +11,9 @@ from fastapi.responses import StreamingResponse
 
 from backend.evaluations.playing import Evaluations
 from backend.external.urls import is_remote
-from backend.gateway.dependencies import Tenant, body_of, key_of
+from backend.gateway.dependencies import Tenant, body_of, describes, key_of
 from backend.gateway.fair_routes import FairRoute
-from backend.gateway.openapi_document import describes
-from backend.gateway.parts import parts_of
+from backend.gateway.wiring import parts_of
 from backend.lines_response import LinesResponse
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluation import EvaluationRequest

@@ -6,11 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from backend.gateway.dependencies import Body, Tenant, body_of
+from backend.gateway.dependencies import Body, Tenant, body_of, describes
 from backend.gateway.fair_routes import FairRoute
 from backend.gateway.fair_threads import FairThreads
-from backend.gateway.openapi_document import describes
-from backend.gateway.parts import parts_of
+from backend.gateway.wiring import parts_of
 from backend.store.images import Images
 from tinkergym.schema.data import ImageKept, ImageNames
 

@@ -11,15 +11,14 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import FileResponse
 from pydantic import Field, ValidationError
 
-from backend.admission.check import description_too_large, readable
+from backend.admission.admission import description_too_large, readable
 from backend.config import ServiceConfig
-from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, json_object
+from backend.gateway.dependencies import Body, NumberPath, Tenant, aside, describes, json_object
 from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.fair_threads import FairThreads
-from backend.gateway.openapi_document import describes
-from backend.gateway.parts import parts_of
 from backend.gateway.visible import shown_to
-from backend.store.checkpoint_files import checkpoint_path
+from backend.gateway.wiring import parts_of
+from backend.store.blobs import checkpoint_path
 from backend.store.job_folders import JobFolders
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.events import MOST_JOBS_LISTED, CheckpointView, EvaluationEvent

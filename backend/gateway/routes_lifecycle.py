@@ -6,9 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from backend.gateway.dependencies import Tenant, body_of
+from backend.gateway.dependencies import Tenant, body_of, describes
 from backend.gateway.fair_routes import FairRoute, in_turn
-from backend.gateway.openapi_document import describes
 from backend.gateway.visible import shown_to
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.updates import UpdateRequest

@@ -13,12 +13,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 
 from backend.admission.request_bounds import refuse_many_images
-from backend.gateway.dependencies import NumberPath, Tenant, body_of
+from backend.gateway.dependencies import NumberPath, Tenant, body_of, describes
 from backend.gateway.fair_routes import FairRoute, in_turn
-from backend.gateway.openapi_document import describes
-from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import job_and_pool
 from backend.gateway.visible import shown_to
+from backend.gateway.wiring import GatewayParts, parts_of
 from backend.store.images import Images
 from backend.store.store import PoolRecord, TenantStore
 from tinkergym.errors import ConflictError, ServiceUnavailableError

@@ -13,10 +13,9 @@ from pydantic import BaseModel
 
 from backend.gateway.dependencies import NumberQuery, Tenant
 from backend.gateway.fair_routes import FairRoute
-from backend.gateway.parts import parts_of
 from backend.gateway.visible import shown_to
-from backend.store.blobs import Blobs
-from backend.store.checkpoint_files import checkpoint_path
+from backend.gateway.wiring import parts_of
+from backend.store.blobs import Blobs, checkpoint_path
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym import __version__
 from tinkergym.schema.certificate import (

@@ -16,11 +16,10 @@ from fastapi.responses import StreamingResponse
 
 from backend.admission.request_bounds import refuse_too_many_logprobs
 from backend.fairness.fair_places import Hold
-from backend.gateway.dependencies import Tenant, body_of, key_of
+from backend.gateway.dependencies import Tenant, body_of, describes, key_of
 from backend.gateway.fair_routes import FairRoute, in_turn, read_now
-from backend.gateway.openapi_document import describes
-from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.pool_choice import pools_at_hand, want_pool
+from backend.gateway.wiring import GatewayParts, parts_of
 from backend.lines_response import LinesResponse
 from tinkergym.errors import InvalidRequestError, TooManyRequestsError
 from tinkergym.schema.ids import SeatRef

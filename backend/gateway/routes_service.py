@@ -10,14 +10,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from backend.admission.models import require_offered
-from backend.gateway.dependencies import Tenant, body_of, key_of
+from backend.admission.offered_models import require_offered
+from backend.gateway.dependencies import Tenant, body_of, describes, key_of
 from backend.gateway.fair_routes import FairRoute, in_turn
 from backend.gateway.fair_threads import FairThreads
-from backend.gateway.openapi_document import describes
-from backend.gateway.parts import GatewayParts, parts_of
 from backend.gateway.visible import disk_trouble, shown_to
-from backend.store.parts import lost_pools, pool_part
+from backend.gateway.wiring import GatewayParts, parts_of
+from backend.store.service_parts import lost_pools, pool_part
 from backend.store.store import TenantStore
 from tinkergym import __version__
 from tinkergym.errors import TinkerGymError
@@ -116,7 +115,7 @@ async def _renderer(request: Request, tenant: TenantStore, model: str, template:
 
 
 def _health(parts: GatewayParts, key: str) -> HealthView:
-    missing = parts.missing.look(_missing(parts), parts.clock())
+    missing = parts.missing.update(_missing(parts), parts.clock())
     owner, memory = False, dict[str, int]()
     with suppress(TinkerGymError):  # The missing part is the database.
         tenant_id = parts.store.keys.tenant_of(key) if key else None

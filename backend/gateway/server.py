@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from backend.config import GatewayLimits
-from backend.gateway.answers import error_response
+from backend.gateway.error_responses import error_response
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.serving.connection_limits import PunctualHead
 

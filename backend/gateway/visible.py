@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from backend.config import ServiceConfig
-from backend.gateway.parts import parts_of
+from backend.gateway.wiring import parts_of
 from backend.machine_paths import MachinePaths
 from backend.store.store import TenantStore
 from tinkergym.schema.events import (

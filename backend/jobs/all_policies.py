@@ -11,7 +11,7 @@ from backend.jobs.learn_phase import Learned
 from backend.policies.parity import Prompt, prompt_of
 from backend.policies.publishing import TakenWeights
 from backend.policies.trained_policy import TrainedPolicy
-from backend.store.facts import Fact
+from backend.store.stored_facts import Fact
 from tinkergym.schema.ids import AgentMetric, policy_of
 
 Taken = Mapping[str, TakenWeights]

@@ -9,8 +9,8 @@ from importlib import metadata
 
 from pydantic import JsonValue
 
-from backend.store.facts import Fact
-from backend.store.records import JobLease
+from backend.store.job_rows import JobLease
+from backend.store.stored_facts import Fact
 from tinkergym.schema.certificate import AttemptFacts
 
 _PACKAGES = ("tinkergym", "torch", "transformers", "peft", "numpy", "tokenizers", "vllm")

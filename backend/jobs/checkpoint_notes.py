@@ -64,7 +64,7 @@ class CheckpointNotes:
         if spec.leagues:
             self.league.add(step, played)
         if self._watch is not None:
-            warnings = self._watch.look(
+            warnings = self._watch.record_step(
                 step,
                 played,
                 is_saved=is_saved,

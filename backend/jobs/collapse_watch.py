@@ -45,7 +45,7 @@ class CollapseWatch:
         """The step of the last good version, whose checkpoint is to be kept."""
         return self._good_step
 
-    def look(
+    def record_step(
         self, step: int, played: Played, *, is_saved: bool, come_back: Callable[[int], str]
     ) -> list[WarningEvent]:
         """Record a step's games, and return new alarms.

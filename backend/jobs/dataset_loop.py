@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from backend.jobs.completions import speed_metrics
-from backend.jobs.dataset import Record, WrittenData, WrittenSequence, batch_numbers, read
+from backend.jobs.dataset_records import Record, WrittenData, WrittenSequence, batch_numbers, read
 from backend.jobs.evaluations import Evaluations
 from backend.jobs.job_context import JobContext
 from backend.jobs.job_control import ClientSilentError
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.step_report import spike_warnings
-from backend.store.facts import Fact
+from backend.store.stored_facts import Fact
 from tinkergym.schema.certificate import StepFacts
 from tinkergym.schema.events import JobState, StepEvent
 from tinkergym.schema.jobs.dataset import DatasetSpec
@@ -85,12 +85,12 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
             self._evaluations.begin(self._done_step)
         while not self._evaluations.collect(wait_seconds=_LOOK_SECONDS):
             context.control.check()
-            self._look_for_client()
+            self._check_client()
         done = f"step {self._done_step} of {spec.steps} is done"
         reason = self._evaluations.stop_reason
         context.store.set_state(context.lease, JobState.COMPLETED, f"{done}: {reason}" if reason else done)
 
-    def _look_for_client(self) -> None:
+    def _check_client(self) -> None:
         """Give the job's place up if the client that plays its last evaluations is away.
 
         Raises:
@@ -157,7 +157,7 @@ class WrittenDataJob(JobLoop[WrittenT_co]):
             self._evaluations.begin(step)
         self._evaluations.collect()
         if not last:
-            self._look_at_budget()
+            self._check_budget()
         if save and not last:
             self._let_engine_sleep()
 

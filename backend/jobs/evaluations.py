@@ -142,7 +142,7 @@ class Evaluations:
             wait_seconds: Time to wait for the first incomplete one.
 
         Raises:
-            EnvironmentCrashedError: Too many workers died in one.
+            TooManyFailedEpisodesError: Too many workers died in one.
         """
         context = self._context
         for step in sorted(self._pending):

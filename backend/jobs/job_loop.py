@@ -14,10 +14,16 @@ from collections.abc import Callable
 from typing import Generic
 
 from backend.errors import SERVICE_LOG, LeaseLostError, RankLostError
-from backend.jobs.another_attempt import RANK_LOST, UNAVAILABLE, begin_again
 from backend.jobs.attempt_facts import attempt_fact
 from backend.jobs.job_context import JobContext, SpecT_co
-from backend.jobs.job_control import ClientSilentError, PausedError, WorkerStoppingError
+from backend.jobs.job_control import (
+    RANK_LOST,
+    UNAVAILABLE,
+    ClientSilentError,
+    PausedError,
+    WorkerStoppingError,
+    begin_again,
+)
 from backend.store.kept_episodes import EPISODES_FOLDER, KeptEpisodes
 from tinkergym.errors import (
     InternalServiceError,
@@ -129,7 +135,7 @@ class JobLoop(ABC, Generic[SpecT_co]):
         updates = context.store.take_updates(context.lease, step)
         return settings_at(context.lease.spec, updates, step)
 
-    def _look_at_budget(self) -> None:
+    def _check_budget(self) -> None:
         """Pause the job before its next step if its budget is used up; a heartbeat may check too late."""
         context = self._context
         request = context.store.stop_request(context.job_id, time.time())

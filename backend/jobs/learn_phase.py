@@ -83,7 +83,7 @@ def learning(
     Raises:
         ParityError: The learner's logprobs of the sampled tokens differ from the engine's. The policy is
             unchanged.
-        NonFiniteGradientError: The policy is as before this optimizer step, which may not be the step's
+        NonFiniteLossError: The policy is as before this optimizer step, which may not be the step's
             first.
     """
     spec, algorithm = context.spec, context.spec.algorithm

@@ -22,7 +22,6 @@ from tinkergym.errors import (
     ConflictError,
     InvalidRequestError,
     JobCancelledError,
-    NonFiniteGradientError,
     NonFiniteLossError,
     NotFoundError,
 )
@@ -50,7 +49,7 @@ _MOST_UNSAVED_BYTES = 2**26
 _PUBLISHED = "published"
 """Why the checkpoint of the last published version is kept."""
 
-_REFUSALS = (InvalidRequestError, ConflictError, NotFoundError, NonFiniteGradientError)
+_REFUSALS = (InvalidRequestError, ConflictError, NotFoundError, NonFiniteLossError)
 """Errors of a single call: its caller gets them, and the next call is executed."""
 
 
@@ -124,7 +123,7 @@ class PolicyJob(JobLoop[PolicySpec]):
             tokens = _trained_tokens(stored.call) if result.error is None else 0
             context.store.finish_call(context.lease, stored.seq, result, tokens=tokens)
             if tokens:
-                self._look_at_budget()
+                self._check_budget()
         context.bell.done(context.job_id, stored.seq)
         self._unsaved_bytes += stored.bytes
         self._save_if_due(stored.call, result)

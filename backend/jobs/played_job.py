@@ -128,7 +128,7 @@ class PlayedJob(JobLoop[PlayedSpec]):
         with self._context.clock.part("evaluate"):
             while not self._evaluations.collect(wait_seconds=_LOOK_SECONDS):
                 self._context.control.check()
-                self._rollout.look_for_client()
+                self._rollout.check_client()
 
     def _train(self) -> None:
         context, spec = self._context, self._context.spec
@@ -275,7 +275,7 @@ class PlayedJob(JobLoop[PlayedSpec]):
         self._policies.step_finished()
         self._last_played = played
         if step < spec.steps:
-            self._look_at_budget()
+            self._check_budget()
         if self._is_saved(step) and step != spec.steps:
             with context.clock.part("checkpoint"):
                 self._save_what_is_done()

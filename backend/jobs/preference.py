@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from backend.jobs.dataset import Record, batch_numbers, train_sequence
 from backend.jobs.dataset_loop import Update, WrittenDataJob
+from backend.jobs.dataset_records import Record, batch_numbers, train_sequence
 from backend.jobs.job_context import JobContext
 from backend.jobs.reference import ReferenceLogprobs
 from backend.learner.preference_loss import (

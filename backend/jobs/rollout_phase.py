@@ -101,7 +101,7 @@ class RolloutPhase:
         while True:
             outcome = context.boards.wait(context.job_id, step, seconds)
             context.control.check()
-            self.look_for_client()
+            self.check_client()
             self._tell_of_crash(step)
             self._tell_of_clients(step)
             if outcome == "done":
@@ -163,7 +163,7 @@ class RolloutPhase:
         context.store.append_event(context.lease, warning)
         self.begin(step)
 
-    def look_for_client(self) -> None:
+    def check_client(self) -> None:
         """Set the job's state by whether its client was heard from.
 
         Raises:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backend.jobs.dataset import Record, train_sequence
 from backend.jobs.dataset_loop import Update, WrittenDataJob
+from backend.jobs.dataset_records import Record, train_sequence
 from backend.learner.token_loss import likelihood_loss
 from tinkergym.schema.jobs.dataset import SFTSpec
 

@@ -9,13 +9,13 @@ from backend.episodes.staleness import staleness_metrics
 from backend.jobs.all_policies import AllPolicies
 from backend.jobs.collapse_watch import guard_metrics
 from backend.jobs.completions import completion_metrics, speed_metrics
-from backend.jobs.environment_report import per_environment
 from backend.jobs.job_context import JobContext
 from backend.jobs.learn_phase import Learned
 from backend.jobs.step_clock import StepSeconds
 from backend.jobs.step_report import (
     episodes_to_read,
     failure_warnings,
+    per_environment,
     spike_warnings,
     statistics,
     too_many_failures,
@@ -24,7 +24,7 @@ from backend.jobs.step_report import (
 from backend.jobs.strategy import Strategy
 from backend.jobs.turn_rewards import refuse_large_rewards
 from backend.jobs.zero_variance import nothing_to_compare
-from backend.store.facts import Fact
+from backend.store.stored_facts import Fact
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import StepEvent, WarningEvent, metric_by_policy
 from tinkergym.schema.jobs.played_spec import PlayedSpec

@@ -101,7 +101,7 @@ def outcomes_of(spec: RLSpec, seats: Sequence[PlayedSeat]) -> list[Outcome]:
     environments = {id(seat.request.environment): seat.request.environment for seat in seats}
     written = {key: environment.model_dump_json() for key, environment in environments.items()}
     return [
-        _paid(
+        _with_rewards(
             Outcome(
                 trajectory=seat.trajectory,
                 rewards=[],
@@ -125,7 +125,7 @@ def _place_of(seat: PlayedSeat) -> str:
     return f"{agent}|{'+'.join(opponents)}"
 
 
-def _paid(outcome: Outcome, rewards: list[float]) -> Outcome:
+def _with_rewards(outcome: Outcome, rewards: list[float]) -> Outcome:
     return replace(outcome, rewards=rewards, earned=compared_return(outcome.trajectory, rewards))
 
 
@@ -182,7 +182,7 @@ def _shuffled(outcomes: list[Outcome], shuffle: np.random.Generator) -> list[Out
         permuted = shuffle.permutation([rewards[n][k] for n, k in turns])
         for (n, k), reward in zip(turns, permuted.tolist(), strict=True):
             rewards[n][k] = reward
-    return [_paid(outcome, own) for outcome, own in zip(outcomes, rewards, strict=True)]
+    return [_with_rewards(outcome, own) for outcome, own in zip(outcomes, rewards, strict=True)]
 
 
 def _learned(spec: RLSpec, trajectory: Trajectory, number: int) -> npt.NDArray[np.bool_]:
@@ -277,7 +277,7 @@ def _with_penalty(
             for number, turn in enumerate(outcome.trajectory.turns):
                 if turn.segment == k:
                     rewards[number] -= algorithm.kl_coefficient * float(spread[turn.start : turn.end].sum())
-        charged.append(replace(_paid(outcome, rewards), token_costs=costs))
+        charged.append(replace(_with_rewards(outcome, rewards), token_costs=costs))
     return charged, total / max(tokens, 1)
 
 

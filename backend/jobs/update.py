@@ -67,7 +67,7 @@ def updating(
             unchanged.
 
     Raises:
-        NonFiniteGradientError: The policy is unchanged.
+        NonFiniteLossError: The policy is unchanged.
         TinkerGymError: The job was cancelled or must leave its worker; see `JobControl.check_within_step`.
     """
     context.control.check_within_step()

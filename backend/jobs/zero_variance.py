@@ -12,7 +12,7 @@ from backend.jobs.step_report import whose
 from tinkergym.schema.events import StepEvent, WarningEvent
 from tinkergym.schema.jobs.parts import CollapseGuard
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.trajectory.parts import content_text
+from tinkergym.trajectory.content_parts import content_text
 
 _MOST = 0.5
 """Of episodes, completions or groups: a larger fraction explains why nothing is learned."""

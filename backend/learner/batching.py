@@ -17,7 +17,7 @@ import numpy.typing as npt
 from backend.compute.cpu.same_rounding import filled_keys
 from backend.learner.image_numbers import ImageNumbers
 from backend.learner.sequences import TrainSequence
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 IntArray = npt.NDArray[np.int64]
 

@@ -22,8 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
-from backend.catalog.context_length import context_length
-from backend.catalog.recurrence import keeps_a_state
+from backend.catalog.architecture import context_length, keeps_a_state
 from backend.compute.cpu.fast_linears import speed_up_linears
 from backend.compute.cpu.fast_norms import speed_up_norms
 from backend.compute.seeing import has_mrope
@@ -37,7 +36,7 @@ from backend.vision.positions import mrope_positions
 from backend.vision.tower import BASE, ImageTower, KeptFeatures, embedded, kept_or_computed
 from tinkergym.errors import InvalidRequestError, UnknownModelError, UnsupportedPartError
 from tinkergym.schema.views import ImageRules
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 _PROBE_LENGTH = 12
 _KEPT_PROBE_LENGTH = 128

@@ -39,7 +39,7 @@ from backend.learner.training_states import TrainingState, TrainingStates
 from backend.learner.value_head import ValuePass
 from backend.learner.worker_threads import WorkerThreads
 from backend.vision.pixels import ImageSource
-from backend.vision.shared import SharedImages, shared
+from backend.vision.shared_caches import SharedImages, shared
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.optimizer import AdamW, OptimizerStep
 

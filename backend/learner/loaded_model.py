@@ -21,7 +21,7 @@ from backend.learner.activations import (
 )
 from backend.learner.adapters import AdapterSet
 from backend.learner.causal_lm import CausalLM
-from backend.vision.shared import SharedImages
+from backend.vision.shared_caches import SharedImages
 from backend.vision.tower import ImageTower
 
 _log = logging.getLogger(__name__)

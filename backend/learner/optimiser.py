@@ -10,7 +10,7 @@ from torch import nn
 
 from backend.learner.adamw import stepper
 from backend.learner.parallel.divided import whole
-from tinkergym.errors import ConflictError, NonFiniteGradientError
+from tinkergym.errors import ConflictError, NonFiniteLossError
 from tinkergym.schema.optimizer import AdamW
 
 DEFAULT = AdamW()
@@ -73,7 +73,7 @@ class PolicyOptimiser:
         """Clip the accumulated gradient, apply it and clear it; see `OptimizerStep`.
 
         Raises:
-            NonFiniteGradientError: A gradient is NaN or infinite. Weights and state are unchanged; the
+            NonFiniteLossError: A gradient is NaN or infinite. Weights and state are unchanged; the
                 gradient is cleared.
         """
         by_name = self.gradient()
@@ -83,7 +83,7 @@ class PolicyOptimiser:
             sizes = {name: whole(torch.linalg.vector_norm(gradient)) for name, gradient in by_name.items()}
             bad = [name for name, size in sizes.items() if not torch.isfinite(size)]
             self.clear()
-            raise NonFiniteGradientError(
+            raise NonFiniteLossError(
                 f"the gradient of {len(bad)} of {len(self._parameters)} tensors is NaN or infinite "
                 f"(first: {bad[0] if bad else 'their norm overflows'}); the weights were not changed",
                 hint="lower learning_rate, and check for extreme rewards or importance ratios",

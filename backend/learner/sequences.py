@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError
 from tinkergym.schema.sampling import Completion, SampleRequest
 from tinkergym.schema.views import ImageRules
-from tinkergym.trajectory.parts import ImageSpan, misplaced_image
+from tinkergym.trajectory.content_parts import ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import Segment
 
 FloatArray = npt.NDArray[np.float32]

@@ -11,8 +11,7 @@ from backend.learner.learner import Learner
 from backend.policies.directory import PolicyDirectory
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner
-from backend.store.blobs import Blobs
-from backend.store.checkpoint_files import checkpoint_path, checkpoints_of
+from backend.store.blobs import Blobs, checkpoint_path, checkpoints_of
 from backend.store.references import ReferredPolicy
 from backend.store.store import JobLease, ServiceStore
 

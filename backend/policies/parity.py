@@ -19,7 +19,7 @@ from backend.engines.protocol import SamplingEngine
 from backend.learner.sequences import FloatArray, TrainSequence
 from tinkergym.errors import ParityError, ServiceUnavailableError
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 _PROMPTS = 8
 _TOKENS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tinkergym.errors import NonFiniteGradientError
+from tinkergym.errors import NonFiniteLossError
 
 
 class StepChange:
@@ -28,7 +28,7 @@ class StepChange:
         before, self._begun = self._begun, True
         try:
             yield
-        except NonFiniteGradientError:
+        except NonFiniteLossError:
             # The only error that guarantees unchanged weights and moments.
             self._begun = before
             raise

@@ -21,11 +21,10 @@ from backend.learner.token_loss import TokenLoss
 from backend.learner.train_pass import ForwardBackwardResult
 from backend.policies import parity
 from backend.policies.bound import Bound
-from backend.policies.checkpoints import PolicyCheckpoints
-from backend.policies.frozen_policy import FrozenPolicy
+from backend.policies.checkpoint_keeping import PolicyCheckpoints
 from backend.policies.publishing import TakenWeights, publish
 from backend.policies.step_change import StepChange
-from backend.policies.teacher import open_teacher
+from backend.policies.teacher import FrozenPolicy, open_teacher
 from backend.policies.witness import MOST_COMPARED, PolicyWitness
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.optimizer import OptimizerStep

@@ -13,7 +13,7 @@ import torch
 
 from backend.compute.weights import AdapterWeights, PolicyWeights
 from backend.learner.sequences import FloatArray, TrainSequence
-from backend.store.facts import Fact
+from backend.store.stored_facts import Fact
 from tinkergym.schema.certificate import AdapterFacts, AgreementFacts, PublishFacts
 
 MOST_COMPARED = 2
@@ -41,7 +41,7 @@ class PolicyWitness:
         seen = PublishFacts(agent=self._agent, version=version, attempt=self._attempt, weights_sha256=sha256)
         self._add("publish", version, seen)
         if version and not self._has_changed and isinstance(weights, AdapterWeights):
-            self._look_for_change(version, weights)
+            self._record_change(version, weights)
 
     def agreed(
         self, version: int, metrics: Mapping[str, float], *, tokens: int, by_probe: bool, allowed: float
@@ -101,7 +101,7 @@ class PolicyWitness:
         self._changed = None
         self._add("adapter", seen.version, seen)
 
-    def _look_for_change(self, version: int, weights: AdapterWeights) -> None:
+    def _record_change(self, version: int, weights: AdapterWeights) -> None:
         own = [tensor for name, tensor in weights.tensors.items() if ".lora_B." in name]
         norms = [float(torch.linalg.vector_norm(tensor)) for tensor in own]
         if not any(norms):

@@ -1,17 +1,19 @@
-"""Child processes that end with their parent, or can be found by a mark if they do not."""
+"""Child processes that end with their parent, or can be found by a mark; those that answer one request."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TextIO
 
 import psutil
 
@@ -98,7 +100,7 @@ def kill_marked(prefix: str, seconds: float = 5.0) -> int:
     return len(killed)
 
 
-def spare_the_collector() -> None:
+def freeze_startup_objects() -> None:
     """Exclude objects created during startup from garbage collection.
 
     A full collection took 0.4 s in a pool, every ten steps of a game, and stopped all other threads; in the
@@ -106,3 +108,19 @@ def spare_the_collector() -> None:
     """
     gc.collect()  # Existing garbage would stay permanently.
     gc.freeze()
+
+
+@contextmanager
+def one_question() -> Iterator[tuple[dict[str, Any], TextIO]]:
+    """Yield the JSON object of the standard input and where the answers go; the process ends with the block.
+
+    Responses go to the original standard output; anything printed from now on goes to stderr.
+    """
+    die_with_parent()
+    stand_back()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with answers:
+        yield json.load(sys.stdin), answers
+    # Not by returning: a thread of an environment could keep the process alive and the caller waiting.
+    os._exit(0)

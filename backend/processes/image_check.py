@@ -6,7 +6,7 @@ import json
 
 from backend.processes.limited_child import ChildLimitError, ChildLimits, LimitedChild, answer_questions
 from tinkergym.errors import InvalidImageError, ServiceUnavailableError, TinkerGymError, from_wire
-from tinkergym.images.files import check_image
+from tinkergym.images.stored_images import check_image
 
 # Of what passes the checks of its structure, the most expensive files take 0.5 s and 0.4 GB.
 _LIMITS = ChildLimits(cpu_seconds=5, memory_bytes=2**30, wall_seconds=30.0)

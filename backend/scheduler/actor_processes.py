@@ -17,7 +17,7 @@ from typing import Any
 
 from backend.config import ServiceConfig
 from backend.episodes.env_worker_end import WorkerEnd
-from backend.processes.children import die_with_parent, spare_the_collector
+from backend.processes.children import die_with_parent, freeze_startup_objects
 from backend.processes.foreign_code import environment_for_packs
 from backend.scheduler.workers import PoolAddress, WorkerPool
 
@@ -54,7 +54,7 @@ class PoolProcess:
             token=self._address.token,
             start_ranks=ray_ranks,
         )
-        spare_the_collector()
+        freeze_startup_objects()
 
     def wait(self) -> None:
         """Return when the process should end; a caller that waits for this notices its death at once."""
@@ -126,7 +126,7 @@ class SchedulerProcess:
     def __init__(self, config_json: str, start_workers: Callable[[ServiceConfig], WorkerPool]) -> None:
         die_with_parent()
         _log_to_stderr()
-        from backend.scheduler.core import Scheduler
+        from backend.scheduler.scheduler import Scheduler
         from backend.store.store import Store
 
         config = ServiceConfig.model_validate_json(config_json)

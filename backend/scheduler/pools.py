@@ -13,7 +13,7 @@ from backend.config import ServiceConfig
 from backend.errors import SERVICE_LOG
 from backend.scheduler.room import MemoryBudget, PoolMemory, make_room, too_many
 from backend.scheduler.workers import PoolAddress, Running, WorkerPool
-from backend.store.parts import lost_pools, pool_part
+from backend.store.service_parts import lost_pools, pool_part
 from backend.store.store import ServiceStore
 from tinkergym.errors import InternalServiceError
 from tinkergym.schema.events import ErrorView, JobState
@@ -183,7 +183,7 @@ class Pools:
                 pool.memory_bytes = size
                 if pool.ready:
                     self._room.saw(pool.address.model, size)
-        self._store.weigh_pools(measured)
+        self._store.record_pool_memory(measured)
 
     def forget_lost(self, wanted: Collection[str]) -> None:
         """Stop reporting a missing pool when another is ready or none is needed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backend.catalog.memory_needs import expected_bytes
+from backend.catalog.tensor_files import expected_bytes
 
 MEMORY_TAKEN = "GB that pools_memory allows"
 """What a reason holds that speaks of memory."""

@@ -248,3 +248,18 @@ def _full_disk_named(path: Path) -> Iterator[None]:
                 f"no space left on the disk for {path}", hint="free space, then try again"
             ) from error
         raise
+
+
+def checkpoints_of(files: Blobs, agent: str) -> Blobs:
+    """Return the checkpoints of a job's policy, a folder each, among the files of the job."""
+    return files.below(f"checkpoints/{agent}")
+
+
+def folder_of(step: int) -> str:
+    """Return the key of a step's checkpoint."""
+    return f"step-{step:06d}"
+
+
+def checkpoint_path(job_files: Blobs, job_id: str, agent: str, step: int) -> Path:
+    """Return the local path of a checkpoint, among the files of all jobs."""
+    return checkpoints_of(job_files.below(job_id), agent).local(folder_of(step))

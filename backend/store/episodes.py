@@ -11,7 +11,7 @@ from typing import Literal
 from sqlalchemy import Connection, delete, select
 
 from backend.store.database import Database
-from backend.store.records import JobLease, fenced
+from backend.store.job_rows import JobLease, fenced
 from backend.store.tables import episodes
 from tinkergym.schema.episodes import EpisodeResult
 

@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from backend.store.blobs import BlobMissingError, Blobs
-from backend.store.quota_room import QuotaRoom
+from backend.store.usage import QuotaRoom
 from tinkergym.errors import InvalidRequestError, NotFoundError, PayloadTooLargeError
-from tinkergym.images.files import check_image
+from tinkergym.images.stored_images import check_image
 
 _LATELY_SECONDS = 3600.0
 """An image used this recently may belong to an episode in progress, or to a job that is being created."""

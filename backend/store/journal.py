@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from sqlalchemy import Connection, select, update
 
-from backend.store.checkpoint_views import NO_AGENT
 from backend.store.database import Database
-from backend.store.facts import Fact, write_facts
+from backend.store.job_rows import BODY, NO_AGENT, UPDATES, JobLease, append, enter_state, fenced, job_row
 from backend.store.policies import record_version
-from backend.store.records import BODY, UPDATES, JobLease, append, enter_state, fenced, job_row
+from backend.store.stored_facts import Fact, write_facts
 from backend.store.tables import events, jobs
 from backend.store.usage import count_tokens, counted
 from tinkergym.schema.events import (

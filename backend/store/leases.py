@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, 
 
 from backend.errors import LeaseLostError
 from backend.store.database import Database
-from backend.store.records import (
+from backend.store.job_rows import (
     BODY,
     FINAL_STATES,
     HeldJob,

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, update
 
-from backend.store.records import UPDATES, append, enter_state
+from backend.store.job_rows import UPDATES, append, enter_state
 from backend.store.tables import jobs
 from backend.store.usage import out_of_budget, used_up
 from tinkergym.errors import ConflictError

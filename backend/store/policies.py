@@ -1,4 +1,4 @@
-"""Policies: a base model plus an adapter, with an owner, versions and checkpoints. Jobs train them."""
+"""Policies: a base model plus an adapter, with an owner, versions and checkpoints that jobs make and need."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, delete, select
+from sqlalchemy import Connection, Row, delete, or_, select
 from sqlalchemy.dialects.sqlite import insert
 
-from backend.store.built_on import versions_in_use
-from backend.store.checkpoint_views import NO_AGENT, checkpoint_views
 from backend.store.database import Database
-from backend.store.records import JobLease, fenced
-from backend.store.tables import checkpoints, job_policies, policies, versions
+from backend.store.job_rows import FINAL_STATES, NO_AGENT, JobLease, checkpoint_views, fenced
+from backend.store.tables import checkpoints, job_policies, jobs, policies, versions
 from tinkergym.schema.events import CheckpointView
+from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.parts import Adapter
+from tinkergym.schema.jobs.spec import JobSpec, stored_spec
 from tinkergym.schema.jobs.training_spec import TrainingSpec
 
 _ADAPTER: TypeAdapter[Adapter] = TypeAdapter(Adapter)
@@ -180,3 +180,31 @@ def policy_record(row: Row[Any]) -> PolicyRecord:
         created_at=row.created_at,
         made_by_job=row.made_by_job,
     )
+
+
+def references_of(spec: JobSpec) -> list[PolicyRef]:
+    """Return the policies and jobs that a job depends on."""
+    return [PolicyRef.parse(text) for text in dict.fromkeys(spec.references().values())]
+
+
+def versions_in_use(connection: Connection, job_id: str, agent: str) -> set[int]:
+    """Return the versions of the policy trained by this job that unfinished jobs of its tenant still need."""
+    tenant_id = select(jobs.c.tenant_id).where(jobs.c.job_id == job_id).scalar_subquery()
+    policy_id = connection.scalar(
+        select(job_policies.c.policy_id).where(job_policies.c.job_id == job_id, job_policies.c.agent == agent)
+    )
+    specs = connection.scalars(
+        select(jobs.c.spec).where(
+            jobs.c.tenant_id == tenant_id,
+            jobs.c.job_id != job_id,
+            jobs.c.state.not_in(FINAL_STATES),
+            # Only the few jobs that name this one are read.
+            or_(jobs.c.spec.contains(job_id), jobs.c.spec.contains(policy_id)),
+        )
+    )
+    return {
+        ref.version
+        for spec in specs
+        for ref in references_of(stored_spec(spec))
+        if ref.version is not None and (ref.owner == policy_id or (ref.owner, ref.agent) == (job_id, agent))
+    }

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, select, update
 
 from backend.store.database import Database
+from backend.store.job_rows import FINAL_STATES, JobLease, fenced
 from backend.store.policies import record_version
-from backend.store.records import FINAL_STATES, JobLease, fenced
 from backend.store.tables import jobs, policy_calls
 from backend.store.usage import count_tokens
 from tinkergym.errors import CheckpointCorruptError, ConflictError, NotFoundError, TooManyRequestsError

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
-from backend.store.checkpoint_views import checkpoint_views
+from backend.store.job_rows import checkpoint_views, job_row
 from backend.store.journal import evaluation_events
 from backend.store.policies import (
     PolicyRecord,
@@ -14,7 +14,6 @@ from backend.store.policies import (
     policy_record,
     policy_row,
 )
-from backend.store.records import job_row
 from backend.store.tables import job_policies
 from tinkergym.errors import InvalidRequestError, NotFoundError
 from tinkergym.schema.events import CheckpointView

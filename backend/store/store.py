@@ -15,17 +15,17 @@ from sqlalchemy import func, select
 from backend.errors import ConfigError
 from backend.store.database import Database
 from backend.store.episodes import EpisodeStore
-from backend.store.facts import FactStore
+from backend.store.job_rows import HeldJob, JobLease, PoolRecord, QueuedJob, job_row
 from backend.store.journal import JournalStore
 from backend.store.keys import KeyStore
 from backend.store.leases import LeaseStore
-from backend.store.parts import PartStore
 from backend.store.place import database_file
 from backend.store.policies import PolicyStore
 from backend.store.policy_calls import PolicyCalls, PolicyCallStore
-from backend.store.records import HeldJob, JobLease, PoolRecord, QueuedJob, job_row
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.schema_version import require_current_schema
+from backend.store.service_parts import PartStore
+from backend.store.stored_facts import FactStore
 from backend.store.tables import events
 from backend.store.tenant import TenantStore
 from tinkergym.schema.ids import PolicyRef

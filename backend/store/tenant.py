@@ -11,9 +11,16 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, select, update
 
 from backend.store import lifecycle
-from backend.store.built_on import references_of
-from backend.store.checkpoint_views import checkpoint_views
 from backend.store.database import Database
+from backend.store.job_rows import (
+    FINAL_STATES,
+    append,
+    checkpoint_views,
+    enter_state,
+    event_view,
+    job_row,
+    job_view,
+)
 from backend.store.journal import evaluation_events
 from backend.store.keys import LOCAL_TENANT
 from backend.store.policies import (
@@ -23,8 +30,8 @@ from backend.store.policies import (
     policies_by_agent,
     policy_record,
     policy_row,
+    references_of,
 )
-from backend.store.records import FINAL_STATES, append, enter_state, event_view, job_row, job_view
 from backend.store.references import ReferredPolicy, find_policy
 from backend.store.tables import episodes, events, facts, jobs, policy_calls
 from backend.store.tenant_runs import TenantRuns

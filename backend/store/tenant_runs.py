@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from backend.store.checkpoint_views import checkpoint_views
 from backend.store.database import Database
 from backend.store.episodes import packed_results
-from backend.store.facts import FactKind, read_facts
+from backend.store.job_rows import checkpoint_views
 from backend.store.kept_episodes import KeptEpisodes
 from backend.store.policies import policies_by_agent
+from backend.store.stored_facts import FactKind, read_facts
 from backend.store.tables import episodes
 from tinkergym.schema.certificate import CheckpointFacts, EpisodeFate
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pydantic import Field
 
 from backend.store.blobs import BlobInfo, BlobMissingError, Blobs
-from backend.store.quota_room import QuotaRoom
+from backend.store.usage import QuotaRoom
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,

@@ -1,4 +1,4 @@
-"""A job's budget use, and what its tenant requests while a worker holds it.
+"""A job's budget use, what its tenant requests while a worker holds it, and the room for the tenant's files.
 
 Seconds count from heartbeat to heartbeat, so those after a dead worker's last one are not counted, and none
 is counted twice. Tokens count when their step is recorded; a repeated step adds nothing.
@@ -6,6 +6,7 @@ is counted twice. Tokens count when their step is recorded; a repeated step adds
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,3 +71,35 @@ def out_of_budget(job_id: str, why: str) -> str:
         f"its budget is used up: {why}; raise it with job.update(budget=...) or "
         f"`tinkergym jobs update {job_id} --set budget.hours=...` (or budget.tokens), then resume"
     )
+
+
+_SHARE = 8
+"""After listing all files, a process may add new ones up to this fraction of the room that is left before it
+lists them again. So up to 8 processes stay within the limit together.
+"""
+
+
+class QuotaRoom:
+    """How many more files of each tenant this process may add without listing them all again.
+
+    Thread-safe. Each process that adds files of a kind has one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left: dict[tuple[str, int], tuple[int, int]] = {}
+        """By tenant and limit: bytes and files."""
+
+    def take(self, tenant_id: str, limit: int, size: int) -> bool:
+        """Reserve room for a file; return False if there is not enough."""
+        with self._lock:
+            size_left, files_left = self._left.get((tenant_id, limit), (0, 0))
+            if size > size_left or files_left < 1:
+                return False
+            self._left[tenant_id, limit] = size_left - size, files_left - 1
+            return True
+
+    def seen(self, tenant_id: str, limit: int, *, size_left: int, files_left: int) -> None:
+        """Note how much room a listing of all files found."""
+        with self._lock:
+            self._left[tenant_id, limit] = size_left // _SHARE, files_left // _SHARE

@@ -14,8 +14,7 @@ from backend.episodes.job_board import JobBoard
 from backend.episodes.played import Played
 from backend.jobs.step_report import episodes_to_read, failure_warnings, statistics, too_many_failures
 from backend.learner.sequences import TokenLimits
-from backend.store.blobs import Blobs
-from backend.store.checkpoint_files import checkpoints_of, folder_of
+from backend.store.blobs import Blobs, checkpoints_of, folder_of
 from backend.store.store import JobLease, Store
 from backend.testing.scripted_catalog import VOCABULARY
 from tinkergym.schema.episodes import EpisodeResult, LeaseReply, LeaseRequest, SubmitReply, SubmitRequest

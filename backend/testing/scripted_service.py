@@ -30,7 +30,7 @@ from starlette.types import Message, Receive, Scope, Send
 from backend.config import ServiceConfig
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
-from backend.gateway.parts import GatewayParts
+from backend.gateway.wiring import GatewayParts
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from backend.store.tenant import TenantStore
@@ -135,7 +135,7 @@ class ScriptedService:
         pool_id = f"{POOL}{model}"
         self._store.service().register_pool(pool_id, model, "", "", _FOREVER)
         if model:
-            self._store.service().weigh_pools({pool_id: _MODEL_BYTES})
+            self._store.service().record_pool_memory({pool_id: _MODEL_BYTES})
 
     async def _serve(self, parts: GatewayParts, started: Future[None]) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()

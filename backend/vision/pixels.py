@@ -19,8 +19,8 @@ from torch import Tensor
 from backend.vision.processor import load_processor
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.errors import InvalidImageError, InvalidRequestError, UnknownModelError
-from tinkergym.images.files import as_seen, opened
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.images.stored_images import as_seen, opened
+from tinkergym.trajectory.content_parts import ImageSpan
 
 _INPUTS = ("pixel_values", "pixel_attention_mask", "image_grid_thw")
 _MOST_KEPT_BYTES = 256 << 20

@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from backend.errors import StartError
+from backend.errors import ConfigError
 
 
 def device_of(wanted: str, *, ranks: int, gpus: int | None = None) -> str:
@@ -23,26 +23,26 @@ def device_of(wanted: str, *, ranks: int, gpus: int | None = None) -> str:
         gpus: How many there are; None asks torch.
 
     Raises:
-        StartError: torch does not see the GPUs that the setting needs.
+        ConfigError: torch does not see the GPUs that the setting needs.
     """
     if gpus is None:
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "auto":
         wanted = "cuda" if gpus else "cpu"
     if wanted.startswith("cuda") and not gpus:
-        raise StartError(
+        raise ConfigError(
             f"device={wanted!r} is set, but torch sees no GPU on this machine",
             hint="set device=cpu, or install a CUDA build of torch",
             field="device",
         )
     if wanted.startswith("cuda") and (torch.device(wanted).index or 0) >= gpus:
-        raise StartError(
+        raise ConfigError(
             f"device={wanted!r} is set, but torch sees {gpus} GPUs, counted from 0",
             hint="set a lower number, or device=cuda",
             field="device",
         )
     if wanted.startswith("cuda") and ranks > gpus:
-        raise StartError(
+        raise ConfigError(
             f"learner_ranks={ranks} need one GPU each, but torch sees {gpus}",
             hint="lower learner_ranks, or set device=cpu",
             field="learner_ranks",
@@ -55,7 +55,7 @@ def main() -> None:
     wanted, ranks = sys.argv[1:]
     try:
         device_of(wanted, ranks=int(ranks))
-    except StartError as error:
+    except ConfigError as error:
         print(json.dumps({"refused": error.to_wire()}))
 
 

@@ -16,7 +16,7 @@ from backend.engines.scripted.engine import ScriptedEngine
 from backend.engines.token_sampling import uniforms
 from backend.engines.transformers.engine import TransformersEngine
 from backend.engines.vllm.engine import VllmEngine
-from backend.vision.shared import SharedImages
+from backend.vision.shared_caches import SharedImages
 from tinkergym.schema.sampling import SampleRequest
 
 EngineName = Literal["transformers", "vllm", "scripted"]

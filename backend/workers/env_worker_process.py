@@ -10,11 +10,11 @@ import logging
 
 from backend.config import ServiceConfig
 from backend.external import judges, opponent_models
-from backend.external.tokens import EnvTokens
+from backend.external.environment_tokens import EnvTokens
 from backend.machine_paths import MachinePaths
-from backend.processes.one_question import one_question
+from backend.processes.children import one_question
 from backend.workers.env_worker import run_env_worker
-from backend.workers.environments import environment_maker
+from backend.workers.installed_environments import environment_maker
 from tinkergym.tools.sandbox import isolation_rule
 from tinkergym.user_code.parent_watch import end_with_parent
 

@@ -69,12 +69,14 @@ class Heartbeat:
         try:
             pulse.lease = self._store.renew(pulse.lease, self._lease_seconds, self._clock())
         except LeaseLostError as error:
-            pulse.control.lose(error)
+            pulse.control.mark_lease_lost(error)
         except Exception as error:
             # The store may be busy for a moment; it is too late only when the lease has expired.
             _log.warning("the lease of %s was not renewed: %s", pulse.lease.job_id, error)
             if self._clock() >= pulse.lease.expires_at:
-                pulse.control.lose(LeaseLostError(f"the lease of {pulse.lease.job_id} ran out: {error}"))
+                pulse.control.mark_lease_lost(
+                    LeaseLostError(f"the lease of {pulse.lease.job_id} ran out: {error}")
+                )
 
     def _look_for_stop_request(self, pulse: Pulse) -> None:
         def look() -> None:

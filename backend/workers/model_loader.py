@@ -16,14 +16,14 @@ from backend.learner.checkpoints import Checkpoint
 from backend.learner.learner import Learner
 from backend.learner.parallel.data_parallel import DataParallelLearner
 from backend.learner.parallel.rank_process import StartRanks
+from backend.policies.checkpoint_keeping import stored_weights
 from backend.policies.directory import PolicyDirectory, StoredPolicy
 from backend.policies.early_requests import EarlyRequests
 from backend.policies.pool_learner import AnyLearner, PoolLearner
-from backend.policies.stored_weights import stored_weights
-from backend.store.checkpoint_files import checkpoint_path
+from backend.store.blobs import checkpoint_path
 from backend.store.images import EveryImage
 from backend.store.store import ServiceStore
-from backend.vision.shared import SharedImages
+from backend.vision.shared_caches import SharedImages
 from backend.workers.device_choice import device_of
 from backend.workers.engine_choice import make_engine
 from backend.workers.guest_models import ServedModel
@@ -45,7 +45,7 @@ class ModelLoader:
         Raises:
             UnknownModelError: There is no such model.
             InvalidRequestError: Its weights are unfit.
-            StartError: The configured device does not exist.
+            ConfigError: The configured device does not exist.
         """
         self._config, self._store, self._start_ranks = config, store, start_ranks
         self.model = model

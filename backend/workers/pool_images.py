@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from backend.config import ServiceConfig
 from backend.processes.image_check import ImageCheck
 from backend.store.images import Images
-from backend.store.quota_room import QuotaRoom
 from backend.store.store import TenantStore
+from backend.store.usage import QuotaRoom
 from tinkergym.schema.data import ImageKept, ImageNames
 
 

@@ -16,9 +16,8 @@ from backend.compute.device_lock import compute_alone
 from backend.compute.memory import give_memory_back
 from backend.episodes.lockstep import LockstepGate
 from backend.errors import SERVICE_LOG, RankLostError
-from backend.jobs.another_attempt import NOT_TAKEN_UP, RANK_LOST, begin_again
 from backend.jobs.job_context import JobContext
-from backend.jobs.job_control import JobControl
+from backend.jobs.job_control import NOT_TAKEN_UP, RANK_LOST, JobControl, begin_again
 from backend.jobs.job_loop import JobLoop
 from backend.jobs.kinds import loop_of
 from backend.jobs.step_clock import StepClock

@@ -77,7 +77,7 @@ class PoolWorker:
 
         Raises:
             UnknownModelError: There is no such model.
-            StartError: The configured device does not exist.
+            ConfigError: The configured device does not exist.
             InvalidRequestError: The engine or the learner cannot run it.
             MissingExtraError: The configured engine is not installed.
         """

@@ -26,9 +26,9 @@ from backend.admission.facts import Checked
 from backend.config import GatewayLimits, ServiceConfig
 from backend.gateway.app import create_app
 from backend.gateway.event_tail import EventTail
-from backend.gateway.parts import GatewayParts
 from backend.gateway.pool_proxy import PoolProxy
 from backend.gateway.server import protocol
+from backend.gateway.wiring import GatewayParts
 from backend.store.keys import LOCAL_TENANT
 from backend.store.store import Store
 from backend.testing.scripted_catalog import ScriptedCatalog
@@ -200,7 +200,7 @@ class PoolEndpoint:
 
 
 _OVER_SOCKETS = {
-    *("test_app", "test_request_limits", "test_event_tail", "test_pool_proxy", "test_waiting_leases"),
+    *("test_app", "test_request_limits", "test_event_tail", "test_pool_proxy"),
     *("test_routes_events", "test_routes_sample", "test_routes_episodes"),
 }
 """Test files about connections, or responses that arrive in parts."""

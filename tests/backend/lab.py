@@ -29,7 +29,7 @@ from tinkergym.datasets.prepare import prepare
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
 from tinkergym.remote.transport import Connection
-from tinkergym.rollout.play import RolloutWorker, play
+from tinkergym.rollout.play_list import RolloutWorker, play
 from tinkergym.schema.data import DataKind
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseReply, LeaseRequest, SubmitRequest
 from tinkergym.schema.events import Event, JobState

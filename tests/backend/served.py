@@ -33,7 +33,7 @@ time.sleep(600)
 SERVE = """
 import sys
 from backend.config import load_config
-from backend.app import main
+from backend.app import supervisor
 main._STOP_SECONDS = 300.0  # a test that waits for less sees what ends by itself
 config = load_config(None, sys.argv[2:])
 command = [sys.executable, sys.argv[1]]

@@ -1,7 +1,7 @@
 from backend.config import ServiceConfig
 from backend.machine_paths import MachinePaths
 from tinkergym.errors import UnknownModelError
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from backend.errors import StartError
+from backend.errors import ConfigError
 from backend.private_folder import make_private, refuse_changes_by_others
 
 
@@ -23,7 +23,7 @@ def test_rejects_folder_that_others_can_enter(tmp_path, mode):
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(StartError) as caught:
+    with pytest.raises(ConfigError) as caught:
         make_private(folder)
     assert caught.value.field == "data_dir"
     assert stat.S_IMODE(folder.stat().st_mode) == mode
@@ -32,7 +32,7 @@ def test_rejects_folder_that_others_can_enter(tmp_path, mode):
 def test_rejects_link_that_somebody_put_in_its_place(tmp_path):
     (tmp_path / "theirs").mkdir(mode=0o700)
     (tmp_path / "ours").symlink_to(tmp_path / "theirs")
-    with pytest.raises(StartError, check=lambda error: error.code == "not_own"):
+    with pytest.raises(ConfigError, check=lambda error: error.code == "not_own"):
         make_private(tmp_path / "ours")
 
 
@@ -40,7 +40,7 @@ def test_rejects_link_that_somebody_put_in_its_place(tmp_path):
 def test_rejects_folder_of_another_user(tmp_path):
     (tmp_path / "theirs").mkdir(mode=0o700)
     os.chown(tmp_path / "theirs", 65534, 65534)
-    with pytest.raises(StartError, check=lambda error: error.code == "not_own"):
+    with pytest.raises(ConfigError, check=lambda error: error.code == "not_own"):
         make_private(tmp_path / "theirs")
 
 
@@ -49,7 +49,7 @@ def test_rejects_folder_others_can_change_with_command_that_fixes_it(tmp_path, m
     folder = tmp_path / "our data"
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(StartError) as caught:
+    with pytest.raises(ConfigError) as caught:
         refuse_changes_by_others(folder)
     assert caught.value.field == "data_dir"
     subprocess.run(shlex.split(caught.value.hint.split("`")[1]), check=True)
@@ -61,7 +61,7 @@ def test_rejects_folder_replaceable_in_its_parent_by_naming_the_parent(tmp_path,
     parent = tmp_path / "parent"
     (parent / "between" / "ours").mkdir(parents=True)
     parent.chmod(mode)
-    with pytest.raises(StartError) as caught:
+    with pytest.raises(ConfigError) as caught:
         refuse_changes_by_others(parent / "between" / "ours")
     assert f"chmod go-w {parent}`" in caught.value.hint
 
@@ -84,6 +84,6 @@ def test_accepts_parent_that_the_users_own_group_can_write_to(tmp_path):
 def test_rejects_folder_that_another_user_owns_or_contains(tmp_path, given):
     (tmp_path / "parent" / "ours").mkdir(parents=True)
     os.chown(tmp_path / given, 12345, 12345)
-    with pytest.raises(StartError) as caught:
+    with pytest.raises(ConfigError) as caught:
         refuse_changes_by_others(tmp_path / "parent" / "ours")
     assert f"chown 0 {tmp_path / given}`" in caught.value.hint

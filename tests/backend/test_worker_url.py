@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from backend.errors import StartError
+from backend.errors import ConfigError
 from backend.worker_url import is_answered, listen, new_url, remove, socket_path
 
 
@@ -28,7 +28,7 @@ def test_opens_socket_for_owner_only_and_replaces_a_leftover(tmp_path):
 
 def test_reports_taken_port_with_its_url(tmp_path):
     url = new_url("tcp", tmp_path, "pool-1")
-    with listen(url), pytest.raises(StartError, match=url):
+    with listen(url), pytest.raises(ConfigError, match=url):
         listen(url)
     remove(url)
 
@@ -37,7 +37,7 @@ def test_reports_taken_port_with_its_url(tmp_path):
     "url", ["", "/run/pool.sock", "unix://", "unix://host/pool", "http://host", "http://:80", "ftp://host:1"]
 )
 def test_rejects_what_is_no_url_of_a_worker(url):
-    with pytest.raises(StartError):
+    with pytest.raises(ConfigError):
         socket_path(url)
 
 

@@ -12,7 +12,7 @@ from backend.catalog.models import load_renderer_bundle
 from backend.config import PACKAGED_MODELS
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import NotFoundError
-from tinkergym.images.files import ImageFile, image_file
+from tinkergym.images.stored_images import ImageFile, image_file
 from tinkergym.messages import observation_messages
 from tinkergym.schema.sampling import SampleRequest
 

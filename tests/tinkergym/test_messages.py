@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import (
-    ImageObservationError,
     InvalidEnvironmentError,
     InvalidImageError,
     TinkerGymError,
@@ -28,7 +27,7 @@ from tinkergym.messages import (
 )
 from tinkergym.spaces import Chat
 from tinkergym.testing import byte_bundle
-from tinkergym.trajectory.parts import ImagePart, TextPart, ToolCallPart
+from tinkergym.trajectory.content_parts import ImagePart, TextPart, ToolCallPart
 
 TOOL = {"role": "tool", "content": "42", "name": "calculator", "tool_call_id": "call-1"}
 PIXELS = np.zeros((2, 3, 3), np.uint8)
@@ -112,7 +111,7 @@ def test_rejects_what_is_no_text_and_no_messages(observation, error, reason):
     ],
 )
 def test_rejects_unexpected_image_and_names_its_place(observation, key):
-    with pytest.raises(ImageObservationError, match=key) as caught:
+    with pytest.raises(UnsupportedPartError, match=key) as caught:
         observation_messages(observation)
     # For those who catch what any unusable observation raises, and for those who want the type.
     assert isinstance(caught.value, ValueError)
@@ -207,9 +206,9 @@ def test_rejects_by_kind_a_part_that_text_models_lack(part):
 def test_keeps_type_of_image_error_on_the_wire():
     from tinkergym.errors import from_wire
 
-    error = ImageObservationError("there is one", field="environment")
+    error = UnsupportedPartError("there is one", field="environment")
     back = from_wire(json.loads(json.dumps(error.to_wire())))
-    assert (type(back), back.to_wire()) == (ImageObservationError, error.to_wire())
+    assert (type(back), back.to_wire()) == (UnsupportedPartError, error.to_wire())
     assert isinstance(back, TinkerGymError)
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tinkergym as tg
-from tinkergym.testing.checks import Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
+from tinkergym.testing.contract_checks import Outcome, run_checks
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides"
 BLOCK = re.compile(r"```python( needs (?P<needs>\w+))?\n(?P<code>.*?)```", re.DOTALL)

@@ -35,8 +35,8 @@ from tinkergym.messages import (
     opening_messages,
 )
 from tinkergym.schema.sampling import Completion, SampleRequest
+from tinkergym.trajectory.content_parts import Content, ImageSpan, content_text
 from tinkergym.trajectory.ledger import Ledger, Span
-from tinkergym.trajectory.parts import Content, ImageSpan, content_text
 from tinkergym.trajectory.trajectory import (
     LARGEST_REWARD,
     LONGEST_METRIC_NAME,

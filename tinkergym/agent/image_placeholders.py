@@ -12,10 +12,10 @@ from typing import Any
 
 from tinkergym.agent.templates import ChatTemplate
 from tinkergym.errors import InvalidImageError, TemplateError, UnsupportedPartError
-from tinkergym.images.files import alive
+from tinkergym.images.stored_images import alive
 from tinkergym.messages import Message
 from tinkergym.schema.views import ImageRules, ImageSizing
-from tinkergym.trajectory.parts import ImagePart, ImageSpan, TextPart
+from tinkergym.trajectory.content_parts import ImagePart, ImageSpan, TextPart
 
 MARK = "\U0010fffe"
 """Stands for an image where a message is one string; Unicode says that no text uses it."""

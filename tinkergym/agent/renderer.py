@@ -31,7 +31,7 @@ from tinkergym.errors import TemplateError
 from tinkergym.messages import Message, Role, assistant, plain_text, system, user
 from tinkergym.schema.views import ImageRules, RendererBundle
 from tinkergym.tool_calls.grammar import CallGrammar, grammar_of
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 # Placeholder for an answer to find out what the template writes after one; no template trims or escapes it.
 _ANSWER = "tinkergymAnswer7f3a"

@@ -14,7 +14,14 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.messages import Message, messages_text, plain_text
 from tinkergym.tool_calls.call import CallText, MalformedCall, ToolCall
 from tinkergym.tool_calls.grammar import CallGrammar
-from tinkergym.trajectory.parts import Content, Part, TextPart, ToolCallPart, ToolResultPart, content_text
+from tinkergym.trajectory.content_parts import (
+    Content,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    content_text,
+)
 
 
 def offered_tools(messages: Sequence[Message]) -> tuple[list[Message], list[dict[str, Any]]]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tinkergym.bridges.cookbook_package import chz, get_tokenizer, tinker, types
-from tinkergym.bridges.hugging_face import renderer_of
+from tinkergym.bridges.hugging_face_renderer import renderer_of
 from tinkergym.bridges.token_episode import TokenEpisode
 from tinkergym.registration.environments import make
 from tinkergym.trajectory.trajectory import StopReason

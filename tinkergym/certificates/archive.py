@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from tinkergym.errors import InvalidDataError
+from tinkergym.errors import InvalidRequestError
 
 _EXTENDED = {"path", "size"}
 """What the header of a file with a long name or of more than 8 GiB has. Others make readers disagree."""
@@ -72,7 +72,7 @@ class BundleFiles:
         """Return a file.
 
         Raises:
-            InvalidDataError: It is larger than `most_bytes`.
+            InvalidRequestError: It is larger than `most_bytes`.
         """
         if self.size(name) > (most := self._limits.most_bytes):
             raise unreadable(f"{name} has {self.size(name):,} bytes; at most {most:,} are read")
@@ -88,7 +88,7 @@ class BundleFiles:
         """Yield a file's lines; none if the file is missing.
 
         Raises:
-            InvalidDataError: One is longer than `most_bytes`, or the last one is cut.
+            InvalidRequestError: One is longer than `most_bytes`, or the last one is cut.
         """
         if name not in self._places:
             return
@@ -118,8 +118,8 @@ def reading_bundle(path: Path, limits: ReadLimits = LIMITS) -> Iterator[BundleFi
     """Open a bundle: a tar archive, or one compressed with gzip.
 
     Raises:
-        InvalidDataError: It has members that are not plain files with unique relative names, bytes after its
-            end, or is too large.
+        InvalidRequestError: It has members that are not plain files with unique relative names, bytes after
+            its end, or is too large.
         OSError, tarfile.TarError, zlib.error: It is not such an archive, or it is damaged.
     """
     with path.open("rb") as file:
@@ -135,9 +135,9 @@ def reading_bundle(path: Path, limits: ReadLimits = LIMITS) -> Iterator[BundleFi
             yield BundleFiles(unpacked, _read_places(unpacked, limits), limits)
 
 
-def unreadable(why: str) -> InvalidDataError:
+def unreadable(why: str) -> InvalidRequestError:
     """Return the error for a file that is no certificate or bundle of ours."""
-    return InvalidDataError(why, hint="name what job.certificate() wrote", field="path")
+    return InvalidRequestError(why, hint="name what job.certificate() wrote", field="path")
 
 
 def _unpack(packed: IO[bytes], target: IO[bytes], *, most: int, chunk_bytes: int) -> None:
@@ -211,7 +211,7 @@ class _Short:
         """Read `count` bytes.
 
         Raises:
-            InvalidDataError: That is more than a header of ours has.
+            InvalidRequestError: That is more than a header of ours has.
         """
         if count > self._chunk_bytes:
             raise unreadable(f"the archive has a header of {count:,} bytes")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tinkergym.certificates.policy_checks import policy_checks
-from tinkergym.certificates.wording import some
+from tinkergym.certificates.policy_checks import policy_checks, some
 from tinkergym.schema.certificate import Check, RunFacts, StepFacts
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 

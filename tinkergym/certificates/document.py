@@ -12,7 +12,7 @@ from tinkergym.certificates.bundle import CERTIFICATE
 from tinkergym.certificates.checks import checks_of
 from tinkergym.certificates.fact_consistency import fact_problems
 from tinkergym.certificates.sealing import own_sha256
-from tinkergym.errors import InvalidDataError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.certificate import Certificate
 
 
@@ -20,7 +20,7 @@ def read_certificate(body: bytes, limits: ReadLimits) -> Certificate:
     """Parse a certificate.
 
     Raises:
-        InvalidDataError: It is not one, is too large, or a name occurs twice in one of its objects.
+        InvalidRequestError: It is not one, is too large, or a name occurs twice in one of its objects.
     """
     if body.count(b"{") > limits.most_objects:
         raise unreadable(f"{CERTIFICATE} has more than {limits.most_objects:,} objects")
@@ -31,7 +31,7 @@ def read_certificate(body: bytes, limits: ReadLimits) -> Certificate:
         if first["type"] == "json_invalid":
             raise unreadable("this is not a certificate: it is not one JSON document") from None
         where = ".".join(map(str, first["loc"]))
-        raise InvalidDataError(
+        raise InvalidRequestError(
             f"the certificate cannot be read: {where}: {first['msg']}",
             hint="name what job.certificate() wrote, and use the tinkergym version that wrote it",
             field="path",
@@ -47,7 +47,7 @@ def refuse_repeated_names(body: bytes, name: str) -> None:
     """Refuse JSON in which an object has a name twice: readers disagree on its value.
 
     Raises:
-        InvalidDataError: It has.
+        InvalidRequestError: It has.
     """
 
     def once(pairs: list[tuple[str, object]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 
-from tinkergym.certificates.wording import some
+from tinkergym.certificates.policy_checks import some
 from tinkergym.errors import TinkerGymError
 from tinkergym.schema.certificate import AdapterFacts, AgreementFacts, EpisodeFate, PublishFacts, RunFacts
 from tinkergym.schema.ids import EpisodeId, JobRef, agent_version

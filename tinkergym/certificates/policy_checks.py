@@ -6,9 +6,8 @@ Pure: the same facts give the same checks anywhere.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from tinkergym.certificates.wording import some
 from tinkergym.schema.certificate import AdapterFacts, Check, RunFacts
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import agent_version
@@ -145,3 +144,13 @@ def _repeated(facts: RunFacts) -> Check:
         return Check(name=name, verdict="fails", text=text)
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     return Check(name=name, verdict="holds", text=f"{times}; every version has one set of weights")
+
+
+_LISTED = 5
+"""The most items listed in a sentence."""
+
+
+def some(items: Sequence[int] | Sequence[str]) -> str:
+    """Return the first few items, and how many more there are."""
+    shown = ", ".join(map(str, items[:_LISTED]))
+    return shown if len(items) <= _LISTED else f"{shown} and {len(items) - _LISTED} more"

@@ -86,8 +86,8 @@ def verify(path: str | Path, *, key: str | None = None, limits: ReadLimits = LIM
         limits: How much is read.
 
     Raises:
-        InvalidDataError: It is neither, is larger than what is read, or has members that are not plain files.
-        InvalidRequestError: `key` is not a public key.
+        InvalidRequestError: It is neither, is larger than what is read, or has members that are not plain
+            files; or `key` is not a public key.
         MissingExtraError: `key` is given, and the package cryptography is not installed.
     """
     path = Path(path)

@@ -10,12 +10,12 @@ from rich.markup import escape
 
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import AsJson, emit
+from tinkergym.cli.key_value_settings import parse_settings
 from tinkergym.cli.named_environment import environment_maker
 from tinkergym.cli.options import EnvironmentId, EnvironmentSettings
-from tinkergym.cli.settings import parse_settings
 from tinkergym.errors import InvalidRequestError
-from tinkergym.testing.checks import CHECKS, GAME_CHECKS, Outcome, checks_for, run_checks
 from tinkergym.testing.checks_subject import Subject
+from tinkergym.testing.contract_checks import CHECKS, GAME_CHECKS, Outcome, checks_for, run_checks
 
 
 def check(

@@ -17,6 +17,7 @@ from tinkergym.cli.eval_policy import PolicySource, open_policy
 from tinkergym.cli.field_options import SettingOption, with_decoding_options
 from tinkergym.cli.game_options import GameOptions
 from tinkergym.cli.json_output import AsJson, emit
+from tinkergym.cli.key_value_settings import parse_settings
 from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.options import (
     CUT,
@@ -26,7 +27,6 @@ from tinkergym.cli.options import (
     options_said,
     refuse_options,
 )
-from tinkergym.cli.settings import parse_settings
 from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError
 from tinkergym.evaluation.baselines import POLICIES

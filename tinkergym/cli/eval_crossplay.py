@@ -12,8 +12,8 @@ import typer
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.game_options import GameOptions, drawn, names_in, say_picture
 from tinkergym.cli.json_output import emit
+from tinkergym.cli.key_value_settings import parse_settings
 from tinkergym.cli.options import refuse_options
-from tinkergym.cli.settings import parse_settings
 from tinkergym.errors import InvalidRequestError, ServiceUnreachableError
 from tinkergym.evaluation.crossplay import CrossPlay, crossplay
 from tinkergym.evaluation.matches import Player

@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tinkergym.cli.settings import job_settings
+from tinkergym.cli.key_value_settings import job_settings
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.decoding import Decoding
 

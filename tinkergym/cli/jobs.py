@@ -12,9 +12,9 @@ from rich.cells import cell_len
 from tinkergym.cli.console import out
 from tinkergym.cli.following import follow
 from tinkergym.cli.json_output import AsJson, AsJsonLines, emit
+from tinkergym.cli.key_value_settings import parse_settings
 from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.options import ReportTo
-from tinkergym.cli.settings import parse_settings
 from tinkergym.display.progress import TrainingDisplay, update_words
 from tinkergym.remote.client import Client
 from tinkergym.remote.job import how_to_play_on

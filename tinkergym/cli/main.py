@@ -36,7 +36,7 @@ COMMANDS = {
     ),
     "play": ("play:play", "Play an environment yourself, or let a trained policy play."),
     "envs": (
-        "environments:envs",
+        "envs:envs",
         "List the environments of installed packs, and the entry points that were refused.",
     ),
     "new-env": (

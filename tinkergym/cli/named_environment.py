@@ -18,7 +18,7 @@ from tinkergym.games.text_game import TextGame
 from tinkergym.registration.arguments import argument_hint
 from tinkergym.registration.environments import make, registered
 from tinkergym.registration.games import make_game
-from tinkergym.registration.known_games import registered_games
+from tinkergym.registration.packs import registered_games
 from tinkergym.remote.imported import imported
 from tinkergym.rollout.environment_mix import EnvSources
 from tinkergym.rollout.local_environment import EnvSource, describe

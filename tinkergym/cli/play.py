@@ -17,6 +17,7 @@ from tinkergym.agent.tool_turns import offered_tools
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.field_options import SettingOption, with_decoding_options
 from tinkergym.cli.json_output import AsJsonLines, emit
+from tinkergym.cli.key_value_settings import parse_settings
 from tinkergym.cli.model_files import find_bundle
 from tinkergym.cli.named_environment import find_environment
 from tinkergym.cli.named_policy import named_policy
@@ -29,7 +30,6 @@ from tinkergym.cli.options import (
     refuse_options,
 )
 from tinkergym.cli.play_seat import Seating, play_seat
-from tinkergym.cli.settings import parse_settings
 from tinkergym.errors import InvalidRequestError
 from tinkergym.messages import Message, messages_text, observation_messages, opening_messages, system, user
 from tinkergym.registration.environments import make
@@ -39,7 +39,7 @@ from tinkergym.rollout.environment_host import AnyEnv, system_prompt_of
 from tinkergym.rollout.local_environment import Environment, describe
 from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.seat_tools import SeatTools
-from tinkergym.trajectory.parts import content_text
+from tinkergym.trajectory.content_parts import content_text
 
 MOST_STEPS = 1000
 """An episode is abandoned after this many steps."""

@@ -13,7 +13,7 @@ from rich.markup import escape
 from tinkergym.agent.coordinator import Position, Standing
 from tinkergym.cli.console import INTERRUPTED, err, out
 from tinkergym.cli.json_output import emit
-from tinkergym.cli.settings import parse_settings
+from tinkergym.cli.key_value_settings import parse_settings
 from tinkergym.errors import InvalidRequestError
 from tinkergym.evaluation.matches import Player
 from tinkergym.messages import observation_text

@@ -46,7 +46,9 @@ def serve(
             )
     settings = [*(f"{name}={value}" for name, value in said.items()), *(setting or [])]
     arguments = [*(["--json"] if as_json else []), *(["--config", str(config)] if config else [])]
-    run_service_program("backend.app.main", [*arguments, *(part for s in settings for part in ("--set", s))])
+    run_service_program(
+        "backend.app.supervisor", [*arguments, *(part for s in settings for part in ("--set", s))]
+    )
 
 
 def run_service_program(module: str, arguments: list[str]) -> None:

@@ -17,8 +17,8 @@ from tinkergym.rollout.local_environment import describe
 from tinkergym.schema.names import is_environment_url
 from tinkergym.schema.parsing import parse
 from tinkergym.serving.server import serve
-from tinkergym.serving.settings import ServerSettings
-from tinkergym.serving.tokens import Token, choose_token
+from tinkergym.serving.server_settings import ServerSettings
+from tinkergym.serving.server_token import Token, choose_token
 from tinkergym.tools.sandbox.isolation_rule import PythonToolSetting, requiring
 
 _TokenText = Annotated[

@@ -13,9 +13,9 @@ from tinkergym.cli.console import out
 from tinkergym.cli.field_options import SettingOption, with_job_options
 from tinkergym.cli.following import follow_or_detach
 from tinkergym.cli.json_output import AsJsonLines, emit
+from tinkergym.cli.key_value_settings import parse_settings
 from tinkergym.cli.named_environment import environments, find_environment
 from tinkergym.cli.options import TRACKERS, EnvironmentId, OneEnvironment
-from tinkergym.cli.settings import parse_settings
 from tinkergym.remote.client import Client
 from tinkergym.remote.job import Job
 from tinkergym.schema.jobs.dataset import PreferenceSpec, SFTSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tinkergym.images.files import MOST_BYTES
+from tinkergym.images.stored_images import MOST_BYTES
 
 _KEYS = ("messages", "prompt", "completion", "chosen", "rejected")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tinkergym.datasets.conversations import RowFaultError
 from tinkergym.datasets.rows import Row
-from tinkergym.images.files import image_file
+from tinkergym.images.stored_images import image_file
 from tinkergym.user_code.quoting import quoted
 
 _SPEAKERS = {

@@ -15,14 +15,14 @@ from typing import Any, Literal
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.conversations import RowFaultError, comparison, conversation
 from tinkergym.datasets.layouts import in_our_layout, in_pairs, without_columns
+from tinkergym.datasets.marked_tokens import Answers, comparison_tokens, conversation_tokens, text_tokens
 from tinkergym.datasets.rows import DataSource, Row, rows, source_name
-from tinkergym.datasets.tokens import Answers, comparison_tokens, conversation_tokens, text_tokens
 from tinkergym.datasets.tool_calls import calls_as_text, tools_of
-from tinkergym.errors import InvalidDataError, InvalidImageError, TemplateError, UnsupportedPartError
-from tinkergym.images.files import ImageFile
+from tinkergym.errors import InvalidImageError, InvalidRequestError, TemplateError, UnsupportedPartError
+from tinkergym.images.stored_images import ImageFile
 from tinkergym.messages import Message
 from tinkergym.schema.data import DataChunk, DataKind, DataManifest, TokenSequence
-from tinkergym.trajectory.parts import ImagePart
+from tinkergym.trajectory.content_parts import ImagePart
 
 Overlong = Literal["refuse", "drop"]
 
@@ -74,7 +74,7 @@ def prepare(
         chunk_tokens: The most tokens of a chunk of several records.
 
     Raises:
-        InvalidDataError: A row cannot be trained on, or there are none.
+        InvalidRequestError: A row cannot be trained on, or there are none.
     """
     read = _reader(kind, renderer, answers)
     collected, dropped, since = _Collected(kind, chunk_tokens), 0, 0
@@ -103,13 +103,13 @@ def prepare(
     if faults:
         raise _refusal(source_name(source), faults, field)
     if unseen := columns.unseen:
-        raise InvalidDataError(
+        raise InvalidRequestError(
             f"{source_name(source)}: no row has the column {unseen!r}", hint="leave it out", field="ignore"
         )
     if not collected.records:
         why = f"all of its {dropped} rows are longer than the model's context" if dropped else "has no rows"
         purpose = "train on" if field == "data" else "measure with"
-        raise InvalidDataError(
+        raise InvalidRequestError(
             f"{source_name(source)}: {why}", hint=f"there is nothing to {purpose}", field=field
         )
     return collected.finished(dropped)
@@ -233,9 +233,9 @@ def _record(
         return [], {}, "row: is nested too deeply"
 
 
-def _refusal(name: str, faults: list[str], field: str) -> InvalidDataError:
+def _refusal(name: str, faults: list[str], field: str) -> InvalidRequestError:
     first, *others = faults
     shown = others[: _MOST_FAULTS - 1]
     more = [f"{len(others) - len(shown)} more"] if len(others) > len(shown) else []
     also = f"also invalid: {'; '.join([*shown, *more])}" if others else ""
-    return InvalidDataError(f"{name}, {first}", hint=also, field=field)
+    return InvalidRequestError(f"{name}, {first}", hint=also, field=field)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tinkergym.datasets.image_paths import with_images
-from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.tasks.jsonl import MOST_LINE_BYTES, json_fault, lines_of
 from tinkergym.tasks.source import TaskSource
 
@@ -43,8 +43,7 @@ def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
         field: The name of the setting, for errors.
 
     Raises:
-        InvalidDataError: There is no such file.
-        InvalidRequestError: It is neither a file name nor a task source.
+        InvalidRequestError: There is no such file, or it is neither a file name nor a task source.
     """
     if isinstance(source, TaskSource):
         for index in range(len(source)):
@@ -58,7 +57,9 @@ def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
         )
     path = Path(source)
     if "\0" in str(path):
-        raise InvalidDataError(f"{str(path)!r} is not a file name: it contains a null character", field=field)
+        raise InvalidRequestError(
+            f"{str(path)!r} is not a file name: it contains a null character", field=field
+        )
     try:
         with path.open("rb") as file:
             for number, line in enumerate(lines_of(file), start=1):
@@ -66,7 +67,7 @@ def rows(source: DataSource, *, field: str = "data") -> Iterator[Row]:
                     yield _with_its_images(_parsed(f"line {number}", line), path.parent)
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror or error}"
-        raise InvalidDataError(reason, hint="name a readable .jsonl file", field=field) from None
+        raise InvalidRequestError(reason, hint="name a readable .jsonl file", field=field) from None
 
 
 def no_constant(name: str) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
 
-from tinkergym.display.tables import frame, with_metrics
-from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.display.pandas_tables import frame, with_metrics
+from tinkergym.errors import InvalidRequestError
 from tinkergym.messages import Message, assistant, system, user
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.ids import EpisodeId
@@ -20,7 +20,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.tasks.sequence import SequenceTasks
-from tinkergym.trajectory.parts import Content, TextPart, ToolCallPart, ToolResultPart, content_text
+from tinkergym.trajectory.content_parts import Content, TextPart, ToolCallPart, ToolResultPart, content_text
 from tinkergym.trajectory.trajectory import Trajectory
 
 GroupKey = tuple[int, int, str]
@@ -179,8 +179,8 @@ class StoredEpisodes(Sequence[StoredEpisode]):
                 as JSON Schema; stored episodes do not include them.
 
         Raises:
-            InvalidDataError: Nothing is left.
-            InvalidRequestError: An episode calls tools in the template's own format, but `tools` is missing.
+            InvalidRequestError: Nothing is left, or an episode calls tools in the template's own format
+                without `tools`.
         """
         if best_of is not None and (isinstance(best_of, bool) or best_of < 1):
             raise InvalidRequestError(f"must be a number from 1, not {best_of!r}", field="best_of")
@@ -204,8 +204,8 @@ class StoredEpisodes(Sequence[StoredEpisode]):
             min_margin: The two returns differ by more than this.
 
         Raises:
-            InvalidDataError: No group has two different answers with different returns.
-            InvalidRequestError: An episode has several turns.
+            InvalidRequestError: No group has two different answers with different returns, or an episode has
+                several turns.
         """
         rows = []
         for some in self._usable().values():
@@ -246,7 +246,7 @@ class StoredEpisodes(Sequence[StoredEpisode]):
 
     def _rows(self, rows: list[dict[str, Any]], hint: str) -> SequenceTasks:
         if not rows:
-            raise InvalidDataError(f"none of {self!r} is left to train on", hint=hint, field="data")
+            raise InvalidRequestError(f"none of {self!r} is left to train on", hint=hint, field="data")
         return SequenceTasks(rows)
 
 

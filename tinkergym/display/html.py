@@ -5,11 +5,10 @@ Pure functions from figures to text. All external text is escaped.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
-
-from tinkergym.display.curves import condense
 
 _WIDTH, _HEIGHT, _MARGIN = 480, 120, 4
 _MOST_POINTS = 240
@@ -80,3 +79,10 @@ def _picture(drawn: str, caption: str) -> str:
         f"<rect width='{_WIDTH}' height='{_HEIGHT}' fill='none' stroke='#ccc'/>{drawn}</svg>"
         f"<br/><small>{escape(caption)}</small>"
     )
+
+
+def condense(values: Sequence[float], columns: int) -> list[float]:
+    """Average neighbours so that at most `columns` values remain."""
+    count = min(columns, len(values))
+    edges = [index * len(values) // count for index in range(count)] + [len(values)] if count else []
+    return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]

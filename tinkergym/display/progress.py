@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tinkergym.display.curves import condense
+from tinkergym.display.html import condense
 from tinkergym.schema.events import (
     CheckpointEvent,
     EvaluationEvent,

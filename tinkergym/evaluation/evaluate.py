@@ -21,7 +21,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.agent.sampler import Sampler
 from tinkergym.display.episode_progress import episodes_shown
 from tinkergym.display.html import card, histogram
-from tinkergym.display.tables import frame, with_metrics
+from tinkergym.display.pandas_tables import frame, with_metrics
 from tinkergym.errors import InvalidRequestError, ServiceUnavailableError, TinkerGymError
 from tinkergym.evaluation.statistics import (
     finite_ends,
@@ -35,7 +35,7 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.rollout.executors import made
 from tinkergym.rollout.host_pool import MakeEnv
 from tinkergym.rollout.local_environment import describe_for_one
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.rollout.table_tools import with_seat_tools
 from tinkergym.schema.decoding import Decoding, DecodingOptions
 from tinkergym.schema.evaluation import EvaluationEpisode, EvaluationLine

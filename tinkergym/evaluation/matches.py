@@ -19,7 +19,7 @@ from tinkergym.evaluation.shared_table import GameAccount, SharedTable
 from tinkergym.games.against_opponent import TextPlayer
 from tinkergym.registration.games import make_playable
 from tinkergym.rollout.host_pool import MakeEnv
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.sampling import SampleRequest
 from tinkergym.trajectory.trajectory import Trajectory

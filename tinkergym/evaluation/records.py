@@ -16,7 +16,7 @@ from typing import IO, Any, Self
 from pydantic import ValidationError
 
 from tinkergym.errors import ConflictError, InvalidRequestError
-from tinkergym.trajectory.record import Record
+from tinkergym.trajectory.bounded_numbers import Record
 from tinkergym.trajectory.trajectory import Trajectory
 
 if sys.platform != "win32":

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tinkergym.core import SingleTurnEnv, TextEnv
 from tinkergym.datasets.stored_episodes import GroupKey, StoredEpisode, StoredEpisodes
-from tinkergym.display.tables import frame
+from tinkergym.display.pandas_tables import frame
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.evaluation.rescored_advantages import advantages, what_is_missing
 from tinkergym.messages import observation_text
@@ -26,7 +26,7 @@ from tinkergym.rubrics.rubric import Rubric, finite
 from tinkergym.schema.jobs.played_spec import PlayedSpec
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.tasks.source import TaskSource
-from tinkergym.trajectory.parts import content_text
+from tinkergym.trajectory.content_parts import content_text
 from tinkergym.user_code.awaiting import settled
 
 FloatArray = npt.NDArray[np.float64]
@@ -86,7 +86,7 @@ class Rescored(Sequence[RescoredEpisode]):
             f"{found['mean_after']:.3f}, {found['errors']} could not be scored\n"
             f"rankings changed in {found['groups_reranked']} of {found['groups']} groups, the best episode "
             f"in {found['groups_with_another_best']}; zero-variance groups "
-            f"{found['silent_groups_before']} -> {found['silent_groups_after']}\n"
+            f"{found['zero_variance_groups_before']} -> {found['zero_variance_groups_after']}\n"
             f"{compared}"
         )
 
@@ -111,8 +111,12 @@ class Rescored(Sequence[RescoredEpisode]):
             "mean_after": _mean([one.after for one in scored if one.after is not None]),
             "groups_reranked": len(reranked),
             "groups_with_another_best": len(another),
-            "silent_groups_before": sum(len({one.before for one in some}) < 2 for some in groups.values()),
-            "silent_groups_after": sum(len({one.after for one in some}) < 2 for some in groups.values()),
+            "zero_variance_groups_before": sum(
+                len({one.before for one in some}) < 2 for some in groups.values()
+            ),
+            "zero_variance_groups_after": sum(
+                len({one.after for one in some}) < 2 for some in groups.values()
+            ),
         } | (
             {}
             if self.no_advantages
@@ -140,7 +144,7 @@ class Rescored(Sequence[RescoredEpisode]):
     def episodes(self) -> StoredEpisodes:
         """The episodes with their new rewards, for `to_sft` and `to_preference`; without those not scored."""
         return StoredEpisodes(
-            (_paid(one.episode, one.after) for one in self._episodes if one.after is not None),
+            (_with_reward(one.episode, one.after) for one in self._episodes if one.after is not None),
             origin=f"{self._origin}, rescored",
         )
 
@@ -349,7 +353,7 @@ def _best(episodes: Sequence[RescoredEpisode], which: str) -> set[str]:
     return {one.episode.episode_id for one in episodes if getattr(one, which) == most}
 
 
-def _paid(episode: StoredEpisode, reward: float) -> StoredEpisode:
+def _with_reward(episode: StoredEpisode, reward: float) -> StoredEpisode:
     """Return an episode with its last turn's reward changed so that its return is `reward`."""
     if not episode.trajectory.turns:
         return episode

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinkergym.errors import ImageObservationError, InvalidImageError
+from tinkergym.errors import InvalidImageError, UnsupportedPartError
 from tinkergym.messages.image_parts import image_part
 from tinkergym.messages.message import ROLES, Message
-from tinkergym.trajectory.parts import Content, content_of
+from tinkergym.trajectory.content_parts import Content, content_of
 from tinkergym.user_code.quoting import quoted, type_in_words
 
 MOST_NAME_CHARACTERS = 256
@@ -46,7 +46,7 @@ def checked_messages(values: Any, where: str) -> list[Message]:
     Raises:
         TypeError: It is not a list.
         ValueError: One is not a message.
-        ImageObservationError: One has an image in an unsupported form.
+        UnsupportedPartError: One has an image in an unsupported form.
         InvalidImageError: An image is broken, animated or too large.
     """
     if not isinstance(values, list | tuple):
@@ -58,7 +58,7 @@ def checked_content(values: Sequence[Any], where: str) -> Content:
     """Return a message's content that is given as a list of parts. Images are read and checked.
 
     Raises:
-        ImageObservationError: An image is given in an unsupported form.
+        UnsupportedPartError: An image is given in an unsupported form.
         InvalidImageError: An image is broken, animated or too large.
         ValueError: It is not a list of parts.
     """
@@ -137,7 +137,7 @@ def _copied(functions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _parts(values: Sequence[Any], where: str) -> Content:
     try:
         content = content_of([_with_its_hash(value, where) for value in values])
-    except (ImageObservationError, InvalidImageError):
+    except (UnsupportedPartError, InvalidImageError):
         raise
     except ValueError as error:
         raise ValueError(
@@ -157,7 +157,7 @@ def _with_its_hash(value: Any, where: str) -> Any:
         return image_part(value["image"], f"{where}['content']")
     if value.get("type") == "image" and "sha256" in value:
         return value
-    raise ImageObservationError(
+    raise UnsupportedPartError(
         f"{where}['content'] contains an image in an unsupported form",
         hint="write {'type': 'image', 'image': pixels, a Pillow image, or the bytes of a file}",
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinkergym.errors import ImageObservationError, InvalidImageError
-from tinkergym.images.files import image_file
-from tinkergym.trajectory.parts import ImagePart, Part
+from tinkergym.errors import InvalidImageError, UnsupportedPartError
+from tinkergym.images.stored_images import image_file
+from tinkergym.trajectory.content_parts import ImagePart, Part
 from tinkergym.user_code.quoting import quoted, type_in_words
 
 _IMAGE_KEYS = ("image", "images")
@@ -17,14 +17,14 @@ def shows_images(observation: Mapping[Any, Any]) -> bool:
     """Whether there are images to show.
 
     Raises:
-        ImageObservationError: An image is under a key that is not supported.
+        UnsupportedPartError: An image is under a key that is not supported.
     """
     found = False
     for key, value in observation.items():
         if key in _IMAGE_KEYS:
             found = found or not _is_empty(value)
         elif is_image(value):
-            raise ImageObservationError(
+            raise UnsupportedPartError(
                 f"the observation has an image under {quoted(key)!r}",
                 hint="put it under 'image' for the model to see it, or leave it out",
             )

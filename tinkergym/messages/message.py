@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
-from tinkergym.errors import ImageObservationError, UnsupportedPartError
-from tinkergym.trajectory.parts import Content, content_text, other_than_text
+from tinkergym.errors import UnsupportedPartError
+from tinkergym.trajectory.content_parts import Content, content_text, other_than_text
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -60,8 +60,10 @@ def plain_text(message: Message) -> str:
         return content
     kind = other_than_text(content)
     if kind == "image":
-        raise ImageObservationError(
+        raise UnsupportedPartError(
             f"a message of the {message['role']} contains an image, but this model supports only text",
+            hint="choose a vision-language model such as nano-vl, or describe it in words under 'text' and "
+            "leave the image out of the observation",
             field="content",
         )
     if kind:

@@ -8,7 +8,7 @@ from typing import Any
 from tinkergym.messages.checking import checked_messages, is_unicode
 from tinkergym.messages.image_parts import image_part, images_of, is_image, shows_images
 from tinkergym.messages.message import Message, messages_text, user
-from tinkergym.trajectory.parts import TextPart
+from tinkergym.trajectory.content_parts import TextPart
 from tinkergym.user_code.quoting import quoted, type_in_words
 
 NOT_IN_WORDS = (
@@ -41,7 +41,7 @@ def observation_messages(observation: object) -> list[Message]:
     Raises:
         TypeError: It is none of these.
         ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
-        ImageObservationError: It has an image in an unsupported place.
+        UnsupportedPartError: It has an image in an unsupported place.
         InvalidImageError: An image is broken, animated or too large.
     """
     text = _one_text(observation)
@@ -89,7 +89,7 @@ def observation_text(observation: object) -> str:
     Raises:
         TypeError: It is neither text nor messages.
         ValueError: A text holds a lone surrogate, which neither JSON nor a tokenizer can carry.
-        ImageObservationError: It has an image in an unsupported place.
+        UnsupportedPartError: It has an image in an unsupported place.
     """
     text = _one_text(observation)
     return messages_text(observation_messages(observation)) if text is None else text

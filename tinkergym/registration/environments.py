@@ -19,10 +19,17 @@ from tinkergym.errors import (
     UnknownEnvironmentError,
 )
 from tinkergym.registration.arguments import argument_hint, refuse_other_than_json
-from tinkergym.registration.known_games import registered_games
 from tinkergym.registration.pack_metadata import ENVIRONMENTS
 from tinkergym.registration.pack_output import output_to_stderr
-from tinkergym.registration.packs import Pack, claim_of, find_packs, ids_of, load, refuse_interrupt
+from tinkergym.registration.packs import (
+    Pack,
+    claim_of,
+    find_packs,
+    ids_of,
+    load,
+    refuse_interrupt,
+    registered_games,
+)
 from tinkergym.schema.ids import environment_namespace
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.user_code.quoting import raised

@@ -22,10 +22,18 @@ from tinkergym.games.parallel import with_turns
 from tinkergym.games.text_game import TextGame
 from tinkergym.registration import environments as registration
 from tinkergym.registration.arguments import argument_hint
-from tinkergym.registration.known_games import RegisteredGame, registered_games, registered_here
 from tinkergym.registration.pack_metadata import GAMES
 from tinkergym.registration.pack_output import output_to_stderr
-from tinkergym.registration.packs import Claim, claim_of, find_packs, load, refuse_interrupt
+from tinkergym.registration.packs import (
+    Claim,
+    RegisteredGame,
+    claim_of,
+    find_packs,
+    load,
+    refuse_interrupt,
+    registered_games,
+    registered_here,
+)
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.user_code.quoting import raised
 

@@ -11,9 +11,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from tinkergym.registration.known_games import registered_games
 from tinkergym.registration.listing_process import ListingProcess, ProcessLostError
-from tinkergym.registration.packs import Pack, find_packs
+from tinkergym.registration.packs import Pack, find_packs, registered_games
 from tinkergym.tasks.grid import Data, Turns
 from tinkergym.user_code.quoting import printable
 

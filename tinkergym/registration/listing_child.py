@@ -23,7 +23,7 @@ import gymnasium as gym  # noqa: E402 - as above
 
 from tinkergym.errors import InvalidEnvironmentError, TinkerGymError  # noqa: E402
 from tinkergym.registration.environments import make  # noqa: E402
-from tinkergym.registration.known_games import registered_games  # noqa: E402
+from tinkergym.registration.packs import registered_games  # noqa: E402
 from tinkergym.tasks.grid import cell_of  # noqa: E402
 from tinkergym.user_code.quoting import quoted, raised  # noqa: E402
 
@@ -40,7 +40,7 @@ def main() -> None:
     print(json.dumps("ready"), file=answers, flush=True)
     while True:
         env_id = asked.get()
-        print(json.dumps({"id": env_id, **_look(env_id, games)}), file=answers, flush=True)
+        print(json.dumps({"id": env_id, **_describe(env_id, games)}), file=answers, flush=True)
 
 
 def _own(stream: IO[str], mode: str) -> IO[str]:
@@ -55,7 +55,7 @@ def _listen(questions: IO[str], asked: queue.SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def _look(env_id: str, games: frozenset[str]) -> dict[str, Any]:
+def _describe(env_id: str, games: frozenset[str]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     try:
         env = make(env_id)

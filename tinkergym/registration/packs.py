@@ -1,4 +1,4 @@
-"""Installed packs: the ids in their entry points, who owns which id, and the import of a pack.
+"""Installed packs: the ids in their entry points, who owns which id, which are games, and a pack's import.
 
 A pack is a distribution with entry points in the group `tinkergym.envs` or `tinkergym.games`. The name of an
 entry point is an id, and its value the `module:attribute` that creates the environment or the game. Reading
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 
@@ -273,3 +273,24 @@ def _imported(module: str, folder: str) -> Any:
     site.addsitedir(folder)
     importlib.invalidate_caches()
     return importlib.import_module(module)
+
+
+class RegisteredGame(Protocol):
+    """A game that was registered in this process."""
+
+    @property
+    def name(self) -> str:
+        """Its location: `module:attribute`."""
+
+    def create(self, on_illegal: str | None, render_mode: str | None, settings: dict[str, Any]) -> Any:
+        """Return it as a PettingZoo AEC environment."""
+
+
+registered_here: dict[str, RegisteredGame] = {}
+"""Games by id."""
+
+
+def registered_games() -> list[str]:
+    """Return the ids of all games of packs and of this process, sorted."""
+    find_packs()
+    return sorted({*registered_here, *ids_of(GAMES)})

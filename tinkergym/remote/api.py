@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from tinkergym.errors import InternalServiceError, NotFoundError, UnknownModelError
-from tinkergym.remote.target_files import writing_to
 from tinkergym.remote.transport import Connection
+from tinkergym.remote.user_files import writing_to
 from tinkergym.schema.certificate import SignedFacts
 from tinkergym.schema.data import DataManifest, DataView
 from tinkergym.schema.evaluation import EvaluationLine, EvaluationRequest

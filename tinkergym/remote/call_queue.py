@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from tinkergym.errors import (
     AuthenticationError,
-    ClientClosedError,
     ConflictError,
     InvalidRequestError,
     JobFailedError,
@@ -87,7 +86,7 @@ class CallQueue:
         """Send a call after the earlier ones; `read` takes the future's value from its result.
 
         Raises:
-            ClientClosedError: The queue was closed.
+            ConflictError: The queue was closed.
             TinkerGymError: The outcome of an earlier call is unknown, so the order would be, too.
         """
         self._room.acquire()
@@ -118,8 +117,8 @@ class CallQueue:
         for thread in self._threads:
             thread.join()
 
-    def _closed_error(self) -> ClientClosedError:
-        return ClientClosedError(
+    def _closed_error(self) -> ConflictError:
+        return ConflictError(
             f"{self._policy_id} was closed in this process",
             hint="open it again with client.training_policy(POLICY_ID)",
         )

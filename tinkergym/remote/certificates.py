@@ -20,8 +20,8 @@ from tinkergym.certificates.bundle import (
 from tinkergym.certificates.page import page
 from tinkergym.certificates.sealing import certify
 from tinkergym.remote.api import Api
-from tinkergym.remote.events import follow
-from tinkergym.remote.target_files import writing_to
+from tinkergym.remote.event_stream import follow
+from tinkergym.remote.user_files import writing_to
 from tinkergym.schema.certificate import Certificate, Check, RunFacts, SignedFacts
 from tinkergym.schema.events import CheckpointView
 

@@ -9,9 +9,9 @@ from typing import Any, Self, Unpack
 
 from tinkergym.agent.renderer import Renderer
 from tinkergym.algorithms import GRPO
+from tinkergym.datasets.marked_tokens import Answers
 from tinkergym.datasets.prepare import Overlong
 from tinkergym.datasets.rows import DataSource
-from tinkergym.datasets.tokens import Answers
 from tinkergym.errors import (
     InvalidRequestError,
     ServiceUnreachableError,
@@ -22,7 +22,7 @@ from tinkergym.registration.environments import make_environment
 from tinkergym.remote import client_evaluations, discovery
 from tinkergym.remote.api import Api
 from tinkergym.remote.ask import ask
-from tinkergym.remote.datasets import written_job
+from tinkergym.remote.dataset_upload import written_job
 from tinkergym.remote.estimate import Estimate, estimate_from, estimate_from_earlier, probe_of
 from tinkergym.remote.imported import refuse_while_imported
 from tinkergym.remote.job import Job
@@ -30,9 +30,9 @@ from tinkergym.remote.policy import Policy
 from tinkergym.remote.preflight import check_environments
 from tinkergym.remote.rollout_thread import RolloutThread
 from tinkergym.remote.rollout_transport import HttpRolloutTransport, Routes
-from tinkergym.remote.template_file import read_template, with_template_read
 from tinkergym.remote.training_policy import TrainingPolicy
 from tinkergym.remote.transport import Connection
+from tinkergym.remote.user_files import read_template, with_template_read
 from tinkergym.reporting.trackers import ReportTo, callbacks_of
 from tinkergym.rollout.environment_host import system_prompt_of
 from tinkergym.rollout.environment_mix import EnvironmentMix, EnvSources, describe_mix, makers_of
@@ -215,8 +215,8 @@ class Client:
             **settings: Any other field of `SFTSpec`: seed, lr_schedule, warmup_steps, initial_policy, ...
 
         Raises:
-            InvalidDataError: A row cannot be trained on. The message names line, field and reason.
-            InvalidRequestError: A setting is invalid; nothing was started.
+            InvalidRequestError: A row cannot be trained on (the message names line, field and reason), or a
+                setting is invalid; nothing was started.
         """
         given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, **settings}
         callbacks = callbacks_of(report_to)
@@ -273,8 +273,8 @@ class Client:
             **settings: Any other field of `PreferenceSpec`: seed, initial_policy, warmup_steps, ...
 
         Raises:
-            InvalidDataError: A row cannot be trained on. The message names line, field and reason.
-            InvalidRequestError: A setting is invalid; nothing was started.
+            InvalidRequestError: A row cannot be trained on (the message names line, field and reason), or a
+                setting is invalid; nothing was started.
         """
         given = {"batch_size": batch_size, "learning_rate": learning_rate, "adapter": adapter, "loss": loss}
         callbacks = callbacks_of(report_to)

@@ -30,7 +30,7 @@ from tinkergym.errors import (
     from_wire,
 )
 from tinkergym.remote.api import Api
-from tinkergym.remote.target_files import writing_to
+from tinkergym.remote.user_files import writing_to
 from tinkergym.rollout.table_tools import with_offer
 from tinkergym.schema.events import CheckpointView
 from tinkergym.schema.jobs.played_spec import PlayedSpec

@@ -11,7 +11,7 @@ from tinkergym.errors import (
     TinkerGymError,
     TooManyRequestsError,
 )
-from tinkergym.images.files import ImageFile, alive
+from tinkergym.images.stored_images import ImageFile, alive
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.data import MOST_NAMES, ImageNames
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from tinkergym.datasets.stored_episodes import stored_episodes
 from tinkergym.display.html import card, curve
+from tinkergym.display.pandas_tables import completion_rows, frame, with_metrics
 from tinkergym.display.progress import update_words
-from tinkergym.display.tables import completion_rows, frame, with_metrics
 from tinkergym.errors import (
     CheckpointCorruptError,
     InvalidRequestError,
@@ -32,12 +32,12 @@ from tinkergym.evaluation.rescore import rescore
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.api import Api
 from tinkergym.remote.certificates import write_certificate
-from tinkergym.remote.events import follow
+from tinkergym.remote.event_stream import follow
 from tinkergym.remote.export import export_policy, of_one_policy
 from tinkergym.remote.game_players import find_player, game_of, version_players
 from tinkergym.remote.policy import Policy
 from tinkergym.remote.rescored_job import RescoredJob
-from tinkergym.remote.target_files import writing_to
+from tinkergym.remote.user_files import writing_to
 from tinkergym.remote.watching import watched
 from tinkergym.reporting.callbacks import Callback
 from tinkergym.reporting.reporter import Reporter

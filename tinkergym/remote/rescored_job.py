@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from tinkergym.datasets.rows import DataSource
 from tinkergym.evaluation.rescore import Rescored
 from tinkergym.remote.api import Api
-from tinkergym.remote.datasets import written_job
+from tinkergym.remote.dataset_upload import written_job
 from tinkergym.schema.data import DataKind
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.spec import JobSpec
@@ -42,7 +42,7 @@ class RescoredJob(Rescored, Generic[Started]):
             **settings: As in `Client.sft`: steps or epochs, learning_rate, ...
 
         Raises:
-            InvalidDataError: No episode is left.
+            InvalidRequestError: No episode is left.
         """
         return self._start("sft", self.episodes.to_sft(best_of=best_of, min_reward=min_reward), settings)
 
@@ -54,7 +54,7 @@ class RescoredJob(Rescored, Generic[Started]):
             **settings: As in `Client.preference`.
 
         Raises:
-            InvalidDataError: No pair is left.
+            InvalidRequestError: No pair is left.
         """
         return self._start("preference", self.episodes.to_preference(min_margin=min_margin), settings)
 

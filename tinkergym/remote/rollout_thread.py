@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tinkergym.errors import TinkerGymError
 from tinkergym.remote.process_end import before_the_end
-from tinkergym.rollout.play import MakeEnv, RolloutTransport, RolloutWorker
+from tinkergym.rollout.play_list import MakeEnv, RolloutTransport, RolloutWorker
 
 _log = logging.getLogger(__name__)
 

@@ -72,7 +72,7 @@ class ScriptEpisode:
         """End the episode for an external reason. A finished episode is unchanged."""
         self._loop.fail(reason, error)
 
-    def took(self, call: str, seconds: float) -> None:
+    def record_call(self, call: str, seconds: float) -> None:
         """Record how long a `reset` or `step` took. In a script's own thread it cannot be interrupted."""
         allowed = self.request.limits.step_timeout_seconds
         if seconds > allowed:

@@ -82,7 +82,7 @@ class ScriptGame:
         """End the game for an external reason; a finished game stays as it ended."""
         self._coordinator.fail(reason, error)
 
-    def took(self, call: str, seconds: float) -> None:
+    def record_call(self, call: str, seconds: float) -> None:
         """Record the duration of a `reset` or `step`; in a script's own thread none can be interrupted."""
         allowed = self.request.limits.step_timeout_seconds
         if seconds > allowed:

@@ -37,7 +37,7 @@ from tinkergym.schema.policy_calls import (
     images_in,
 )
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 _PAUSE_SECONDS = 0.1
 """Interval between checks whether a policy has ended."""

@@ -21,7 +21,6 @@ import httpx
 
 from tinkergym.errors import (
     AuthenticationError,
-    ClientClosedError,
     ConflictError,
     InternalServiceError,
     InvalidRequestError,
@@ -94,7 +93,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. Requests in progress fail with ClientClosedError."""
+        """Close all connections. Requests in progress fail with ConflictError."""
         self._http.close()
 
     def call(
@@ -124,7 +123,7 @@ class Connection:
 
         Raises:
             ServiceUnreachableError: No service responds.
-            ClientClosedError: `close` was called.
+            ConflictError: `close` was called.
             TinkerGymError: The service's error, with its type.
         """
         backoff = self._backoff
@@ -181,7 +180,7 @@ class Connection:
             if foreign and not self._http.is_closed:
                 raise
             if self._http.is_closed:
-                raise ClientClosedError(
+                raise ConflictError(
                     f"the connection to {self.url} was closed in this process", hint="make a new Client()"
                 ) from None
             raise self._unreachable(error) from error

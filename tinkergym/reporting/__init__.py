@@ -1,7 +1,7 @@
 """Callbacks and trackers for a job's train steps, and its report."""
 
 from tinkergym.reporting.callbacks import Callback, NoteTaker
-from tinkergym.reporting.files import CsvTracker, JsonlTracker
+from tinkergym.reporting.file_trackers import CsvTracker, JsonlTracker
 from tinkergym.reporting.mlflow_tracker import MlflowTracker
 from tinkergym.reporting.notes import Note
 from tinkergym.reporting.points import Point

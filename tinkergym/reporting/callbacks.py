@@ -1,9 +1,11 @@
-"""The protocol for trackers and your own callbacks, which receive a job's progress."""
+"""The protocol for trackers and your own callbacks, which receive a job's progress; trackers' packages."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import importlib
+from typing import Any, Protocol, runtime_checkable
 
+from tinkergym.errors import MissingExtraError
 from tinkergym.reporting.notes import Note
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
@@ -59,3 +61,19 @@ class NoteTaker(Protocol):
     def tell(self, note: Note) -> None:
         """Take a note."""
         ...
+
+
+def package(name: str) -> Any:
+    """Import a tracker's package, or a module of it.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        distribution = name.partition(".")[0]
+        raise MissingExtraError(
+            f"report_to={distribution!r} needs the package {distribution}: {error}",
+            hint=f"pip install {distribution}",
+        ) from error

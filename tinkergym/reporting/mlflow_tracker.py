@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.reporting.callbacks import package
 from tinkergym.reporting.notes import Note
-from tinkergym.reporting.packages import package
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.view import JobView

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tinkergym.basics.extras import import_extra
-from tinkergym.display.curves import condense
+from tinkergym.display.html import condense
 from tinkergym.display.progress import BLOCKS
 from tinkergym.errors import MissingExtraError
 from tinkergym.evaluation.evaluate import Evaluation

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tinkergym.reporting.files import RUNS
+from tinkergym.reporting.callbacks import package
+from tinkergym.reporting.file_trackers import RUNS
 from tinkergym.reporting.notes import Note
-from tinkergym.reporting.packages import package
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.view import JobView

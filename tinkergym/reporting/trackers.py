@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.reporting.callbacks import Callback
-from tinkergym.reporting.files import CsvTracker, JsonlTracker
+from tinkergym.reporting.file_trackers import CsvTracker, JsonlTracker
 from tinkergym.reporting.mlflow_tracker import MlflowTracker
 from tinkergym.reporting.tensorboard_tracker import TensorBoardTracker
 from tinkergym.reporting.trackio_tracker import TrackioTracker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinkergym.reporting.callbacks import package
 from tinkergym.reporting.notes import Note, WaitingNotes
-from tinkergym.reporting.packages import package
 from tinkergym.reporting.points import Point
 from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.view import JobView

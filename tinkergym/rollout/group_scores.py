@@ -16,7 +16,7 @@ from tinkergym.rollout.environment_host import AnyEnv
 from tinkergym.rollout.scoring import NoScore, scores_of
 from tinkergym.rubrics.group import GroupMember, score_group_of
 from tinkergym.schema.episodes import EpisodeResult
-from tinkergym.trajectory.parts import content_text
+from tinkergym.trajectory.content_parts import content_text
 from tinkergym.trajectory.trajectory import (
     LARGEST_REWARD,
     LONGEST_METRIC_NAME,
@@ -61,7 +61,7 @@ class WaitingGroup:
         env.reset(seed=plan.seed, options=options)
         return scores_of(env, self.members)
 
-    def paid(
+    def scored_results(
         self,
         scores: Sequence[Any] | None,
         error: str = "",
@@ -81,7 +81,9 @@ class WaitingGroup:
         for one in self.in_order:
             trajectory = one.trajectory
             if trajectory.completed:
-                trajectory = _lost(trajectory, error, reason) if error else _paid(trajectory, next(paid))
+                trajectory = (
+                    _lost(trajectory, error, reason) if error else _with_score(trajectory, next(paid))
+                )
             found.append(one.model_copy(update={"trajectories": [trajectory]}))
         return found
 
@@ -115,7 +117,7 @@ def _member(trajectory: Trajectory) -> GroupMember:
     )
 
 
-def _paid(trajectory: Trajectory, score: Any) -> Trajectory:
+def _with_score(trajectory: Trajectory, score: Any) -> Trajectory:
     """Return an episode with its last reward changed so that its return is the score."""
     if isinstance(score, NoScore):
         return _lost(trajectory, score.error)

@@ -348,7 +348,7 @@ class EpisodePlayer:
                 del self._scoring[call_id]
                 scoring.hosts.discard(scoring.host, hangs=True)
                 text = "score_group did not return within limits.step_timeout_seconds per episode"
-                self._finished += scoring.group.paid(None, text, StopReason.ENVIRONMENT_TIMEOUT)
+                self._finished += scoring.group.scored_results(None, text, StopReason.ENVIRONMENT_TIMEOUT)
         self._start_waiting()  # A pause may be over.
 
     # --- what follows ---
@@ -431,10 +431,10 @@ class EpisodePlayer:
     def _scored(self, scoring: _Scoring, report: Report) -> None:
         if report.error:
             scoring.hosts.discard(scoring.host, hangs=False)
-            self._finished += scoring.group.paid(None, report.error, report.stop_reason)
+            self._finished += scoring.group.scored_results(None, report.error, report.stop_reason)
         else:
             scoring.hosts.give_back(scoring.host)
-            self._finished += scoring.group.paid(report.value)
+            self._finished += scoring.group.scored_results(report.value)
         self._start_waiting()
 
     def _release(self, episode: _Episode) -> None:

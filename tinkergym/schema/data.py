@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from tinkergym.schema.model import WireModel
 from tinkergym.schema.refusals import Refusal
-from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
+from tinkergym.trajectory.content_parts import MOST_PARTS, ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import MOST_TOKENS, TokenId
 
 DataKind = Literal["sft", "preference"]

@@ -11,7 +11,7 @@ from tinkergym.schema.events import ErrorView, JobState
 from tinkergym.schema.ids import DEFINITE_POLICY_REF
 from tinkergym.schema.jobs.parts import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tinkergym.schema.model import UserSettings, WireModel
-from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan, misplaced_image
+from tinkergym.trajectory.content_parts import MOST_PARTS, ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import LARGEST_REWARD, MOST_TOKENS, Logprob, TokenId
 
 MOST_SEQUENCES = 4096

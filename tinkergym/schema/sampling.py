@@ -11,7 +11,7 @@ from tinkergym.schema.decoding import CompletionSettings
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import SeatRef
 from tinkergym.schema.model import WireModel
-from tinkergym.trajectory.parts import MOST_PARTS, ImageSpan
+from tinkergym.trajectory.content_parts import MOST_PARTS, ImageSpan
 from tinkergym.trajectory.trajectory import MOST_TOKENS, Logprob, TokenId
 
 MOST_TOP_LOGPROBS = 20

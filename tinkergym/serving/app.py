@@ -16,12 +16,15 @@ from tinkergym.errors import (
     AuthenticationError,
     EnvironmentBusyError,
     InvalidRequestError,
-    ProtocolVersionError,
     TinkerGymError,
+    VersionMismatchError,
 )
 from tinkergym.serving.making import check_render_mode
 from tinkergym.serving.named_blobs import named
-from tinkergym.serving.protocol import (
+from tinkergym.serving.server_settings import ServerSettings
+from tinkergym.serving.session import Session
+from tinkergym.serving.sessions import Sessions
+from tinkergym.serving.wire_protocol import (
     CALLS,
     PATH,
     VERSION,
@@ -31,9 +34,6 @@ from tinkergym.serving.protocol import (
     encode,
     error_message,
 )
-from tinkergym.serving.session import Session
-from tinkergym.serving.sessions import Sessions
-from tinkergym.serving.settings import ServerSettings
 
 _SWEEP_SECONDS = 0.2
 _CLOSE_SECONDS = 5.0
@@ -186,7 +186,7 @@ class _Conversation:
                 return encode({"blobs": self._wanted(message.get("hashes"))})
             if op == "close":
                 return encode(await self._close())
-            raise InvalidRequestError(f"there is no op {op!r}", hint="see tinkergym/serving/protocol.py")
+            raise InvalidRequestError(f"there is no op {op!r}", hint="see tinkergym/serving/wire_protocol.py")
         except TinkerGymError as error:
             return encode(error_message(error))
 
@@ -243,7 +243,7 @@ class _Conversation:
 def _check_version(message: Message) -> None:
     theirs = message.get("version")
     if theirs != VERSION:
-        raise ProtocolVersionError(
+        raise VersionMismatchError(
             f"the client uses version {theirs!r} of the environment protocol, but the server uses version "
             f"{VERSION}",
             hint="install the same release of tinkergym on both sides",

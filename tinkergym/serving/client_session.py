@@ -24,7 +24,9 @@ from tinkergym.errors import (
 )
 from tinkergym.network.backoff import Backoff
 from tinkergym.schema.environment_url import EnvironmentUrl
-from tinkergym.serving.answers import (
+from tinkergym.serving.connection import ConnectionLostError, EnvConnection
+from tinkergym.serving.named_blobs import SEEN, contents
+from tinkergym.serving.server_responses import (
     MOST_MESSAGE_BYTES,
     Description,
     ServerLimits,
@@ -34,10 +36,8 @@ from tinkergym.serving.answers import (
     read_error,
     read_limits,
 )
-from tinkergym.serving.connection import ConnectionLostError, EnvConnection
-from tinkergym.serving.named_blobs import SEEN, contents
-from tinkergym.serving.protocol import MESSAGE_BYTES, VERSION, Frame, Message, decode, encode
-from tinkergym.serving.values import Blob
+from tinkergym.serving.wire_protocol import MESSAGE_BYTES, VERSION, Frame, Message, decode, encode
+from tinkergym.serving.wire_values import Blob
 
 Value = TypeVar("Value")
 
@@ -79,7 +79,7 @@ class EnvSession:
         Raises:
             ServiceUnreachableError: The server does not respond.
             AuthenticationError: The token is wrong.
-            ProtocolVersionError: The server uses another version.
+            VersionMismatchError: The server uses another version.
             RemoteAnswerError: The response does not describe an environment.
         """
         answer = self._ask({"op": "about", "version": VERSION})

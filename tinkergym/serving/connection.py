@@ -20,8 +20,8 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.schema.environment_url import EnvironmentUrl
-from tinkergym.serving.answers import read_error
-from tinkergym.serving.protocol import PATH, Frame
+from tinkergym.serving.server_responses import read_error
+from tinkergym.serving.wire_protocol import PATH, Frame
 
 if TYPE_CHECKING:
     from websockets.client import ClientProtocol

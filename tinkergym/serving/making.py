@@ -11,9 +11,9 @@ from tinkergym.registration.environments import register
 from tinkergym.rollout.environment_host import AnyEnv, ForwardedError
 from tinkergym.rollout.environment_process import EnvironmentProcess
 from tinkergym.serving.playing import describe
-from tinkergym.serving.protocol import Message
 from tinkergym.serving.served_game import make_served
-from tinkergym.serving.settings import ServerSettings
+from tinkergym.serving.server_settings import ServerSettings
+from tinkergym.serving.wire_protocol import Message
 
 
 def maker(settings: ServerSettings, render_mode: str | None = None) -> Callable[[], AnyEnv]:

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Mapping
 
 from tinkergym.basics.bounded_dict import BoundedDict
-from tinkergym.serving.protocol import Frame, join_frame, split_frame
-from tinkergym.serving.values import Blob
+from tinkergym.serving.wire_protocol import Frame, join_frame, split_frame
+from tinkergym.serving.wire_values import Blob
 
 LEAST_BYTES = 256
 """Shorter ones are not worth a hash."""

@@ -19,11 +19,10 @@ from tinkergym.errors import (
     TinkerGymError,
 )
 from tinkergym.rollout.group_scores import refuse_group_rewards
-from tinkergym.serving.protocol import QUESTIONS, Frame, Message, encode, error_message
+from tinkergym.serving.wire_protocol import QUESTIONS, Frame, Message, encode, error_message
 from tinkergym.spaces import space_to_json
-from tinkergym.user_code.quoting import quoted
+from tinkergym.user_code.quoting import quoted, with_relative_paths
 from tinkergym.user_code.scalars import finite_number
-from tinkergym.user_code.tracebacks import with_relative_paths
 
 AnyEnv = gym.Env[Any, Any]
 
@@ -34,7 +33,7 @@ def describe(env: AnyEnv) -> Message:
     """Return what a client needs to represent the environment.
 
     Raises:
-        UnsupportedSpaceError: A space cannot be described in JSON.
+        InvalidSpaceError: A space cannot be described in JSON.
         InvalidEnvironmentError: It scores groups of episodes together.
     """
     refuse_group_rewards(env, "a server of environments plays episodes one by one")

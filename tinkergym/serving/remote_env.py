@@ -11,9 +11,9 @@ import gymnasium as gym
 from tinkergym.errors import EnvironmentGoneError, EpisodeProtocolError, InvalidRequestError
 from tinkergym.schema.environment_url import parse_environment_url
 from tinkergym.schema.names import TOKEN_VARIABLE
-from tinkergym.serving.answers import read_question, read_reset, read_step
 from tinkergym.serving.client_session import EnvSession, ServerAddress
 from tinkergym.serving.served_game import AGENTS, RemoteTable
+from tinkergym.serving.server_responses import read_question, read_reset, read_step
 
 
 def make_remote(**kwargs: Any) -> RemoteEnv:
@@ -63,7 +63,7 @@ class RemoteEnv(gym.Env[Any, Any]):
             InvalidRequestError: The URL or a setting is invalid, or the server is not an environment server.
             ServiceUnreachableError: The server does not respond.
             AuthenticationError: The token is missing or wrong.
-            ProtocolVersionError: The server uses another version of the protocol.
+            VersionMismatchError: The server uses another version of the protocol.
         """
         if hold not in ("session", "episode"):
             raise InvalidRequestError(f"{hold!r} is neither 'session' nor 'episode'", field="hold")

@@ -16,8 +16,8 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.serving.app import create_app
 from tinkergym.serving.connection_limits import PunctualHead, PunctualReader
 from tinkergym.serving.making import description_of
-from tinkergym.serving.protocol import Message
-from tinkergym.serving.settings import ServerSettings
+from tinkergym.serving.server_settings import ServerSettings
+from tinkergym.serving.wire_protocol import Message
 
 _SHUTDOWN_SECONDS = 2
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}

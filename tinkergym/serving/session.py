@@ -9,13 +9,13 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 
-from tinkergym.errors import EnvironmentGoneError, EnvironmentTimeoutError, StepIndexError, TinkerGymError
+from tinkergym.errors import ConflictError, EnvironmentGoneError, EnvironmentTimeoutError, TinkerGymError
 from tinkergym.rollout.environment_host import AnyEnv, EnvironmentHost, ForwardedError, Report, TakeReports
 from tinkergym.rollout.environment_process import EnvironmentProcess, ProcessHost
 from tinkergym.serving.playing import failed, play
-from tinkergym.serving.protocol import Frame, Message, encode, error_message
-from tinkergym.serving.values import Blob
-from tinkergym.user_code.tracebacks import with_relative_paths
+from tinkergym.serving.wire_protocol import Frame, Message, encode, error_message
+from tinkergym.serving.wire_values import Blob
+from tinkergym.user_code.quoting import with_relative_paths
 
 _MOST_KEPT = 256
 """Requests up to this length are stored; of longer ones, only the hash."""
@@ -82,20 +82,20 @@ class Session:
             now: Seconds.
 
         Raises:
-            StepIndexError: It is neither the next call nor the last one.
+            ConflictError: It is neither the next call nor the last one.
         """
         self.last_seen = now
         index, request = message.get("i"), _brief(frame)
         if index == self._index and self._answer is not None:
             if request != self._request:
-                raise StepIndexError(
+                raise ConflictError(
                     f"call {index} of this session had different contents",
                     hint="number each new call one higher",
                 )
             return await self._answer
         if type(index) is not int or index != self._index + 1 or self.busy:
             running = ", which is still running" if self.busy else ""
-            raise StepIndexError(
+            raise ConflictError(
                 f"call {index!r} is not the next of this session; the last was {self._index}{running}",
                 hint="calls are numbered 0, 1, 2, ...; only the last one may be repeated",
             )

@@ -16,8 +16,8 @@ from tinkergym.errors import (
 from tinkergym.rollout.environment_host import EnvironmentHost, Report
 from tinkergym.serving.making import maker
 from tinkergym.serving.named_blobs import SentBlobs
+from tinkergym.serving.server_settings import ServerSettings
 from tinkergym.serving.session import Session
-from tinkergym.serving.settings import ServerSettings
 
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 _FEWEST_STUCK = 8

@@ -12,7 +12,7 @@ from gymnasium.spaces import utils as _flattening
 from gymnasium.vector.utils import shared_memory as _shared_memory
 from gymnasium.vector.utils import space_utils as _batching
 
-from tinkergym.errors import UnsupportedSpaceError
+from tinkergym.errors import InvalidSpaceError
 from tinkergym.messages import ROLES, Message, Role, message_fault
 from tinkergym.spaces.choice import choose
 from tinkergym.spaces.text import Text
@@ -183,7 +183,7 @@ def _is_alike(space_1: Chat, space_2: object) -> bool:
 @_flattening.flatten_space.register(Chat)
 def _refuse_flattening(space: Chat, x: Any = None) -> NoReturn:  # type: ignore[misc]
     del x
-    raise UnsupportedSpaceError(
+    raise InvalidSpaceError(
         f"{space} cannot be flattened: a conversation has no fixed size",
         hint="use text, or do not flatten the chat",
     )

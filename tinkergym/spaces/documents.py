@@ -25,7 +25,7 @@ def space_to_json(space: spaces.Space[Any]) -> Document:
     The seed is not included.
 
     Raises:
-        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
+        InvalidSpaceError: The space, or one inside it, has no JSON form.
     """
     return _Documents().visit(space)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tinkergym.basics.extras import import_extra
 from tinkergym.errors import InvalidValueError, MissingExtraError
-from tinkergym.images.files import MOST_PIXELS, opened
+from tinkergym.images.stored_images import MOST_PIXELS, opened
 
 Pixels = NDArray[np.uint8]
 

@@ -20,7 +20,7 @@ def json_schema(space: spaces.Space[Any]) -> Schema:
     """Return the schema of a space's values as `to_json` writes them.
 
     Raises:
-        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
+        InvalidSpaceError: The space, or one inside it, has no JSON form.
     """
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_Schemas().visit(space)}
 

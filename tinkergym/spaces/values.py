@@ -26,7 +26,7 @@ def to_json(space: spaces.Space[Any], value: Any) -> Any:
 
     Raises:
         InvalidValueError: The value is not in the space; the message says which part.
-        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
+        InvalidSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
     return _Writer().visit(space, value, "")
@@ -37,7 +37,7 @@ def from_json(space: spaces.Space[Any], document: Any) -> Any:
 
     Raises:
         InvalidValueError: The document is not a value of the space; the message says where.
-        UnsupportedSpaceError: The space, or one inside it, has no JSON form.
+        InvalidSpaceError: The space, or one inside it, has no JSON form.
         MissingExtraError: There is an image, and Pillow is not installed.
     """
     return _Reader().visit(space, document, "")

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from gymnasium import spaces
 
-from tinkergym.errors import UnsupportedSpaceError
+from tinkergym.errors import InvalidSpaceError
 from tinkergym.spaces.chat import Chat
 from tinkergym.spaces.image import Image
 from tinkergym.spaces.numbers import DTYPES
@@ -40,7 +40,7 @@ class SpaceVisitor(Generic[Result]):
         """Call the method for a space.
 
         Raises:
-            UnsupportedSpaceError: The space has no JSON form.
+            InvalidSpaceError: The space has no JSON form.
         """
         kind = KINDS.get(type(space))
         if kind is None or (kind == "sequence" and space.stack):  # type: ignore[attr-defined]
@@ -55,22 +55,22 @@ def dtype_name(space: spaces.Space[Any]) -> str:
     """Return the name of a space's type of numbers.
 
     Raises:
-        UnsupportedSpaceError: It is not a native one.
+        InvalidSpaceError: It is not a native one.
     """
     if space.dtype not in DTYPES:
         raise unsupported(space)
     return DTYPES[space.dtype]
 
 
-def unsupported(space: object) -> UnsupportedSpaceError:
+def unsupported(space: object) -> InvalidSpaceError:
     """Return the error for a space without a JSON form."""
     if type(space) is spaces.Sequence:  # A stacked sequence; others have a JSON form.
-        return UnsupportedSpaceError(
+        return InvalidSpaceError(
             f"{quoted(space)} has no JSON form: its values do not contain their length",
             hint="use stack=False, whose values are tuples",
         )
     kinds = ", ".join(sorted(kind.__name__ for kind in KINDS if kind is not spaces.Text))
-    return UnsupportedSpaceError(
+    return InvalidSpaceError(
         f"{quoted(space)} ({type(space).__module__}.{type(space).__qualname__}) has no JSON form",
         hint=f"supported: {kinds}, with string keys and native number types",
     )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks.data_read_once import shared
 from tinkergym.tasks.in_memory import InMemoryTasks, copied
-from tinkergym.tasks.shared import shared
 from tinkergym.tasks.source import Task
 
 Make = Callable[[], Iterable[Mapping[str, Any]]]

@@ -11,8 +11,8 @@ from typing import Any
 
 from tinkergym.basics.extras import import_extra
 from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks.data_read_once import file_key, shared
 from tinkergym.tasks.fingerprint import rows_fingerprint
-from tinkergym.tasks.shared import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
 
 _BATCH = 1000

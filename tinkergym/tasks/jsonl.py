@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tinkergym.errors import InvalidRequestError
-from tinkergym.tasks.shared import file_key, shared
+from tinkergym.tasks.data_read_once import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
 
 MOST_LINE_BYTES = 64 * 2**20

@@ -15,8 +15,8 @@ from typing import Any
 from tinkergym.basics.bounded_dict import BoundedDict
 from tinkergym.basics.extras import import_extra
 from tinkergym.errors import InvalidRequestError
+from tinkergym.tasks.data_read_once import file_key, shared
 from tinkergym.tasks.fingerprint import files_fingerprint
-from tinkergym.tasks.shared import file_key, shared
 from tinkergym.tasks.source import Task, TaskSource, named_split, refuse_empty, refuse_split
 
 _SHARD = re.compile(r"-\d+-of-\d+$")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tinkergym.testing.fake_connection import FakeConnection
     from tinkergym.testing.ledger_checks import RecordingSampler, ledger_violations
     from tinkergym.testing.samplers import RandomTokenSampler, ScriptedSampler
-    from tinkergym.testing.templates import FAMILIES, family_bundle
+    from tinkergym.testing.template_families import FAMILIES, family_bundle
 
 __all__ = [
     "FAMILIES",
@@ -27,14 +27,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FAMILIES": "templates",
+    "FAMILIES": "template_families",
     "EnvContract": "contract",
     "FakeConnection": "fake_connection",
     "RandomTokenSampler": "samplers",
     "RecordingSampler": "ledger_checks",
     "ScriptedSampler": "samplers",
     "byte_bundle": "bundles",
-    "family_bundle": "templates",
+    "family_bundle": "template_families",
     "ledger_violations": "ledger_checks",
 }
 

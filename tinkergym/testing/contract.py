@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import gymnasium as gym
 
 from tinkergym.registration.environments import make
-from tinkergym.testing.checks import CHECKS, Check, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
+from tinkergym.testing.contract_checks import CHECKS, Check, Outcome, run_checks
 
 
 class EnvContract:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tinkergym.serving.making import description_of
 from tinkergym.serving.server import listen, url_of, uvicorn_config
-from tinkergym.serving.settings import ServerSettings
+from tinkergym.serving.server_settings import ServerSettings
 
 TOKEN = "a-token-for-tests"
 _STOP_SECONDS = 10.0

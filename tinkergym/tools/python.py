@@ -56,8 +56,8 @@ class PythonTool(Tool):
                 `output_characters`; see `tinkergym.tools.sandbox.python_run.Limits`.
 
         Raises:
-            InvalidToolError: A setting is unknown or out of its range.
-            PythonToolRefusedError: The service to which this process belongs does not run such code.
+            InvalidToolError: A setting is unknown or out of its range, or the service to which this process
+                belongs does not run such code.
         """
         self._settings = {"isolation": isolation, "site_packages": site_packages, **limits}
         if name != "python":

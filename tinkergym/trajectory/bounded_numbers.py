@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 LARGEST_INT = 2**63 - 1
@@ -68,3 +68,9 @@ class BoundedNumbers(BaseModel):
         strict, lax = {**node, "strict": True}, dict(node)
         node.clear()
         node.update(type="json-or-python", json_schema=strict, python_schema=lax)
+
+
+class Record(BoundedNumbers):
+    """A frozen record that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinkergym.trajectory.parts import ImageSpan, misplaced_image
+from tinkergym.trajectory.content_parts import ImageSpan, misplaced_image
 from tinkergym.trajectory.trajectory import Segment
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from tinkergym.trajectory.parts import MOST_PARTS, Content, ImageSpan, content_text, misplaced_image
-from tinkergym.trajectory.record import Record
+from tinkergym.trajectory.bounded_numbers import Record
+from tinkergym.trajectory.content_parts import MOST_PARTS, Content, ImageSpan, content_text, misplaced_image
 
 
 class StopReason(StrEnum):

@@ -16,7 +16,7 @@ from tinkergym.tools.collection import ToolSource, by_name, methods_of, named_to
 from tinkergym.tools.definition import Tool
 from tinkergym.tools.prompt import describe_tools
 from tinkergym.tools.runner import ToolRunner, no_calls
-from tinkergym.trajectory.parts import ImagePart
+from tinkergym.trajectory.content_parts import ImagePart
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 _MOST_SECONDS = 86_400

@@ -20,7 +20,7 @@ from tinkergym.messages import Observation
 from tinkergym.remote.client import Client
 from tinkergym.remote.script_game import ScriptGame
 from tinkergym.remote.script_job import ScriptJob
-from tinkergym.remote.template_file import with_template_read
+from tinkergym.remote.user_files import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.seat_check import check_players, check_seats, players_offered
 from tinkergym.schema.jobs.rl import RLSpec
@@ -158,7 +158,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             self._playing.fail(StopReason.ENVIRONMENT_ERROR, traceback.format_exc())
             self._hand_in()
             raise
-        self._playing.took("reset", time.monotonic() - began)
+        self._playing.record_call("reset", time.monotonic() - began)
         self._hand_in_if_over()
 
     def act(self, agent: str, observation: Observation) -> str:
@@ -223,7 +223,7 @@ class TrainGame(BaseWrapper):  # type: ignore[misc] # pettingzoo has no types he
             game.fail(stop_reason_of(error), traceback.format_exc())
             self._hand_in()
             raise
-        game.took("step", time.monotonic() - began)
+        game.record_call("step", time.monotonic() - began)
         if not dead:
             game.stepped()
         if not self.env.agents and not game.over:

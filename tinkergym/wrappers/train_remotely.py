@@ -22,7 +22,7 @@ from tinkergym.remote.client import Client
 from tinkergym.remote.job import Job
 from tinkergym.remote.script_episode import ScriptEpisode
 from tinkergym.remote.script_job import ScriptJob
-from tinkergym.remote.template_file import with_template_read
+from tinkergym.remote.user_files import with_template_read
 from tinkergym.rollout.environment_host import stop_reason_of, system_prompt_of
 from tinkergym.rollout.group_scores import refuse_group_rewards
 from tinkergym.schema.algorithms import PolicyGradient
@@ -202,7 +202,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             self._hand_in()
             raise
         self._episode.observation = observation
-        self._episode.took("reset", time.monotonic() - began)
+        self._episode.record_call("reset", time.monotonic() - began)
         return observation, info
 
     def step(self, action: Any) -> StepReturn:
@@ -226,7 +226,7 @@ class TrainRemotely(gym.Wrapper[Any, Any, Any, Any]):
             episode.fail(stop_reason_of(error), traceback.format_exc())
             self._hand_in()
             raise
-        episode.took("step", time.monotonic() - began)
+        episode.record_call("step", time.monotonic() - began)
         if not episode.over:
             episode.stepped(observation, reward, terminated, truncated, info)
         if not episode.over:

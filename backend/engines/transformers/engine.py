@@ -31,7 +31,7 @@ from backend.engines.transformers.slot_scheduler import SlotScheduler
 from backend.engines.transformers.slot_table import Counters, SlotLimits
 from backend.errors import SERVICE_LOG
 from backend.vision.pixels import ImageSource
-from backend.vision.shared import SharedImages, shared
+from backend.vision.shared_caches import SharedImages, shared
 from tinkergym.errors import (
     InternalServiceError,
     InvalidRequestError,

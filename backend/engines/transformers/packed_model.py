@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
+from backend.catalog.architecture import keeps_a_state
 from backend.catalog.models import read_model_facts
-from backend.catalog.recurrence import keeps_a_state
 from backend.compute.cpu.fast_linears import all_through_onednn, speed_up_linears
 from backend.compute.cpu.fast_norms import speed_up_norms
 from backend.compute.cpu.switch import CPU_KERNELS

@@ -35,7 +35,7 @@ from backend.engines.vllm.request_messages import RequestMessages, batch_complet
 from backend.engines.vllm.settings import engine_arguments, process_environment, sleep_mode
 from backend.engines.vllm.weight_handover import WeightHandover, not_loaded, refuse_device_weights
 from backend.vision.pixels import ImageSource
-from backend.vision.shared import SharedImages
+from backend.vision.shared_caches import SharedImages
 from tinkergym.errors import StorageFullError, TinkerGymError
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 

@@ -15,7 +15,7 @@ from vllm.inputs.engine import mm_input
 from vllm.multimodal.inputs import MultiModalKwargsItems
 
 from tinkergym.basics.bounded_dict import BoundedDict
-from tinkergym.images.files import as_seen, opened
+from tinkergym.images.stored_images import as_seen, opened
 
 Message = dict[str, Any]
 _MOST_KEPT_BYTES = 256 << 20

@@ -11,10 +11,10 @@ from typing import Any
 from backend.catalog.models import ModelFacts
 from backend.config import VLLM_MOST_IMAGES
 from backend.vision.pixels import ImageReader, ImageSource
-from backend.vision.shared import SharedImages, shared
+from backend.vision.shared_caches import SharedImages, shared
 from tinkergym.errors import InvalidRequestError, TinkerGymError
 from tinkergym.schema.sampling import SampleRequest
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 _MOST_BYTES = 256 << 20
 """Size limit for files in the folder; a removed file is written again when needed."""

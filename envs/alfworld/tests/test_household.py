@@ -14,7 +14,6 @@ from tinkergym.errors import (
     EnvironmentInfrastructureError,
     EnvironmentTimeoutError,
     EpisodeProtocolError,
-    InvalidDataError,
     InvalidRequestError,
 )
 from tinkergym.registration.environments import make
@@ -257,7 +256,7 @@ def test_rejects_as_task_a_sentence_that_could_hold_code(write, house):
     folder = write("train", "a") / "json_2.1.1" / "train" / "a" / "trial_1"
     game = (folder / "game.tw-pddl").read_text()
     (folder / "game.tw-pddl").write_text(game.replace("put a a", "{__import__('os')}"))
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         house().reset(options={"task_index": 0})
 
 
@@ -266,7 +265,7 @@ def test_rejects_game_whose_solution_is_not_a_list_of_commands(write, house, wal
     file = write("train", "a") / "json_2.1.1" / "train" / "a" / "trial_1" / "game.tw-pddl"
     game = json.loads(file.read_text())
     file.write_text(json.dumps({**game, "walkthrough": walkthrough}))
-    with pytest.raises(InvalidDataError, check=lambda error: error.field == "walkthrough"):
+    with pytest.raises(InvalidRequestError, check=lambda error: error.field == "walkthrough"):
         house().reset(options={"task_index": 0})
 
 
@@ -274,5 +273,5 @@ def test_rejects_game_whose_solution_is_not_a_list_of_commands(write, house, wal
 def test_rejects_file_that_is_nested_too_deeply(write, house, name):
     folder = write("train", "a") / "json_2.1.1" / "train" / "a" / "trial_1"
     (folder / name).write_text('{"solvable": true, "task_type": ' + "[" * 100_000)
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         house().reset(options={"task_index": 0})

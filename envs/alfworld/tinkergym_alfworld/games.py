@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tinkergym.errors import InvalidDataError, InvalidEnvironmentError, InvalidRequestError
+from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError
 from tinkergym.tasks import TaskSource
 
 Split = Literal["train", "valid_seen", "valid_unseen"]
@@ -91,7 +91,7 @@ class GameTasks(TaskSource):
         """Return a game: its path, task type, sentence, problem and, if it has one, a solution.
 
         Raises:
-            InvalidDataError: The file is not a game.
+            InvalidRequestError: The file is not a game.
         """
         path, task_type = self._listed()[index]
         file = self._folder / path / GAME_FILE
@@ -100,12 +100,12 @@ class GameTasks(TaskSource):
             sentence = _TASK.search(game["grammar"])
             problem = game["pddl_problem"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InvalidDataError(f"{file} is not a game of ALFWorld: {error!r}") from None
+            raise InvalidRequestError(f"{file} is not a game of ALFWorld: {error!r}") from None
         if sentence is None or not isinstance(problem, str):
-            raise InvalidDataError(f"{file} is not a game of ALFWorld: it does not contain a task")
+            raise InvalidRequestError(f"{file} is not a game of ALFWorld: it does not contain a task")
         way = game.get("walkthrough") or []
         if not isinstance(way, list) or not all(isinstance(command, str) for command in way):
-            raise InvalidDataError(
+            raise InvalidRequestError(
                 f"{file} is not a game of ALFWorld: its walkthrough is not a list of commands",
                 field="walkthrough",
             )
@@ -186,7 +186,7 @@ def _games_in(folder: str, split: str) -> tuple[tuple[str, str], ...]:
             task_type = json.loads(file.read_text(encoding="utf-8"))["task_type"]
             solvable = _SOLVABLE.search(game.read_text(encoding="utf-8")) is not None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InvalidDataError(f"{file.parent} is not a game of ALFWorld: {error!r}") from None
+            raise InvalidRequestError(f"{file.parent} is not a game of ALFWorld: {error!r}") from None
         if task_type in TASK_TYPES and solvable:
             found.append((path, str(task_type)))
     return tuple(found)

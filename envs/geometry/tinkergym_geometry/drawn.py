@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tinkergym.images.files import image_file
+from tinkergym.images.stored_images import image_file
 from tinkergym.tasks import GeneratorTasks
 from tinkergym_geometry.area import QUESTION
 from tinkergym_geometry.figures import FIGURES, MOVES, draw_at

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinkergym.errors import InvalidImageError, InvalidRequestError
-from tinkergym.images.files import as_seen, image_file, opened
+from tinkergym.images.stored_images import as_seen, image_file, opened
 from tinkergym_geometry.figures import Pixels
 
 PLACEHOLDER = "<image>"

@@ -11,8 +11,8 @@ import typer
 from tinkergym.cli.console import Commands, out
 from tinkergym.cli.game_options import drawn, names_in, say_picture
 from tinkergym.cli.json_output import AsJson, emit
+from tinkergym.cli.key_value_settings import parse_settings
 from tinkergym.cli.options import EnvironmentSettings
-from tinkergym.cli.settings import parse_settings
 from tinkergym.errors import InvalidRequestError
 from tinkergym.registration.games import make_playable
 from tinkergym.remote.client import Client

@@ -107,7 +107,7 @@ class Deal(TextGame):
             theirs = self.offer
             mine = [count - kept for count, kept in zip(self.pile, theirs, strict=True)]
             self.tell("The other accepts.", 1 - player)
-            return self._paid(player, mine, theirs)
+            return self._payoffs(player, mine, theirs)
         if isinstance(move, list):
             self.offer, self.offered_by = move, player
             shares = ", ".join(
@@ -124,7 +124,7 @@ class Deal(TextGame):
     def _may_accept(self, player: int) -> bool:
         return self.offer is not None and self.offered_by != player
 
-    def _paid(self, player: int, mine: list[int], theirs: list[int]) -> list[float]:
+    def _payoffs(self, player: int, mine: list[int], theirs: list[int]) -> list[float]:
         paid = [0.0, 0.0]
         for seat, share in ((player, mine), (1 - player, theirs)):
             paid[seat] = self._worth(seat, share) / _WORTH

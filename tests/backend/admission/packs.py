@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from backend.admission.facts import Facts
-from backend.admission.models import FileCatalog
+from backend.admission.offered_models import FileCatalog
 from backend.catalog.models import load_renderer_bundle
 from backend.config import PACKAGED_MODELS
 from tinkergym.errors import (

@@ -16,11 +16,11 @@ TRIES = """
 import json, sys
 from backend.admission.preflight import Preflight
 from backend.admission.bounds import tools_are_installed
-from backend.app.isolation import isolation_notice
+from backend.app.isolation_notice import isolation_notice
 from backend.config import GatewayLimits
-from backend.external.tokens import EnvTokens
+from backend.external.environment_tokens import EnvTokens
 from backend.evaluations.evaluation_child import play
-from backend.workers.environments import environment_maker
+from backend.workers.installed_environments import environment_maker
 from pathlib import Path
 from tests.backend.admission.packs import Catalog
 from tinkergym.errors import TinkerGymError
@@ -33,7 +33,7 @@ from tinkergym.schema.jobs.parts import Sampling
 from tinkergym.schema.jobs.seats import Train
 from tinkergym.schema.seat_tools import SeatTools
 from tinkergym.serving.making import description_of
-from tinkergym.serving.settings import ServerSettings
+from tinkergym.serving.server_settings import ServerSettings
 from tinkergym.tools import PythonTool
 from tinkergym.tools.sandbox.python_run import run_python
 from tinkergym.tools.sandbox.isolation_rule import require
@@ -96,8 +96,7 @@ def found():
 def test_refuses_every_way_to_python_without_namespaces(found):
     kinds = {name: error.get("type") for name, error in found["namespaces"].items()}
     assert kinds == {
-        name: "EnvironmentInfrastructureError" if name in AT_RUN else "PythonToolRefusedError"
-        for name in kinds
+        name: "EnvironmentInfrastructureError" if name in AT_RUN else "InvalidToolError" for name in kinds
     }
     assert all("--set python_tool=limits" in error["hint"] for error in found["namespaces"].values())
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from backend.external import judges, opponent_models
-from backend.external.tokens import EnvTokens
+from backend.external.environment_tokens import EnvTokens
 from tinkergym.schema.jobs.parts import EnvironmentRef
 
 pytestmark = pytest.mark.service

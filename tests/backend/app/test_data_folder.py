@@ -7,7 +7,7 @@ import pytest
 
 from backend.app.data_folder import claimed, log_file
 from backend.config import ServiceConfig
-from backend.errors import SERVICE_LOG, StartError
+from backend.errors import SERVICE_LOG, ConfigError
 
 
 def test_writes_services_log_where_the_scheduler_writes_it(tmp_path):
@@ -26,7 +26,7 @@ def test_gives_a_folder_and_database_to_one_service_at_once(tmp_path, second, fi
     linked.symlink_to(tmp_path / "shared.sqlite3")
     first = ServiceConfig(data_dir=tmp_path / "one", database_url=database)
     other = ServiceConfig(data_dir=tmp_path / second["data_dir"], database_url=f"sqlite:///{linked}")
-    with claimed(first), pytest.raises(StartError) as error, claimed(other):
+    with claimed(first), pytest.raises(ConfigError) as error, claimed(other):
         pass
     assert error.value.field == field
     with claimed(other):
@@ -36,7 +36,7 @@ def test_gives_a_folder_and_database_to_one_service_at_once(tmp_path, second, fi
 def test_rejects_a_folder_that_other_users_can_write_to(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(0o777)
-    with pytest.raises(StartError) as error, claimed(ServiceConfig(data_dir=tmp_path / "data")):
+    with pytest.raises(ConfigError) as error, claimed(ServiceConfig(data_dir=tmp_path / "data")):
         pass
     assert error.value.field == "data_dir"
 
@@ -77,7 +77,7 @@ def test_refuses_an_open_folder_of_something_else(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter").touch()
     (tmp_path / "home").chmod(0o755)
-    with pytest.raises(StartError) as error, claimed(ServiceConfig(data_dir=tmp_path / "home")):
+    with pytest.raises(ConfigError) as error, claimed(ServiceConfig(data_dir=tmp_path / "home")):
         pass
     assert f"chmod go-rwx {tmp_path / 'home'}" in error.value.hint
     assert mode_of(tmp_path / "home") == 0o755
@@ -87,7 +87,7 @@ def test_leaves_no_folder_for_sockets_behind(tmp_path):
     config = ServiceConfig(data_dir=tmp_path / "data")
     with claimed(config):
         assert config.run_dir.exists()
-        with pytest.raises(StartError), claimed(config):
+        with pytest.raises(ConfigError), claimed(config):
             pass
         assert config.run_dir.exists()
     assert not config.run_dir.exists()

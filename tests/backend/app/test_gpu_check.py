@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from backend.app import gpu_check
-from backend.app.main import main
+from backend.app.supervisor import main
 from backend.config import load_config
-from backend.errors import StartError
+from backend.errors import ConfigError
 from backend.workers import device_choice
 
 
@@ -22,7 +22,7 @@ def test_refuses_missing_gpus(gpus, device, ranks, needed, field):
     if needed <= gpus:
         assert device_choice.device_of(device, ranks=ranks, gpus=gpus) == device
         return
-    with pytest.raises(StartError) as refused:
+    with pytest.raises(ConfigError) as refused:
         device_choice.device_of(device, ranks=ranks, gpus=gpus)
     assert refused.value.field == (field if gpus else "device")
 
@@ -34,7 +34,7 @@ def test_takes_what_there_is_by_default(gpus):
 
 def test_exits_with_one_sentence_without_gpu_on_serve(monkeypatch, capsys, tmp_path):
     """The child is this check without torch, which takes seconds to import."""
-    refusal = StartError("there is no GPU", hint="set device=cpu", field="device").to_wire()
+    refusal = ConfigError("there is no GPU", hint="set device=cpu", field="device").to_wire()
     command = (sys.executable, "-c", f"import json; print(json.dumps({{'refused': {refusal!r}}}))")
     monkeypatch.setattr(gpu_check, "_COMMAND", command)
     settings = [f"data_dir={tmp_path / 'data'}", "device=cuda"]

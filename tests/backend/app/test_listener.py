@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from backend.app.main import main
+from backend.app.supervisor import main
 
 pytestmark = pytest.mark.service
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.admission.models import FileCatalog
+from backend.admission.offered_models import FileCatalog
 from backend.catalog.limited_reads import LimitedReads
 from backend.catalog.models import load_renderer_bundle, read_model_facts
 from backend.config import PACKAGED_MODELS, ServiceConfig

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from backend.admission.models import FileCatalog
+from backend.admission.offered_models import FileCatalog
 from backend.admission.preflight import Preflight
 from backend.catalog.models import resolve_model
 from backend.catalog.tensor_files import first_not_finite
@@ -247,7 +247,7 @@ def test_reads_weights_once_though_several_jobs_name_them_together(model, tmp_pa
         read.append(args)
         return first_not_finite(*args, **settings)
 
-    monkeypatch.setattr("backend.admission.models.resolve_model", resolve)
+    monkeypatch.setattr("backend.admission.offered_models.resolve_model", resolve)
     monkeypatch.setattr("backend.catalog.model_check.first_not_finite", look)
     with ThreadPoolExecutor(3) as threads:
         assert len({bundle.sha256 for bundle in threads.map(catalog.renderer, [str(model.folder)] * 3)}) == 1

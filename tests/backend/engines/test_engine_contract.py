@@ -12,7 +12,7 @@ from backend.compute.weights import weights_sha256
 from backend.engines.asking import Asked
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
 from tinkergym.schema.structured import Regex
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 
 def ask(request_id, prompt_ids, **options):

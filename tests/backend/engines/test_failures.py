@@ -1,6 +1,6 @@
 from backend.engines.failures import images_refused
 from tinkergym.schema.sampling import SampleRequest
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 
 def request(**settings):

@@ -15,7 +15,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import Base, Frozen, League, Scripted
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 
 LEAGUE = League(anchors=[Scripted("random"), Base()], anchor_share=0.2, current_share=0.5)
 

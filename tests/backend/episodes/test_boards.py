@@ -14,15 +14,15 @@ from backend.learner.sequences import TokenLimits
 from tests.backend.seats import result_of, two_seats
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import (
-    EnvironmentCrashedError,
     InvalidRequestError,
     ServiceUnavailableError,
     StorageFullError,
+    TooManyFailedEpisodesError,
 )
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, LeaseRequest, SubmitRequest
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory
 
 LIMITS = TokenLimits(vocabulary=256, context_length=64)
@@ -363,7 +363,7 @@ def test_blames_only_a_job_in_a_call_for_worker_death(boards):
     ]
     boards.forget_worker("last", ["job-1:1:0"])
     assert boards.wait("job-2", 1, 0.0) == "waiting"
-    with pytest.raises(EnvironmentCrashedError):
+    with pytest.raises(TooManyFailedEpisodesError):
         boards.wait("job-1", 1, 0.0)
 
 

@@ -1,7 +1,7 @@
 from backend.episodes.captured import CapturedTokens
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.sampling import Completion, SampleRequest
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.digests import NO_DIGEST, completion_digest
 
 

@@ -10,7 +10,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import League
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 
 LEAGUE = League(anchor_share=0, current_share=0, snapshot_every=2, most_snapshots=3)
 SPEC = RLSpec(

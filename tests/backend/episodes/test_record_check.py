@@ -13,16 +13,16 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.algorithms import GRPO, PPO
 from tinkergym.errors import InvalidRequestError, UnsupportedPartError
 from tinkergym.rollout.executors import InlineExecutor, ThreadExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import ErrorView, JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.schema.sampling import SampleFailure
 from tinkergym.testing import RandomTokenSampler, family_bundle
-from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.testing.faults import FAULTS, make_fault
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.testing.made_up_episodes import one_turn_episode
+from tinkergym.trajectory.content_parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
 
 LIMITS = TokenLimits(vocabulary=100, context_length=20)

@@ -13,7 +13,7 @@ from tinkergym.errors import NotFoundError
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 
 SPEC = RLSpec(
     environment=EnvironmentRef(id="board/TicTacToe-v0"),

@@ -23,7 +23,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import ServiceUnavailableError
 from tinkergym.rollout.executors import InlineExecutor, ThreadExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.ids import policy_of
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.external import opponent_models
-from backend.external.tokens import EnvTokens
+from backend.external.environment_tokens import EnvTokens
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.evaluate_every import EvaluateEvery
 from tinkergym.schema.jobs.parts import Limits

@@ -6,7 +6,7 @@ import pytest
 from backend.processes.limited_child import LimitedChild
 from benchmarks.hostile_images import progressive
 from tests.backend.vlm import picture
-from tinkergym.images.files import image_file
+from tinkergym.images.stored_images import image_file
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
 

@@ -84,7 +84,7 @@ def test_rejects_what_cannot_be_trained_before_anything_starts(client, change, f
 
 def test_rejects_data_longer_than_the_models_context(client):
     error = error_of(client.post("/v1/jobs", json=sft(upload(client, 4, 1025))))
-    assert (error["type"], error["field"]) == ("InvalidDataError", "data")
+    assert (error["type"], error["field"]) == ("InvalidRequestError", "data")
     assert "1025 tokens" in error["message"]
 
 

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from backend.store.parts import pool_part
+from backend.store.service_parts import pool_part
 
 pytestmark = pytest.mark.service
 
@@ -57,7 +57,7 @@ def test_tells_only_the_machines_owner_what_models_take(gateway, client, owner, 
     service = gateway.store.service()
     assert owner.get("/v1/health").json()["memory"] == {}
     (pool,) = service.pools(time.time())
-    service.weigh_pools({pool.pool_id: 600_000_000})
+    service.record_pool_memory({pool.pool_id: 600_000_000})
     assert owner.get("/v1/health").json()["memory"] == {"nano": 600_000_000}
     with gateway.client(tenant="") as anonymous:
         assert [who.get("/v1/health").json()["memory"] for who in (client, anonymous)] == [{}, {}]

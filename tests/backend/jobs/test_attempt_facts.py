@@ -1,7 +1,7 @@
 import platform
 
 from backend.jobs.attempt_facts import attempt_fact
-from backend.store.records import JobLease
+from backend.store.job_rows import JobLease
 from tinkergym import __version__
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec

@@ -12,7 +12,7 @@ from tinkergym.schema.jobs.parts import CollapseGuard, EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import League, Scripted
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
 SPEC = RLSpec(
@@ -45,7 +45,9 @@ def looked(one, rounds, first=1):
     return [
         (warning.name, warning.step, warning.message)
         for step, settings in enumerate(rounds, first)
-        for warning in one.look(step, games(step, **settings), is_saved=True, come_back=lambda v: f"go {v}")
+        for warning in one.record_step(
+            step, games(step, **settings), is_saved=True, come_back=lambda v: f"go {v}"
+        )
     ]
 
 
@@ -107,7 +109,7 @@ def test_tells_of_a_fall_without_other_games_if_none_exist():
             (request, result_of(request, one_turn_episode(score, agent="x")))
             for request in step_requests("job-1", only, step)
         ]
-        alarms += one.look(step, played, is_saved=True, come_back=str)
+        alarms += one.record_step(step, played, is_saved=True, come_back=str)
     assert [alarm.name for alarm in alarms] == ["collapse_anchor_reward"]
     assert "other games" not in alarms[0].message
 
@@ -135,7 +137,7 @@ def test_shows_collapse_of_one_policy_beside_one_that_does_well():
             for agent in request.sampled_seats[:1]
             if len(request.sampled_seats) == 1
         ]
-        alarms += one.look(step, played, is_saved=True, come_back=str)
+        alarms += one.record_step(step, played, is_saved=True, come_back=str)
     assert [alarm.name for alarm in alarms] == ["collapse_anchor_reward"]
     assert "of o against anchors" in alarms[0].message
 

@@ -10,7 +10,7 @@ from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import Train
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
 SPEC = RLSpec(

@@ -13,7 +13,7 @@ from tinkergym.schema.events import JobState
 from tinkergym.schema.jobs.parts import EnvironmentRef, Sampling
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.spaces import Text
-from tinkergym.testing.episodes import one_turn_episode as episode
+from tinkergym.testing.made_up_episodes import one_turn_episode as episode
 from tinkergym.trajectory.trajectory import StopReason, Trajectory
 
 

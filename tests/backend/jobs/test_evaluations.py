@@ -10,7 +10,7 @@ from tests.backend.lab import Fickle
 from tinkergym.agent.renderer import Renderer
 from tinkergym.algorithms import GRPO
 from tinkergym.errors import InvalidRequestError
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.evaluate_every import FIRST_HELD_OUT_SEED, EvaluateEvery
 from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from backend.config import ServiceConfig, load_config
-from backend.errors import ConfigError, RankLostError, StartError
+from backend.errors import ConfigError, RankLostError
 from backend.worker_url import unix_url
 from backend.workers.pool_worker import PoolWorker
 from tinkergym.schema.events import JobState
@@ -113,5 +113,5 @@ def test_rejects_ranks_without_devices_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     config = ServiceConfig(data_dir=tmp_path, learner_ranks=2, device="cuda")
-    with pytest.raises(StartError, check=lambda error: error.field == "learner_ranks"):
+    with pytest.raises(ConfigError, check=lambda error: error.field == "learner_ranks"):
         PoolWorker(config, pool_id="p", model="nano", url=unix_url(tmp_path / "s"), token="t")

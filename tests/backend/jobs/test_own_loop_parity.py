@@ -4,7 +4,7 @@ import numpy as np
 
 from backend.jobs.own_loop_parity import PublishCheck
 from backend.learner.sequences import TrainSequence
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 IMAGE = ImageSpan(sha256="0" * 64, start=1, end=3)
 

@@ -12,7 +12,7 @@ from tests.backend.jobs.played_episodes import batch, episode, half, job, never
 from tests.backend.seats import result_of, two_seats
 from tinkergym.algorithms import GRPO, PPO, DrGRPO, ReinforcePlusPlus, RunningBaseline
 from tinkergym.schema.jobs.parts import Limits
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment, StopReason
 
 GOOD, BAD = episode((1.0, 2, "stop"), (3.0, 1, "stop")), episode((0.0, 2, "stop"), (0.0, 2, "stop"))

@@ -1,7 +1,7 @@
 import numpy as np
 
 from backend.learner.image_numbers import ImageNumbers
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 ONE, OTHER = "ab" * 32, "cd" * 32
 

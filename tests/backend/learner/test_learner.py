@@ -15,7 +15,6 @@ from backend.learner.token_loss import policy_loss
 from tests.backend.learner.tiny import _tiny, assert_close, trained
 from tinkergym.errors import (
     ConflictError,
-    NonFiniteGradientError,
     NonFiniteLossError,
     UnknownModelError,
 )
@@ -289,7 +288,7 @@ def test_rejects_gradient_that_is_not_finite_and_changes_nothing(learner, batch,
         learner.optim_step("p", learning_rate=1e-2)
     learner.forward_backward("p", batch, policy_loss())
     next(iter(learner.gradient("p").values())).view(-1)[0] = math.nan
-    with pytest.raises(NonFiniteGradientError):
+    with pytest.raises(NonFiniteLossError):
         learner.optim_step("p", learning_rate=1e-2)
     assert weights_sha256(learner.weights("p")) == before
     _step(learner, batch, learning_rate=1e-2)  # and training can go on

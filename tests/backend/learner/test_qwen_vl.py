@@ -12,11 +12,11 @@ from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
-from backend.vision.shared import SharedImages
+from backend.vision.shared_caches import SharedImages
 from tests.backend.tiny_qwen_vl import make_qwen_vl
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidImageError, InvalidRequestError
-from tinkergym.images.files import image_file
+from tinkergym.images.stored_images import image_file
 from tinkergym.messages import observation_messages
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 from tinkergym.schema.sampling import SampleRequest

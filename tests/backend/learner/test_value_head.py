@@ -24,7 +24,7 @@ from tinkergym.errors import (
     CheckpointCorruptError,
     ConflictError,
     InvalidRequestError,
-    NonFiniteGradientError,
+    NonFiniteLossError,
 )
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
@@ -298,7 +298,7 @@ def test_leaves_policy_and_head_as_they_were_without_finite_gradient(learner, sa
     weights, values = weights_sha256(learner.weights("p")), learner.values("p", batch)
     learner.forward_backward("p", judged(batch), VALUED)
     learner.gradient("p")["value_head.bias"].fill_(float("nan"))
-    with pytest.raises(NonFiniteGradientError):
+    with pytest.raises(NonFiniteLossError):
         learner.optim_step("p", learning_rate=1e-2)
     assert weights_sha256(learner.weights("p")) == weights
     for before, after in zip(values, learner.values("p", batch), strict=True):

@@ -11,7 +11,7 @@ from tests.backend.vlm import NANO_VL, Pictures, look, picture, renderer
 from tinkergym.errors import ParityError, UnsupportedPartError
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import LoRA
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
 
 ALLOWED = 1e-3

@@ -27,3 +27,27 @@ def test_leaves_time_to_others_by_process_that_stands_back(own_session):
     # The file is empty where the kernel does not weigh sessions, and for processes that it counts to none.
     if of_session:
         assert of_session == (["10"] if own_session else SESSION.read_text().split()[-1:])
+
+
+CHILD = """
+import threading
+from backend.processes.children import one_question
+
+threading.Thread(target=threading.Event().wait).start()  # an environment's, which never ends
+with one_question() as (question, answers):
+    print("noise of an environment")
+    answers.write(question["word"])
+"""
+
+
+def test_prints_answer_alone_and_lets_no_thread_keep_the_process():
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        input='{"word": "yes"}',
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (child.returncode, child.stdout) == (0, "yes")
+    assert "noise of an environment" in child.stderr

@@ -28,7 +28,7 @@ def test_leaves_nothing_behind_when_it_is_killed_either(serving):
 @pytest.fixture
 def service(tmp_path):
     """The whole service, with a pool and an environment worker."""
-    command = [sys.executable, "-m", "backend.app.main", "--json"]
+    command = [sys.executable, "-m", "backend.app.supervisor", "--json"]
     settings = [f"data_dir={tmp_path / 'data'}", "port=0", "env_workers=1"]
     command += [word for setting in settings for word in ("--set", setting)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -7,7 +7,7 @@ from backend.processes.image_check import ImageCheck
 from backend.processes.limited_child import ChildLimitError, ChildLimits
 from benchmarks.hostile_images import files, progressive
 from tinkergym.errors import InvalidImageError, ServiceUnavailableError
-from tinkergym.images.files import MOST_BYTES, MOST_PIXELS
+from tinkergym.images.stored_images import MOST_BYTES, MOST_PIXELS
 
 SERVICE = {"most_bytes": MOST_BYTES, "most_pixels": MOST_PIXELS}
 SMALL = ChildLimits(cpu_seconds=1, memory_bytes=2**29, wall_seconds=120.0)

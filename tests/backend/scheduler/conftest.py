@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from backend.config import ServiceConfig
-from backend.scheduler.core import Scheduler
+from backend.scheduler.scheduler import Scheduler
 from backend.scheduler.workers import Change, PoolAddress, PoolReady, Running
 from backend.store.store import Store
 from tests.backend.scheduler.hosts import Host

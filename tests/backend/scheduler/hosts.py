@@ -51,7 +51,7 @@ class Host:
         # A test may start it again, for those that come after.
         with belonging_to("module"), self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "backend.scheduler.host"],
+                [sys.executable, "-m", "backend.scheduler.scheduler_host"],
                 env={**os.environ, **self.config.environment(), "CANARY_KEY": "1", "PACK_KEY": "1"},
                 stdout=output,
                 stderr=output,

@@ -3,7 +3,7 @@ import pytest
 from backend.errors import LeaseLostError
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.events import JobState
-from tinkergym.trajectory.parts import ImagePart, ImageSpan, TextPart
+from tinkergym.trajectory.content_parts import ImagePart, ImageSpan, TextPart
 from tinkergym.trajectory.trajectory import Segment, StopReason, Trajectory, Turn
 
 

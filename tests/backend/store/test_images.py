@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 
 from backend.store.images import EveryImage, Images
-from backend.store.quota_room import QuotaRoom
+from backend.store.usage import QuotaRoom
 from backend.testing.counting_blobs import CountingBlobs
 from tests.backend.vlm import picture
 from tinkergym.errors import InvalidImageError, InvalidRequestError, NotFoundError, PayloadTooLargeError

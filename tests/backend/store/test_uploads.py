@@ -6,8 +6,8 @@ import os
 import pytest
 
 from backend.store.blobs import LocalBlobs
-from backend.store.quota_room import QuotaRoom
 from backend.store.uploads import Uploads, remove_unfinished
+from backend.store.usage import QuotaRoom
 from backend.testing.counting_blobs import CountingBlobs
 from tinkergym.errors import (
     CheckpointCorruptError,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from backend.vision.positions import mrope_positions
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 GRIDS = {"a": (2, 3), "b": (4, 1), "c": (1, 2)}
 IMAGES = [

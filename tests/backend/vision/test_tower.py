@@ -8,10 +8,10 @@ from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.vision.pixels import ImageReader
-from backend.vision.shared import SharedImages
+from backend.vision.shared_caches import SharedImages
 from backend.vision.tower import ImageTower, KeptFeatures
 from tests.backend.vlm import NANO_VL, Pictures, look, picture, renderer
-from tinkergym.images.files import image_file
+from tinkergym.images.stored_images import image_file
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
 
 

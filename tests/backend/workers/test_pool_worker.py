@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from backend.config import PACKAGED_MODELS, GatewayLimits, ServiceConfig
 from backend.engines.transformers.engine import TransformersEngine
 from backend.episodes.lockstep import LockstepGate
-from backend.errors import RankLostError, StartError
+from backend.errors import ConfigError, RankLostError
 from backend.policies.pool_learner import PoolLearner
 from backend.worker_url import unix_url
 from backend.workers.endpoint import Player
@@ -33,7 +33,7 @@ def start(tmp_path, model="nano", **settings):
 
 def test_says_in_one_sentence_that_asked_gpu_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(StartError, check=lambda error: error.field == "device"):
+    with pytest.raises(ConfigError, check=lambda error: error.field == "device"):
         start(tmp_path, device="cuda")
 
 

@@ -13,7 +13,7 @@ from tinkergym.messages import observation_messages
 from tinkergym.registration.environments import make_environment
 from tinkergym.registration.packs import find_packs
 from tinkergym.rollout.executors import InlineExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.schema.sampling import Completion

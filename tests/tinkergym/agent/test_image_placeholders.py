@@ -9,8 +9,8 @@ from tinkergym.agent.image_placeholders import MARK, count_by_size, expanded, im
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
-from tinkergym.errors import InvalidDataError, TemplateError
-from tinkergym.images.files import image_file
+from tinkergym.errors import InvalidRequestError, TemplateError
+from tinkergym.images.stored_images import image_file
 from tinkergym.messages import assistant, observation_messages, system
 from tinkergym.schema.views import ImageSizing
 from tinkergym.tasks import SequenceTasks
@@ -172,6 +172,6 @@ def test_blames_environment_for_image_too_narrow_for_the_model():
     rows = [
         {"prompt": [{"role": "user", "content": [{"type": "image", "image": narrow}]}], "completion": "a"}
     ]
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         prepare(SequenceTasks(rows), mine, kind="sft")
     assert caught.value.field == "data"

@@ -11,7 +11,7 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.prompt_check import TemplateReference
 from tinkergym.agent.renderer import TURNS_TRIED, Renderer
 from tinkergym.agent.round_trip import play_conversation
-from tinkergym.datasets.tokens import conversation_tokens
+from tinkergym.datasets.marked_tokens import conversation_tokens
 from tinkergym.errors import TemplateError
 from tinkergym.messages import assistant, system, user
 from tinkergym.schema.jobs.parts import Limits

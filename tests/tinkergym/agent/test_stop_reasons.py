@@ -5,7 +5,7 @@ import pytest
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.executors import ThreadExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.schema.sampling import SampleFailure

@@ -16,7 +16,7 @@ from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.sampling import Completion
 from tinkergym.testing import byte_bundle
 from tinkergym.tool_calls.call import CallText
-from tinkergym.trajectory.parts import ToolCallPart, ToolResultPart
+from tinkergym.trajectory.content_parts import ToolCallPart, ToolResultPart
 from tinkergym.trajectory.trajectory import StopReason
 
 ADD = {

@@ -1,6 +1,6 @@
 """Outcomes of episodes with given returns."""
 
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.outcomes import Outcome, StepOutcomes
 
 

@@ -16,7 +16,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.schema.opponents import League, Scripted
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 
 SPEC = RLSpec(
     environment=EnvironmentRef(id="board/TicTacToe-v0"),

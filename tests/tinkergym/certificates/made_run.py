@@ -41,7 +41,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.updates import SettingChange, SettingsUpdate
-from tinkergym.testing.episodes import stored_record
+from tinkergym.testing.made_up_episodes import stored_record
 from tinkergym.trajectory.digests import EMPTY_CHAIN, chained
 
 JOB = "job-1"

@@ -17,7 +17,7 @@ from benchmarks.forgery import member, packed, unpacked, with_members
 from tests.tinkergym.certificates.made_run import Run
 from tinkergym.certificates import verify
 from tinkergym.certificates.archive import ReadLimits, reading_bundle
-from tinkergym.errors import InvalidDataError
+from tinkergym.errors import InvalidRequestError
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ LINK = {"linkname": "/etc/passwd"}
     ],
 )
 def test_refuses_what_is_not_a_plain_file(bundle, tmp_path, name, fields, first):
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(with_more(bundle, tmp_path, member(name, **fields), first=first))
 
 
@@ -78,7 +78,7 @@ def test_refuses_what_is_not_a_plain_file(bundle, tmp_path, name, fields, first)
     ],
 )
 def test_refuses_extended_headers_that_others_read_differently(bundle, tmp_path, headers, first):
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(with_more(bundle, tmp_path, member("other", b"{}" * 300, pax_headers=headers), first=first))
 
 
@@ -95,7 +95,7 @@ def test_refuses_links_in_place_of_its_files(bundle, tmp_path, name):
         member(own, body, **({"type": tarfile.SYMTYPE, **LINK} if own == name else {}))
         for own, body in files.items()
     ]
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(with_members(members, tmp_path / "other.tar"))
 
 
@@ -115,7 +115,7 @@ def test_refuses_bytes_after_the_archive(bundle, tmp_path, compressed):
     ):
         target = tmp_path / "other"
         target.write_bytes(whole)
-        with pytest.raises(InvalidDataError):
+        with pytest.raises(InvalidRequestError):
             verify(target)
 
 
@@ -125,7 +125,7 @@ def test_refuses_a_cut_archive(bundle, tmp_path, cut, compressed):
     body = bundle.read_bytes().rstrip(b"\0")
     target = tmp_path / "other"
     target.write_bytes(gzip.compress(body)[:-cut] if compressed else body[:-cut])
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(target)
 
 
@@ -149,7 +149,7 @@ def test_refuses_json_with_a_name_twice(bundle, tmp_path, text):
             packed(files | {"certificate.json": body.encode()}, path)
         else:
             path.write_text(body)
-        with pytest.raises(InvalidDataError):
+        with pytest.raises(InvalidRequestError):
             verify(path)
 
 
@@ -178,18 +178,18 @@ def broken_gzip(bundle):
 def test_names_what_is_not_a_certificate(bundle, tmp_path, made):
     path = tmp_path / "given"
     path.write_bytes(made(bundle.read_bytes()))
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(path)
 
 
 @pytest.mark.parametrize("name", ["certificate.json", "other.json"])
 def test_refuses_an_archive_without_a_certificate(tmp_path, name):
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(packed({name: b"[]"}, tmp_path / "other.tar"))
 
 
 def test_refuses_pipes_and_devices(tmp_path):
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify("/dev/zero")
 
 
@@ -222,7 +222,7 @@ BOMBS = {
 def test_refuses_compressed_bombs(bundle, tmp_path, name):
     path = tmp_path / "bomb.tar.gz"
     path.write_bytes(gzip.compress(BOMBS[name](bundle)))
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(path, limits=SMALL)
 
 
@@ -230,26 +230,26 @@ def test_refuses_compressed_bombs(bundle, tmp_path, name):
 def test_refuses_large_headers_and_documents(bundle, tmp_path, name):
     path = tmp_path / "bomb.tar"
     path.write_bytes(BOMBS[name](bundle))
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(path, limits=SMALL)
     alone = tmp_path / "bomb.json"
     alone.write_bytes(b"{" + b" " * 2**20)
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(alone, limits=SMALL)
 
 
 def test_refuses_more_files_than_a_run_has(tmp_path):
     path = packed({f"f{n}": b"" for n in range(11)}, tmp_path / "many.tar")
-    with pytest.raises(InvalidDataError), reading_bundle(path, ReadLimits(most_files=10)):
+    with pytest.raises(InvalidRequestError), reading_bundle(path, ReadLimits(most_files=10)):
         pass
 
 
 def test_refuses_a_line_without_an_end(tmp_path):
     path = packed({"events.jsonl": b"x" * 2**17}, tmp_path / "line.tar")
-    with reading_bundle(path, SMALL) as files, pytest.raises(InvalidDataError):
+    with reading_bundle(path, SMALL) as files, pytest.raises(InvalidRequestError):
         list(files.lines("events.jsonl"))
     path = packed({"events.jsonl": b"a\nb"}, tmp_path / "line.tar")
-    with reading_bundle(path, SMALL) as files, pytest.raises(InvalidDataError):
+    with reading_bundle(path, SMALL) as files, pytest.raises(InvalidRequestError):
         list(files.lines("events.jsonl"))
 
 
@@ -264,7 +264,7 @@ def test_reads_lines_across_chunks(tmp_path, size):
 def test_refuses_more_objects_than_a_run_has(bundle, tmp_path):
     path = tmp_path / "certificate.json"
     path.write_bytes(unpacked(bundle)["certificate.json"])
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(path, limits=ReadLimits(most_objects=10))
 
 
@@ -274,7 +274,7 @@ def test_reads_many_wrong_facts_in_little_memory(bundle, tmp_path):
     path = tmp_path / "wrong.json"
     path.write_text(body.replace('"not_learned": []', f'"not_learned": {wrong}', 1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(path, limits=SMALL)
     # One error for each of them would take hundreds of megabytes.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
@@ -285,5 +285,5 @@ def test_refuses_a_certificate_of_more_steps_than_it_can_record(bundle, tmp_path
     document = json.loads(files["certificate.json"])
     document["facts"]["job"]["step"] = 10**10  # Looking for each of them would take hours.
     files["certificate.json"] = json.dumps(document).encode()
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         verify(packed(files, tmp_path / "other.tar"))

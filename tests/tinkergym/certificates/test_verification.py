@@ -13,7 +13,7 @@ from tinkergym.certificates.sealing import sealed
 from tinkergym.schema.certificate import BundledFile, Certificate, EpisodeFate
 from tinkergym.schema.events import EpisodeEvent, JobState, StepEvent, UpdateEvent
 from tinkergym.schema.updates import SettingChange
-from tinkergym.testing.episodes import stored_record
+from tinkergym.testing.made_up_episodes import stored_record
 
 CERTIFICATE, PAGE, EVENTS, HASHES, LEDGER = (
     "certificate.json",

@@ -75,7 +75,7 @@ TABLE = {
     "replay": (LINES, ["a.jsonl"], "trajectory"),
     "tokens": (ONE, ["nano"], "exact"),
     # These become programs of the service, whose own tests read what they print.
-    "serve": ("backend.app.main", [], ""),
+    "serve": ("backend.app.supervisor", [], ""),
     "keys create": ("backend.app.keys", ["laptop"], ""),
     "keys list": ("backend.app.keys", [], ""),
     "keys revoke": ("backend.app.keys", ["key-1"], ""),

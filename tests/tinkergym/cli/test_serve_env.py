@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import tinkergym as tg
 from tinkergym.cli.main import app
 from tinkergym.errors import AuthenticationError, EnvironmentGoneError
-from tinkergym.serving.tokens import choose_token, read_token
+from tinkergym.serving.server_token import choose_token, read_token
 
 BOARD = "board/TicTacToeVs-v0"
 COMMAND = [sys.executable, "-m", "tinkergym.cli.main", "serve-env"]

@@ -9,7 +9,7 @@ from tests.tinkergym.agent.test_image_placeholders import by_size
 from tests.tinkergym.datasets.test_prepare import tokens_of, trained_texts
 from tinkergym.agent.image_placeholders import count_by_size
 from tinkergym.agent.renderer import Renderer
-from tinkergym.images.files import image_file
+from tinkergym.images.stored_images import image_file
 from tinkergym.testing import byte_bundle
 
 SIZES = ((40, 64), (64, 64), (96, 48), (32, 128))

@@ -13,7 +13,7 @@ import tinkergym as tg
 from tests.tinkergym.datasets.test_prepare import fault, records, tokens_of, trained_texts
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
-from tinkergym.errors import InvalidDataError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.views import ImageRules
 from tinkergym.testing import byte_bundle
 
@@ -263,6 +263,6 @@ def test_skips_columns_where_they_are_named(renderer):
     source = tg.tasks.SequenceTasks([row])
     found = records(prepare(source, renderer, kind="sft", ignore=["source", "id"]))
     assert found == tokens_of(renderer, {"prompt": "a", "completion": "b"})
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         prepare(source, renderer, kind="sft", ignore=["source", "id", "sorce"])
     assert caught.value.field == "ignore"

@@ -5,9 +5,9 @@ import pytest
 import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
-from tinkergym.errors import InvalidDataError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataChunk
-from tinkergym.testing.templates import family_bundle
+from tinkergym.testing.template_families import family_bundle
 
 TALK = {
     "messages": [
@@ -48,7 +48,7 @@ def trained_texts(renderer, sequence):
 
 
 def fault(renderer, row, kind="sft", **options):
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         tokens_of(renderer, row, kind=kind, **options)
     return str(caught.value)
 

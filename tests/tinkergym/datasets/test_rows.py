@@ -9,10 +9,10 @@ import pytest
 import tinkergym as tg
 from tinkergym.agent.renderer import Renderer
 from tinkergym.datasets.prepare import prepare
-from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.data import DataChunk
 from tinkergym.tasks.jsonl import MOST_LINE_BYTES
-from tinkergym.testing.templates import family_bundle
+from tinkergym.testing.template_families import family_bundle
 
 TALK = {
     "messages": [
@@ -52,7 +52,7 @@ def tokens_of(renderer, *rows, kind="sft", **options):
 
 
 def fault(renderer, row, kind="sft", **options):
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         tokens_of(renderer, row, kind=kind, **options)
     return str(caught.value)
 
@@ -127,21 +127,21 @@ def test_names_lines_of_file_as_an_editor_does(renderer, tmp_path):
     unreadable = {"prompt": 1, "completion": "x"}
     lines = [json.dumps(ASKED), "", "{broken", json.dumps(unreadable), '{"a": NaN}', "[1]"]
     file.write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         prepare(file, renderer, kind="sft")
     assert re.findall(r"line \d", str(caught.value)) == ["line 3", "line 4", "line 5", "line 6"]
     file.write_bytes(b'{"prompt": "\xff"}')
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         prepare(file, renderer, kind="sft")
     assert caught.value.field == "data"
     file.write_text("\n\n")
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         prepare(file, renderer, kind="sft")
     assert caught.value.field == "data"
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         prepare(tmp_path / "nowhere.jsonl", renderer, kind="sft")
     assert caught.value.field == "data"
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         prepare("a\0b", renderer, kind="sft")
     assert caught.value.field == "data"
     with pytest.raises(InvalidRequestError) as caught:
@@ -165,7 +165,7 @@ class Nested(tg.tasks.TaskSource):
 
 
 def test_rejects_row_that_is_nested_too_deeply(renderer):
-    with pytest.raises(InvalidDataError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         prepare(Nested(), renderer, kind="sft")
     assert caught.value.field == "data"
 

@@ -5,13 +5,13 @@ import pytest
 from tinkergym.algorithms import GRPO
 from tinkergym.datasets.conversations import comparison, conversation
 from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
-from tinkergym.errors import InvalidDataError, InvalidRequestError
+from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
-from tinkergym.testing.episodes import stored_record
-from tinkergym.trajectory.parts import TextPart, ToolCallPart, ToolResultPart
+from tinkergym.testing.made_up_episodes import stored_record
+from tinkergym.trajectory.content_parts import TextPart, ToolCallPart, ToolResultPart
 
 SPEC = RLSpec(
     environment=EnvironmentRef(id="own/Env-v0"),
@@ -57,9 +57,9 @@ def test_pairs_best_and_worst_of_group_when_anything_differs():
 
 
 def test_says_when_nothing_is_left_or_episodes_cannot_pair():
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         episodes(0.0, 0.0).to_sft(min_reward=1.0)
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         episodes(0.5, 0.5).to_preference()
     with pytest.raises(InvalidRequestError) as caught:
         episodes(0.0, 1.0, turns=2).to_preference()
@@ -105,5 +105,5 @@ def test_leaves_out_agent_that_never_acted():
     played = StoredEpisodes([first, replace(unmoved, trajectory=record)])
     assert [one.reward for one in played] == [0.0, 1.0]
     assert len(played.to_sft()) == 1
-    with pytest.raises(InvalidDataError):
+    with pytest.raises(InvalidRequestError):
         played.to_preference()

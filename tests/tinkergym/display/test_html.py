@@ -3,8 +3,12 @@ import types
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tinkergym as tg
+from tinkergym.display.html import condense, curve, histogram
+from tinkergym.display.progress import sparkline
 
 SMALL = tg.GRPO(group_size=2, groups_per_step=2)
 
@@ -67,3 +71,22 @@ def test_shows_evaluation_as_one_line_and_a_card(job, client):
 def test_shows_policy_as_a_card(client):
     shown = "".join(read(client.policy("nano", system_prompt="Be <brief>.")._repr_html_()).itertext())
     assert "Be <brief>." in shown and "nano" in shown
+
+
+@given(st.lists(st.floats(-1e300, 1e300), max_size=600), st.text())
+def test_draws_every_curve_as_a_picture(values, name):
+    for draw in (curve, histogram):
+        drawn = draw(values, name.replace("\x00", ""))
+        assert bool(drawn) == bool(values)
+        assert "nan" not in drawn and "inf" not in drawn
+
+
+def test_draws_line_of_blocks_from_lowest_to_highest_value():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([5.0, 5.0]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+def test_averages_more_values_than_columns():
+    assert condense([1, 3, 5, 7], 2) == [2, 6]
+    assert len(condense(list(range(1001)), 60)) == 60

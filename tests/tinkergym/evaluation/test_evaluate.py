@@ -7,7 +7,7 @@ from tinkergym.evaluation.evaluate import Evaluation
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 
 
 class Parity(tg.SingleTurnEnv):

@@ -16,7 +16,7 @@ from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec
 from tinkergym.schema.jobs.seats import SharedWith, Train
 from tinkergym.tasks import SequenceTasks
-from tinkergym.testing.episodes import stored_record
+from tinkergym.testing.made_up_episodes import stored_record
 
 ALGORITHMS = [
     GRPO(group_size=2, groups_per_step=2),

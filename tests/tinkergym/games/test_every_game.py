@@ -12,7 +12,7 @@ from pettingzoo.test import api_test, parallel_api_test, seed_test
 from pettingzoo.utils.conversions import aec_to_parallel
 
 from tinkergym import make, make_game
-from tinkergym.registration.known_games import registered_games
+from tinkergym.registration.packs import registered_games
 
 # The bridge to PettingZoo needs packages that not everybody has.
 ELSEWHERE = ("test/", "textarena/", *(() if find_spec("rlcard") else ("pettingzoo/",)))

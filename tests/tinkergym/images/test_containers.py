@@ -12,7 +12,7 @@ from PIL import Image, PngImagePlugin
 from benchmarks.hostile_images import files, png, progressive
 from tinkergym.errors import InvalidImageError
 from tinkergym.images.containers import MOST_BLOCKS, MOST_SCANS, essential
-from tinkergym.images.files import check_image, opened
+from tinkergym.images.stored_images import check_image, opened
 
 ROOT = Path(__file__).parents[3]
 PIXELS = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 40, 4), np.uint8))
@@ -132,4 +132,4 @@ def test_opens_files_by_pillow_in_one_place_only():
         for path in (ROOT / top).rglob("*.py")
         if "tests" not in path.parts and re.search(r"(Image|pillow)\.open\(", path.read_text())
     ]
-    assert found == ["tinkergym/images/files.py"]
+    assert found == ["tinkergym/images/stored_images.py"]

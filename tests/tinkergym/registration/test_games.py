@@ -11,7 +11,7 @@ from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, Unkno
 from tinkergym.games.game_env import GameEnv
 from tinkergym.registration import packs
 from tinkergym.registration.games import make_playable, register_aec
-from tinkergym.registration.known_games import registered_games
+from tinkergym.registration.packs import registered_games
 from tinkergym.schema.jobs.parts import EnvironmentRef
 
 

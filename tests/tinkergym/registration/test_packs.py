@@ -10,6 +10,7 @@ import gymnasium as gym
 import pytest
 
 import tinkergym as tg
+from tests.tinkergym.registration.coins import Coins
 from tests.tinkergym.registration.installed import GOOD, fresh
 from tinkergym.errors import InvalidEnvironmentError, InvalidRequestError, UnknownEnvironmentError
 from tinkergym.registration.environments import make_environment, pack_of
@@ -302,3 +303,17 @@ def test_names_extra_that_brings_an_environments_missing_package(monkeypatch, ma
     with pytest.raises(InvalidRequestError) as caught:
         make(env_id).reset(seed=0)
     assert caught.value.field == "environment"
+
+
+def test_lists_registered_opponents_with_the_first_as_default():
+    tg.register_game("test/Greedy-v0", Coins, opponents=("greedy",))
+    assert tg.make("test/GreedyVs-v0").spec.kwargs["opponent"] == "greedy"
+    with pytest.raises(InvalidRequestError) as caught:
+        tg.make("test/GreedyVs-v0", opponent="random")
+    assert caught.value.field == "opponent"
+
+
+def test_suggests_what_is_close_for_unknown_game():
+    tg.register_game("test/Greedy-v0", Coins, opponents=("greedy",))
+    with pytest.raises(UnknownEnvironmentError):
+        tg.make_game("test/Gredy-v0")

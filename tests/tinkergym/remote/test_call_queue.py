@@ -6,7 +6,6 @@ import pytest
 
 from tests.tinkergym.remote.policy_service import POLICY_ID, StubApi
 from tinkergym.errors import (
-    ClientClosedError,
     ConflictError,
     NotFoundError,
     PayloadTooLargeError,
@@ -83,7 +82,7 @@ def test_waits_for_results_when_closing_unless_told_otherwise(api, calls):
     futures = [calls.add(call, version) for call in (STEP, Publish())]
     calls.close()
     assert [future.result(0) for future in futures] == [1, 2]
-    with pytest.raises(ClientClosedError):
+    with pytest.raises(ConflictError):
         calls.add(STEP, version)
 
 
@@ -92,7 +91,7 @@ def test_fails_given_up_calls_without_awaiting_a_placeless_policy(api, calls):
     future = calls.add(STEP, version)
     assert api.service.asked.wait(60.0)
     calls.close(wait=False)
-    with pytest.raises(ClientClosedError):
+    with pytest.raises(ConflictError):
         future.result(60.0)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.tinkergym.certificates.made_run import Run
 from tinkergym.certificates import verify
 from tinkergym.schema.events import JobState
-from tinkergym.testing.episodes import stored_record
+from tinkergym.testing.made_up_episodes import stored_record
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PAUSED, JobState.CANCELLED])

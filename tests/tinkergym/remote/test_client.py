@@ -8,7 +8,7 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.errors import (
-    ClientClosedError,
+    ConflictError,
     InvalidRequestError,
     PolicyVersionGoneError,
     ServiceUnreachableError,
@@ -198,9 +198,9 @@ def test_ends_what_client_made_with_it_and_says_so(service):
         job = client.train(Echo, steps=10_000, algorithm=SMALL)
         policy = job.policy()
         policy.act("Say ok 1.")
-    with pytest.raises(ClientClosedError):
+    with pytest.raises(ConflictError):
         policy.act("Again.")
-    with pytest.raises(ClientClosedError):
+    with pytest.raises(ConflictError):
         job.view()
     job.close()
 

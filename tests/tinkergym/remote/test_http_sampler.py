@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tinkergym.errors import InvalidImageError, NotFoundError, ServiceUnavailableError
-from tinkergym.images.files import image_file
+from tinkergym.images.stored_images import image_file
 from tinkergym.remote.http_sampler import HttpSampler
 from tinkergym.remote.image_upload import ImageUpload
 from tinkergym.remote.transport import Connection
 from tinkergym.schema.data import ImageNames
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 
 class ImageRoutes:

@@ -179,7 +179,7 @@ def test_reports_service_that_stays_away_aloud_and_once(service, client, said_by
     for _ in range(outages):
         service.break_next(f"GET /v1/jobs/{job.id}/events")
     assert list(job.events())
-    said = said_by("tinkergym.remote.events")
+    said = said_by("tinkergym.remote.event_stream")
     assert len(said) == news
     for text in said:
         assert f"no service responds at {service.url}" in text

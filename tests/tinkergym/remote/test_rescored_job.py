@@ -8,7 +8,7 @@ import tinkergym as tg
 from tinkergym.datasets.stored_episodes import StoredEpisodes, stored_episodes
 from tinkergym.evaluation.rescore import rescore
 from tinkergym.remote.rescored_job import RescoredJob
-from tinkergym.testing.episodes import stored_record
+from tinkergym.testing.made_up_episodes import stored_record
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 SMALL = {"steps": 3, "rollout": "client", "algorithm": {"group_size": 2, "groups_per_step": 1}}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tinkergym.remote.policy_service import POLICY_ID, StubApi
 from tinkergym.agent.renderer import Renderer
-from tinkergym.errors import ClientClosedError, InvalidRequestError, JobFailedError, NotFoundError
+from tinkergym.errors import ConflictError, InvalidRequestError, JobFailedError, NotFoundError
 from tinkergym.remote.training_policy import TrainingPolicy
 from tinkergym.schema.jobs.own_loop import PolicySpec
 from tinkergym.schema.jobs.view import JobView
@@ -54,7 +54,7 @@ def test_leaves_raising_block_without_waiting_for_results(api, policy):
     with pytest.raises(KeyboardInterrupt), policy:
         step = policy.optim_step(1e-3)
         raise KeyboardInterrupt
-    with pytest.raises(ClientClosedError):
+    with pytest.raises(ConflictError):
         step.result(60.0)
 
 

@@ -13,7 +13,7 @@ from tests.tinkergym.rollout.processes import children, no_process_is_left_behin
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.executors import ProcessExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle

@@ -13,7 +13,7 @@ from tinkergym.errors import InvalidRequestError
 from tinkergym.registration.environments import make_environment
 from tinkergym.rollout import executors
 from tinkergym.rollout.executors import InlineExecutor, InlineHost, ProcessExecutor, ThreadExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import RandomTokenSampler, ScriptedSampler, byte_bundle

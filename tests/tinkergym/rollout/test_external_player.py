@@ -13,7 +13,7 @@ from tinkergym.opponents import External
 from tinkergym.registration.games import make_game
 from tinkergym.rollout.external_player import ALLOWED_VARIABLE, KEY_VARIABLE
 from tinkergym.rollout.game_table import PLAYERS, GameTable
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.rollout.table_players import ScriptedPlayer
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan, TablePlayer
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling

@@ -10,7 +10,7 @@ from tests.tinkergym.rollout.random_games import HiddenMoves, RandomGame
 from tinkergym.agent.renderer import Renderer
 from tinkergym.registration.games import make_game
 from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling

@@ -13,14 +13,14 @@ from tinkergym.agent.plan import EpisodePlan
 from tinkergym.errors import InvalidRewardError, PayloadTooLargeError
 from tinkergym.rollout.executors import InlineExecutor, ProcessExecutor, ThreadExecutor
 from tinkergym.rollout.group_scores import WaitingGroup
-from tinkergym.rollout.play import RolloutWorker, play
+from tinkergym.rollout.play_list import RolloutWorker, play
 from tinkergym.rubrics import Rubric, score_members
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.episodes import EpisodeResult
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler
-from tinkergym.testing.episodes import one_turn_episode
 from tinkergym.testing.faults import hangs_end
+from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import StopReason
 
 SIZE = 4
@@ -198,14 +198,14 @@ def test_pays_each_of_twelve_members_its_own_score():
     # Ended in an order that is neither that of numbers nor that of names.
     group = waiting([11, 2, 0, 10, 7, 1, 9, 3, 8, 4, 6, 5])
     env = Asked()
-    found = returns(group.paid(group.ask(env)))
+    found = returns(group.scored_results(group.ask(env)))
     assert found == {f"j:1:{n}": pytest.approx(10.0 * n) for n in range(12)}
     assert [one.answer for one in env.members] == [str(n) for n in range(12)]
 
 
 def test_pays_the_score_in_place_of_all_that_was_earned():
     group = waiting([1, 2], early=0.5)
-    paid = group.paid(group.ask(Asked()))
+    paid = group.scored_results(group.ask(Asked()))
     assert returns(paid) == {"j:1:1": pytest.approx(10.0), "j:1:2": pytest.approx(20.0)}
     # Earlier rewards stay where they were; the last one makes up the difference.
     assert [turn.reward for turn in paid[0].trajectory.turns] == pytest.approx([1.0, 8.5])
@@ -229,7 +229,7 @@ def test_asks_with_the_task_and_seed_of_the_group(task_index):
 def test_gives_no_others_score_after_a_failed_member():
     group = waiting(range(12), failed={0, 4, 10})
     env = Asked()
-    paid = group.paid(group.ask(env))
+    paid = group.scored_results(group.ask(env))
     assert [one.answer for one in env.members] == ["1", "2", "3", "5", "6", "7", "8", "9", "11"]
     found = returns(paid)
     assert [found[f"j:1:{n}"] for n in (1, 3, 5, 9, 11)] == pytest.approx([10.0, 30.0, 50.0, 90.0, 110.0])

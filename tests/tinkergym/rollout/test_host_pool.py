@@ -8,7 +8,7 @@ import pytest
 from tests.tinkergym.rollout.walks import RENDERER, YES, Walk, plans, played
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.rollout.executors import ThreadExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.trajectory.trajectory import StopReason
 

@@ -1,7 +1,7 @@
 from tests.tinkergym.rollout.walks import YES, Walk, plans, played
 from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import ServiceUnavailableError
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.events import ErrorView
 from tinkergym.schema.jobs.parts import Limits
 from tinkergym.schema.sampling import Completion, SampleFailure

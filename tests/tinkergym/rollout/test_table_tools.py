@@ -9,7 +9,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, InvalidToolError
 from tinkergym.registration.games import make_game
 from tinkergym.rollout.game_table import TOOLS, GameTable
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.episodes import EpisodeRequest, SeatPlan
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
 from tinkergym.schema.jobs.seats import Train

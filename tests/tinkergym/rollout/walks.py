@@ -3,7 +3,7 @@
 import tinkergym as tg
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
 from tinkergym.testing import ScriptedSampler, byte_bundle

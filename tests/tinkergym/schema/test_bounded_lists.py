@@ -6,7 +6,7 @@ import tinkergym.schema.data  # its models, too
 import tinkergym.schema.evaluation
 import tinkergym.schema.jobs.view  # noqa: F401
 from tinkergym.schema.model import WireModel
-from tinkergym.trajectory.record import Record
+from tinkergym.trajectory.bounded_numbers import Record
 
 
 def below(model):

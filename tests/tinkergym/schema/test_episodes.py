@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from tinkergym.schema.episodes import EpisodeRequest, EpisodeResult, SeatPlan
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits, Sampling
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 from tinkergym.trajectory.trajectory import ONLY_AGENT
 
 

@@ -14,7 +14,7 @@ from websockets.sync.client import connect as bare
 
 import tinkergym as tg
 from tinkergym.errors import InvalidRewardError
-from tinkergym.serving.protocol import PATH
+from tinkergym.serving.wire_protocol import PATH
 from tinkergym.testing.environment_server import TOKEN, environment_server
 
 HANGS = threading.Event()

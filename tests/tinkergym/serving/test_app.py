@@ -6,7 +6,7 @@ import random
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tinkergym.serving.protocol import VERSION
+from tinkergym.serving.wire_protocol import VERSION
 from tinkergym.testing.environment_server import TOKEN
 
 ID = "0123456789abcdef" * 2
@@ -31,7 +31,7 @@ def test_denies_connection_without_the_token(stranger):
 
 def test_rejects_another_version_by_name(stranger):
     answer = ask(stranger.connect(), op="open", version=99, session=ID)
-    assert answer["error"]["type"] == "ProtocolVersionError"
+    assert answer["error"]["type"] == "VersionMismatchError"
 
 
 @pytest.mark.parametrize(

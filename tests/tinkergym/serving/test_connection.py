@@ -9,7 +9,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.uri import parse_uri
 
 from tinkergym.errors import ServiceUnreachableError
-from tinkergym.serving.protocol import PATH, VERSION, decode
+from tinkergym.serving.wire_protocol import PATH, VERSION, decode
 from tinkergym.testing.environment_server import TOKEN
 
 ID = "0123456789abcdef" * 2

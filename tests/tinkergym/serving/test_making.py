@@ -2,7 +2,7 @@ import pytest
 
 from tinkergym.errors import InvalidRequestError
 from tinkergym.serving.making import check_render_mode, description_of, maker
-from tinkergym.serving.settings import ServerSettings
+from tinkergym.serving.server_settings import ServerSettings
 
 SETTINGS = ServerSettings(environment_id="board/TicTacToeVs-v0", token="a-long-token")
 

@@ -10,7 +10,7 @@ import tinkergym as tg
 from tinkergym.errors import InvalidRequestError
 from tinkergym.serving.connection import EnvConnection
 from tinkergym.serving.named_blobs import SEEN, SeenBlobs, SentBlobs, contents, named
-from tinkergym.serving.protocol import decode, encode, join_frame, split_frame
+from tinkergym.serving.wire_protocol import decode, encode, join_frame, split_frame
 from tinkergym.testing.environment_server import TOKEN
 
 LARGE, OTHER, SMALL = (np.full((20, 30, 3), shade, np.uint8) for shade in (1, 2, 3))
@@ -113,7 +113,7 @@ def test_bounds_what_is_kept_and_noted():
 def test_sends_everything_to_client_that_knows_no_hashes(serve):
     from websockets.sync.client import connect
 
-    from tinkergym.serving.protocol import PATH, VERSION
+    from tinkergym.serving.wire_protocol import PATH, VERSION
 
     url = serve("serving-test/Gallery-v0")
     for _ in range(2):

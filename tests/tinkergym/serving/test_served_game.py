@@ -11,7 +11,7 @@ from tinkergym.agent.renderer import Renderer
 from tinkergym.errors import InvalidRequestError, RemoteAnswerError
 from tinkergym.rollout.environment_host import end_episode
 from tinkergym.rollout.game_table import PLAYERS, GameTable, seated
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.episodes import TablePlayer
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.serving.served_game import RemoteTable

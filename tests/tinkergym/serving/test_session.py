@@ -3,7 +3,7 @@ import json
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tinkergym.serving.protocol import VERSION
+from tinkergym.serving.wire_protocol import VERSION
 
 ID = "0123456789abcdef" * 2
 
@@ -26,7 +26,7 @@ def test_answers_repeated_call_from_store_and_rejects_another(stranger):
     assert stepped["observation"] == "1:a"
     assert ask(link, op="step", i=1, action="a") == stepped
     for wrong in ({"i": 1, "action": "b"}, {"i": 0, "action": "a"}, {"i": 3, "action": "a"}, {"action": "a"}):
-        assert ask(link, op="step", **wrong)["error"]["type"] == "StepIndexError"
+        assert ask(link, op="step", **wrong)["error"]["type"] == "ConflictError"
     assert ask(link, op="step", i=2, action="a")["observation"] == "2:a"
 
 

@@ -8,7 +8,7 @@ from gymnasium.spaces.utils import flatdim, flatten, flatten_space, unflatten
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinkergym.errors import UnsupportedSpaceError
+from tinkergym.errors import InvalidSpaceError
 from tinkergym.messages import ROLES, assistant, system, user
 from tinkergym.spaces import Chat, Text
 
@@ -120,11 +120,11 @@ def test_shares_nothing_in_gymnasiums_json_form_with_values():
 @pytest.mark.parametrize("wrap", [lambda space: space, lambda space: gym.spaces.Dict(chat=space, n=Text(3))])
 def test_rejects_flattening_by_name(wrap):
     space = wrap(Chat())
-    with pytest.raises((UnsupportedSpaceError, ValueError), match="cannot be flattened"):
+    with pytest.raises((InvalidSpaceError, ValueError), match="cannot be flattened"):
         flatdim(space)
-    with pytest.raises(UnsupportedSpaceError):
+    with pytest.raises(InvalidSpaceError):
         flatten_space(space)
-    with pytest.raises(UnsupportedSpaceError):
+    with pytest.raises(InvalidSpaceError):
         flatten(space, space.sample())
-    with pytest.raises(UnsupportedSpaceError):
+    with pytest.raises(InvalidSpaceError):
         unflatten(space, space.sample())

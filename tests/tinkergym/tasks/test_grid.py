@@ -6,8 +6,8 @@ import pytest
 import tinkergym as tg
 from tinkergym.errors import InvalidEnvironmentError
 from tinkergym.tasks.grid import GridCell, cell_of
-from tinkergym.testing.checks import CHECKS, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
+from tinkergym.testing.contract_checks import CHECKS, Outcome, run_checks
 
 TASKS = [{"question": f"say {i}", "answer": str(i)} for i in range(10)]
 

@@ -6,8 +6,8 @@ import pytest
 from tinkergym.games.text_game import TextGame
 from tinkergym.registration.games import make_game, register_game
 from tinkergym.registration.packs import find_packs
-from tinkergym.testing.checks import Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
+from tinkergym.testing.contract_checks import Outcome, run_checks
 
 
 def can_play(name):

@@ -3,8 +3,8 @@ import gymnasium as gym
 import tinkergym as tg
 from tests.tinkergym.testing.sound import Sound
 from tinkergym.registration.environments import make
-from tinkergym.testing.checks import CHECKS, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
+from tinkergym.testing.contract_checks import CHECKS, Outcome, run_checks
 
 
 def results(make_env, only=None):

@@ -4,8 +4,8 @@ import time
 import pytest
 
 from tests.tinkergym.testing.sound import Sound
-from tinkergym.testing.checks import CHECKS, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject, TooSlowError, time_limit
+from tinkergym.testing.contract_checks import CHECKS, Outcome, run_checks
 
 
 def results(make_env, only=None):

@@ -1,6 +1,6 @@
 from tests.tinkergym.testing.sound import Sound
-from tinkergym.testing.checks import CHECKS, Outcome, run_checks
 from tinkergym.testing.checks_subject import Subject
+from tinkergym.testing.contract_checks import CHECKS, Outcome, run_checks
 
 
 def results(make_env, only=None):

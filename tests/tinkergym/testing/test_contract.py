@@ -4,7 +4,7 @@ import pytest
 
 import tinkergym as tg
 from tinkergym.testing import EnvContract
-from tinkergym.testing.checks import CHECKS
+from tinkergym.testing.contract_checks import CHECKS
 
 
 class Sound(tg.TextEnv):

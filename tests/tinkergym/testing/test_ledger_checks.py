@@ -3,7 +3,7 @@ import pytest
 from tinkergym.agent.plan import EpisodePlan
 from tinkergym.agent.renderer import Renderer
 from tinkergym.rollout.executors import InlineExecutor
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.testing import RandomTokenSampler, RecordingSampler, byte_bundle, ledger_violations

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tinkergym.trajectory.content_parts import ImageSpan
 from tinkergym.trajectory.ledger import Ledger
-from tinkergym.trajectory.parts import ImageSpan
 from tinkergym.trajectory.trajectory import Segment
 
 TOKENS = st.lists(st.integers(0, 2**31), max_size=6)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinkergym.testing.episodes import one_turn_episode
+from tinkergym.testing.made_up_episodes import one_turn_episode
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,17 @@ from tinkergym.errors import (
     InvalidToolError,
     ToolError,
 )
-from tinkergym.images.files import image_file
+from tinkergym.images.stored_images import image_file
 from tinkergym.messages import observation_messages
-from tinkergym.rollout.play import play
+from tinkergym.rollout.play_list import play
 from tinkergym.schema.decoding import Decoding
 from tinkergym.schema.jobs.parts import EnvironmentRef, Limits
-from tinkergym.serving.values import pack, unpack
+from tinkergym.serving.wire_values import pack, unpack
 from tinkergym.spaces import Chat, Image, Text
 from tinkergym.testing import ScriptedSampler, byte_bundle
 from tinkergym.tool_calls.call import ToolCall
 from tinkergym.tools import Tool, render_calls
-from tinkergym.trajectory.parts import ImagePart
+from tinkergym.trajectory.content_parts import ImagePart
 from tinkergym.trajectory.trajectory import StopReason
 from tinkergym.wrappers import ToolCalling
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from tinkergym.errors import PythonToolRefusedError
+from tinkergym.errors import InvalidToolError
 
 Isolation = Literal["namespaces", "limits"]
 PythonToolSetting = Literal["namespaces", "limits", "off"]
@@ -58,19 +58,19 @@ def required_isolation(
         best: Returns the best isolation of the machine.
 
     Raises:
-        PythonToolRefusedError: The code must not run here.
+        InvalidToolError: The code must not run here.
     """
     match setting_here():
         case None | "limits":
             return asked or best()
         case "off":
-            raise PythonToolRefusedError(
+            raise InvalidToolError(
                 "this service does not run Python that policies write: its python_tool is off",
                 hint="play the episodes with rollout='client', or ask the operator to set python_tool",
             )
     reason = missing()
     if reason:
-        raise PythonToolRefusedError(
+        raise InvalidToolError(
             f"this service runs Python that policies write in namespaces only, and its machine offers none: "
             f"{reason}",
             hint="play the episodes with rollout='client', or allow user namespaces there; "

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from tinkergym.errors import (
     EnvironmentInfrastructureError,
-    PythonToolRefusedError,
+    InvalidToolError,
     ServiceUnavailableError,
 )
 from tinkergym.tools.sandbox.isolation_rule import Isolation, required_isolation
@@ -102,7 +102,7 @@ def isolation_for(asked: Isolation | None) -> Isolation:
     """Return the isolation for code in this process.
 
     Raises:
-        PythonToolRefusedError: The service to which this process belongs does not run it.
+        InvalidToolError: The service to which this process belongs does not run it.
         ServiceUnavailableError: The machine was too busy to tell.
     """
     return required_isolation(asked, missing_namespaces, best_isolation)
@@ -130,7 +130,7 @@ def run_python(
     limits = limits or Limits()
     try:
         wanted = isolation_for(isolation)
-    except (PythonToolRefusedError, ServiceUnavailableError) as error:
+    except (InvalidToolError, ServiceUnavailableError) as error:
         raise EnvironmentInfrastructureError(error.message, hint=error.hint) from None
     report, output = _launch(code, limits, wanted, site_packages=site_packages)
     if report.get("status") == "unavailable":

@@ -8,7 +8,7 @@ from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from tests.backend.vlm import NANO_VL, Pictures, look, picture
 from tinkergym.schema.jobs.parts import FullParameters, LoRA
-from tinkergym.trajectory.parts import ImageSpan
+from tinkergym.trajectory.content_parts import ImageSpan
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from backend.engines.transformers.engine import TransformersEngine
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
 from backend.learner.token_loss import policy_loss
-from backend.vision.shared import SharedImages
+from backend.vision.shared_caches import SharedImages
 from tests.backend.tiny_qwen_vl import make_qwen_vl
 from tests.backend.vlm import NANO_VL, Pictures, Seeing
 from tinkergym.schema.jobs.parts import FullParameters, LoRA

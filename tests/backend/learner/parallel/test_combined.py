@@ -4,7 +4,7 @@ import pytest
 
 from backend.learner.optimiser import OptimStepResult
 from backend.learner.parallel.combined import same_step
-from tinkergym.errors import NonFiniteGradientError
+from tinkergym.errors import NonFiniteLossError
 
 
 def step(grad_norm):
@@ -18,13 +18,13 @@ def test_takes_the_step_that_all_ranks_took():
 
 
 def test_raises_what_all_ranks_refuse():
-    with pytest.raises(NonFiniteGradientError):
-        same_step([NonFiniteGradientError("nan"), NonFiniteGradientError("nan")])
+    with pytest.raises(NonFiniteLossError):
+        same_step([NonFiniteLossError("nan"), NonFiniteLossError("nan")])
 
 
 def test_ends_group_over_a_gradient_only_one_rank_refuses():
     with pytest.raises(RuntimeError):
-        same_step([step(2.0), NonFiniteGradientError("nan")])
+        same_step([step(2.0), NonFiniteLossError("nan")])
 
 
 def test_ends_group_over_different_norms_of_one_gradient():

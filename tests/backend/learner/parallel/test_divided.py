@@ -18,7 +18,7 @@ from tinkergym.errors import (
     ConflictError,
     InternalServiceError,
     InvalidRequestError,
-    NonFiniteGradientError,
+    NonFiniteLossError,
 )
 from tinkergym.schema.jobs.parts import FullParameters
 
@@ -176,7 +176,7 @@ def test_leaves_no_rank_waiting_on_a_refusal(group, batch, policy):
     huge = [dataclasses.replace(s, advantage=1e37) for s in batch]
     group.forward_backward(policy, huge, UNCLIPPED)
     group.forward_backward(policy, huge, UNCLIPPED)
-    with pytest.raises(NonFiniteGradientError):
+    with pytest.raises(NonFiniteLossError):
         group.optim_step(policy, learning_rate=1e-3)
     with pytest.raises(ConflictError, check=lambda error: error.code == "gradient_pending"):
         group.forward_backward(policy, batch, policy_loss())

@@ -1,0 +1,267 @@
+"""The supervisor behind `tinkergym serve`: starts the service's processes and keeps them running.
+
+It holds the port and the lock on the data folder, and nothing else. A part that dies is restarted, and when
+the supervisor itself ends, in any way, nothing is left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+from backend.app import data_folder
+from backend.app.gpu_check import require_gpus
+from backend.app.greeting import Greeting, Notice
+from backend.app.isolation_notice import isolation_notice
+from backend.app.listener import listening, url_of
+from backend.app.probe import GatewayProbe, SchedulerProbe, answers, scheduler_is_silent
+from backend.app.restarted_part import RestartedPart
+from backend.catalog.models import without_folder
+from backend.config import ServiceConfig, load_config
+from backend.engines.vllm.extra import require_vllm
+from backend.processes import children as processes
+from backend.processes.ends import wait_for_end
+from backend.processes.guardian import guarded
+from backend.store.keys import LOCAL_TENANT
+from backend.store.store import Store
+from tinkergym.errors import TinkerGymError, from_wire
+
+
+class EndSignals:
+    """Counts termination signals while the block runs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """The number of signals; a second one means: end at once."""
+        self._before: dict[int, object] = {}
+
+    @property
+    def came(self) -> bool:
+        """Whether there was one."""
+        return self.count > 0
+
+    def __enter__(self) -> EndSignals:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # As requested by nohup.
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _note(self, _number: int, _frame: object) -> None:
+        self.count += 1
+
+
+_LOOK_SECONDS = 0.1
+_SETTLED_SECONDS = 1.0
+"""Interval between looks while everything runs; an end is noticed at once."""
+_STOP_SECONDS = 10.0
+_MOST_FAILED_STARTS = 5
+
+_SCHEDULER_COMMAND = (sys.executable, "-m", "backend.scheduler.scheduler_host")
+
+
+def serve(
+    config: ServiceConfig,
+    *,
+    scheduler_command: Sequence[str] = _SCHEDULER_COMMAND,
+    say: Callable[[Notice], None] = print,
+) -> int:
+    """Run the service until Ctrl-C or SIGTERM; return the exit code. Call it from the main thread.
+
+    Args:
+        config: The operator's settings.
+        scheduler_command: The command of the scheduler host.
+        say: Receives messages for the operator.
+
+    Raises:
+        ConfigError: The data folder or the port cannot be used.
+        MissingExtraError: Something required by the settings is not installed.
+        TinkerGymError: The database cannot be used.
+    """
+    if config.engine == "vllm":
+        require_vllm()  # All workers run on this machine, with this Python.
+    require_gpus(config)
+    with EndSignals() as signals, data_folder.claimed(config), listening(config) as listener:
+        url = url_of(config.host, listener)
+        key_file = _introduce(config, url)
+        for model, fault in without_folder(config.models).items():
+            message = f"the model {model!r} cannot be used: {fault}"
+            say(Notice("model_refused", message, {"model": model, "reason": fault}))
+        prefix = hashlib.sha256(os.fsencode(config.data_dir)).hexdigest()[:16] + ":"
+        # Left by a predecessor that was killed together with its guardian.
+        processes.kill_marked(prefix)
+        # Only now: later, pool workers write images while a gateway starts again.
+        config.images.remove_drafts()
+        _forget(config, "scheduler")
+        _forget_refusals(config)
+        mark = prefix + secrets.token_hex(8)
+        probe = GatewayProbe(lambda: answers(url))
+        with guarded(mark):
+            parts = {
+                "scheduler": RestartedPart(
+                    "scheduler",
+                    scheduler_command,
+                    mark,
+                    data_folder.log_file(config, "scheduler"),
+                    hangs=SchedulerProbe(lambda: scheduler_is_silent(config)).hangs,
+                ),
+                "gateway": RestartedPart(
+                    "gateway",
+                    (sys.executable, "-m", "backend.gateway", str(listener.fileno())),
+                    mark,
+                    data_folder.log_file(config, "gateway"),
+                    pass_fds=(listener.fileno(),),
+                    hangs=probe.hangs,
+                ),
+            }
+            try:
+                greeting = Greeting(
+                    url,
+                    key_file,
+                    say,
+                    lambda: _refusals(config),
+                    isolation=lambda: isolation_notice(config.python_tool),
+                    heard=probe.heard,
+                )
+                return _watch(config, parts, signals, greeting, say)
+            finally:
+                _stop(list(parts.values()), mark, signals)
+
+
+def _watch(
+    config: ServiceConfig,
+    parts: Mapping[str, RestartedPart],
+    signals: EndSignals,
+    greeting: Greeting,
+    say: Callable[[Notice], None],
+) -> int:
+    environment = config.environment()
+    while not signals.came:
+        now = time.monotonic()
+        for part in parts.values():
+            ended = part.ended(now)
+            if ended is not None:
+                message = f"the {part.name} ended ({ended}); it starts again. Its log: {part.log}"
+                told = {"part": part.name, "reason": ended, "log": str(part.log)}
+                say(Notice("part_ended", message, told))
+                _forget(config, part.name)
+            if part.due(now):
+                part.start(now, environment)
+        gateway = parts["gateway"]
+        if gateway.failures >= _MOST_FAILED_STARTS and not greeting.given:
+            reason = gateway.last_words() or "no output"
+            message = f"tinkergym serve: the gateway does not start: {reason}"
+            say(Notice("gateway_refused", message, {"reason": reason}))
+            return 1
+        greeting.give_when_due(now)
+        running = [part.process_id for part in parts.values() if part.process_id is not None]
+        settled = greeting.complete and len(running) == len(parts)
+        wait_for_end(running, _SETTLED_SECONDS if settled else _LOOK_SECONDS)
+    say(Notice("stopping", "stopping; unfinished jobs continue at the next start"))
+    return 0
+
+
+def _stop(parts: Sequence[RestartedPart], mark: str, signals: EndSignals) -> None:
+    """Ask all parts to end, wait a while (unless a second signal arrives), and kill the rest."""
+    before = signals.count
+    deadline = time.monotonic() + _STOP_SECONDS
+    for part in parts:
+        part.terminate()
+    # A list, so that every part is checked: ended ones must be noticed at once.
+    while (
+        [part for part in parts if part.running] and time.monotonic() < deadline and signals.count == before
+    ):
+        time.sleep(_LOOK_SECONDS / 2)
+    processes.kill_marked(mark)
+    for part in parts:
+        part.reap()
+
+
+def _introduce(config: ServiceConfig, url: str) -> Path:
+    """Create the local tenant and its key at the first start; write the service's address."""
+    with closing(Store.open(config.store_url)) as store:
+        key = data_folder.read_local_key(config)
+        if store.keys.tenant_of(key) != LOCAL_TENANT:
+            key = store.keys.create(LOCAL_TENANT, "local.json")
+        data_folder.write_local_file(config, url, key)
+    return config.local_file
+
+
+def _forget(config: ServiceConfig, part: str) -> None:
+    """Report a missing part to /v1/health at once. A broken database is reported elsewhere."""
+    with suppress(TinkerGymError), closing(Store.open(config.store_url)) as store:
+        service = store.service()
+        service.forget_part(part)
+        if part == "scheduler":
+            service.silence_pools()  # They run below it.
+
+
+def _forget_refusals(config: ServiceConfig) -> None:
+    """Forget why something did not start with the settings of an earlier run."""
+    with closing(Store.open(config.store_url)) as store:
+        store.service().forget_refusals()
+
+
+def _refusals(config: ServiceConfig) -> dict[str, str]:
+    """Return, by model, why its worker does not start."""
+    try:
+        with closing(Store.open(config.store_url)) as store:
+            refused = store.service().refusals()
+    except TinkerGymError:  # The database is broken or locked, which is reported elsewhere.
+        return {}
+    return {model: str(from_wire(refusal.error.model_dump())) for model, refusal in refused.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, serve, and turn refusals into one sentence and an exit code."""
+    parser = argparse.ArgumentParser(prog="tinkergym serve", description="Run the service on this machine.")
+    parser.add_argument("--config", type=Path, help="a TOML file with settings")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting, e.g. port=9000; wins over the file",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON lines, for scripts")
+    options = parser.parse_args(arguments)
+    refused = 2  # The command line is invalid.
+    try:
+        config = load_config(options.config, options.set)
+        refused = 1
+        return serve(config, say=_say_in_json if options.json else _say)
+    except TinkerGymError as error:
+        print(f"tinkergym serve: {error}", file=sys.stderr)
+        if options.json:
+            print(json.dumps({"error": error.to_wire()}), flush=True)
+        return refused
+
+
+def _say(notice: Notice) -> None:
+    _print(notice.message)
+
+
+def _say_in_json(notice: Notice) -> None:
+    _print(json.dumps(notice.to_json()))
+
+
+def _print(line: str) -> None:
+    # A closed terminal must neither end the service nor prevent a clean end.
+    with suppress(OSError):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

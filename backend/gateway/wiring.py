@@ -1,0 +1,119 @@
+"""The gateway's dependencies: `__main__` passes the real ones, a test scripted ones; and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+
+from fastapi import Request
+
+from backend.admission.admission import Admission
+from backend.admission.facts import JobCheck, ModelCatalog
+from backend.config import ServiceConfig
+from backend.fairness.fair_places import FairPlaces
+from backend.fairness.turns import Turns
+from backend.gateway.event_chains import EventChains
+from backend.gateway.event_tail import EventTail
+from backend.gateway.fair_routes import read_now
+from backend.gateway.key_watch import KeyWatch
+from backend.gateway.operator_key import OperatorKey
+from backend.gateway.pool_proxy import PoolProxy
+from backend.machine_paths import MachinePaths
+from backend.processes.image_check import ImageCheck
+from backend.store.store import Store
+from backend.store.usage import QuotaRoom
+
+
+class Missing:
+    """Call it at least every second, as the supervisor does by requesting health."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def update(self, names: Sequence[str], now: float) -> dict[str, float]:
+        """Record what is missing now; return since when."""
+        self._since = {name: self._since.get(name, now) for name in names}
+        return self._since
+
+
+_MOST_OF_A_POOL = 96
+"""A pool has 128 threads for calls that wait."""
+_FEWEST_OF_A_JOB = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayParts:
+    """Everything that the routes use."""
+
+    config: ServiceConfig
+    store: Store
+    catalog: ModelCatalog
+    job_check: JobCheck
+    proxy: PoolProxy
+    tail: EventTail
+    clock: Callable[[], float]
+    """Unix seconds."""
+    missing: Missing = field(default_factory=Missing)
+
+    @cached_property
+    def admission(self) -> Admission:
+        """Whether a job may run."""
+        return Admission(config=self.config, catalog=self.catalog, job_check=self.job_check)
+
+    @cached_property
+    def event_chains(self) -> EventChains:
+        """Hash chains over the event logs of jobs."""
+        return EventChains()
+
+    @cached_property
+    def operator_key(self) -> OperatorKey:
+        """The key that signs certificates; created at the first start.
+
+        Raises:
+            ConfigError: The configured one cannot be used.
+        """
+        return OperatorKey.at(self.config.operator_key_file, may_create=self.config.operator_key is None)
+
+    @cached_property
+    def image_room(self) -> QuotaRoom:
+        """How many more images of each tenant fit, as far as this process knows."""
+        return QuotaRoom()
+
+    @cached_property
+    def image_check(self) -> ImageCheck:
+        """Decodes images before they are kept; it must be closed."""
+        return ImageCheck()
+
+    @cached_property
+    def upload_room(self) -> QuotaRoom:
+        """How much more data of each tenant fits, as far as this process knows."""
+        return QuotaRoom()
+
+    @cached_property
+    def in_flight(self) -> FairPlaces:
+        """Unanswered requests for tokens, by tenant."""
+        return FairPlaces(inf, most_of_one=self.config.limits.samples_in_flight)
+
+    @cached_property
+    def waiting_at_pools(self) -> Turns:
+        """Requests that wait at a pool, which has few threads, by job; further ones of a job take turns."""
+        of_job = max(_FEWEST_OF_A_JOB, _MOST_OF_A_POOL // self.config.jobs_per_pool)
+        return Turns(FairPlaces(inf, most_of_one=of_job))
+
+    @cached_property
+    def key_watch(self) -> KeyWatch:
+        """Ends responses of revoked keys."""
+        return KeyWatch(lambda key: read_now("", self.store.keys.tenant_of, key))
+
+    @cached_property
+    def machine_paths(self) -> MachinePaths:
+        """What only the local owner may see."""
+        return MachinePaths(self.config)
+
+
+def parts_of(request: Request) -> GatewayParts:
+    """Return the parts of the application that serves this request."""
+    parts: GatewayParts = request.app.state.parts
+    return parts

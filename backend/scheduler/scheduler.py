@@ -1,0 +1,158 @@
+"""The scheduler: keeps pools and environment workers alive and assigns queued jobs to pools.
+
+Its whole state is in the store and in the running processes, so a new one can take over at any moment.
+
+    core.Scheduler      the order of a tick
+    pools.Pools         the running pools; each ends once, and its jobs return to the queue
+    pool_starts         which models get a pool; pauses and refusals after failed starts
+    env_workers         the environment workers of each pool
+    placements          which job was told to which pool, and why the others wait
+    clock_watch         a jump of the clock makes nobody silent
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from backend.compute.memory import machine_bytes
+from backend.config import ServiceConfig
+from backend.external.environment_tokens import EnvTokens
+from backend.scheduler.clock_watch import ClockWatch
+from backend.scheduler.env_workers import EnvWorkers
+from backend.scheduler.placements import Placements
+from backend.scheduler.pool_starts import PoolStarts
+from backend.scheduler.pools import DIED, Pools
+from backend.scheduler.workers import (
+    Change,
+    EnvWorkerEnded,
+    EnvWorkersSeen,
+    PoolEnded,
+    PoolReady,
+    WorkerPool,
+)
+from backend.store.store import ServiceStore
+
+_log = logging.getLogger(__name__)
+
+_PART = "scheduler"
+_SWEEP_SECONDS = 10.0
+"""Interval between checks for unused tokens of environment servers."""
+_QUIET_SECONDS = 1.0
+"""Interval between ticks while nothing happens: what depends on time alone is at most this late."""
+
+
+class Scheduler:
+    """Call `tick` when `due`, which may be asked many times a second, from one thread."""
+
+    def __init__(
+        self,
+        store: ServiceStore,
+        workers: WorkerPool,
+        config: ServiceConfig,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        memory: Callable[[], int] = machine_bytes,
+    ) -> None:
+        """Take over the running processes.
+
+        Args:
+            store: The service's store.
+            workers: Runs the processes.
+            config: The service's settings.
+            clock: Unix seconds.
+            monotonic: Monotonic seconds.
+            memory: The machine's memory in bytes.
+        """
+        self._store, self._workers, self._config = store, workers, config
+        self._clock, self._monotonic = clock, monotonic
+        self._watch = ClockWatch(config.lease_seconds, now=clock(), monotonic=monotonic())
+        self._pools = Pools(store, workers, config, memory())
+        self._starts = PoolStarts(store, config, self._pools)
+        self._env_workers = EnvWorkers(workers, config)
+        self._placements = Placements(store, workers, config, self._pools)
+        self._tokens = EnvTokens(config.tokens_dir)
+        self._unnoted: deque[Change] = deque()
+        self._touched_at = self._swept_at = 0.0
+        self._commits: int | None = None
+        """The store's commits that the last tick knows of."""
+        found = workers.running()
+        self._pools.adopt(found, clock())
+        self._env_workers.adopt(found)
+
+    def due(self) -> bool:
+        """Whether a tick could find anything: a commit, a change of a process, or the passing of time.
+
+        An idle service therefore reads its database once a second instead of ten times.
+        """
+        commits = self._store.commits()
+        return (
+            commits is None
+            or commits != self._commits
+            or self._workers.has_changes()
+            or self._watch.quiet_seconds(self._monotonic()) >= _QUIET_SECONDS
+        )
+
+    def tick(self) -> None:
+        """Check everything once, and do what is due."""
+        try:
+            self._tick(self._clock())
+        finally:
+            self._watch.tick_ends(self._monotonic())
+
+    def _tick(self, now: float) -> None:
+        if self._watch.tick_begins(now, self._monotonic()):
+            self._touched_at = self._swept_at = 0.0
+            for part in (self._placements, self._starts):
+                part.clock_set_back()
+            self._pools.clock_set_back(now)
+        if now - self._touched_at >= min(1.0, self._config.heartbeat_seconds):
+            self._store.touch_part(_PART, now)
+            self._touched_at = now
+        # After this heartbeat, which alone is no reason for another tick, and before anything is read.
+        self._commits = self._store.commits()
+        # Reported once. If the store could not record it, the next tick does.
+        self._unnoted.extend(self._workers.changes())
+        while self._unnoted:
+            self._note(self._unnoted[0], now)
+            self._unnoted.popleft()
+        if not self._watch.patient(now):
+            self._pools.end_silent(now)
+            self._store.requeue_expired(now)
+        queued = self._store.queued_jobs()
+        # After the queue: a job taken between the two is in both, and its pool not idle.
+        held = self._store.held_jobs()
+        models = dict.fromkeys(job.model for job in queued)
+        wanted = list(dict.fromkeys([*self._config.preload, *models, *self._store.wanted_pools(now)]))
+        self._pools.measure(now)
+        self._pools.end_idle({job.worker_id for job in held}, models, wanted, now)
+        self._starts.start_missing(wanted, models, now)
+        self._pools.forget_lost(wanted)
+        self._env_workers.start_and_end(self._pools, now)
+        self._placements.place(queued, held, now)
+        self._placements.explain(queued, held, self._starts)
+        if now - self._swept_at >= _SWEEP_SECONDS:
+            self._tokens.remove_unused(self._store.environments_in_use(), now)
+            self._swept_at = now
+
+    def _note(self, change: Change, now: float) -> None:
+        """Apply the consequences. Every write may fail, and then all of this is done again."""
+        if change.pool_id not in self._pools:
+            return
+        match change:
+            case PoolReady(pool_id=pool_id):
+                self._starts.succeeded(self._pools.became_ready(pool_id, now).address.model)
+            case PoolEnded(pool_id=pool_id, error=error):
+                pool = self._pools.lost(pool_id, DIED, now)
+                _log.warning("pool %s of %s ended: %s", pool_id, pool.address.model, error or "process died")
+                if not pool.ready:
+                    self._starts.failed(pool.address.model, error, now)
+                self._pools.remove(pool_id)
+            case EnvWorkerEnded(worker_id=worker_id, end=end):
+                _log.warning("environment worker %s ended: %s", worker_id, end)
+                self._env_workers.ended(change)
+            case EnvWorkersSeen():
+                self._env_workers.reported(change, now)

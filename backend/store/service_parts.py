@@ -1,0 +1,144 @@
+"""Which parts of the service are alive, where pools listen, and for which models a pool is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from backend.store.database import Database
+from backend.store.job_rows import PoolRecord, RefusedPool
+from backend.store.tables import parts, pools, refused_pools, wanted_pools
+from tinkergym.schema.events import ErrorView
+
+_POOL = "pool:"
+
+
+def pool_part(model: str) -> str:
+    """Return the name under which a lost pool of a model is recorded as a part of the service."""
+    return _POOL + model
+
+
+def lost_pools(parts: Iterable[str]) -> set[str]:
+    """Return the models whose pool is recorded as lost."""
+    return {name.removeprefix(_POOL) for name in parts if name.startswith(_POOL)}
+
+
+class PartStore:
+    """The store's methods by which the service's processes find each other."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._clock = clock
+
+    def register_pool(self, pool_id: str, model: str, url: str, token: str, now: float) -> None:
+        """Register a pool's address; registering again replaces it."""
+        row = {"model": model, "url": url, "token": token, "seen_at": now}
+        with self._db.write() as connection:
+            connection.execute(
+                insert(pools)
+                .values(pool_id=pool_id, **row)
+                .on_conflict_do_update(index_elements=["pool_id"], set_=row)
+            )
+
+    def touch_pool(self, pool_id: str, now: float) -> bool:
+        """Record that a pool is alive; return False if it is not (or no longer) registered."""
+        with self._db.write() as connection:
+            changed = connection.execute(update(pools).where(pools.c.pool_id == pool_id).values(seen_at=now))
+            return changed.rowcount > 0
+
+    def record_pool_memory(self, memory_bytes: Mapping[str, int]) -> None:
+        """Record how much memory pools use; unregistered pools are ignored."""
+        with self._db.write() as connection:
+            for pool_id, size in memory_bytes.items():
+                connection.execute(update(pools).where(pools.c.pool_id == pool_id).values(memory_bytes=size))
+
+    def remove_pool(self, pool_id: str) -> None:
+        """Remove a pool."""
+        with self._db.write() as connection:
+            connection.execute(delete(pools).where(pools.c.pool_id == pool_id))
+
+    def silence_pools(self) -> None:
+        """Record that no pool is alive. They stay registered, so a new scheduler requeues their jobs."""
+        with self._db.write() as connection:
+            connection.execute(update(pools).values(seen_at=0.0))
+
+    def pools(self, now: float, max_age: float = 30.0) -> list[PoolRecord]:
+        """Return the pools seen in the last `max_age` seconds, the most recent first."""
+        known = self._db.read_cache.get("pools", self._all_pools)
+        return [pool for pool in known if pool.seen_at >= now - max_age]
+
+    def _all_pools(self) -> list[PoolRecord]:
+        with self._db.read() as connection:
+            rows = connection.execute(select(pools).order_by(pools.c.seen_at.desc()))
+            return [PoolRecord(**row._mapping) for row in rows]
+
+    def want_pool(self, model: str, now: float) -> None:
+        """Ask the scheduler for a pool of this model even if no job needs one."""
+        with self._db.write() as connection:
+            connection.execute(
+                insert(wanted_pools)
+                .values(model=model, wanted_at=now)
+                .on_conflict_do_update(index_elements=["model"], set_={"wanted_at": now})
+            )
+
+    def wanted_pools(self, now: float, max_age: float = 60.0) -> list[str]:
+        """Return the models requested in the last `max_age` seconds, the most recent first."""
+        with self._db.read() as connection:
+            return list(
+                connection.scalars(
+                    select(wanted_pools.c.model)
+                    .where(wanted_pools.c.wanted_at >= now - max_age)
+                    .order_by(wanted_pools.c.wanted_at.desc())
+                )
+            )
+
+    def note_refusal(self, model: str, error: ErrorView, now: float) -> None:
+        """Record why a model's pool does not start; a later reason replaces an earlier one."""
+        row = {"error": error.model_dump_json(), "refused_at": now}
+        with self._db.write() as connection:
+            connection.execute(
+                insert(refused_pools)
+                .values(model=model, **row)
+                .on_conflict_do_update(index_elements=["model"], set_=row)
+            )
+
+    def forget_refusal(self, model: str) -> None:
+        """Record that the model's pool has started."""
+        with self._db.write() as connection:
+            connection.execute(delete(refused_pools).where(refused_pools.c.model == model))
+
+    def forget_refusals(self) -> None:
+        """Delete all these records: a restarted service may have other settings."""
+        with self._db.write() as connection:
+            connection.execute(delete(refused_pools))
+
+    def refusals(self) -> dict[str, RefusedPool]:
+        """Return the models whose pool failed at its last start, with the reasons."""
+        with self._db.read() as connection:
+            return {
+                row.model: RefusedPool(
+                    error=ErrorView.model_validate_json(row.error), refused_at=row.refused_at
+                )
+                for row in connection.execute(select(refused_pools))
+            }
+
+    def touch_part(self, name: str, now: float) -> None:
+        """Record that a part of the service (`scheduler`) is alive."""
+        with self._db.write() as connection:
+            connection.execute(
+                insert(parts)
+                .values(name=name, seen_at=now)
+                .on_conflict_do_update(index_elements=["name"], set_={"seen_at": now})
+            )
+
+    def forget_part(self, name: str) -> None:
+        """Record that a part has stopped, without waiting until its silence is noticed."""
+        with self._db.write() as connection:
+            connection.execute(delete(parts).where(parts.c.name == name))
+
+    def parts(self, now: float) -> dict[str, float]:
+        """Return the seconds since each known part was last seen."""
+        with self._db.read() as connection:
+            return {row.name: now - row.seen_at for row in connection.execute(select(parts))}

@@ -1,0 +1,37 @@
+"""How an environment worker creates environments: from a pack, or on an allowed server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from backend.external import judges, opponent_models
+from backend.external.environment_tokens import EnvTokens
+from backend.external.urls import is_remote, pinned
+from tinkergym.registration.games import make_playable
+from tinkergym.rollout.environment_host import AnyEnv
+from tinkergym.rollout.game_table import GameTable, seated
+from tinkergym.rollout.host_pool import MakeEnv
+from tinkergym.schema.jobs.parts import EnvironmentRef
+
+
+def environment_maker(listed: Sequence[str], tokens: EnvTokens) -> MakeEnv:
+    """Return a function that creates the environment of a stored job's reference.
+
+    Args:
+        listed: `ServiceConfig.environment_urls`. Checked again here: the operator may have changed it since
+            the job was accepted, and a name may resolve differently by now.
+        tokens: The folder of the jobs' tokens.
+    """
+    # Not a nested function: it must be picklable for environments in their own processes.
+    return partial(_make, tuple(listed), tokens)
+
+
+def _make(listed: Sequence[str], tokens: EnvTokens, ref: EnvironmentRef) -> AnyEnv:
+    ref = pinned(tokens.fetch(ref), listed) if is_remote(ref) else judges.fetch(ref, tokens)
+    made: AnyEnv = seated(make_playable(ref))
+    if isinstance(made, GameTable):
+        # Here the names of stored keys are replaced by the keys, for external models.
+        made.secrets = partial(opponent_models.fetch, tokens)
+        made.only_marked_tools = True
+    return made
