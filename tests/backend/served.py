@@ -34,10 +34,10 @@ SERVE = """
 import sys
 from backend.config import load_config
 from backend.app import supervisor
-main._STOP_SECONDS = 300.0  # a test that waits for less sees what ends by itself
+supervisor._STOP_SECONDS = 300.0  # a test that waits for less sees what ends by itself
 config = load_config(None, sys.argv[2:])
 command = [sys.executable, sys.argv[1]]
-sys.exit(main.serve(config, scheduler_command=command, say=lambda line: print(line, flush=True)))
+sys.exit(supervisor.serve(config, scheduler_command=command, say=lambda line: print(line, flush=True)))
 """
 
 

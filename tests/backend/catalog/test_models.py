@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub import errors
 
+from backend.catalog import hub
 from backend.catalog.models import (
     load_renderer_bundle,
     model_fingerprint,
@@ -101,13 +102,10 @@ def test_reports_hub_id_that_cannot_be_had_as_unknown_model(directory, monkeypat
     def offline(hub_id, **options):
         raise errors.LocalEntryNotFoundError("offline")
 
-    monkeypatch.setitem(
-        sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=offline, errors=errors)
-    )
+    monkeypatch.setattr(hub, "huggingface_hub", SimpleNamespace(snapshot_download=offline))
     with pytest.raises(UnknownModelError):
         resolve_model("some/model", {})
-    found = SimpleNamespace(snapshot_download=lambda hub_id, **options: str(directory))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", found)
+    hub.huggingface_hub.snapshot_download = lambda hub_id, **options: str(directory)
     assert resolve_model("some/model", {}) == directory
 
 
@@ -122,8 +120,8 @@ def test_downloads_too_large_model_only_if_the_operator_lists_it(directory, monk
         SimpleNamespace(rfilename="b.bin", size=9000),
     ]
     api = SimpleNamespace(model_info=lambda *_, **__: SimpleNamespace(siblings=files))
-    hub = SimpleNamespace(snapshot_download=download, HfApi=lambda: api)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    found = SimpleNamespace(snapshot_download=download, HfApi=lambda: api)
+    monkeypatch.setattr(hub, "huggingface_hub", found)
     with pytest.raises(UnknownModelError):
         resolve_model("some/model", {}, most_bytes=899)
     assert resolve_model("some/model", {}, most_bytes=900) == directory

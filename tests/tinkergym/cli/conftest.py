@@ -3,6 +3,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.tinkergym.exports import LORA, learn
+from tinkergym.cli import console as _console  # noqa: F401 - keeps the COLUMNS of its import
 from tinkergym.cli.main import app
 from tinkergym.schema.jobs.parts import EnvironmentRef
 from tinkergym.schema.jobs.rl import RLSpec

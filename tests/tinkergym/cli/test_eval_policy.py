@@ -67,7 +67,7 @@ def test_evaluates_model_with_the_sampling_asked_for(tg_run, start_service, tmp_
     other = tg_run(*command, "--top-p", 0.8, "--top-k", 20, "--out", file)
     assert (other.exit_code, "top_p was 0.9" in other.output) == (1, True)
     wrong = tg_run(*command, "--top-p", 1.1)
-    assert (wrong.exit_code, "top_p" in wrong.output) == (2, True)
+    assert (wrong.exit_code, "--top-p" in wrong.output) == (2, True)
 
 
 def test_says_that_only_a_service_could_know_unreachable_policy(tg_run, monkeypatch):
