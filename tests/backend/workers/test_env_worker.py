@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from pathlib import Path
@@ -156,19 +157,20 @@ def test_plays_by_a_worker_over_http(expected, pool):
 @pytest.mark.service
 @pytest.mark.full("starts Ray")
 @pytest.mark.parametrize("pool", ["tcp"], indirect=True)
-def test_plays_by_an_environment_worker_in_ray_actor(expected, pool, tmp_path_factory):
+def test_plays_by_an_environment_worker_in_ray_actor(expected, pool):
     service, url = pool
-    home = tmp_path_factory.mktemp("ray")
-    config = ServiceConfig(data_dir=home).model_dump_json()
-    # In a program of its own: Ray changes the process that drives it.
-    done = subprocess.run(
-        [sys.executable, "-c", IN_RAY, url, TOKEN, config, str(home)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=Path(__file__).parents[3],
-        check=False,
-    )
+    # The names of Ray's sockets below it have to be short.
+    with tempfile.TemporaryDirectory(prefix="ray") as home:
+        config = ServiceConfig(data_dir=home).model_dump_json()
+        # In a program of its own: Ray changes the process that drives it.
+        done = subprocess.run(
+            [sys.executable, "-c", IN_RAY, url, TOKEN, config, home],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=Path(__file__).parents[3],
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-4000:]
     assert service.results == expected
 
