@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -25,6 +24,7 @@ from tinkergym.schema.events import JobState
 from tinkergym.schema.ids import PolicyRef
 from tinkergym.schema.jobs.view import JobView
 from tinkergym.schema.policy_calls import (
+    CallResult,
     CallView,
     Load,
     NumberedCall,
@@ -59,12 +59,11 @@ def find_policy(tenant: Tenant, reference: Annotated[str, Query(max_length=200)]
 
 
 @router.get("/{policy_id}/calls")
-async def list_calls(request: Request, tenant: Tenant, policy_id: str) -> PolicyCallsView:
+def list_calls(request: Request, tenant: Tenant, policy_id: str) -> PolicyCallsView:
     """Return the last call of a policy, so that another script can continue."""
     parts = parts_of(request)
-    job, _ = await in_turn(tenant.tenant_id, _policy, parts, tenant, policy_id)
-    last = await in_turn(tenant.tenant_id, parts.store.policy_calls().last, job.job_id)
-    return PolicyCallsView(policy_id=job.job_id, last_seq=last)
+    job, _ = _policy(parts, tenant, policy_id)
+    return PolicyCallsView(policy_id=job.job_id, last_seq=parts.store.policy_calls().last(job.job_id))
 
 
 @router.post("/{policy_id}/calls", openapi_extra=describes(NumberedCall))
@@ -76,25 +75,9 @@ async def call_policy(
 ) -> CallView:
     """Store a call. The response is sent when it is durable; `GET` returns the result."""
     parts = parts_of(request)
-    job, pool = await in_turn(tenant.tenant_id, _policy, parts, tenant, policy_id)
-    if job.state.final:
-        raise ConflictError(
-            f"{policy_id} has ended ({job.state})", hint="create another policy from its last version"
-        )
-    if isinstance(wanted.call, Load):
-        # Another tenant's policy is treated like one that does not exist.
-        await in_turn(tenant.tenant_id, tenant.find_policy, PolicyRef.parse(wanted.call.policy))
-    if images := images_in(wanted.call):
-        most = parts.config.limits.prompt_images
-        refuse_many_images(most_images_in(wanted.call), most, field="call.sequences.images")
-        await in_turn(tenant.tenant_id, Images(parts.config.images, tenant.tenant_id).require, images)
-    most_bytes = parts.config.limits.calls_bytes
-    add = partial(parts.store.policy_calls().add, most_bytes=most_bytes)
-    await in_turn(tenant.tenant_id, add, job.job_id, wanted.seq, wanted.call)
+    job, pool = await in_turn(tenant.tenant_id, _stored, parts, tenant, policy_id, wanted)
     if pool is not None:
         await _ring(parts, pool, job.job_id, wanted.seq, 0.0)
-    elif job.state is JobState.WAITING_FOR_CLIENT:
-        await in_turn(tenant.tenant_id, parts.store.service().client_came, job.job_id)
     return CallView(seq=wanted.seq, done=False, state=job.state, reason=job.reason)
 
 
@@ -110,8 +93,7 @@ async def show_call(
     parts = parts_of(request)
     deadline = time.monotonic() + wait_seconds
     while True:
-        job, pool = await in_turn(tenant.tenant_id, _policy, parts, tenant, policy_id)
-        result = await in_turn(tenant.tenant_id, parts.store.policy_calls().result, job.job_id, seq)
+        job, pool, result = await in_turn(tenant.tenant_id, _result, parts, tenant, policy_id, seq)
         left = deadline - time.monotonic()
         if result is not None or job.state.final or left <= 0:
             view = shown_to(request, tenant).job(job)
@@ -123,6 +105,37 @@ async def show_call(
             await in_turn(tenant.tenant_id, parts.store.service().client_came, job.job_id)
         if pool is None or not await _wait_at(parts, pool, job.job_id, seq, deadline):
             await asyncio.sleep(min(_PAUSE_SECONDS, left))
+
+
+def _stored(
+    parts: GatewayParts, tenant: TenantStore, policy_id: str, wanted: NumberedCall
+) -> tuple[JobView, PoolRecord | None]:
+    """Check and store a call; return its policy's job and the pool that has it."""
+    job, pool = _policy(parts, tenant, policy_id)
+    if job.state.final:
+        raise ConflictError(
+            f"{policy_id} has ended ({job.state})", hint="create another policy from its last version"
+        )
+    if isinstance(wanted.call, Load):
+        # Another tenant's policy is treated like one that does not exist.
+        tenant.find_policy(PolicyRef.parse(wanted.call.policy))
+    if images := images_in(wanted.call):
+        most = parts.config.limits.prompt_images
+        refuse_many_images(most_images_in(wanted.call), most, field="call.sequences.images")
+        Images(parts.config.images, tenant.tenant_id).require(images)
+    most_bytes = parts.config.limits.calls_bytes
+    parts.store.policy_calls().add(job.job_id, wanted.seq, wanted.call, most_bytes=most_bytes)
+    if pool is None and job.state is JobState.WAITING_FOR_CLIENT:
+        parts.store.service().client_came(job.job_id)
+    return job, pool
+
+
+def _result(
+    parts: GatewayParts, tenant: TenantStore, policy_id: str, seq: int
+) -> tuple[JobView, PoolRecord | None, CallResult | None]:
+    """Return a policy's job, the pool that has it, and the result of a call, if it is done."""
+    job, pool = _policy(parts, tenant, policy_id)
+    return job, pool, parts.store.policy_calls().result(job.job_id, seq)
 
 
 def _policy(parts: GatewayParts, tenant: TenantStore, policy_id: str) -> tuple[JobView, PoolRecord | None]:
