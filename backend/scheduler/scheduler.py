@@ -2,7 +2,7 @@
 
 Its whole state is in the store and in the running processes, so a new one can take over at any moment.
 
-    core.Scheduler      the order of a tick
+    scheduler.Scheduler the order of a tick
     pools.Pools         the running pools; each ends once, and its jobs return to the queue
     pool_starts         which models get a pool; pauses and refusals after failed starts
     env_workers         the environment workers of each pool

@@ -135,7 +135,8 @@ class PackedBatch:
 
 
 def _bucket_members(spans: Sequence[Span]) -> list[list[int]]:
-    # of two. Those without a past form a group, because they do not read the cache.
+    # Spans of one bucket have the same number of new tokens, rounded up to a power of two. Those without a
+    # past form a group, because they do not read the cache.
     found: dict[tuple[int, bool], list[int]] = {}
     for index, span in enumerate(spans):
         found.setdefault(((span.tokens - 1).bit_length(), span.start == 0), []).append(index)
