@@ -13,7 +13,6 @@ from pydantic.json_schema import models_json_schema
 from pydantic_core import from_json
 from starlette.datastructures import Headers
 
-from backend.gateway.fair_routes import read_now
 from backend.gateway.fair_threads import FairThreads
 from backend.gateway.wiring import parts_of
 from backend.store.store import TenantStore
@@ -27,9 +26,6 @@ Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
 
 _SMALL_BODY_BYTES = 64 * 1024
-
-_UNKNOWN = ""
-"""In place of the tenant, until it is known."""
 
 _BYTES_PER_VALUE = 8
 _BYTES_PER_READ_VALUE = 16
@@ -58,7 +54,7 @@ def key_in(headers: Headers) -> str:
 async def _tenant(
     request: Request, _described: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)] = None
 ) -> TenantStore:
-    store, key = parts_of(request).store, key_of(request)
+    parts, key = parts_of(request), key_of(request)
     client_version = request.headers.get(VERSION_HEADER)
     if client_version is not None:
         require_same_version(client_version, __version__)
@@ -67,10 +63,10 @@ async def _tenant(
             "the request has no API key",
             hint="send `Authorization: Bearer tg-...`; set TINKERGYM_API_KEY",
         )
-    tenant_id = await read_now(_UNKNOWN, store.keys.tenant_of, key)
+    tenant_id = await parts.tenant_of(key)
     if tenant_id is None:
         raise AuthenticationError("the API key is unknown or revoked", hint="check TINKERGYM_API_KEY")
-    tenant = store.tenant(tenant_id)
+    tenant = parts.store.tenant(tenant_id)
     request.state.tenant_id, request.state.is_local_owner = tenant_id, tenant.is_local_owner
     return tenant
 

@@ -38,6 +38,8 @@ class Missing:
         return self._since
 
 
+_UNKNOWN = ""
+"""In place of the tenant, until it is known."""
 _MOST_OF_A_POOL = 96
 """A pool has 128 threads for calls that wait."""
 _FEWEST_OF_A_JOB = 4
@@ -56,6 +58,10 @@ class GatewayParts:
     clock: Callable[[], float]
     """Unix seconds."""
     missing: Missing = field(default_factory=Missing)
+
+    async def tenant_of(self, key: str) -> str | None:
+        """Return whose key this is; None if it is unknown or revoked."""
+        return await read_now(_UNKNOWN, self.store.keys.tenant_of, key)
 
     @cached_property
     def admission(self) -> Admission:
@@ -105,7 +111,7 @@ class GatewayParts:
     @cached_property
     def key_watch(self) -> KeyWatch:
         """Ends responses of revoked keys."""
-        return KeyWatch(lambda key: read_now("", self.store.keys.tenant_of, key))
+        return KeyWatch(self.tenant_of)
 
     @cached_property
     def machine_paths(self) -> MachinePaths:
