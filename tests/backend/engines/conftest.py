@@ -210,6 +210,26 @@ def among_the_likeliest(logprobs: torch.Tensor, request: SampleRequest) -> torch
 
 
 @pytest.fixture
+def start() -> Iterator[Callable[..., TransformersEngine]]:
+    """Start engines called transformers, which end with the test."""
+    engines = []
+
+    def make(directory: Path, **options: Any) -> TransformersEngine:
+        engines.append(TransformersEngine(directory, **options))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def directory(make_model: Callable[[str], Path]) -> Path:  # noqa: F811
+    """The folder of a tiny model."""
+    return make_model("qwen3")
+
+
+@pytest.fixture
 def adapter() -> AdapterWeights:
     """Some adapter of the nano model."""
     model = AutoModelForCausalLM.from_pretrained(NANO)

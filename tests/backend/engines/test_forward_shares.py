@@ -1,63 +1,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
-
-import pytest
+from collections.abc import Sequence
 
 from backend.compute.device_lock import DeviceLock
-from backend.engines.asking import Answers, Asked
 from backend.engines.forward_shares import ForwardShares
-from backend.engines.transformers.engine import TransformersEngine
-from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
-
-VOCABULARY = 64
-
-
-def ask(request_id: str, prompt_ids: Sequence[int], **options: Any) -> SampleRequest:
-    settings: dict[str, Any] = {
-        "policy": "",
-        "policy_version": 0,
-        "max_tokens": 6,
-        "seed": sum(request_id.encode()),
-    }
-    return SampleRequest(request_id=request_id, prompt_ids=list(prompt_ids), **(settings | options))
-
-
-def prompt(length: int, kind: int = 0) -> list[int]:
-    return [(5 + 11 * kind + 7 * index * (kind + 1)) % VOCABULARY for index in range(length)]
-
-
-def answers(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> Answers:
-    found = Asked(engine, requests).wait(60)
-    assert len(found) == len(requests)
-    return found
-
-
-def complete(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> dict[str, Completion]:
-    found = answers(engine, requests)
-    assert all(isinstance(answer, Completion) for answer in found.values()), found
-    return {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., TransformersEngine]]:
-    engines = []
-
-    def make(directory: Path, **options: Any) -> TransformersEngine:
-        engines.append(TransformersEngine(directory, **options))
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        engine.close()
-
-
-@pytest.fixture
-def directory(make_model: Callable[[str], Path]) -> Path:
-    return make_model("qwen3")
+from tests.backend.engines.transformers.answers import ask, complete, prompt
+from tinkergym.schema.sampling import Completion, SampleFailure
 
 
 def test_bounds_every_share_by_the_least_wanted_one():

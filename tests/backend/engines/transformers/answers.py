@@ -11,7 +11,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from backend.compute.weights import AdapterWeights, FullWeights
+from backend.engines.asking import Answers, Asked
+from backend.engines.transformers.engine import TransformersEngine
 from tinkergym.schema.sampling import Completion, SampleRequest
+
+VOCABULARY = 64
+
+
+def prompt(length: int, kind: int = 0) -> list[int]:
+    return [(5 + 11 * kind + 7 * index * (kind + 1)) % VOCABULARY for index in range(length)]
 
 
 def ask(request_id: str, prompt_ids: Sequence[int], **options: Any) -> SampleRequest:
@@ -22,6 +30,18 @@ def ask(request_id: str, prompt_ids: Sequence[int], **options: Any) -> SampleReq
         "seed": sum(request_id.encode()),
     }
     return SampleRequest(request_id=request_id, prompt_ids=list(prompt_ids), **(settings | options))
+
+
+def answers(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> Answers:
+    found = Asked(engine, requests).wait(60)
+    assert len(found) == len(requests)
+    return found
+
+
+def complete(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> dict[str, Completion]:
+    found = answers(engine, requests)
+    assert all(isinstance(answer, Completion) for answer in found.values()), found
+    return {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
 
 
 def plain_model(directory: Path, weights: AdapterWeights | FullWeights | None = None) -> Any:

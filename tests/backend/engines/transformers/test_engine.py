@@ -12,29 +12,17 @@ from transformers import AutoModelForCausalLM
 from backend.compute.weights import AdapterWeights, FullWeights
 from backend.engines.asking import Answers, Asked
 from backend.engines.transformers import loaded_policies
-from backend.engines.transformers.engine import TransformersEngine
-from tests.backend.engines.transformers.answers import ask, assert_same_logprobs, plain_model
+from tests.backend.engines.transformers.answers import (
+    VOCABULARY,
+    answers,
+    ask,
+    assert_same_logprobs,
+    complete,
+    plain_model,
+    prompt,
+)
 from tinkergym.errors import InvalidRequestError
 from tinkergym.schema.sampling import Completion, SampleFailure, SampleRequest
-
-VOCABULARY = 64
-
-
-def prompt(length: int, kind: int = 0) -> list[int]:
-    return [(5 + 11 * kind + 7 * index * (kind + 1)) % VOCABULARY for index in range(length)]
-
-
-def answers(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> Answers:
-    found = Asked(engine, requests).wait(60)
-    assert len(found) == len(requests)
-    return found
-
-
-def complete(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> dict[str, Completion]:
-    found = answers(engine, requests)
-    assert all(isinstance(answer, Completion) for answer in found.values()), found
-    return {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
-
 
 DECODER_LINEARS = ("_proj", "c_attn", "c_proj", "c_fc")
 
@@ -51,11 +39,6 @@ def adapter(
             tensors[f"{key}A.weight"] = torch.randn(rank, wide, generator=generator) * 0.2
             tensors[f"{key}B.weight"] = torch.randn(high, rank, generator=generator) * 0.2
     return AdapterWeights(rank=rank, alpha=2.0 * rank, tensors=tensors)
-
-
-@pytest.fixture
-def directory(make_model: Callable[[str], Path]) -> Path:
-    return make_model("qwen3")
 
 
 @pytest.mark.parametrize(

@@ -1,37 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-
 import pytest
 
-from backend.engines.asking import Answers, Asked
-from backend.engines.transformers.engine import TransformersEngine
-from tests.backend.engines.transformers.answers import ask, assert_same_logprobs, plain_model
-from tinkergym.schema.sampling import Completion, SampleRequest
-
-VOCABULARY = 64
-
-
-def prompt(length: int, kind: int = 0) -> list[int]:
-    return [(5 + 11 * kind + 7 * index * (kind + 1)) % VOCABULARY for index in range(length)]
-
-
-def answers(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> Answers:
-    found = Asked(engine, requests).wait(60)
-    assert len(found) == len(requests)
-    return found
-
-
-def complete(engine: TransformersEngine, requests: Sequence[SampleRequest]) -> dict[str, Completion]:
-    found = answers(engine, requests)
-    assert all(isinstance(answer, Completion) for answer in found.values()), found
-    return {name: answer for name, answer in found.items() if isinstance(answer, Completion)}
-
-
-@pytest.fixture
-def directory(make_model: Callable[[str], Path]) -> Path:
-    return make_model("qwen3")
+from tests.backend.engines.transformers.answers import (
+    ask,
+    assert_same_logprobs,
+    complete,
+    plain_model,
+    prompt,
+)
 
 
 @pytest.mark.parametrize(("max_slots", "cache_bytes"), [(3, 1 << 30), (256, 40_000)])
