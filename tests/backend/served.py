@@ -13,6 +13,7 @@ import httpx
 import psutil
 import pytest
 
+from backend.app.supervisor import main
 from backend.config import load_config
 
 SCHEDULER = """
@@ -117,6 +118,17 @@ def serving(tmp_path):
     yield start
     for served in started:
         served.close()
+
+
+def refusal(capfd, *settings, code=1):
+    """Run `serve` where it must refuse, and return its one sentence."""
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    assert main(arguments) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("tinkergym serve: ")
+    assert err.count("\n") == 1
+    return err
 
 
 def still_alive(processes):

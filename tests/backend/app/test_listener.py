@@ -2,20 +2,9 @@ import socket
 
 import pytest
 
-from backend.app.supervisor import main
+from tests.backend.served import refusal
 
 pytestmark = pytest.mark.service
-
-
-def refusal(capfd, *settings, code=1):
-    """Run `serve` where it must refuse, and return its one sentence."""
-    arguments = [word for setting in settings for word in ("--set", setting)]
-    assert main(arguments) == code
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err.startswith("tinkergym serve: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def test_names_port_in_use(tmp_path, capfd):

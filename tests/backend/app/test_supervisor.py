@@ -14,10 +14,9 @@ import httpx
 import psutil
 import pytest
 
-from backend.app.supervisor import main
 from backend.store.place import default_url
 from backend.store.store import Store
-from tests.backend.served import Served, still_alive
+from tests.backend.served import Served, refusal, still_alive
 
 pytestmark = pytest.mark.service
 
@@ -98,17 +97,6 @@ def test_keeps_key_and_jobs_over_restart_and_awaits_new_scheduler(serving):
     assert again.local["api_key"] == served.local["api_key"]
     assert again.get("/v1/jobs").status_code == 200
     assert "scheduler" in again.get("/v1/health").json()["waiting_for"]
-
-
-def refusal(capfd, *settings, code=1):
-    """Run `serve` where it must refuse, and return its one sentence."""
-    arguments = [word for setting in settings for word in ("--set", setting)]
-    assert main(arguments) == code
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err.startswith("tinkergym serve: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def test_rejects_second_service_on_one_data_folder(shared, capfd):
