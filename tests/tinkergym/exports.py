@@ -3,6 +3,9 @@
 import dataclasses
 from pathlib import Path
 
+import pytest
+import torch
+
 from backend.config import PACKAGED_MODELS
 from backend.learner.learner import Learner
 from backend.learner.sequences import TrainSequence
@@ -60,3 +63,16 @@ class Trained:
         self.client = connect(service.url, service.api_key)
         self.job = self.client.train("board/TicTacToeVs-v0", steps=2, rollout="server")
         self.folder = Path(self.job.checkpoints()[-1].path)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """Train each kind of policy once: `learned(adapter, dtype)`."""
+    kept = {}
+
+    def once(adapter=LORA, dtype=torch.float32):
+        if (adapter, dtype) not in kept:
+            kept[adapter, dtype] = learn(adapter, dtype, tmp_path_factory.mktemp("learned") / "checkpoint")
+        return kept[adapter, dtype]
+
+    return once

@@ -1,8 +1,7 @@
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from tests.tinkergym.exports import LORA, learn
+from tests.tinkergym.exports import learned  # noqa: F401
 from tinkergym.cli import console as _console  # noqa: F401 - keeps the COLUMNS of its import
 from tinkergym.cli.main import app
 from tinkergym.schema.jobs.parts import EnvironmentRef
@@ -44,16 +43,3 @@ def unplayed(service):
         return service.jobs.create(spec).job_id
 
     return create
-
-
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory):
-    """Train each kind of policy once: `learned(adapter, dtype)`."""
-    kept = {}
-
-    def once(adapter=LORA, dtype=torch.float32):
-        if (adapter, dtype) not in kept:
-            kept[adapter, dtype] = learn(adapter, dtype, tmp_path_factory.mktemp("learned") / "checkpoint")
-        return kept[adapter, dtype]
-
-    return once

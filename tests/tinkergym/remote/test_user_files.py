@@ -1,10 +1,9 @@
 import os
 
 import pytest
-import torch
 
 from backend.testing.scripted_service import ScriptedService
-from tests.tinkergym.exports import LORA, Trained, learn
+from tests.tinkergym.exports import Trained, learned  # noqa: F401
 from tinkergym.errors import ConflictError
 
 
@@ -14,21 +13,8 @@ def service():
         yield service
 
 
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory):
-    """Train each kind of policy once: `learned(adapter, dtype)`."""
-    kept = {}
-
-    def once(adapter=LORA, dtype=torch.float32):
-        if (adapter, dtype) not in kept:
-            kept[adapter, dtype] = learn(adapter, dtype, tmp_path_factory.mktemp("learned") / "checkpoint")
-        return kept[adapter, dtype]
-
-    return once
-
-
 @pytest.fixture
-def trained(service, learned, connect):
+def trained(service, learned, connect):  # noqa: F811
     return Trained(service, learned(), connect)
 
 
