@@ -1,5 +1,6 @@
 """For all tests, the packs' too: draws are the same in every run, and nothing waits for a disk."""
 
+import atexit
 import gc
 import os
 import shutil
@@ -36,6 +37,14 @@ _MEMORY = "/dev/shm"
 _spare = psutil.virtual_memory().available
 if os.access(_MEMORY, os.W_OK) and min(_spare, shutil.disk_usage(_MEMORY).free) > 6 * 10**9:
     tempfile.tempdir = os.environ.setdefault("TMPDIR", _MEMORY)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    """Give each run a folder that no earlier one had: a service's sockets are found by the path of its data."""
+    if config.option.basetemp is None and not hasattr(config, "workerinput"):
+        config.option.basetemp = tempfile.mkdtemp(prefix="")
+        atexit.register(shutil.rmtree, config.option.basetemp, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)
